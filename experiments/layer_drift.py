@@ -50,8 +50,8 @@ def main() -> None:
     arguments = parser.parse_args()
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
+    from toolkit.probes.embedding_layer import read_texts
     from toolkit.probes.layer_drift import measure_layers
-    from toolkit.probes.states import read_texts
     from toolkit.reporting.folder import check_out
     from toolkit.reporting.topics.layers import write_layer_report
 

@@ -66,7 +66,7 @@ def main(runs: str, out: str | None = None) -> None:
     import pandas as pd
 
     from toolkit.reporting.folder import check_out, report_folder, write_csvs
-    from toolkit.reporting.pictures import write_charts
+    from toolkit.reporting.render_html import write_charts
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
 

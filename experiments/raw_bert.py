@@ -5,18 +5,20 @@ words) and it reads chemical reactions, not English: nothing here is a claim abo
 of the PyPI package rxnfp 0.1.0 (MIT), tuned on the yields of Buchwald-Hartwig reactions.
 
     python -m pip download --no-deps rxnfp==0.1.0 --dest wheels
-    python experiments/raw_bert.py --wheel wheels/rxnfp-0.1.0-py3-none-any.whl --splits fullcv_01 --seeds 1
+    python experiments/raw_bert.py --wheel wheels/rxnfp-0.1.0-py3-none-any.whl    # models and data, into runs/raw_bert
+    python -m toolkit study experiments/raw_bert.py --workers 2                   # 18 runs, and reports/raw_bert
     python experiments/raw_bert.py --wheel ... --inferred        # what its two published descendants tell of exposure
 
 Anchor, published with the data: full fine-tuning reaches R² .951 ± .005 on the random splits (fullcv_*), .838, .836,
-.738 and .538 on test1 to test4, with the settings below. Two things differ here: the published model drops out half of
-nothing more before its head (a dropout of .7987 on the pooled state), and its library shuffles otherwise.
+.738 and .538 on test1 to test4, with the settings below. They are those of the published runs but for two things:
+transformers' classifier drops .7987 of the pooled state out before its last layer, ours reads it as it is, and the
+examples come in another order. The head is a fresh linear layer on the published pooler.
 
 The files are taken out of the wheel by sha256 and read with torch.load(weights_only=True); the tokenizer is built here,
 and must reproduce the fingerprint that the package's own page prints. The data are not part of this repository:
 ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds them; experiments/data.sha256 has their source,
-licence and sha256. Yields are standardised by those of train, as published. A full run of ten epochs takes an hour or
-two on one core.
+licence and sha256. Yields are standardised by those of train, as published. A step takes about a second on two cores,
+a full run of ten epochs half an hour. Finished runs are kept, and unfinished ones go on with the same command.
 """
 
 import argparse

@@ -31,10 +31,10 @@ from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.memory import keep_freed_memory
-from toolkit.reporting import charts, pictures, render_html
+from toolkit.reporting import charts, render_html
 from toolkit.snapshots.store import Run
 
-CHART_OF = pictures.image_of
+CHART_OF = render_html.image_of
 CHART_LIBRARY = render_html.chart_library
 START_LIBRARY = render_html.start_library
 MOST_WORKERS = 8
@@ -250,7 +250,7 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Reports without figures, for tests of the text: drawing is what takes the time."""
-    patch.setattr("toolkit.reporting.topics.drift_tables.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.topics.drift.draw", lambda makers: {})
     patch.setattr("toolkit.reporting.topics.runs.draw", lambda makers: {})
     patch.setattr("toolkit.reporting.comparison_report.picture_of", lambda data: None)
     patch.setattr("toolkit.reporting.topics.words.plot_words", lambda words: altair.Chart().mark_point())
@@ -275,7 +275,7 @@ def _sketched() -> Iterator[None]:
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pictures, "image_of", chart_of)
+        patch.setattr(render_html, "image_of", chart_of)
         patch.setattr(render_html, "chart_library", lambda: "")
         patch.setattr(render_html, "start_library", lambda: None)
         yield
@@ -288,7 +288,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pictures, "image_of", CHART_OF)
+            patch.setattr(render_html, "image_of", CHART_OF)
             patch.setattr(render_html, "chart_library", CHART_LIBRARY)
             patch.setattr(render_html, "start_library", START_LIBRARY)
             yield

@@ -12,8 +12,8 @@ import pandas as pd
 
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
+from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.ownership import seal
 from toolkit.snapshots.run_writer import RunWriter, start_run
 from toolkit.snapshots.snapshot import Vocabulary

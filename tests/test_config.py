@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit.cli import parse_config
 from toolkit.config import RunConfig, check_freeze, digest, fields_that, run_name
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 
 CHANGES = {
     "model": "other",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.commands.positions import PositionsCommand
-from toolkit.lookup import at_least
+from toolkit.commands import PositionsCommand
+from toolkit.naming import at_least
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])

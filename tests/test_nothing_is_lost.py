@@ -14,13 +14,15 @@ import pytest
 import toolkit
 from tests.planted_folder import FILES, LINKS, contents, plant
 from tests.run_directories import write_run
-from toolkit.commands.drift import DriftCommand
-from toolkit.commands.flow import FlowCommand
-from toolkit.commands.layers import LayersCommand
-from toolkit.commands.positions import PositionsCommand
-from toolkit.commands.report import ReportCommand
-from toolkit.commands.study import StudyCommand
-from toolkit.commands.transplant import TransplantCommand
+from toolkit.commands import (
+    DriftCommand,
+    FlowCommand,
+    LayersCommand,
+    PositionsCommand,
+    ReportCommand,
+    StudyCommand,
+    TransplantCommand,
+)
 from toolkit.config import RunConfig
 from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.store import Run

@@ -30,7 +30,7 @@ from toolkit.probes.transplant_games import TransplantSettings
 from toolkit.reporting.topics.caveats import linear_probes
 from toolkit.schema import COLUMNS, COUNT, FLAG, NUMBER, TABLES, TEXT, VALUES, Column, columns_of
 from toolkit.snapshots.store import Run
-from toolkit.studies.tuning import choose
+from toolkit.studies.plan import choose
 
 W = "word_embeddings"
 FLOW = FlowSettings(num_positions=8, num_blocks=3, shift=4, num_texts=20, num_tokens=200)

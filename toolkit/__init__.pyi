@@ -54,6 +54,7 @@ from .probes.anatomy import take_apart as take_apart
 from .probes.distortion import measure_distortion as measure_distortion
 from .probes.embedding_layer import open_model as open_model
 from .probes.flow import measure_flow as measure_flow
+from .probes.forgetting import measure_forgetting as measure_forgetting
 from .probes.layer_drift import measure_layer_drift as measure_layer_drift
 from .probes.transplants import measure_transplants as measure_transplants
 from .reporting.comparison_report import write_report as write_report

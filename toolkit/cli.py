@@ -25,9 +25,8 @@ import tyro
 from toolkit.commands import Command
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
 from toolkit.families import REGIMES
-from toolkit.lookup import unknown
 from toolkit.memory import keep_freed_memory
-from toolkit.naming import visible
+from toolkit.naming import unknown, visible
 from toolkit.progress import show
 
 USER_ERROR = 2

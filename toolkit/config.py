@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
-from toolkit.lookup import parse_object, unknown
-from toolkit.naming import Described
+from toolkit.naming import Described, parse_object, unknown
 
 FORMAT = 1
 """Version of config.json; a reader refuses a higher one."""

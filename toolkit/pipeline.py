@@ -14,10 +14,10 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
-from toolkit.snapshots.resume import State
 from toolkit.snapshots.run_writer import RunWriter, check_startable
 from toolkit.snapshots.snapshot import capture
 from toolkit.snapshots.store import MANIFEST, Run, open_run
+from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import as_configured, build_accelerator, start_together
 from toolkit.training.encoding import encode_task, unknown_share
 from toolkit.training.evaluation import extract_features

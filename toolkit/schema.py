@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 
 TEXT, NUMBER, COUNT, FLAG, VALUES = "text", "number", "count", "flag", "values"
 """What a cell holds: a text, empty where there is nothing to say; a float, NaN where it is undefined; a whole number,
@@ -81,6 +81,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("token", "Text of the row, or of the token; empty where there is none.", TEXT),
     Column("window", "Positions, the first and the last, counted from 0.", TEXT),
     Column("texts", "Name of the texts that the models read.", TEXT),
+    Column("decoder", "The word table by which a masked-LM head scores words: the tuned one, or that before.", TEXT),
     Column("split", "The part of the data that was scored. The reported split comes first.", TEXT),
     Column("is_reported_split", "Whether it is the split that the task reports.", FLAG),
     Column("place", "A split, or a part of the model.", TEXT),
@@ -98,6 +99,8 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("low90", "Lower end of the value's 90 % interval."),
     Column("high90", "Upper end of it."),
     Column("value_before", "The value before training."),
+    Column("value_after", "The value after it, where ``value`` is the difference."),
+    Column("by_frequency", "What knowing only how often each word is masked in these texts would give."),
     Column("null", "Mean of the value under the null."),
     Column("null_low", "2.5 % quantile of the null."),
     Column("null_high", "97.5 % quantile of the null."),
@@ -124,6 +127,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("num_steps", "Optimizer steps that showed the row; of several runs their mean."),
     Column("num_tokens", "Tokens that used the row.", COUNT),
     Column("num_texts", "Texts that were read.", COUNT),
+    Column("num_masked", "Tokens that were masked.", COUNT),
     Column("num_examples", "Examples behind the value.", COUNT),
     Column("num_items", "Examples of the split that were scored.", COUNT),
     Column("num_seeds", "Runs that differ in nothing but the seed.", COUNT),
@@ -715,6 +719,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ),
         "measure_distortion": (
             "run model task regime head_epochs seed measure place is_out_of_distribution value num_examples reason"
+        ),
+        "measure_forgetting": (
+            "run model task regime seed texts decoder measure value_before value_after value low high by_frequency "
+            "unit num_texts num_masked reason"
         ),
         "measure_flow.ledger": (
             f"{_MODEL_OF_FLOW} layer stage factor omega_squared low high omega_standardised eta_squared by_block_eta "

@@ -26,7 +26,7 @@ from pyarrow import parquet
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import open_run

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_STEP = """
 import sys, runpy
-from toolkit.training.fast.stepper import FastStepper
+from toolkit.training.fast_step import FastStepper
 def take(*_):
     print("first step", flush=True)
     raise SystemExit

@@ -34,7 +34,7 @@ import transformers.models.auto.modeling_auto
 import transformers.models.bert.modeling_bert  # noqa: F401
 
 from toolkit import RunConfig, finetune, open_run
-from toolkit.snapshots.resume import read_state
+from toolkit.snapshots.unfinished import read_state
 from toolkit.training import going_on
 
 WAYS: dict[str, dict[str, Any]] = {

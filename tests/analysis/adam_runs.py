@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import Exposure, OptimizerLog, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 WORDS = "word_embeddings"

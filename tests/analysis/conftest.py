@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 TOKENS = ("[PAD]", "[unused1]", "[CLS]", "[SEP]", "the", "film", "was", "good", "bad", "[unused]", "", "")

@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import orthogonal_procrustes, subspace_angles
 
-from toolkit.analysis.cka import (
+from toolkit.analysis.cross_products import Refused, cross_products_of
+from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.similarity import measure_similarity
+from toolkit.analysis.similarity_measures import (
     aligned_relative_drift,
     canonical_correlations,
     procrustes_similarity,
@@ -16,9 +19,6 @@ from toolkit.analysis.cka import (
     translation_share,
     unaligned_relative_drift,
 )
-from toolkit.analysis.cross_products import Refused, cross_products_of
-from toolkit.analysis.drift import measure_drift
-from toolkit.analysis.similarity import measure_similarity
 
 
 def _rotation(rng, p):

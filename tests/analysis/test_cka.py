@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.cka import biased_cka, debiased_cka
 from toolkit.analysis.cross_products import Refused, cross_products_of
+from toolkit.analysis.similarity_measures import biased_cka, debiased_cka
 
 
 def _hsic(k, left):

@@ -14,7 +14,7 @@ from toolkit.analysis.tokens_in_use import (
     reference_corpus,
 )
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import Design, DesignCounter, Exposure
+from toolkit.snapshots.logs import Design, DesignCounter, Exposure
 
 
 def design_of(combinations, counts=None) -> Design:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.analysis.drift import measure_drift
 from toolkit.analysis.measures import MEASURES
-from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.logs import Exposure
 from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Trajectory, read_snapshot
 from toolkit.snapshots.store import Run

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from tests.analysis.fixed_gauge import corpus_of, fix_gauge
 from toolkit.analysis.functional import functional_drift, shapley_values
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 W, P, S = TABLES

@@ -11,7 +11,7 @@ from tests.analysis.fixed_gauge import corpus_of, fix_gauge, gauge_share
 from toolkit.analysis.gauge import measure_gauge, measure_gauge_rows
 from toolkit.analysis.tokens_in_use import reference_corpus
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 W, P, S = TABLES

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.analysis.cka import cka_of_kernels, debiased_cka, kernel, standardised
 from toolkit.analysis.cross_products import cross_products_of
+from toolkit.analysis.similarity_measures import cka_of_kernels, debiased_cka, kernel, standardised
 
 
 @given(st.integers(4, 40), st.integers(1, 12), st.floats(0, 3), st.integers(0, 100))

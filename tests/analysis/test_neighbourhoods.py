@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
 from toolkit.analysis.cross_products import Refused
-from toolkit.analysis.rsa import find_neighbourhoods, overlap, second_order_cosine
+from toolkit.analysis.similarity_measures import find_neighbourhoods, overlap, second_order_cosine
 
 
 def _cosine(a, b):
@@ -46,7 +46,7 @@ def test_against_loops(seed, k, is_centred, is_restricted):
 
 
 def test_against_scikit_learn_over_several_blocks(monkeypatch):
-    monkeypatch.setattr("toolkit.analysis.rsa.CHECKED_ROWS", 64)
+    monkeypatch.setattr("toolkit.analysis.similarity_measures.CHECKED_ROWS", 64)
     monkeypatch.setattr("toolkit.analysis.nearest.EXACT_QUERIES", 64)
     x, y = np.random.default_rng(0).normal(size=(2, 700, 16)).astype(np.float32)
     found = find_neighbourhoods(x, y, 7, queries=np.arange(5, 300))

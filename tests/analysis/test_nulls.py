@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.adam import replay_decay, unexplained_by_decay, unexplained_share
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 

@@ -136,3 +136,70 @@ def test_windows_in_one_table():
     table = positions.measure_position_windows(source, num_draws=DRAWS)
     assert list(dict.fromkeys(table["window"])) == ["0-139", "0-127", "128-139"]
     assert len(table) == 3 * len(STATISTICS)
+
+
+def learned(num_rows, hidden, seed=0):
+    """Rows that something trained: waves in noise, neighbours alike, norms that vary along the positions."""
+    return few_waves(num_rows, hidden, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.0003], ids=["as drawn", "after long decay"])
+@pytest.mark.parametrize(("start", "found"), [(5, 5), (200, 200), (496, 496), (497, 512), (512, 512), (0, 512)])
+def test_rows_that_nothing_trained_are_left_out(start, found, scale):
+    """A tail of 15 rows is too short to judge, and a table that is random as a whole may be so on purpose."""
+    for seed, hidden in enumerate((128, 384)):
+        table = learned(512, hidden, seed)
+        table[start:] = np.random.default_rng(seed).normal(0, scale, (512 - start, hidden))
+        assert positions.num_trained(table) == found
+
+
+def test_their_statistics_are_those_of_the_other_rows():
+    whole = learned(80, 128)
+    whole[50:] = np.random.default_rng(2).normal(0, 0.02, (30, 128))
+    table = lines_of(positions.measure_positions(trajectory_of(whole), num_draws=2))
+    alone = lines_of(positions.measure_positions(trajectory_of(whole), window=(0, 50), num_draws=2))
+    assert table.equals(alone)
+    assert set(table["window"]) == {"0-49"}
+
+
+def test_trained_rows_are_not_taken_for_random_ones():
+    """Waves, waves in another order, random rows that share an offset, or whose norms vary: something made all of it.
+    With few columns chance is too wide to say."""
+    rng = np.random.default_rng(0)
+    table = learned(512, 384)
+    random = rng.normal(0, 0.02, (512, 384))
+    for tail in (
+        table[rng.permutation(512)],
+        random + 0.01,
+        random * np.linspace(0.5, 2, 512)[:, None],
+        np.repeat(random[::2], 2, axis=0),
+        np.tile(random[:8], (64, 1)),  # neighbours are unrelated, and every eighth row is the same
+    ):
+        assert positions.num_trained(np.concatenate([table[:100], tail[:300]])) == 400
+    few = learned(64, 32)
+    few[20:] = rng.normal(0, 0.02, (44, 32))
+    assert positions.num_trained(few) == 64
+
+
+def test_few_of_a_thousand_random_tails_begin_late():
+    """The bounds hold for 300 tables: one seed's luck does not meet them."""
+    rng = np.random.default_rng(7)
+    tables = rng.normal(0, 0.02, (300, 64, 128))
+    tables[:, :3] *= 3
+    assert [positions.num_trained(table) for table in tables] == [3] * 300
+
+
+def test_exposed_and_raw_positions_are_windows_of_their_own():
+    assert positions.position_windows(300, 21) == [(0, 300), (0, 21), (21, 300), (0, 128), (128, 256), (256, 300)]
+    assert positions.position_windows(300, 2) == [(0, 300), (0, 128), (128, 256), (256, 300)]
+    assert positions.position_windows(100, 100) == [(0, 100)]
+    before = learned(64, 128)
+    after = before.copy()
+    after[:21] += np.random.default_rng(1).normal(0, 0.001, (21, 128))
+    source = trajectory_of(before, after)
+    assert positions.num_exposed(source) is None
+    names = np.where(np.arange(64) < 21, "exposed", "unexposed").astype(object)
+    told = Trajectory(source.snapshots, inferred={"position_embeddings": names})
+    assert positions.num_exposed(told) == 21
+    windows = positions.measure_position_windows(told, num_draws=2)["window"]
+    assert list(dict.fromkeys(windows)) == ["0-63", "0-20", "21-63"]

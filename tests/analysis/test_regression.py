@@ -6,7 +6,7 @@ import pytest
 
 from tests.analysis.adam_runs import WORDS, constant, make_log, plant, random_exposure, signs
 from toolkit.analysis.nulls import FEWEST_ROWS, regress_drift
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 from scipy.stats import pearsonr, spearmanr
 
-from toolkit.analysis import rsa as module
+from toolkit.analysis import similarity_measures as module
 from toolkit.analysis.cross_products import Refused
-from toolkit.analysis.rsa import item_distances, permute_items, rsa_interval, rsa_of_distances
+from toolkit.analysis.similarity_measures import item_distances, permute_items, rsa_interval, rsa_of_distances
 
 
 def rsa(x, y, *, is_ranked=True):

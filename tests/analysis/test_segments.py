@@ -8,7 +8,7 @@ import pytest
 from toolkit.analysis import drift
 from toolkit.analysis.drift import DECAY_ALONE, UNUSED, measure_segments
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.logs import Exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 PARAMETER = "token_type_embeddings"

@@ -10,7 +10,7 @@ from toolkit.analysis.causes import decompose, explain
 from toolkit.analysis.nulls import expected_squares, regress_drift, sign_noise
 from toolkit.analysis.precision import guard_precision
 from toolkit.comparison.parameter_noise import measure_beyond_noise
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 
 STEPS = 60
 EXPOSED = random_exposure(STEPS, 120, 0.1)

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.analysis import cka, similarity, similarity_table
-from toolkit.analysis.cka import unaligned_relative_drift
+from toolkit.analysis import similarity, similarity_measures, similarity_table
 from toolkit.analysis.similarity import SIMILARITIES, compare_rows, measure_similarity
+from toolkit.analysis.similarity_measures import unaligned_relative_drift
 from toolkit.analysis.similarity_table import (
     NULLS,
     ROTATION,
@@ -80,7 +80,7 @@ FAULTS = {
         "scaling changes it",
     ),
     "standardised": (
-        replace(BIASED, function=lambda pair: cka.biased_cka(pair.products, is_standardised=True)),
+        replace(BIASED, function=lambda pair: similarity_measures.biased_cka(pair.products, is_standardised=True)),
         "rotation changes it",
     ),
     "a shift that is said not to matter": (replace(OVERLAP, invariant_to=SHAPE), "translation changes it"),
@@ -255,7 +255,7 @@ def test_a_long_table_is_sampled_and_says_so(monkeypatch):
         on_them = compare_rows(x[rows], y[rows], [name], num_null=0).value.item()
         assert lines.value_of_null_rows[name] == on_them != lines.value[name]
     assert lines.num_used[["debiased_cka", "rsa_pearson", "knn_overlap"]].tolist() == [300, 15, 40]
-    assert lines.value["debiased_cka"] == cka.debiased_cka(pair.products)
+    assert lines.value["debiased_cka"] == similarity_measures.debiased_cka(pair.products)
     assert not set(pair.items) - set(pair.queries)
 
 

@@ -15,7 +15,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from toolkit.data import words
+from toolkit.data import builtin as words
 from toolkit.data.builtin import BUILTIN_TASKS
 
 SIZES = {"train": 2000, "validation": 500, "test": 500, "ood": 500}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from toolkit.cli import main
-from toolkit.commands.flow import FlowCommand
+from toolkit.commands import FlowCommand
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune

@@ -11,9 +11,9 @@ from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.probes.embedding_layer import TEXTS, encode_texts
 from toolkit.probes.flow import COUNTERFACTUALS, OutputChanges, measure_counterfactuals, replaced_positions
 from toolkit.probes.flow_ledger import unit_values
-from toolkit.probes.states import TEXTS, encode_texts
 from toolkit.sinusoid import sinusoidal_table
 
 SINGLES = tuple(BUILTIN_TASKS["order"].build()["validation"].texts[:16])

@@ -11,8 +11,8 @@ from scipy.stats import entropy
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import load_classifier
+from toolkit.probes.embedding_layer import TEXTS, encode_texts
 from toolkit.probes.flow_decoding import choose_tokens, decode_positions, held_out_losses, information, word_losses
-from toolkit.probes.states import TEXTS, encode_texts
 
 SINGLES = tuple(BUILTIN_TASKS["polarity"].build()["validation"].texts[:80])
 TinyModel = Callable[[str], Path]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from toolkit.analysis.weight_drift import measure_weight_drift
-from toolkit.commands.layers import LayersCommand
+from toolkit.commands import LayersCommand
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.layer_drift import (

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from toolkit.analysis.cka import debiased_cka
 from toolkit.analysis.cross_products import cross_products_of
+from toolkit.analysis.similarity_measures import debiased_cka
 from toolkit.probes.layer_drift import (
     CKA,
     MAX_GROUPS,

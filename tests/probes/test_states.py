@@ -8,7 +8,7 @@ import torch
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import load_classifier
-from toolkit.probes.states import TEXTS, encode_texts, stream_states
+from toolkit.probes.embedding_layer import TEXTS, encode_texts, stream_states
 
 WORDS = ["the film is good .", "a", "the teacher saw the doctor .", "good good good"]
 

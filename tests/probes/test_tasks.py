@@ -12,9 +12,9 @@ from tests.run_directories import write_manifest
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.distortion import measure_distortion
+from toolkit.probes.embedding_layer import task_of
 from toolkit.probes.flow import open_subjects
 from toolkit.probes.layer_drift import measure_layer_drift
-from toolkit.probes.states import task_of
 from toolkit.probes.transplant_games import play_run
 from toolkit.snapshots.store import Run, open_run
 

@@ -33,7 +33,7 @@ from toolkit.probes.transplant_players import (
     raw_components,
     used_rows,
 )
-from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.training.encoding import encode_task
 

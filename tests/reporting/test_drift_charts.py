@@ -10,7 +10,7 @@ from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.reporting.cells import stratum_text
 from toolkit.reporting.charts import regimes_of, spec_of
-from toolkit.reporting.topics.drift_tables import drift_lead, group_charts
+from toolkit.reporting.topics.drift import drift_lead, group_charts
 
 FULL, FROZEN, FEATURES = "full fine-tuning", "embeddings frozen", "feature extraction"
 PARAMETERS = ["word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm.weight", "LayerNorm.bias"]

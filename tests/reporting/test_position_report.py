@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 from toolkit.analysis.positions import measure_positions
 from toolkit.analysis.resemblance import few_waves, noisy_sinusoid
+from toolkit.commands import PositionsCommand
 from toolkit.reporting.cells import number
 from toolkit.reporting.page import TableBlock
 from toolkit.reporting.run_reports import position_page, print_positions, write_position_report
@@ -228,3 +230,26 @@ def test_printed(wavy, collected, capsys, monkeypatch):
     assert "weight units" in printed
     for period in positions.waves_table(collected)["period"]:
         assert number(period) in printed
+
+
+def test_rows_that_nothing_trained_and_rows_that_tuning_exposed_are_told(tmp_path, capsys):
+    """Of two checkpoints: 21 rows exposed, 29 more that only decay moved, 30 as random weights left them."""
+    rng = np.random.default_rng(3)
+    before = few_waves(80, 128, rng).astype(np.float32)
+    before[50:] = rng.normal(0, 0.02, (30, 128))
+    after = (before * np.float32(0.999)).astype(np.float32)
+    after[:21] += rng.normal(0, 1e-3, (21, 128)).astype(np.float32)
+    words = rng.normal(0, 0.02, (30, 128)).astype(np.float32)
+    places = [tmp_path / "before.safetensors", tmp_path / "after.safetensors"]
+    for place, table, other in zip(places, (before, after), (words, words * np.float32(0.999)), strict=True):
+        tables = {"word_embeddings": other, "position_embeddings": table, "token_type_embeddings": other[:2]}
+        own = {f"embeddings.{name}.weight": values for name, values in tables.items()}
+        save_file(own | {"embeddings.LayerNorm.weight": other[0], "embeddings.LayerNorm.bias": other[1]}, place)
+    assert PositionsCommand(str(places[1]), before=str(places[0])).run() == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Nothing ever trained rows 50 to 79" in shown
+    assert "Training exposed positions 0 to 20; the rows from 21 on" in shown
+    assert PositionsCommand(str(places[1])).run() == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Nothing ever trained rows 50 to 79" in shown
+    assert "Training exposed" not in shown

@@ -19,10 +19,10 @@ from toolkit.comparison.verdicts import VERDICTS, Span
 from toolkit.reporting.charts import TICK, spec_of
 from toolkit.reporting.comparison_report import make_page, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
-from toolkit.reporting.pictures import image_of
+from toolkit.reporting.render_html import image_of
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.sources import find_runs
-from toolkit.reporting.topics.claims import (
+from toolkit.reporting.topics.caveats import (
     answer_of,
     claims_block,
     decided,

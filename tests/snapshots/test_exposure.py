@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import JOINED, DesignCounter, StepRows, TableExposure, TableLog
+from toolkit.snapshots.logs import JOINED, DesignCounter, StepRows, TableExposure, TableLog
 
 tokens = st.tuples(st.sampled_from([0, 1, 7, 250_001]), st.sampled_from([0, 3, 8191]), st.integers(0, 1))
 batches_of_tokens = st.lists(st.lists(tokens, max_size=12), max_size=8)

@@ -223,6 +223,10 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
         arrays(lambda a: a.update({f"design.{WORDS}": np.array([60], np.int32), "design.counts": np.ones(1, int)})),
         "beyond its 60 rows",
     ),
+    ("exposure.safetensors", "known by the input alone, and by step"): (
+        arrays(lambda a: a.update({f"input_only.{WORDS}": np.empty(0, np.int32)})),
+        f"says that of {WORDS} the input is known",
+    ),
     ("optimizer.json", "text"): (json_of(lambda v: v["learning_rates"].__setitem__(3, "1e-5")), "holds '1e-5'"),
     ("optimizer.json", "true"): (json_of(lambda v: v["learning_rates"].__setitem__(3, True)), "holds True"),
     ("optimizer.json", "infinity"): (json_of(lambda v: v["learning_rates"].__setitem__(3, float("inf"))), "holds inf"),

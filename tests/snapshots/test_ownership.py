@@ -15,9 +15,9 @@ import pytest
 from tests.planted_folder import contents
 from toolkit.config import RunConfig
 from toolkit.snapshots.ownership import JOURNAL, MANIFEST, Owned, atomic_path, check_replaceable, read_list
-from toolkit.snapshots.run_lock import RunLock, try_lock
 from toolkit.snapshots.run_writer import RunWriter, check_startable, start_run
 from toolkit.snapshots.store import open_run, verify_run
+from toolkit.snapshots.unfinished import RunLock, try_lock
 
 KILLED = 9
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")

@@ -19,10 +19,9 @@ from safetensors.numpy import load_file
 from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
-from toolkit.snapshots import run_lock
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots import unfinished
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import Exposure, OptimizerLog, StepRows, TableExposure
 from toolkit.snapshots.ownership import Owned
 from toolkit.snapshots.run_writer import RunWriter, start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
@@ -258,7 +257,7 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opened while the last holder still had it, locked after he removed it: somebody else may lock a new one."""
-    real, seen = run_lock.try_lock, []
+    real, seen = unfinished.try_lock, []
 
     def slow(file: int) -> bool:
         if not seen:
@@ -266,7 +265,7 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
         seen.append(file)
         return real(file)
 
-    monkeypatch.setattr(run_lock, "try_lock", slow)
+    monkeypatch.setattr(unfinished, "try_lock", slow)
     writer = start_run(tmp_path / "run")
     assert len(seen) == 2
     assert (tmp_path / ".run.lock").exists()
@@ -281,9 +280,9 @@ def test_where_there_are_no_locks_a_run_is_written_all_the_same(
         raise OSError(errno.ENOLCK, "No locks available")
 
     if is_windows:
-        monkeypatch.setattr(run_lock, "fcntl", None)
+        monkeypatch.setattr(unfinished, "fcntl", None)
     else:
-        monkeypatch.setattr(run_lock.fcntl, "flock", refuse)
+        monkeypatch.setattr(unfinished.fcntl, "flock", refuse)
     write_run(tmp_path / "run").finish({})
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 

@@ -25,7 +25,7 @@ from tests.studies.counted_jobs import (
     states,
     wait_until,
 )
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 from toolkit.studies import runner
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job
 from toolkit.studies.runner import EXECUTORS

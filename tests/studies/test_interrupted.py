@@ -23,10 +23,9 @@ from tests.run_directories import rehash, write_manifest
 from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, sha256_of_file
-from toolkit.studies.plan import plan_runs
+from toolkit.studies.plan import choose, chosen_settings, plan_runs
 from toolkit.studies.runner import open_all, run_study, write_study_report
 from toolkit.studies.study import load_study
-from toolkit.studies.tuning import choose, chosen_settings
 from toolkit.training.saver import Saver
 
 ROOT = Path(__file__).parents[2]

@@ -21,11 +21,10 @@ from toolkit.progress import telling
 from toolkit.reporting.comparison_report import write_report
 from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 from toolkit.studies.executors import Job
-from toolkit.studies.plan import PlannedRun, plan_runs
+from toolkit.studies.plan import PlannedRun, choose, chosen_settings, plan_runs
 from toolkit.studies.progress import StudyProgress
 from toolkit.studies.runner import launch_command, make_jobs, run_study, study_command
 from toolkit.studies.study import Comparison
-from toolkit.studies.tuning import choose, chosen_settings
 
 
 @pytest.fixture

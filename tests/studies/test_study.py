@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from toolkit.studies.plan import choose, chosen_settings, is_at_edge
 from toolkit.studies.study import Comparison, Study, load_study
-from toolkit.studies.tuning import choose, chosen_settings, is_at_edge
 
 ARMS = {"full": {"freeze": "none"}, "features": {"freeze": "backbone"}}
 GRID = {"full": ({"learning_rate": 1e-5}, {"learning_rate": 1e-4}), "features": ({"pooling": "cls"}, {})}

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import toolkit
 from toolkit.families import TABLES
-from toolkit.models.locate import locate_embeddings
+from toolkit.models.regimes import locate_embeddings
 
 TEXTS = ["the film was good", "good", "the bad film was not good and the film", "bad was the end"]
 

@@ -447,7 +447,7 @@ def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
 
 
 def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tiny_pairs):
-    from toolkit.probes.states import stream_states
+    from toolkit.probes.embedding_layer import stream_states
 
     loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
     data = encode_task(load_task(tiny_pairs), loaded, 40)

@@ -16,8 +16,8 @@ import pytest
 import toolkit.pipeline
 from toolkit import Run, finetune, verify_run
 from toolkit.config import RunConfig
-from toolkit.snapshots.resume import INDEX, NUM_KEPT, read_state
 from toolkit.snapshots.store import MANIFEST
+from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, read_state
 from toolkit.training import going_on
 from toolkit.training.going_on import Interrupted
 from toolkit.training.optimizer import NonFiniteLossError

@@ -14,8 +14,7 @@ import pytest
 
 from toolkit import Run, finetune, measure_drift, open_run
 from toolkit.config import RunConfig
-from toolkit.snapshots.resume import read_state
-from toolkit.snapshots.run_lock import try_lock
+from toolkit.snapshots.unfinished import read_state, try_lock
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,8 @@ from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.families import TABLES
-from toolkit.models.locate import locate_embeddings
+from toolkit.models.regimes import locate_embeddings
+from toolkit.reporting.run_reports import show_drift
 from toolkit.reporting.sources import open_sources
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert")
@@ -621,20 +622,25 @@ def test_embeddings_given_as_vectors_leave_exposure_unknown(tiny_model: Any, tmp
     assert rows["num_steps"].isna().all()
 
 
-def test_a_table_that_is_also_the_output_layer(tiny_model: Any, tmp_path: Path) -> None:
-    """In a language model every word row gets a gradient from the output: "never seen" would be wrong."""
+def test_a_table_that_is_also_the_output_layer(
+    tiny_model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a language model every word row gets a gradient from the output: "never seen" would be wrong. What the input
+    used is known all the same, and strata go by it; what assumes that other rows had no gradient is refused."""
     from transformers import AutoModelForMaskedLM
 
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(tiny_model("bert")), load(tiny_model("bert"))[1]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    recording = toolkit.record(model, tmp_path / "run")
+    recording = toolkit.record(model, tmp_path / "run", tokenizer=tokenizer)
     recording.snapshot(epoch=0, step=0)
     batch = encode(tokenizer, TEXTS)
-    model.train()
-    model(**batch, labels=batch["input_ids"]).loss.backward()
-    assert (model.bert.embeddings.word_embeddings.weight.grad.norm(dim=1) > 0).all()
-    optimizer.step()
-    recording.snapshot(epoch=1, step=1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model.train()
+        model(**batch, labels=batch["input_ids"]).loss.backward()
+        assert (model.bert.embeddings.word_embeddings.weight.grad.norm(dim=1) > 0).all()
+        optimizer.step()
+    recording.snapshot(epoch=1, step=3)
     with pytest.warns(UserWarning, match="word_embeddings also serves elsewhere"):
         run = recording.finish()
     exposure = run.trajectory.exposure
@@ -642,7 +648,22 @@ def test_a_table_that_is_also_the_output_layer(tiny_model: Any, tmp_path: Path) 
     assert set(exposure.tables) == set(TABLES[1:])
     assert exposure.design is not None
     assert exposure.design.tables == TABLES
-    assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
+    rows = toolkit.measure_rows(run, "word_embeddings", 1).set_index("row")
+    used = np.bincount(batch["input_ids"][batch["attention_mask"] != 0].numpy(), minlength=len(rows))
+    assert rows["num_steps"].isna().all()
+    assert (rows["num_tokens"] == 3 * used).all()
+    ordinary = rows[rows["stratum"].isin(["used at the input", "not used at the input"])]
+    assert ((ordinary["stratum"] == "used at the input") == (ordinary["num_tokens"] > 0)).all()
+    assert ordinary["stratum"].nunique() == 2
+    assert (ordinary["norm"] > 0).all(), "the output layer moves every row"
+    causes = toolkit.explain(run, "word_embeddings")
+    assert set(causes["stratum"]) >= {"used at the input", "not used at the input"}
+    assert not causes.filter(like="unexplained").fillna(0).to_numpy().any(), "of such a table nothing is explained"
+    with pytest.raises(ValueError, match="exposure"):
+        toolkit.sign_noise(run, "word_embeddings", num_replicates=2)
+    show_drift((str(run.path),), tmp_path / "report")
+    assert "used at the input" in (tmp_path / "report" / "report.md").read_text()
+    assert not toolkit.verify_run(run.path)
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.logs import Exposure
 from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog

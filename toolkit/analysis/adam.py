@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.lookup import at_least, unknown
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.naming import at_least, unknown
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, run_of
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.measures import MEASURES, Array, Measure, dots, or_nan
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.lookup import at_least
+from toolkit.naming import at_least
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.snapshot import MappedTensors, Snapshot
 

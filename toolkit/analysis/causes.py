@@ -21,7 +21,7 @@ from toolkit.analysis.nulls import expected_squares
 from toolkit.analysis.strata import count_rows, describe_rows, table_exposure
 from toolkit.families import TABLES
 from toolkit.schema import with_columns
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 

@@ -25,7 +25,7 @@ from toolkit.analysis.measures import (
     select_measures,
 )
 from toolkit.analysis.strata import count_exposure, count_rows, describe_rows, rows_by_stratum, table_exposure
-from toolkit.lookup import at_least
+from toolkit.naming import at_least
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.ownership import atomic_path, check_new
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory

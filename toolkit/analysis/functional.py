@@ -13,7 +13,7 @@ from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.gauge import OFFSET, Centre, measure_centres, project
 from toolkit.analysis.measures import Array
 from toolkit.analysis.tokens_in_use import PROJECTED, ReferenceCorpus, draw_combinations, reference_corpus
-from toolkit.lookup import at_least
+from toolkit.naming import at_least
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot

@@ -16,7 +16,7 @@ from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, lengths, norm
 from toolkit.analysis.strata import describe_rows
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
-from toolkit.lookup import unknown
+from toolkit.naming import unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of

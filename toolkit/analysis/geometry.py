@@ -14,7 +14,7 @@ from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.strata import count_rows, rows_by_stratum
 from toolkit.families import TABLES
-from toolkit.lookup import Table, at_least, select, unknown
+from toolkit.naming import Table, at_least, select, unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of

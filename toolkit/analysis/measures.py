@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.lookup import Table, select
+from toolkit.naming import Table, select
 
 Array = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from toolkit.analysis.measures import Array
 from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
 from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure
 from toolkit.analysis.updates import name_of
-from toolkit.lookup import at_least, lookup
+from toolkit.naming import at_least, lookup
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory

@@ -17,9 +17,9 @@ from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, r
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, lengths, norm
 from toolkit.analysis.strata import count_rows, describe_rows, rows_by_stratum, table_exposure
-from toolkit.lookup import at_least, lookup
+from toolkit.naming import at_least, lookup
 from toolkit.schema import with_columns
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 

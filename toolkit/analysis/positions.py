@@ -19,6 +19,7 @@ from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.geometry import effective_rank
 from toolkit.analysis.measures import Array
 from toolkit.analysis.resemblance import NUM_DRAWS, line_match, orbit_share, smooth_curves
+from toolkit.analysis.strata import UNKNOWN, rows_by_stratum
 from toolkit.schema import columns_of, with_columns
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot
@@ -302,7 +303,7 @@ def measure_positions(
     Parameters
     ----------
     window
-        (start, stop) of the positions; None takes all.
+        (start, stop) of the positions; None takes those that something trained (:func:`num_trained`).
     num_draws
         Number of tables of each control.
 
@@ -320,7 +321,8 @@ def measure_positions(
     """
     snapshot = snapshot_at(source, epoch)
     table = position_table(source, snapshot.epoch, window)
-    start, stop = window or (0, len(table))
+    start, stop = window or (0, num_trained(table))
+    table = table if window else table[:stop]
     shuffled = table[np.random.default_rng([*b"shuffle", seed]).permutation(len(table))]
     of_shape = _reference_values(*table.shape, seed)
     lines = []
@@ -338,17 +340,68 @@ def measure_positions(
 def measure_position_windows(
     source: Source, epoch: float | None = None, seed: int = 0, *, num_draws: int = NUM_DRAWS
 ) -> pd.DataFrame:
-    """:func:`measure_positions` of all positions and of each of :func:`position_windows`, in one table."""
-    windows = position_windows(len(position_table(source, epoch)))
+    """:func:`measure_positions` of all trained positions and of each of :func:`position_windows`, in one table."""
+    windows = position_windows(num_trained(position_table(source, epoch)), num_exposed(source))
     parts = [measure_positions(source, epoch, window, seed, num_draws=num_draws) for window in windows]
     return pd.concat(parts, ignore_index=True)
 
 
-def position_windows(num_positions: int) -> list[Window]:
-    """All positions; then 0-127, 128-255, 256-511 and so on, doubling, as far as the table goes (if there are two)."""
-    edges = [0, *(128 * 2**k for k in range(32) if 128 * 2**k < num_positions), num_positions]
-    parts = [(low, high) for low, high in pairwise(edges) if high - low >= 3]
-    return [(0, num_positions), *(parts if len(parts) > 1 else [])]
+def position_windows(num_positions: int, num_exposed: int | None = None) -> list[Window]:
+    """All positions; then those that training exposed and the rest; then 0-127, 128-255, 256-511 and so on, doubling.
+
+    Windows of fewer than three positions are left out, and what is cut into one part only.
+    """
+    cuts = [[num_exposed or 0], [128 * 2**k for k in range(32)]]
+    found = [(0, num_positions)]
+    for own in cuts:
+        edges = [0, *(cut for cut in own if 0 < cut < num_positions), num_positions]
+        parts = [(low, high) for low, high in pairwise(edges) if high - low >= 3]
+        found += [part for part in parts if part not in found] if len(parts) > 1 else []
+    return found
+
+
+LEAST_HIDDEN, LEAST_ROWS, ROUGH = 100, 16, 5.0
+"""Below so many columns or rows chance is too wide to call a row untrained; standard deviations that chance is given
+(6 x 10^-7 of Gaussian rows lie beyond)."""
+
+
+def num_trained(table: Array) -> int:
+    """Leading rows of (positions, hidden) that something trained; those after them are as random weights left them.
+
+    Untrained are the longest tail of at least 16 rows in which the cosine of neighbours, N(0, 1/hidden) between random
+    directions, and each norm, whose spread is 1/√(2 hidden) of itself in Gaussian rows, stay within five standard
+    deviations, as do that spread and the mean square of all cosines, 1/hidden. Weight decay, which scales all rows
+    alike, changes none of this. All rows where the whole table is so (it may be random on purpose), or has under 100
+    columns. Ours.
+    """
+    num_rows, hidden = map(int, table.shape)
+    norms = np.linalg.norm(table, axis=1)
+    if hidden < LEAST_HIDDEN or num_rows < LEAST_ROWS or not norms[-LEAST_ROWS:].all():
+        return num_rows
+    typical = float(np.median(norms[-LEAST_ROWS:]))
+    is_usual = np.abs(norms / typical - 1) <= ROUGH / math.sqrt(2 * hidden) * (1 + 1 / math.sqrt(LEAST_ROWS))
+    directions = table / np.where(norms, norms, 1)[:, None]
+    is_unrelated = np.abs((directions[:-1] * directions[1:]).sum(axis=1)) <= ROUGH / math.sqrt(hidden)
+    odd = np.flatnonzero(~(is_usual & np.r_[True, is_unrelated]))
+    start = int(odd[-1]) + 1 if len(odd) else 0
+    if num_rows - start < LEAST_ROWS or not start:
+        return num_rows
+    spread = float(norms[start:].std() / typical) * math.sqrt(2 * hidden)
+    if spread > 1 + ROUGH / math.sqrt(2 * (num_rows - start)):
+        return num_rows
+    squares = (directions[start:] @ directions[start:].T)[np.triu_indices(num_rows - start, 1)] ** 2
+    excess = abs(float(squares.mean()) * hidden - 1)
+    return start if excess <= ROUGH * math.sqrt(2 / len(squares)) else num_rows
+
+
+def num_exposed(source: Source) -> int | None:
+    """Positions from the first to the last that training exposed, by its log or by two checkpoints; None: unknown."""
+    trajectory = trajectory_of(source)
+    rows = rows_by_stratum(trajectory, PARAMETER)
+    if UNKNOWN in rows:
+        return None
+    beyond = rows.get("positions beyond longest", np.empty(0, np.intp))
+    return int(beyond[0]) - trajectory.position_offset if len(beyond) else None
 
 
 def position_table(source: Source, epoch: float | None = None, window: Window | None = None) -> Array:

@@ -14,9 +14,9 @@ import pandas as pd
 from toolkit.analysis.adam import given_log
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 from toolkit.schema import with_columns
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.store import Source, trajectory_of
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.measures import Array
-from toolkit.lookup import at_least, lookup
+from toolkit.naming import at_least, lookup
 from toolkit.schema import columns_of, with_columns
 from toolkit.sinusoid import BASE, sinusoidal_table, wave_frequencies
 

@@ -25,7 +25,7 @@ from toolkit.analysis.similarity_table import (
     null_base,
 )
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
-from toolkit.lookup import at_least, lookup, select, unknown
+from toolkit.naming import at_least, lookup, select, unknown
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory

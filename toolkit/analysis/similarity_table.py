@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.analysis import cka
 from toolkit.analysis.cross_products import (
     BLOCK_ROWS,
     CrossProducts,
@@ -19,17 +18,26 @@ from toolkit.analysis.cross_products import (
     permuted_cross_products,
 )
 from toolkit.analysis.measures import Array
-from toolkit.analysis.rsa import (
+from toolkit.analysis.similarity_measures import (
     Neighbourhoods,
+    aligned_relative_drift,
+    biased_cka,
+    debiased_cka,
     find_neighbourhoods,
     item_distances,
     overlap,
     permute_items,
+    procrustes_similarity,
+    pwcca,
+    rotation_share,
     rsa_interval,
     rsa_of_distances,
     second_order_cosine,
+    svcca,
+    translation_share,
+    unaligned_relative_drift,
 )
-from toolkit.lookup import Table
+from toolkit.naming import Table
 
 MAX_QUERIES = 1000
 """Rows whose neighbours are looked up (among all rows)."""
@@ -241,36 +249,36 @@ _SHIFT_AND_SCALE = frozenset({SCALING, TRANSLATION})
 SIMILARITIES: Mapping[str, Similarity] = Table(
     {
         "biased_cka": Similarity(
-            function=_of_products(cka.biased_cka),
+            function=_of_products(biased_cka),
             source=_CKA,
             description="Whether rows relate to one another as before; unrelated rows give about p/(n+p), not 0.",
         ),
         "biased_cka_standardised": Similarity(
-            function=_of_products(partial(cka.biased_cka, is_standardised=True)),
+            function=_of_products(partial(biased_cka, is_standardised=True)),
             source=_CKA + _STANDARDISED,
             description="The same with every column given one weight.",
             invariant_to=_SHIFT_AND_SCALE,
         ),
         "debiased_cka": Similarity(
-            function=_of_products(cka.debiased_cka),
+            function=_of_products(debiased_cka),
             source=_HSIC,
             description="Whether rows relate to one another as before; 0 on average for unrelated rows.",
             min_rows=4,
         ),
         "debiased_cka_standardised": Similarity(
-            function=_of_products(partial(cka.debiased_cka, is_standardised=True)),
+            function=_of_products(partial(debiased_cka, is_standardised=True)),
             source=_HSIC + _STANDARDISED,
             description="The same with every column given one weight.",
             invariant_to=_SHIFT_AND_SCALE,
             min_rows=4,
         ),
         "procrustes_similarity": Similarity(
-            function=_of_products(cka.procrustes_similarity),
+            function=_of_products(procrustes_similarity),
             source=_PROCRUSTES,
             description="Cosine of the two tables after the best shift and rotation.",
         ),
         "unaligned_relative_drift": Similarity(
-            function=_of_products(cka.unaligned_relative_drift),
+            function=_of_products(unaligned_relative_drift),
             source="by definition",
             description="Length of the change as a share of the reference, nothing removed: the primary number.",
             identical=0.0,
@@ -280,7 +288,7 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             min_rows=1,
         ),
         "aligned_relative_drift": Similarity(
-            function=_of_products(cka.aligned_relative_drift),
+            function=_of_products(aligned_relative_drift),
             source=_PROCRUSTES,
             description="What is left of it after the best shift and rotation, which absorb real drift of few rows.",
             identical=0.0,
@@ -290,7 +298,7 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             null=NOISE,
         ),
         "translation_share": Similarity(
-            function=_of_products(cka.translation_share),
+            function=_of_products(translation_share),
             source=_OURS,
             description="Share of the squared change that is one shift of all rows.",
             identical=math.nan,
@@ -299,7 +307,7 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             min_rows=2,
         ),
         "rotation_share": Similarity(
-            function=_of_products(cka.rotation_share),
+            function=_of_products(rotation_share),
             source=_OURS,
             description="Share of the squared change that the best rotation or reflection removes after that shift.",
             identical=math.nan,
@@ -307,19 +315,19 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             null=NOISE,
         ),
         "svcca": Similarity(
-            function=_of_products(cka.svcca),
+            function=_of_products(svcca),
             source="Raghu et al. 2017 (arXiv 1706.05806)",
             description="Mean canonical correlation of the directions that hold 99 % of each version's variance.",
         ),
         "pwcca_reference": Similarity(
-            function=_of_products(cka.pwcca),
+            function=_of_products(pwcca),
             source=_PWCCA,
             description="Canonical correlations weighted by how much of the reference they account for.",
             is_symmetric=False,
             direction="weights of the reference",
         ),
         "pwcca_current": Similarity(
-            function=_of_products(partial(cka.pwcca, weights_of="current")),
+            function=_of_products(partial(pwcca, weights_of="current")),
             source=_PWCCA,
             description="Canonical correlations weighted by how much of the current version they account for.",
             invariant_to=_SHIFT_AND_SCALE,

@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import tables_of
-from toolkit.lookup import unknown
-from toolkit.snapshots.exposure import TableExposure
+from toolkit.naming import unknown
+from toolkit.snapshots.logs import TableExposure
 from toolkit.snapshots.snapshot import Trajectory
 
 StratumNames = NDArray[np.object_]
@@ -25,7 +25,10 @@ UNKNOWN = "exposure unknown"
 BY_STEPS = ("seen in 0 steps", "seen in 1 step", "seen in 2-9 steps", "seen in 10-99 steps", "seen in >=100 steps")
 INFERRED = {"exposed": "exposed (inferred)", "unexposed": "unexposed (inferred)", "cannot tell": UNKNOWN}
 """Where exposure was not recorded, but two checkpoints told it (:func:`toolkit.infer_exposure`)."""
-WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, *list(INFERRED.values())[:2], UNKNOWN)
+AT_INPUT, NOT_AT_INPUT = "used at the input", "not used at the input"
+"""Of a word table that is the output layer too, whose every row may get a gradient at each step."""
+WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, *list(INFERRED.values())[:2], AT_INPUT, NOT_AT_INPUT)
+WORD_STRATA += (UNKNOWN,)
 POSITION_STRATA = (
     "padding rows",
     "position 0",
@@ -51,6 +54,8 @@ def assign_strata(trajectory: Trajectory, parameter: str) -> "pd.Categorical":
     strata = np.full(num_rows, "all", dtype=object)
     if parameter == "word_embeddings":
         told = None if inferred is None else np.array([INFERRED[name] for name in inferred], dtype=object)
+        if (at_input := input_tokens(trajectory, parameter)) is not None:
+            told = np.where(at_input > 0, AT_INPUT, NOT_AT_INPUT).astype(object)
         categories, strata = WORD_STRATA, _word_strata(trajectory, num_rows, steps, told)
     elif parameter == "position_embeddings":
         categories, strata = POSITION_STRATA, _position_strata(trajectory.position_offset, num_rows, steps)
@@ -78,9 +83,14 @@ def describe_rows(trajectory: Trajectory, parameter: str) -> dict[str, Any]:
 def count_exposure(trajectory: Trajectory, parameter: str, last_step: int | None = None) -> dict[str, Any]:
     """The columns num_steps and num_tokens of every row up to a step: nullable integers, NA where it is unknown.
 
-    Of rows that are inferred to be unexposed both are 0.
+    Of rows that are inferred to be unexposed both are 0. Of a table that is the output layer too the tokens are those
+    of the input, and the steps NA.
     """
     num_rows, table = count_rows(trajectory, parameter), table_exposure(trajectory, parameter)
+    if (at_input := input_tokens(trajectory, parameter)) is not None:
+        known = last_step is None or last_step >= trajectory.snapshots[-1].step
+        tokens = pd.array(at_input, dtype="Int64") if known else pd.array([pd.NA] * num_rows, dtype="Int64")
+        return {"num_steps": pd.array([pd.NA] * num_rows, dtype="Int64"), "num_tokens": tokens}
     if table is None:
         inferred = (trajectory.inferred or {}).get(parameter, np.full(num_rows, "cannot tell"))
         unknown_or_0 = pd.array(np.zeros(num_rows), dtype="Int64")
@@ -108,6 +118,12 @@ def table_exposure(trajectory: Trajectory, parameter: str) -> TableExposure | No
     if table is not None and table.rows.size and int(table.rows.max()) >= num_rows:
         raise ValueError(f"the exposure of {parameter} names row {table.rows.max()}, but the table has {num_rows} rows")
     return table
+
+
+def input_tokens(trajectory: Trajectory, parameter: str) -> Steps | None:
+    """(rows,) tokens of the input, of a table that is the output layer too; None of another, or where unknown."""
+    exposure = trajectory.exposure
+    return exposure.input_tokens(parameter, count_rows(trajectory, parameter)) if exposure else None
 
 
 def _word_strata(

@@ -14,7 +14,7 @@ from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.families import TABLES
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.exposure import Design
+from toolkit.snapshots.logs import Design
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 

@@ -21,7 +21,7 @@ from toolkit.analysis.geometry import (
 )
 from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
-from toolkit.lookup import at_least
+from toolkit.naming import at_least
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, run_of, trajectory_of

@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.analysis.measures import Array
 from toolkit.analysis.precision import FORMATS, HALF_FORMATS
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, part_of
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import Backbone, BackbonePair, open_backbones
 from toolkit.snapshots.store import Run

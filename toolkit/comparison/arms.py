@@ -20,8 +20,7 @@ from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
 from toolkit.comparison.runs import count_at_chance, counted_score, read_reported, reported_first
 from toolkit.config import RunConfig, fields_that
-from toolkit.lookup import unknown
-from toolkit.naming import distinct, names_of
+from toolkit.naming import distinct, names_of, unknown
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
 SPOKEN = {"none": "full fine-tuning", "embeddings": "embeddings frozen", "backbone": "feature extraction"}

@@ -24,7 +24,7 @@ from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table, splits_of
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 
 NOT_TRAINED = "no embedding parameter was trained"

@@ -24,7 +24,7 @@ from toolkit.comparison.intervals import statistics
 from toolkit.comparison.runs import ReportedRun
 from toolkit.families import TABLES
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Run, Source, run_of, trajectory_of
 

@@ -12,7 +12,7 @@ from toolkit.comparison.arms import Arm, ArmPair, Group, Labels, Pairs, Runs, ar
 from toolkit.comparison.compare import Settings, compare_groups
 from toolkit.comparison.intervals import NO_SEED, Interval, defined_mean, seeds_interval, statistics, two_way_interval
 from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.formats import SCORES as SCORES
 

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from toolkit.lookup import unknown
-from toolkit.naming import Described
+from toolkit.naming import Described, unknown
 from toolkit.snapshots import files
 
 REFUSALS = ("not applicable", "not recorded", "not measurable here", "not identifiable")

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.data.labels import FLOAT
-from toolkit.data.raw import RawSplit, RawTask
+from toolkit.data.labels import FLOAT, RawSplit, RawTask
 from toolkit.data.tokens import holds_lists, read_conll, split_of_lists
-from toolkit.lookup import lookup, unknown
 from toolkit.memory import is_hub_reachable, unreachable_hub
+from toolkit.naming import lookup, unknown
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 """Tried in order when --text-columns is not given."""

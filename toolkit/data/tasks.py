@@ -14,10 +14,9 @@ from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
-from toolkit.data.labels import encode_labels
-from toolkit.data.raw import RawTask
+from toolkit.data.labels import RawTask, encode_labels
 from toolkit.data.tokens import as_objects, encode_tags, has_entities
-from toolkit.lookup import lookup
+from toolkit.naming import lookup
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 

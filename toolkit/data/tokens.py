@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.raw import RawSplit, split_of_words
-from toolkit.lookup import unknown
+from toolkit.data.labels import RawSplit, split_of_words
+from toolkit.naming import unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words")
 """Tried in order when --text-columns is not given."""

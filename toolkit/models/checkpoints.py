@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from toolkit.families import FAMILIES, family_of
-from toolkit.lookup import unknown
 from toolkit.memory import is_hub_reachable, unreachable_hub
+from toolkit.naming import unknown
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
 
@@ -120,9 +120,33 @@ class Source:
         """
         from transformers import AutoModel
 
+        backbone, info = self._load(AutoModel, config, options)
+        missing = sorted(info["missing_keys"])
+        if missing:
+            embeddings = set(family_of(config.model_type).embedding_parameters.values())
+            kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
+            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            raise ValueError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}")
+        if getattr(config, "auto_map", None):
+            self._check_needs_no_code(backbone, info["unexpected_keys"])
+        model: nn.Module = backbone
+        return model
+
+    def read_masked_lm(self, config: Any) -> nn.Module:
+        """The AutoModelForMaskedLM in fp32, in eval mode; ValueError where the checkpoint has no such head."""
+        from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
+
+        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+            raise ValueError(f"{self.name} has no masked-LM head: {config.model_type} has none")
+        model, info = self._load(AutoModelForMaskedLM, config, {})
+        if missing := sorted(info["missing_keys"]):
+            raise ValueError(f"{self.name} has no masked-LM head: it lacks {missing[0]}")
+        return model
+
+    def _load(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         try:
             with _quiet():
-                backbone, info = AutoModel.from_pretrained(
+                model, info = kind.from_pretrained(
                     self.location,
                     config=config,
                     dtype=torch.float32,
@@ -134,16 +158,7 @@ class Source:
                 )
         except Exception as error:  # safetensors and torch raise their own types for broken or misshapen files
             raise ValueError(self._cannot("weights", error)) from None
-        missing = sorted(info["missing_keys"])
-        if missing:
-            embeddings = set(family_of(config.model_type).embedding_parameters.values())
-            kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
-            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            raise ValueError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}")
-        if getattr(config, "auto_map", None):
-            self._check_needs_no_code(backbone, info["unexpected_keys"])
-        model: nn.Module = backbone
-        return model
+        return model, info
 
     def _check_needs_no_code(self, backbone: Any, unexpected: Iterable[str]) -> None:
         """Warn that a checkpoint's own code is not run; ValueError where it has tensors that only that code reads."""

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from toolkit.config import RunConfig
 from toolkit.families import ModelFamily
-from toolkit.lookup import lookup
 from toolkit.models.classifier import Loaded
+from toolkit.naming import lookup
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.snapshot import to_array

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.config import RunConfig, recipe_of
-from toolkit.lookup import REMEDY
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
+from toolkit.naming import REMEDY
 from toolkit.snapshots.store import Run
 
 HEAD_FILE = "head.safetensors"

@@ -29,10 +29,10 @@ from toolkit.probes.embedding_layer import (
     make_sentence,
     read_sentence,
     relative_difference,
+    replaced,
     run_model,
     why_absent,
 )
-from toolkit.probes.states import replaced
 from toolkit.schema import columns_of, with_columns
 
 NUM_PADDING = 2

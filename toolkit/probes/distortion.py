@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from toolkit.comparison.runs import splits_out_of_distribution
 from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.lookup import at_least, unknown
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.probes.states import batch_on, task_of
+from toolkit.naming import at_least, unknown
+from toolkit.probes.embedding_layer import batch_on, task_of
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of

@@ -21,12 +21,11 @@ from toolkit.config import RunConfig, check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
 from toolkit.data.files import read_file
 from toolkit.data.tasks import Task, check_texts, load_task
-from toolkit.lookup import lookup
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
-from toolkit.naming import distinct, shorten, shown_path
-from toolkit.probes.embedding_layer import find_parts
+from toolkit.naming import distinct, lookup, shorten, shown_path
+from toolkit.probes.embedding_layer import TEXTS, find_parts, one_sequence_each, replaced, task_of, task_of_texts
 from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
 from toolkit.probes.flow_ledger import (
     NUM_BLOCKS,
@@ -41,7 +40,6 @@ from toolkit.probes.flow_ledger import (
     stage_name,
     unit_values,
 )
-from toolkit.probes.states import TEXTS, one_sequence_each, replaced, task_of, task_of_texts
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import NO_FUNCTION

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.models.classifier import Loaded, in_eval_mode
-from toolkit.probes.embedding_layer import Ids, find_parts
-from toolkit.probes.states import batch_on, task_of_texts
+from toolkit.probes.embedding_layer import Ids, batch_on, find_parts, task_of_texts
 from toolkit.schema import columns_of
 
 Units = tuple[float, ...]

@@ -11,19 +11,25 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.cka import cka_of_kernels, kernel, standardised
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.measures import Array
-from toolkit.analysis.rsa import MIN_ITEMS, item_distances, rsa_of_distances
+from toolkit.analysis.similarity_measures import (
+    MIN_ITEMS,
+    cka_of_kernels,
+    item_distances,
+    kernel,
+    rsa_of_distances,
+    standardised,
+)
 from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.comparison.layer_trend import weight_tables, weights_of_arms
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import Split
-from toolkit.lookup import at_least
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import check_model, load_tuned, load_untuned
-from toolkit.probes.states import TEXTS, encode_texts, stream_states, task_of
+from toolkit.naming import at_least
+from toolkit.probes.embedding_layer import TEXTS, encode_texts, stream_states, task_of
 from toolkit.progress import say, shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
@@ -343,8 +349,8 @@ def measure_layer_drift(
         and ``second``: a run by its seed, ``before`` for what it started from.
 
         Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it,
-        ``debiased CKA, standardised columns`` (:mod:`toolkit.analysis.cka`), and ``RSA`` (Spearman's, of Euclidean
-        distances). The interval is over new texts for these two models
+        ``debiased CKA, standardised columns`` (:mod:`toolkit.analysis.similarity_measures`), and ``RSA``
+        (Spearman's, of Euclidean distances). The interval is over new texts for these two models
         (:func:`toolkit.probes.layer_drift.interval_of_tables`).
 
     Raises

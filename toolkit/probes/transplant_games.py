@@ -12,10 +12,10 @@ from toolkit.analysis.measures import Array
 from toolkit.config import check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.families import TABLES
-from toolkit.lookup import lookup
 from toolkit.models.classifier import Classifier, Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.probes.states import batch_on, task_of
+from toolkit.naming import lookup
+from toolkit.probes.embedding_layer import batch_on, task_of
 from toolkit.probes.transplant_players import (
     CHANGES,
     RANDOM,
@@ -27,7 +27,7 @@ from toolkit.probes.transplant_players import (
     raw_components,
     used_rows,
 )
-from toolkit.snapshots.exposure import Design
+from toolkit.snapshots.logs import Design
 from toolkit.snapshots.store import Run
 from toolkit.training.accelerators import one_thread
 from toolkit.training.encoding import encode_task

@@ -10,7 +10,7 @@ from toolkit.analysis.functional import INSEPARABLE, LAYER_NORM
 from toolkit.analysis.gauge import OFFSET, Centre, measure_centres, project
 from toolkit.analysis.measures import Array
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, ReferenceCorpus, label_groups, reference_corpus
-from toolkit.snapshots.exposure import Design
+from toolkit.snapshots.logs import Design
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 LAYER_NORM_PARAMETERS = ("LayerNorm.weight", "LayerNorm.bias")

@@ -25,11 +25,10 @@ from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TableBlo
 from toolkit.reporting.render_html import start_library
 from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
-from toolkit.reporting.topics.caveats import covered
-from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section, verdicts_frame
+from toolkit.reporting.topics.caveats import claims_block, covered, decided, described, limits_section, verdicts_frame
 from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_comparison
+from toolkit.reporting.topics.drift import drift_topics, exposure_block
 from toolkit.reporting.topics.drift_and_score import COST
-from toolkit.reporting.topics.drift_tables import drift_topics, exposure_block
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.runs import (
     MANY_RUNS,

@@ -11,8 +11,7 @@ from toolkit.comparison.evidence import WRITTEN_FORMAT, csv_of, large_tables
 from toolkit.comparison.evidence import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.reporting.page import Page, charts_of
-from toolkit.reporting.pictures import write_charts
-from toolkit.reporting.render_html import render_page
+from toolkit.reporting.render_html import render_page, write_charts
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots import files
 from toolkit.snapshots.ownership import (
@@ -28,8 +27,8 @@ from toolkit.snapshots.ownership import (
     shown,
     temporary_folder,
 )
-from toolkit.snapshots.run_lock import locked
 from toolkit.snapshots.store import run_around
+from toolkit.snapshots.unfinished import locked
 
 if TYPE_CHECKING:
     import pandas as pd

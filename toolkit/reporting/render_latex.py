@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pandas as pd
 
-from toolkit.lookup import lookup
-from toolkit.naming import visible
+from toolkit.naming import lookup, visible
 from toolkit.reporting import render_markdown
 from toolkit.reporting.cells import ABSENT, is_number, number, text_of
 from toolkit.reporting.page import Shown, heading

@@ -11,8 +11,7 @@ import pandas as pd
 from toolkit.analysis.inferred_exposure import InferredExposure, infer_from
 from toolkit.comparison.arms import differences_beside_seed
 from toolkit.comparison.runs import read_reported
-from toolkit.lookup import read_object
-from toolkit.naming import names_of, shown_path
+from toolkit.naming import names_of, read_object, shown_path
 from toolkit.reporting.cells import listing
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, family_of
-from toolkit.lookup import read_object
+from toolkit.naming import read_object
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.importers import HALF, Place, Resolve, find_places, shown_names
 from toolkit.snapshots.snapshot import Snapshot

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
-from toolkit.lookup import REMEDY
-from toolkit.snapshots.exposure import PARTS, Exposure, TableExposure
+from toolkit.naming import REMEDY
+from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure, TableExposure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +105,7 @@ KINDS: Mapping[str, tuple[np.dtype[Any], ...]] = {
     **{f"{name}.{part}": INTEGERS for name in TABLES for part in PARTS},
     **{f"{name}.norms": (np.dtype(np.float32),) for name in TABLES},
     **{f"design.{name}": INTEGERS for name in (*TABLES, "counts")},
+    **{f"{INPUT_ONLY}.{name}": INTEGERS for name in TABLES},
 }
 """Every array that exposure.safetensors may hold, and the types that it may have."""
 
@@ -137,6 +138,9 @@ def read_exposure(
         rows = [tensors[key] for key in (f"{name}.rows", f"design.{name}") if key in tensors]
         if any(len(each) and not (each.min() >= 0 and each.max() < num_rows[name]) for each in rows):
             raise _damaged(path, f"has rows of {name} beyond its {num_rows[name]} rows")
+    marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
+    if odd := [name for name in marked if name in present or f"design.{name}" not in design]:
+        raise _damaged(path, f"says that of {odd[0]} the input is known, which its other arrays do not bear out")
     if any((counts < 1).any() for name, counts in tensors.items() if name.endswith(".counts")):
         raise _damaged(path, "has counts below 1")
     exposure = Exposure.from_tensors(tensors)

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
-from toolkit.lookup import read_json
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import Described
+from toolkit.naming import Described, read_json
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, name_undefined
 from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run

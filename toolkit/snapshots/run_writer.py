@@ -21,8 +21,7 @@ from safetensors import safe_open
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
 from toolkit.snapshots import files
-from toolkit.snapshots.exposure import Exposure
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import (
     JOURNAL,
     MANIFEST,
@@ -44,10 +43,9 @@ from toolkit.snapshots.ownership import (
     swap_folders,
     temporary_folder,
 )
-from toolkit.snapshots.resume import INDEX, NUM_KEPT, State, Tensors, index_text, read_state, state_name
-from toolkit.snapshots.run_lock import RunLock
 from toolkit.snapshots.snapshot import FORMAT, Vocabulary
 from toolkit.snapshots.store import DIVERGED, EXPOSURE, RECORDED, SMALL_FILES, hash_files, owned_files, run_around
+from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, RunLock, State, Tensors, index_text, read_state, state_name
 
 if TYPE_CHECKING:
     import pandas as pd

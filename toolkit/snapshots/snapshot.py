@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, ModelFamily
-from toolkit.lookup import REMEDY
-from toolkit.naming import Described
-from toolkit.snapshots.exposure import Exposure
+from toolkit.naming import REMEDY, Described
 from toolkit.snapshots.files import map_tensor, read_header
+from toolkit.snapshots.logs import Exposure
 
 if TYPE_CHECKING:
     import torch

@@ -14,17 +14,15 @@ import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.lookup import REMEDY, NewerFormatError, parse_object, read_object
-from toolkit.naming import Described
+from toolkit.naming import REMEDY, Described, NewerFormatError, parse_object, read_object
 from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
-from toolkit.snapshots.exposure import Exposure
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
 from toolkit.snapshots.ownership import JOURNAL, Owned, is_sealed, move_folder, read_list
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
-from toolkit.snapshots.run_lock import RunLock
 from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, check_alike, read_snapshot
+from toolkit.snapshots.unfinished import RunLock
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.lookup import REMEDY, read_json, read_object
+from toolkit.naming import REMEDY, read_json, read_object
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.snapshot import Vocabulary
 

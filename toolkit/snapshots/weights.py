@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, GAMMA_BETA, TABLES, ModelFamily, component_of
-from toolkit.lookup import read_json
+from toolkit.naming import read_json
 from toolkit.snapshots.files import map_tensor, read_header
 from toolkit.snapshots.tokenizer_files import Fetch
 

@@ -235,7 +235,7 @@ class Commands:
         return outcome
 
     def _try(self, job: Job, environment: Mapping[str, str]) -> Outcome:
-        from toolkit.snapshots.run_lock import try_lock
+        from toolkit.snapshots.unfinished import try_lock
 
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("ab") as log:

@@ -17,15 +17,22 @@ import pandas as pd
 
 import toolkit
 from toolkit.config import KEEP_THREADS
-from toolkit.lookup import Table
-from toolkit.naming import command_path, command_place
+from toolkit.naming import Table, command_path, command_place
 from toolkit.progress import say
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, Run, open_run, put_aside
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job, LocalExecutor, check_log
-from toolkit.studies.plan import PlannedRun, describe, left_to_do, notes_on, plan_runs, without_repeats
+from toolkit.studies.plan import (
+    PlannedRun,
+    choose,
+    chosen_settings,
+    describe,
+    left_to_do,
+    notes_on,
+    plan_runs,
+    without_repeats,
+)
 from toolkit.studies.study import Cell, Study
-from toolkit.studies.tuning import choose, chosen_settings
 
 FOLDER = ".study"
 """Below the parent of the runs: per run a log, and configs whose names hold their digests. Hidden, so that ``runs/*``
@@ -225,14 +232,14 @@ def require(module: str, extra: str) -> None:
 
 def _ray(options: ExecutorOptions) -> Executor:
     require("ray", "ray")
-    from toolkit.studies.ray_executor import RayExecutor
+    from toolkit.studies.clusters import RayExecutor
 
     return RayExecutor(options)
 
 
 def _slurm(options: ExecutorOptions) -> Executor:
     require("submitit", "slurm")
-    from toolkit.studies.slurm import SlurmExecutor
+    from toolkit.studies.clusters import SlurmExecutor
 
     return SlurmExecutor(options)
 

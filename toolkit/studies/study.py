@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
-from toolkit.lookup import unknown
-from toolkit.naming import Described
+from toolkit.naming import Described, unknown
 
 NAME = "STUDY"
 """What a study file must define."""

@@ -16,8 +16,8 @@ from rich.text import Text
 from toolkit.config import RunConfig, fields_that
 from toolkit.progress import open_console
 from toolkit.snapshots.ownership import remove_empty_folder, remove_temporary_folders, temporary_folder
-from toolkit.snapshots.run_lock import try_lock
 from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.unfinished import try_lock
 from toolkit.studies.executors import Event, Executor
 from toolkit.studies.plan import PlannedRun, describe, left_to_do, run_path
 from toolkit.studies.progress import makespan, shown_roughly, shown_seconds

@@ -15,8 +15,8 @@ import torch
 
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.memory import keep_freed_memory
-from toolkit.snapshots.resume import State
 from toolkit.snapshots.run_writer import RunWriter, start_run
+from toolkit.snapshots.unfinished import State
 
 
 def start_together(path: Path, *, is_main: bool, **options: Any) -> tuple[RunWriter | None, State | None]:
@@ -179,7 +179,7 @@ def use_all_cores(accelerator: Any) -> None:
 
 
 def is_fast(accelerator: Any) -> bool:
-    """Whether `toolkit.training.fast` serves a run: one process on a CPU. Others are Accelerate's to share out."""
+    """Whether `toolkit.training.fast_step` serves a run: one process on a CPU. Others are Accelerate's to share out."""
     from accelerate.utils import DistributedType
 
     return bool(accelerator.distributed_type == DistributedType.NO and accelerator.device.type == "cpu")

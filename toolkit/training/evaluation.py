@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.data.tokens import has_entities
 from toolkit.models.classifier import Classifier, in_eval_mode
-from toolkit.models.locate import locate_embeddings
+from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import is_fast
-from toolkit.training.fast.flat import HalfBackbone, halved_names
-from toolkit.training.fast.layer import NAME, narrow_top, part_layers, use_attention
+from toolkit.training.fast_layer import NAME, narrow_top, part_layers, use_attention
+from toolkit.training.fast_step import HalfBackbone, halved_names
 
 TOKEN_SCORES = ("accuracy", "precision", "recall", "f1")
 """Of a token task: of words, and of entities, an entity being right when its words and its type are."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolkit.snapshots.resume import State
 from toolkit.snapshots.run_writer import RunWriter, read_versions
+from toolkit.snapshots.unfinished import State
 from toolkit.training.step_recorder import Recorder
 
 SHARE, CREDIT_SECONDS = 0.015, 1.0

@@ -16,7 +16,7 @@ from toolkit.data.batches import EncodedTask, epoch_batches, make_batch, parts_o
 from toolkit.models.classifier import Classifier
 from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
-from toolkit.training.fast.stepper import FastStepper
+from toolkit.training.fast_step import FastStepper
 from toolkit.training.going_on import GoingOn, Trainer
 from toolkit.training.optimizer import (
     StepLog,

@@ -12,15 +12,19 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from toolkit.models.locate import layer_norm_eps, locate_embeddings
+from toolkit.models.regimes import layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
-from toolkit.training.watch import ExposureWatch, RowsByTable, uncompiled
+from toolkit.training.step_recorder import ExposureWatch, RowsByTable, uncompiled
 
+IS_OUTPUT_TOO = (
+    "also serves elsewhere in the model (as its output layer, say), where any row may get a gradient: what the input "
+    "used is known, not which rows each step moved"
+)
 SHARED_BATCH = (
     "parameters are shared out otherwise than by FSDP2 over all processes (tensor parallel, say): which processes see "
     "the same batch is not known, nor is exposure"
@@ -292,7 +296,7 @@ class Recording:
             if tokenizer is not None:
                 self._writer.write_vocabulary(read_vocabulary(tokenizer, num_rows))
         shared = _shared(model, self._embeddings.parameters)
-        self._notes = [f"{name} also serves elsewhere in the model: its exposure is not known" for name in shared]
+        self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared]
         self._watch = ExposureWatch(self._embeddings, shared)
         if shares_batches(model, _world_size()):
             self._watch.problem = SHARED_BATCH

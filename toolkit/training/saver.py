@@ -16,13 +16,12 @@ from toolkit.data.batches import EncodedTask, WordTokens
 from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.heads import HEAD_DESCRIPTIONS
-from toolkit.models.locate import layer_norm_eps
-from toolkit.models.regimes import Regime
+from toolkit.models.regimes import Regime, layer_norm_eps
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
-from toolkit.snapshots.optimizer_log import ADAMW, SGD, OptimizerLog
-from toolkit.snapshots.resume import State
+from toolkit.snapshots.logs import ADAMW, SGD, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import read_vocabulary, to_array
+from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.evaluation import predict, score_split
 from toolkit.training.features import LinearProbe

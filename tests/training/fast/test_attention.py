@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from toolkit.models.classifier import load_classifier
-from toolkit.training.fast.layer import NAME, SHORT, attend, use_attention
+from toolkit.training.fast_layer import NAME, SHORT, attend, use_attention
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 

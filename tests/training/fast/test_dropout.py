@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from toolkit.training.fast.layer import PackedDropout, draw_mask, drop, pack_dropout
+from toolkit.training.fast_layer import PackedDropout, draw_mask, drop, pack_dropout
 
 ONES = torch.ones(400_003)
 """No multiple of four: the last word is used in part."""

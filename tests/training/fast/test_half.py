@@ -9,12 +9,12 @@ import torch
 from toolkit.data.batches import evaluation_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
-from toolkit.models.locate import locate_embeddings
 from toolkit.models.positions import prepare_positions
+from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import evaluate, run_batches, run_over, scoring
-from toolkit.training.fast.flat import HalfBackbone, halved_names
+from toolkit.training.fast_step import HalfBackbone, halved_names
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 

@@ -7,8 +7,8 @@ from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
 from toolkit.models.classifier import load_classifier
-from toolkit.training.fast import layer as fast
-from toolkit.training.fast.layer import NAME, fuse_layers, part_layers, run_layer, use_attention, weights_of
+from toolkit.training import fast_layer as fast
+from toolkit.training.fast_layer import NAME, fuse_layers, part_layers, run_layer, use_attention, weights_of
 
 EXAMPLES, TOKENS, HIDDEN, HEADS = 3, 5, 12, 2
 FUSED = {"bert", "roberta", "electra"}

@@ -10,14 +10,12 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import training_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
-from toolkit.models.locate import locate_embeddings
 from toolkit.models.positions import prepare_positions
-from toolkit.models.regimes import apply_regime, list_components, parse_regime
+from toolkit.models.regimes import apply_regime, list_components, locate_embeddings, parse_regime
 from toolkit.training.accelerators import build_accelerator, is_fast
 from toolkit.training.encoding import encode_task
-from toolkit.training.fast.flat import halved_names
-from toolkit.training.fast.layer import PackedDropout
-from toolkit.training.fast.stepper import FastStepper
+from toolkit.training.fast_layer import PackedDropout
+from toolkit.training.fast_step import FastStepper, halved_names
 from toolkit.training.loop import Stepper, build_stepper
 from toolkit.training.step_recorder import Recorder
 
@@ -155,7 +153,7 @@ def test_an_interruption_while_it_gets_ready_leaves_nothing_behind(config, monke
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolkit.training.fast.stepper.use_attention", interrupted)
+    monkeypatch.setattr("toolkit.training.fast_step.use_attention", interrupted)
     seen = []
     monkeypatch.setattr(Training, "__init__", _interrupted_training(Training.__init__, seen))
     with pytest.raises(KeyboardInterrupt):

@@ -24,10 +24,10 @@ from tests.training.fast.test_layer import (
     _states,
 )
 from toolkit.models.classifier import load_classifier
+from toolkit.training import fast_layer
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.evaluation import scoring
-from toolkit.training.fast import layer as fast_layer
-from toolkit.training.fast.layer import fuse_layers, narrow_top, part_layers, run_first
+from toolkit.training.fast_layer import fuse_layers, narrow_top, part_layers, run_first
 
 FIRST, SECOND = slice(0, 1), slice(1, 2)
 

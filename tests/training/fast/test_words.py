@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from toolkit.training.fast.flat import CompactWords
+from toolkit.training.fast_step import CompactWords
 
 ROWS, WIDTH, PADDING = 50, 12, 3
 USED = np.array([0, 3, 7, 8, 20, 49])

@@ -9,11 +9,23 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
-from toolkit.reporting.answers import Answers, Case, answer, judged
 from toolkit.reporting.cells import UNDEFINED, estimate_text
 from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, intervals, panels, pick, shape, tips
 from toolkit.reporting.folder import check_out, write_page
-from toolkit.reporting.page import Page, Rows, Section, folds, picture, rows_block, texts_section, wide_rows
+from toolkit.reporting.page import (
+    Answers,
+    Case,
+    Page,
+    Rows,
+    Section,
+    answer,
+    folds,
+    judged,
+    picture,
+    rows_block,
+    texts_section,
+    wide_rows,
+)
 
 PLACE = ["model", "task", "measure", "place"]
 MEANS = [*PLACE, "is_out_of_distribution", "condition", "num_seeds", "num_undefined", "mean", "low", "high", "note"]

@@ -9,12 +9,25 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.intervals import Interval
-from toolkit.reporting.answers import Answers, Case, answer, judged
 from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
 from toolkit.reporting.folder import check_out, write_page
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Page, Rows, Section, folds, rows_block, texts_section
+from toolkit.reporting.page import (
+    Answers,
+    Block,
+    Case,
+    ChartBlock,
+    FoldBlock,
+    Page,
+    Rows,
+    Section,
+    answer,
+    folds,
+    judged,
+    rows_block,
+    texts_section,
+)
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,
     FACTORS,

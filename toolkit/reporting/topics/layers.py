@@ -7,24 +7,35 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.answers import Answers, Case, answer, judged
-from toolkit.reporting.cells import UNDEFINED, estimate_text, number, p_value, percent_text, spoken
+from toolkit.reporting.cells import (
+    UNDEFINED,
+    estimate_text,
+    number,
+    p_value,
+    percent_text,
+    spoken,
+)
 from toolkit.reporting.charts import Chart
 from toolkit.reporting.curves import Panel, curve_panels
 from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
+    Answers,
     Block,
+    Case,
     FoldBlock,
     Page,
     Rows,
     Section,
+    answer,
     chart_blocks,
     folds,
+    judged,
     picture,
     rows_block,
     texts_section,
     wide_rows,
 )
+from toolkit.reporting.topics import forgetting
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -105,8 +116,9 @@ def write_layer_report(
 
 
 def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
-    """What ``measure_layers``'s tables say."""
-    tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
+    """What ``measure_layers``'s tables say, and ``forgetting``, that of :func:`toolkit.measure_forgetting`."""
+    forgotten = tables.get("forgetting")
+    tables = {name: spoken(own, ("condition", "against")) for name, own in tables.items() if own is not forgotten}
     groups = groups_of(tables)
     chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _states(groups)
     every = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
@@ -128,6 +140,7 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
         ),
         *states,
         Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weights)),
+        *([] if forgotten is None else [forgetting.section(forgotten)]),
         texts_section("limits", "What this cannot tell", [*WEIGHT_LIMITS, *(STATE_LIMITS if states else ())]),
         texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())]),
     ]

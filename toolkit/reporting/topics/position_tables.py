@@ -16,6 +16,8 @@ from toolkit.analysis.positions import (
     measure_position_windows,
     measure_positions,
     norms_and_steps,
+    num_exposed,
+    num_trained,
     position_table,
     snapshot_at,
     standing_out,
@@ -59,6 +61,10 @@ class PositionTables:
     segments: pd.DataFrame
     default_length: int | None
     """Tokens that the model reads by default, when known."""
+    num_exposed: int | None
+    """Positions up to the last that training exposed, where the rest is raw; None: unknown, or all."""
+    num_untrained: int
+    """Rows at the end that nothing ever trained: left out of all else."""
     longest_wave: float
     """Rows per period of the slowest wave that the line match can tell; NaN where it is refused."""
 
@@ -77,8 +83,9 @@ def collect_positions(
 ) -> PositionTables:
     """Everything about the positions at the last epoch; ``is_brief`` leaves the windows and the first epoch out."""
     trajectory = trajectory_of(source)
-    table = position_table(source)
-    first = position_table(source, trajectory.snapshots[0].epoch)
+    whole = position_table(source)
+    table = whole[: num_trained(whole)]
+    first = position_table(source, trajectory.snapshots[0].epoch)[: len(table)]
     rows = _tables(table, seed)
     measure = measure_positions if is_brief else measure_position_windows
     statistics = measure(source, seed=seed, num_draws=num_draws)
@@ -104,6 +111,8 @@ def collect_positions(
         change=_change(source, statistics, seed, num_draws) if has_moved and not is_brief else pd.DataFrame(),
         segments=measure_segments(source, trajectory.snapshots[-1].epoch),
         default_length=default_length,
+        num_exposed=num_exposed(source),
+        num_untrained=len(whole) - len(table),
         longest_wave=_longest_wave(table),
     )
 
@@ -130,8 +139,9 @@ def _spectrum(name: str, table: Array) -> pd.DataFrame:
 def _change(source: Source, statistics: pd.DataFrame, seed: int, num_draws: int) -> pd.DataFrame:
     """The statistics of all positions at the first snapshot beside those of the last."""
     first = trajectory_of(source).snapshots[0].epoch
-    before = measure_positions(source, first, seed=seed, num_draws=num_draws)
     after = statistics[statistics["window"] == statistics["window"].iloc[0]]
+    window = (0, int(after["num_rows"].iloc[0]))
+    before = measure_positions(source, first, window, seed=seed, num_draws=num_draws)
     lines = before[["measure", "unit", "value"]].rename(columns={"value": "before"})
     for name in ("reason", "note"):
         lines[f"{name}_before"], lines[f"{name}_after"] = before[name], after[name].to_numpy()

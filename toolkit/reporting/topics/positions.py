@@ -77,13 +77,24 @@ def _verdict_tile(name: str, verdict: Verdict) -> Tile:
 
 
 def answers(tables: PositionTables) -> tuple[str, ...]:
-    """What a reader would misread otherwise: at most three sentences."""
+    """What a reader would misread otherwise."""
     lines = [
         "That the sinusoid's directions explain much of a table is no evidence: they explain much of smooth random "
         "curves too (explained by sinusoid 20, in the table of statistics)."
     ]
     if tables.waves["is_wave"].any() and tables.verdicts["orbit_share"].answer == "made of waves":
         lines.insert(0, "Compare planes, not columns: a wave of the sinusoid has 2 columns, a learned one many.")
+    if tables.num_untrained:
+        whole = tables.num_positions + tables.num_untrained
+        lines.append(
+            f"Nothing ever trained rows {tables.num_positions} to {whole - 1}, which are as random weights left them "
+            "(unrelated to each other, norms as alike as chance makes them): they are left out."
+        )
+    if tables.num_exposed is not None and tables.num_exposed < tables.num_positions:
+        lines.append(
+            f"Training exposed positions 0 to {tables.num_exposed - 1}; the rows from {tables.num_exposed} on are as "
+            "the checkpoint brought them (but for weight decay). Each part is a window of its own."
+        )
     start = tables.default_length
     if start is not None and start < tables.num_positions:
         lines.append(

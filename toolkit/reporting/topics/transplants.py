@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.answers import Answers, Case, answer, judged
 from toolkit.reporting.cells import estimate_text, number, spoken
 from toolkit.reporting.charts import (
     COLOURS,
@@ -23,7 +22,20 @@ from toolkit.reporting.charts import (
     tips,
 )
 from toolkit.reporting.folder import check_out, write_page
-from toolkit.reporting.page import Block, ChartBlock, Page, Rows, Section, folds, rows_block, texts_section
+from toolkit.reporting.page import (
+    Answers,
+    Block,
+    Case,
+    ChartBlock,
+    Page,
+    Rows,
+    Section,
+    answer,
+    folds,
+    judged,
+    rows_block,
+    texts_section,
+)
 
 Tables = Mapping[str, pd.DataFrame]
 

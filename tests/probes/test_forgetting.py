@@ -1,0 +1,174 @@
+"""Masked-LM loss before and after, against transformers' own loss, with runs that can and cannot forget."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import COMMON, FAMILY_CONFIGS, build_tokenizer
+from toolkit.commands import LayersCommand
+from toolkit.config import RunConfig
+from toolkit.pipeline import finetune
+from toolkit.probes.embedding_layer import TEXTS as ONLY
+from toolkit.probes.embedding_layer import encode_texts
+from toolkit.probes.forgetting import ACCURACY, LOSS, TUNED, UNTUNED, by_frequency, mask_tokens, measure_forgetting
+from toolkit.reporting.topics import forgetting as topic
+from toolkit.snapshots.store import Run
+
+TEXTS = [
+    (f"{start} {noun} was {word}",)
+    for start in ("the", "a")
+    for noun in ("ballet", "book")
+    for word in ("bland", "bright")
+]
+
+
+@pytest.fixture(scope="module")
+def headed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Model type to a tiny checkpoint with a masked-LM head, random but for its word table, which is not small."""
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    folders: dict[str, Path] = {}
+
+    def build(model_type: str) -> Path:
+        if model_type not in folders:
+            torch.manual_seed(1)
+            tokenizer = build_tokenizer()
+            sizes = COMMON | {"vocab_size": len(tokenizer)} | FAMILY_CONFIGS[model_type]
+            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **sizes))
+            with torch.no_grad():
+                model.get_input_embeddings().weight.mul_(20)
+            folders[model_type] = tmp_path_factory.mktemp(f"headed-{model_type}")
+            model.save_pretrained(folders[model_type])
+            tokenizer.save_pretrained(folders[model_type])
+        return folders[model_type]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def train(
+    headed: Callable[[str], Path], tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Run]:
+    folder = str(tmp_path_factory.mktemp("runs"))
+
+    def make(model_type: str = "bert", **changes: Any) -> Run:
+        config = replace(tiny_config, model=str(headed(model_type)), learning_rate=0.01, save_model=True)
+        return finetune(replace(config, output_dir=folder, **changes), reuse_finished=True)
+
+    return make
+
+
+def by_hand(run: Run, masked: Any, is_tuned: bool, is_tied: bool) -> list[float]:
+    """Mean loss per text by transformers' own classes and its own loss, one text at a time."""
+    from transformers import AutoModel, AutoModelForMaskedLM
+
+    model = AutoModelForMaskedLM.from_pretrained(run.config.model).eval()
+    if is_tuned:
+        head = {name: value.clone() for name, value in model.get_output_embeddings().state_dict().items()}
+        own = AutoModel.from_pretrained(run.path / "model").state_dict()
+        known = model.base_model.state_dict()
+        model.base_model.load_state_dict({name: own[name] for name in known})
+        if not is_tied:
+            decoder = model.get_output_embeddings()
+            decoder.weight = torch.nn.Parameter(head["weight"])
+    split, losses = masked.data.splits[ONLY], []
+    for start, stop in zip(split.offsets[:-1], split.offsets[1:], strict=True):
+        targets = torch.from_numpy(masked.targets[start:stop])
+        labels = torch.where(targets < 0, -100, targets)[None]
+        with torch.no_grad():
+            output = model(input_ids=torch.from_numpy(split.tokens[start:stop].astype(np.int64))[None], labels=labels)
+        losses.append(float(output.loss))
+    return losses
+
+
+@pytest.mark.parametrize("model_type", [name for name in FAMILY_CONFIGS if name != "electra"])
+def test_it_is_the_loss_of_transformers(train: Callable[..., Run], model_type: str) -> None:
+    """ELECTRA's head belongs to its generator, which is another model."""
+    from toolkit.models.tuned import load_untuned
+
+    run = train(model_type)
+    found = measure_forgetting([run], {"own": TEXTS}).set_index(["decoder", "measure"])
+    loaded = load_untuned(run)
+    data = encode_texts(loaded, [TEXTS[i] for i in range(len(TEXTS))], run.config.max_length)
+    masked = mask_tokens(data, loaded.tokenizer.mask_token_id, loaded.tokenizer.all_special_ids, 0)
+    before = np.array(by_hand(run, masked, False, True))
+    decoders = list(found.index.get_level_values("decoder").unique())
+    assert decoders == [UNTUNED, TUNED]
+    for decoder in decoders:
+        after = np.array(by_hand(run, masked, True, decoder == TUNED))
+        line = found.loc[decoder, LOSS]
+        assert line.value_before == pytest.approx(before.mean(), rel=1e-5)
+        assert line.value_after == pytest.approx(after.mean(), rel=1e-5)
+        assert line.value == pytest.approx((after - before).mean(), abs=1e-5)
+        half = 2.3646 * (after - before).std(ddof=1) / len(TEXTS) ** 0.5  # Student's t, 7 degrees of freedom
+        assert line.high - line.value == pytest.approx(half, rel=1e-3)
+        assert 0 <= found.loc[decoder, ACCURACY].value_after <= 1
+    assert abs(found.loc[UNTUNED, LOSS].value - found.loc[TUNED, LOSS].value) > 1e-3, "the words moved"
+
+
+def test_what_cannot_forget_does_not(train: Callable[..., Run]) -> None:
+    still = measure_forgetting([train(freeze="backbone")], {"own": TEXTS})
+    assert (still.value == 0).all()
+    assert (still.value_before == still.value_after).all()
+    frozen = measure_forgetting([train(freeze="embeddings")], {"own": TEXTS}).pivot(index="measure", columns="decoder")
+    assert (frozen["value"][TUNED] == frozen["value"][UNTUNED]).all(), "the decoder's table did not move"
+    assert frozen["value"][TUNED][LOSS] != 0
+
+
+def test_what_was_masked_depends_on_seed_and_text_alone(train: Callable[..., Run]) -> None:
+    from toolkit.models.tuned import load_untuned
+
+    loaded = load_untuned(train())
+    special = loaded.tokenizer.all_special_ids
+    long = [(" ".join(["ballet", "bland", "bright", "the", "a"] * 6),), *TEXTS]
+    masks = [mask_tokens(encode_texts(loaded, own), 4, special, 0) for own in (long, long[:3])]
+    first = [each.targets[: each.data.splits[ONLY].offsets[3]] for each in masks]
+    assert np.array_equal(*first)
+    counts = np.add.reduceat((masks[0].targets >= 0).astype(int), masks[0].data.splits[ONLY].offsets[:-1])
+    assert counts.tolist() == [round(0.15 * 30), *[1] * len(TEXTS)]
+    tokens = masks[0].data.splits[ONLY].tokens
+    assert (tokens[masks[0].targets >= 0] == 4).all()
+    assert not np.isin(masks[0].targets, special).any()
+    other = mask_tokens(encode_texts(loaded, long), 4, special, 1)
+    assert not np.array_equal(other.targets, masks[0].targets)
+
+
+def test_frequency_alone_is_the_entropy_of_what_was_masked(train: Callable[..., Run]) -> None:
+    from toolkit.models.tuned import load_untuned
+
+    loaded = load_untuned(train())
+    special = loaded.tokenizer.all_special_ids
+    one = by_frequency(mask_tokens(encode_texts(loaded, [("book book",)] * 3), 4, special, 0))
+    assert one == {LOSS: 0, ACCURACY: 1}
+    even = by_frequency(
+        mask_tokens(encode_texts(loaded, [("ballet",), ("book",), ("bland",), ("bright",)]), 4, special, 0)
+    )
+    assert even == {LOSS: pytest.approx(np.log(4)), ACCURACY: 0.25}
+
+
+def test_what_has_no_answer_says_so(train: Callable[..., Run], tiny_config: RunConfig, tmp_path: Path) -> None:
+    (line,) = measure_forgetting([train(init="random")], {"own": TEXTS}).to_dict("records")
+    assert np.isnan(line["value"])
+    assert "random" in line["reason"]
+    bare = finetune(replace(tiny_config, output_dir=str(tmp_path), save_model=True, epochs=1))
+    with pytest.raises(ValueError, match="has no masked-LM head"):
+        measure_forgetting([bare], {"own": TEXTS})
+    with pytest.raises(ValueError, match="holds no model"):
+        measure_forgetting([finetune(replace(tiny_config, output_dir=str(tmp_path / "b"), epochs=1))])
+
+
+def test_the_page_on_layers_has_it_where_there_is_a_head(
+    train: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert topic.LOSS == LOSS
+    run = train()
+    assert LayersCommand(places=(str(run.path),), out=tmp_path / "report").run() == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "What was forgotten?" in text
+    assert (tmp_path / "report" / "tables" / "forgetting.csv").is_file()
+    assert "tuned words" in capsys.readouterr().out
