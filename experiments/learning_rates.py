@@ -65,8 +65,8 @@ def main(runs: str, out: str | None = None) -> None:
     """Print drift and exponents of the study's finished runs below ``runs``; write table and figure into ``out``."""
     import pandas as pd
 
+    from toolkit.reporting.chart_files import write_charts
     from toolkit.reporting.folder import check_out, report_folder, write_csvs
-    from toolkit.reporting.render_html import write_charts
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
 

@@ -31,10 +31,10 @@ from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.memory import keep_freed_memory
-from toolkit.reporting import charts, render_html
+from toolkit.reporting import chart_files, charts, render_html
 from toolkit.snapshots.store import Run
 
-CHART_OF = render_html.image_of
+CHART_OF = chart_files.image_of
 CHART_LIBRARY = render_html.chart_library
 START_LIBRARY = render_html.start_library
 MOST_WORKERS = 8
@@ -138,6 +138,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
             sizes = COMMON | {"vocab_size": len(tokenizer) + 20} | FAMILY_CONFIGS[model_type]
             model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
             folders[model_type] = tmp_path_factory.mktemp(f"tiny-{model_type}")
+            model.save_pretrained(folders[model_type])
+            tokenizer.save_pretrained(folders[model_type])
+        return folders[model_type]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Model type to a tiny checkpoint with a masked-LM head, random but for its word table, which is not small."""
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    folders: dict[str, Path] = {}
+
+    def build(model_type: str) -> Path:
+        if model_type not in folders:
+            torch.manual_seed(1)
+            tokenizer = build_tokenizer()
+            sizes = COMMON | {"vocab_size": len(tokenizer)} | FAMILY_CONFIGS[model_type]
+            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **sizes))
+            with torch.no_grad():
+                model.get_input_embeddings().weight.mul_(20)
+            folders[model_type] = tmp_path_factory.mktemp(f"masked-lm-{model_type}")
             model.save_pretrained(folders[model_type])
             tokenizer.save_pretrained(folders[model_type])
         return folders[model_type]
@@ -275,7 +298,7 @@ def _sketched() -> Iterator[None]:
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(render_html, "image_of", chart_of)
+        patch.setattr(chart_files, "image_of", chart_of)
         patch.setattr(render_html, "chart_library", lambda: "")
         patch.setattr(render_html, "start_library", lambda: None)
         yield
@@ -288,7 +311,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(render_html, "image_of", CHART_OF)
+            patch.setattr(chart_files, "image_of", CHART_OF)
             patch.setattr(render_html, "chart_library", CHART_LIBRARY)
             patch.setattr(render_html, "start_library", START_LIBRARY)
             yield

@@ -140,7 +140,10 @@ def _of_a_sentence(model: Path) -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def tables(
-    tiny_pairs: RunConfig, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    tiny_pairs: RunConfig,
+    tiny_model: Callable[[str], Path],
+    masked_lm: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, pd.DataFrame]:
     """Every table, of two runs that differ in their seed."""
     config = replace(tiny_pairs, save_model=True, output_dir=str(tmp_path_factory.mktemp("runs")), learning_rate=5e-3)
@@ -150,6 +153,8 @@ def tables(
         for changes in ({"shuffle_labels": True}, {"freeze": "backbone"})
     )
     compared = _of_conditions(runs, shuffled, features) | _of_a_study(config)
+    headed = finetune(replace(config, model=str(masked_lm("bert")), max_steps=2))
+    compared["measure_forgetting"] = toolkit.measure_forgetting([headed], max_texts=4)
     return _of_one_run(runs[0]) | _of_runs(runs) | compared | _of_a_sentence(tiny_model("bert"))
 
 

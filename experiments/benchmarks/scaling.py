@@ -25,8 +25,8 @@ from memory import PARAMETER, Peak, _read_status, accumulate_moments, make_run
 
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
 from toolkit.analysis.neighbours import measure_neighbours
+from toolkit.reporting.chart_files import image_of
 from toolkit.reporting.charts import colour, data_of, shape
-from toolkit.reporting.render_html import image_of
 from toolkit.snapshots.store import open_run
 
 ROWS = (4_000, 16_000, 64_000, 250_002)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import COMMON, FAMILY_CONFIGS, build_tokenizer
+from tests.conftest import FAMILY_CONFIGS
 from toolkit.commands import LayersCommand
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
@@ -28,36 +28,13 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def headed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Model type to a tiny checkpoint with a masked-LM head, random but for its word table, which is not small."""
-    from transformers import AutoConfig, AutoModelForMaskedLM
-
-    folders: dict[str, Path] = {}
-
-    def build(model_type: str) -> Path:
-        if model_type not in folders:
-            torch.manual_seed(1)
-            tokenizer = build_tokenizer()
-            sizes = COMMON | {"vocab_size": len(tokenizer)} | FAMILY_CONFIGS[model_type]
-            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **sizes))
-            with torch.no_grad():
-                model.get_input_embeddings().weight.mul_(20)
-            folders[model_type] = tmp_path_factory.mktemp(f"headed-{model_type}")
-            model.save_pretrained(folders[model_type])
-            tokenizer.save_pretrained(folders[model_type])
-        return folders[model_type]
-
-    return build
-
-
-@pytest.fixture(scope="module")
 def train(
-    headed: Callable[[str], Path], tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+    masked_lm: Callable[[str], Path], tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Run]:
     folder = str(tmp_path_factory.mktemp("runs"))
 
     def make(model_type: str = "bert", **changes: Any) -> Run:
-        config = replace(tiny_config, model=str(headed(model_type)), learning_rate=0.01, save_model=True)
+        config = replace(tiny_config, model=str(masked_lm(model_type)), learning_rate=0.01, save_model=True)
         return finetune(replace(config, output_dir=folder, **changes), reuse_finished=True)
 
     return make

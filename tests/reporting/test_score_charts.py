@@ -8,8 +8,8 @@ import pytest
 
 import toolkit
 from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
+from toolkit.reporting.chart_files import KINDS, image_of
 from toolkit.reporting.charts import COLOURS, colour, dash, shape, spec_of, unthemed
-from toolkit.reporting.render_html import KINDS, image_of
 from toolkit.reporting.topics.caveats import headline, largest_size
 from toolkit.reporting.topics.comparison import VERDICTS
 from toolkit.reporting.topics.runs import study_charts

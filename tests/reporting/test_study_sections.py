@@ -16,10 +16,10 @@ from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.verdicts import VERDICTS, Span
+from toolkit.reporting.chart_files import image_of
 from toolkit.reporting.charts import TICK, spec_of
 from toolkit.reporting.comparison_report import make_page, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
-from toolkit.reporting.render_html import image_of
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.caveats import (

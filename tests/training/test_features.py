@@ -17,13 +17,12 @@ from toolkit.config import RunConfig, digest, recipe_of, resolve_head_training
 from toolkit.data.batches import training_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
-from toolkit.models.heads import build_head, entry_of
+from toolkit.models.heads import build_head, constant_loss, entry_of, example_losses
 from toolkit.models.tuned import load_tuned
 from toolkit.reporting import run_screen
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import hold_out, standardised
-from toolkit.training.optimizer import constant_loss, example_losses
 
 
 def run(config, folder, **changes):

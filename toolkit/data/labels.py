@@ -77,7 +77,7 @@ def encode_labels(
     labels, one label only, a label that training lacks, words beside numbers that read as targets, true beside 1, and
     two spellings of one class.
     """
-    present = {split: _drop_absent(split, labels) for split, labels in raw.items()}
+    present = {split: _refuse_partly_missing(split, labels) for split, labels in raw.items()}
     train = present["train"]
     if train is None:
         raise ValueError("split 'train' has no labels: check --label-column")
@@ -213,7 +213,7 @@ def _is_number(label: object) -> bool:
     return isinstance(label, int | float | np.number) and not isinstance(label, bool)
 
 
-def _drop_absent(split: str, labels: list[object] | None) -> list[object] | None:
+def _refuse_partly_missing(split: str, labels: list[object] | None) -> list[object] | None:
     """None for a split without any label; ValueError for one where only some are missing."""
     if labels is None:
         return None
@@ -222,7 +222,7 @@ def _drop_absent(split: str, labels: list[object] | None) -> list[object] | None
         return labels
     if len(missing) == len(labels):
         return None
-    raise ValueError(f"split {split!r}, row {missing[0] + 1}: the label is missing ({len(missing)} rows in all)")
+    raise ValueError(f"split {split!r}, row {missing[0] + 1}: the label is missing (rows without one: {len(missing)})")
 
 
 def _is_missing(label: object) -> bool:

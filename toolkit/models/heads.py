@@ -1,10 +1,13 @@
-"""Which layers features are made of, and the heads that read them."""
+"""Which layers features are made of, the heads that read them, and the losses of their outputs."""
 
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 
 HEAD_DESCRIPTIONS = {
     "linear": "linear",
@@ -217,3 +220,21 @@ def first_weights(head: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
         return [(lstm.weight_ih_l0, lstm.bias_ih_l0), (lstm.weight_ih_l0_reverse, lstm.bias_ih_l0_reverse)]
     layer: Any = entry_of(head)
     return [(layer.weight, layer.bias)]
+
+
+def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(rows,) cross-entropy in nats of each example or word, or squared error in regression."""
+    if kind != "regression":
+        return functional.cross_entropy(outputs, labels, reduction="none")
+    return (outputs[:, 0] - labels.float()) ** 2
+
+
+def constant_loss(kind: str, labels: NDArray[Any]) -> float:
+    """Least mean of :func:`example_losses` of an answer that is the same for all rows.
+
+    ``labels``: (rows,) classes, of which the entropy in nats is returned, or values, of which the variance.
+    """
+    if kind == "regression":
+        return float(np.var(labels))
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    return float(-(shares * np.log(shares)).sum())

@@ -14,6 +14,7 @@ from toolkit.comparison.runs import splits_out_of_distribution
 from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded
+from toolkit.models.heads import example_losses
 from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.naming import at_least, unknown
@@ -25,7 +26,6 @@ from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import compute_scores, extract_features
 from toolkit.training.features import linear_probe, train_head_first
-from toolkit.training.optimizer import example_losses
 
 STILL = "no feature moved"
 NO_SPREAD = "all features are equal: no spread to hold a distance against"

@@ -122,7 +122,7 @@ def measure_forgetting(
     max_texts
         Number of texts of each domain, at most; drawn at random, the same for all models.
     seed
-        Seed of the choice of texts and of the masked tokens.
+        Seed of every random draw.
 
     Returns
     -------

@@ -10,8 +10,9 @@ from toolkit.comparison.evidence import WRITTEN as WRITTEN
 from toolkit.comparison.evidence import WRITTEN_FORMAT, csv_of, large_tables
 from toolkit.comparison.evidence import written_files as written_files
 from toolkit.naming import shown_path
+from toolkit.reporting.chart_files import write_charts
 from toolkit.reporting.page import Page, charts_of
-from toolkit.reporting.render_html import render_page, write_charts
+from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots import files
 from toolkit.snapshots.ownership import (

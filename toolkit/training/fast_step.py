@@ -20,6 +20,7 @@ from torch.nn import functional
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
+from toolkit.models.heads import example_losses
 from toolkit.models.regimes import BACKBONE, Embeddings, locate_embeddings
 from toolkit.training.fast_layer import (
     NAME,
@@ -37,7 +38,6 @@ from toolkit.training.optimizer import (
     StepLog,
     check_finite,
     clipping_factor,
-    example_losses,
     group_parameters,
     is_fused,
     learning_rate_factors,

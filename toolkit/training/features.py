@@ -21,7 +21,7 @@ from torch import nn
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier, in_eval_mode
-from toolkit.models.heads import answer, entry_of, first_weights, inputs_of
+from toolkit.models.heads import answer, constant_loss, entry_of, example_losses, first_weights, inputs_of
 from toolkit.models.regimes import HEAD
 from toolkit.training.accelerators import one_thread
 from toolkit.training.evaluation import extract_features
@@ -33,8 +33,6 @@ from toolkit.training.optimizer import (
     check_finite,
     check_outputs,
     clipping_factor,
-    constant_loss,
-    example_losses,
     group_parameters,
     learning_rate_factors,
     restore_state,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, epoch_batches, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
+from toolkit.models.heads import example_losses
 from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
 from toolkit.training.fast_step import FastStepper
@@ -24,7 +25,6 @@ from toolkit.training.optimizer import (
     check_finite,
     check_outputs,
     clipping_factor,
-    example_losses,
     group_parameters,
     learning_rate_factors,
     restore_state,

@@ -1,4 +1,4 @@
-"""Losses, the optimizer's parameter groups, and the learning rate of every step."""
+"""Checks of every step, the optimizer's parameter groups, and the learning rate of every step."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn import functional
 
 from toolkit.config import RunConfig
 from toolkit.families import ModelFamily
@@ -63,24 +62,6 @@ def check_outputs(outputs: Mapping[str, NDArray[np.float32]], step: int) -> None
 def clipping_factor(norm: float, limit: float) -> float:
     """By what ``torch.nn.utils.clip_grad_norm_`` multiplies gradients of this norm."""
     return min(1.0, limit / (norm + 1e-6))
-
-
-def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(rows,) cross-entropy in nats of each example or word, or squared error in regression."""
-    if kind != "regression":
-        return functional.cross_entropy(outputs, labels, reduction="none")
-    return (outputs[:, 0] - labels.float()) ** 2
-
-
-def constant_loss(kind: str, labels: NDArray[Any]) -> float:
-    """Least mean of :func:`example_losses` of an answer that is the same for all rows.
-
-    ``labels``: (rows,) classes, of which the entropy in nats is returned, or values, of which the variance.
-    """
-    if kind == "regression":
-        return float(np.var(labels))
-    shares = np.unique(labels, return_counts=True)[1] / len(labels)
-    return float(-(shares * np.log(shares)).sum())
 
 
 BETAS = (0.9, 0.999)

@@ -228,10 +228,10 @@ def test_runs_of_other_epochs_share_the_slider():
 
 @pytest.mark.usefixtures("drawn")
 def test_equal_tables_are_equal_pictures_and_hostile_texts_are_texts():
-    from toolkit.reporting import render_html
+    from toolkit.reporting import chart_files
 
     words = pd.concat([make_words(run=name) for name in HOSTILE_RUNS[:-1]])
-    first, second = (render_html.image_of(plot_words(words), "svg") for _ in range(2))
+    first, second = (chart_files.image_of(plot_words(words), "svg") for _ in range(2))
     assert first == second
     text = first.decode()
     assert "<script" not in text
@@ -240,12 +240,12 @@ def test_equal_tables_are_equal_pictures_and_hostile_texts_are_texts():
 
 @pytest.mark.usefixtures("drawn")
 def test_a_shape_of_many_places_is_written_once():
-    from toolkit.reporting import render_html
+    from toolkit.reporting import chart_files
 
-    picture = render_html.image_of(plot_words(make_words(400)), "svg").decode()
+    picture = chart_files.image_of(plot_words(make_words(400)), "svg").decode()
     assert picture.count("<use ") == 399  # the word never seen has a colour of its own
     assert len(picture) < 60_000
-    assert len(render_html.image_of(plot_words(make_words(400)), "png")) > 10_000
+    assert len(chart_files.image_of(plot_words(make_words(400)), "png")) > 10_000
     assert HIDDEN >= 2
 
 
@@ -259,11 +259,11 @@ def test_every_word_of_bert_base_is_a_megabyte():
 @pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize(("num_steps", "said"), [(12_630, "steps 12,630, drift 0.00"), (np.nan, "drift 0.00")])
 def test_what_the_list_says_of_a_word_is_not_cut_off(num_steps: float, said: str):
-    from toolkit.reporting import render_html
+    from toolkit.reporting import chart_files
 
     words = make_words(9, num_epochs=1)
     words = words.assign(num_steps=num_steps, norm=0.00314 + 1e-5 * np.arange(9), angle_degrees=0.204)
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", render_html.image_of(plot_words(words), "svg").decode())
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart_files.image_of(plot_words(words), "svg").decode())
     told = [text for text in texts if text.endswith("angle 0.204°")]
     assert len(told) == 5
     assert all(text.startswith(said) for text in told)

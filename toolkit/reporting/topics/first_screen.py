@@ -233,7 +233,7 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
         return ()
     found: dict[str, list[str]] = {}
     for task, line in zip(task_names(lines), lines.to_dict("records"), strict=True):
-        word = {"supported": "yes", "equivalent": "no"}.get(str(line["verdict"]), "undecided")
+        word = WORDS[""].get(str(line["verdict"]), "undecided")
         found.setdefault(word, []).append(f"{task} {line['real_mean']:.2f} for {line['shuffled_mean']:.2f}")
     parts = "; ".join(f"{word}: {', '.join(own)}" for word, own in found.items())
     text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."

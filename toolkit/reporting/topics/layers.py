@@ -117,9 +117,8 @@ def write_layer_report(
 
 def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
     """What ``measure_layers``'s tables say, and ``forgetting``, that of :func:`toolkit.measure_forgetting`."""
-    forgotten = tables.get("forgetting")
-    tables = {name: spoken(own, ("condition", "against")) for name, own in tables.items() if own is not forgotten}
-    groups = groups_of(tables)
+    tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
+    groups, forgotten = groups_of(tables), tables.get("forgetting")
     chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _states(groups)
     every = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
     weights: list[list[Block]] = []
@@ -197,7 +196,10 @@ def has_states(tables: Tables) -> bool:
 def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
     """Group to its part of every table: no number is taken over groups."""
     titles = dict.fromkeys(map(str, tables["weight_trends"]["group"]))
-    return {title: {name: table[table["group"] == title] for name, table in tables.items()} for title in titles}
+    return {
+        title: {name: table[table["group"] == title] for name, table in tables.items() if "group" in table}
+        for title in titles
+    }
 
 
 def changed_rows(tables: Tables) -> Rows:
