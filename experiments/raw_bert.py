@@ -74,6 +74,7 @@ PUBLISHED: dict[str, Any] = {
     "label_column": "yield",
     "label_kind": "targets",
     "save_model": True,
+    "precision": "no",
 }
 
 STUDY = Study(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -142,10 +143,16 @@ def test_what_has_no_answer_says_so(train: Callable[..., Run], tiny_config: RunC
 def test_the_page_on_layers_has_it_where_there_is_a_head(
     train: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert topic.LOSS == LOSS
-    run = train()
-    assert LayersCommand(places=(str(run.path),), out=tmp_path / "report").run() == 0
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert "What was forgotten?" in text
-    assert (tmp_path / "report" / "tables" / "forgetting.csv").is_file()
+    assert (topic.LOSS, topic.TUNED, topic.UNTUNED) == (LOSS, TUNED, UNTUNED)
+    runs = [train(), train(seed=1), train(freeze="embeddings")]
+    assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
     assert "tuned words" in capsys.readouterr().out
+    text = (tmp_path / "report" / "report.md").read_text()
+    table = pd.read_csv(tmp_path / "report" / "tables" / "forgetting.csv")
+    said = text.split("## What was forgotten?")[1].splitlines()
+    lines = [line for line in said if "full fine-tuning | validation | 2 |" in line]
+    own = table[(table.regime == "none") & (table.texts == "validation") & (table.measure == LOSS)]
+    (line,) = lines
+    for decoder in (TUNED, UNTUNED):
+        seeds = own[own.decoder == decoder].value
+        assert f"{seeds.mean():+.3f} ({seeds.min():+.3f} to {seeds.max():+.3f})" in line

@@ -2,14 +2,16 @@
 
 import pandas as pd
 
-from toolkit.reporting.cells import ABSENT, estimate_text, number, spoken
+from toolkit.reporting.cells import NOT_APPLICABLE, estimate_text, number
 from toolkit.reporting.page import Section, rows_block
 
 LOSS = "masked-LM loss"
-"""What the probe calls it; a test holds the words together."""
+TUNED, UNTUNED = "tuned words", "words before"
+"""What the probe calls them; a test holds the words together."""
+NAMES = {"none": "full fine-tuning", "embeddings": "embeddings frozen", "backbone": "feature extraction"}
 CAPTION = (
-    "Loss in nats per masked token, and share of masked tokens that were guessed: means over texts, change with its "
-    "95 % interval over texts. Each line is one run: one seed says nothing of another."
+    "Masked-LM loss in nats per masked token, and share of masked tokens that were guessed: means over texts and "
+    "seeds. In brackets: the least and the greatest seed; of one seed, its 95 % interval over texts."
 )
 LEAD = (
     "The backbone before and after, under the masked-LM head of its pretraining. Tuned words: the tuned word table "
@@ -18,17 +20,30 @@ LEAD = (
 
 
 def section(table: pd.DataFrame) -> Section:
-    """``measure_forgetting``'s table, one line per run, texts and decoder."""
-    header = ["run", "regime", "texts", "decoder", "loss before", "after", "change", "guessed before", "after"]
-    header += ["loss by frequency", "guessed by frequency"]
+    """``measure_forgetting``'s table, one line per model, task, regime and texts."""
+    header = ["model and task", "regime", "texts", "seeds", "loss before", f"change, {TUNED}", f"change, {UNTUNED}"]
+    header += ["guessed before", "after", "by frequency"]
+    names = [NAMES.get(regime, f"{regime} frozen") for regime in table["regime"]]
+    table = table.assign(regime=names, group=table["model"] + " on " + table["task"])
     rows: list[list[object]] = []
-    for key, own in spoken(table, ("regime",)).groupby(["run", "regime", "texts", "decoder"], sort=False):
-        if own["reason"].iloc[0]:
-            rows.append([*key, own["reason"].iloc[0], *[ABSENT] * (len(header) - len(key) - 1)])
+    for key, own in table.groupby(["group", "regime", "texts"], sort=False):
+        known = own[own["reason"] == ""]
+        if known.empty:
+            reasons = "; ".join(own["reason"].unique())
+            rows.append([*key, len(own), *[NOT_APPLICABLE] * 5, reasons])
             continue
-        loss, accuracy = (line for _, line in own.sort_values("measure", key=lambda names: names != LOSS).iterrows())
-        change = estimate_text(loss["value"], loss["low"], loss["high"])
-        guessed = [f"{number(100 * accuracy[name])} %" for name in ("value_before", "value_after")]
-        ends = [number(loss["by_frequency"]), f"{number(100 * accuracy['by_frequency'])} %"]
-        rows.append([*key, number(loss["value_before"]), number(loss["value_after"]), change, *guessed, *ends])
+        loss, guessed = known[known["measure"] == LOSS], known[known["measure"] != LOSS]
+        shown = guessed[guessed["decoder"] == (TUNED if (guessed["decoder"] == TUNED).any() else UNTUNED)]
+        numbers: list[object] = [loss["run"].nunique(), number(loss["value_before"].mean())]
+        numbers += [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
+        numbers += [f"{number(100 * shown[name].mean())} %" for name in ("value_before", "value_after")]
+        by_frequency = f"{number(loss['by_frequency'].mean())}, {number(100 * shown['by_frequency'].mean())} %"
+        rows.append([*key, *numbers, by_frequency])
     return Section(id="forgotten", title="What was forgotten?", lead=LEAD, blocks=(rows_block(header, rows, CAPTION),))
+
+
+def _change(lines: pd.DataFrame) -> str:
+    if lines.empty:
+        return NOT_APPLICABLE
+    ends = lines[["low", "high"]].iloc[0] if len(lines) == 1 else (lines["value"].min(), lines["value"].max())
+    return estimate_text(lines["value"].mean(), *ends, is_signed=True)
