@@ -307,8 +307,8 @@ def judged(
 
 
 def answer(question: str, cases: Iterable[Case], otherwise: str = NOTHING) -> Answer:
-    """The verdict, or how many cases have which, and the numbers of the first; ``otherwise``: why there is none."""
+    """The verdict, or how many cases have which, and the numbers of the first, a line each; ``otherwise``: why none."""
     found = list(cases) or [(NOT_JUDGED, otherwise)]
     counts = Counter(verdict for verdict, _ in found)
     verdict = ", ".join(f"{word} ({n})" for word, n in counts.items()) if len(counts) > 1 else found[0][0]
-    return Answer(question=question, verdict=verdict, text=" ".join(text for _, text in found[:MOST_CASES]))
+    return Answer(question=question, verdict=verdict, text="\n".join(text for _, text in found[:MOST_CASES]))

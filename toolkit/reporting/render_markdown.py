@@ -43,7 +43,8 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     parts += [_tiles(page)] if page.tiles else []
     for answer in page.answers:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
-        parts.append(f"**{escape(said)}** {escape(answer.text)}" if said else escape(answer.text))
+        text = "  \n".join(map(escape, answer.text.split("\n")))
+        parts.append(f"**{escape(said)}** {text}" if said else text)
     parts += _block(page.picture, 2) if page.picture else []
     parts += ["## How to make this again", code_block(page.commands.splitlines())] if page.commands else []
     parts += [RELATIVE_PATHS]
