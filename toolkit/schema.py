@@ -721,8 +721,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "run model task regime head_epochs seed measure place is_out_of_distribution value num_examples reason"
         ),
         "measure_forgetting": (
-            "run model task regime seed texts decoder measure value_before value_after value low high by_frequency "
-            "unit num_texts num_masked reason"
+            "run group condition is_shuffled seed texts decoder measure value low high value_before value_after "
+            "by_frequency unit reason note num_texts num_masked"
         ),
         "measure_flow.ledger": (
             f"{_MODEL_OF_FLOW} layer stage factor omega_squared low high omega_standardised eta_squared by_block_eta "

@@ -144,9 +144,11 @@ def learned(num_rows, hidden, seed=0):
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.0003], ids=["as drawn", "after long decay"])
-@pytest.mark.parametrize(("start", "found"), [(5, 5), (200, 200), (496, 496), (497, 512), (512, 512), (0, 512)])
+@pytest.mark.parametrize(
+    ("start", "found"), [(15, 512), (16, 16), (200, 200), (496, 496), (497, 512), (512, 512), (0, 512)]
+)
 def test_rows_that_nothing_trained_are_left_out(start, found, scale):
-    """A tail of 15 rows is too short to judge, and a table that is random as a whole may be so on purpose."""
+    """A tail of 15 rows is too short to judge, and a table that is random but for 15 rows may be so on purpose."""
     for seed, hidden in enumerate((128, 384)):
         table = learned(512, hidden, seed)
         table[start:] = np.random.default_rng(seed).normal(0, scale, (512 - start, hidden))
@@ -181,12 +183,25 @@ def test_trained_rows_are_not_taken_for_random_ones():
     assert positions.num_trained(few) == 64
 
 
-def test_few_of_a_thousand_random_tails_begin_late():
+def test_none_of_300_random_tails_begins_late():
     """The bounds hold for 300 tables: one seed's luck does not meet them."""
     rng = np.random.default_rng(7)
     tables = rng.normal(0, 0.02, (300, 64, 128))
-    tables[:, :3] *= 3
-    assert [positions.num_trained(table) for table in tables] == [3] * 300
+    tables[:, :20] *= 3
+    assert [positions.num_trained(table) for table in tables] == [20] * 300
+
+
+def test_rows_that_training_exposed_are_never_called_untrained():
+    """A random start that hardly moved looks random still: what is known of exposure wins."""
+    table = np.random.default_rng(5).normal(0, 0.02, (64, 128))
+    table[:20] *= 3
+    names = np.where(np.arange(64) < 40, "exposed", "unexposed").astype(object)
+    source = Trajectory(trajectory_of(table, table).snapshots, inferred={"position_embeddings": names})
+    assert positions.num_trained(table) == 20
+    assert positions.num_described(source) == 40
+    names[:] = "unexposed"
+    assert positions.num_exposed(source) is None
+    assert positions.num_described(source) == 20
 
 
 def test_exposed_and_raw_positions_are_windows_of_their_own():

@@ -1,5 +1,6 @@
 """Masked-LM loss before and after, against transformers' own loss, with runs that can and cannot forget."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.commands import LayersCommand
 from toolkit.config import RunConfig
+from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
 from toolkit.probes.embedding_layer import TEXTS as ONLY
 from toolkit.probes.embedding_layer import encode_texts
-from toolkit.probes.forgetting import ACCURACY, LOSS, TUNED, UNTUNED, by_frequency, mask_tokens, measure_forgetting
+from toolkit.probes.forgetting import (
+    ACCURACY,
+    LOSS,
+    TUNED,
+    UNTUNED,
+    by_frequency,
+    mask_tokens,
+    masked_scores,
+    measure_forgetting,
+)
 from toolkit.reporting.topics import forgetting as topic
 from toolkit.snapshots.store import Run
 
@@ -67,8 +79,6 @@ def by_hand(run: Run, masked: Any, is_tuned: bool, is_tied: bool) -> list[float]
 @pytest.mark.parametrize("model_type", [name for name in FAMILY_CONFIGS if name != "electra"])
 def test_it_is_the_loss_of_transformers(train: Callable[..., Run], model_type: str) -> None:
     """ELECTRA's head belongs to its generator, which is another model."""
-    from toolkit.models.tuned import load_untuned
-
     run = train(model_type)
     found = measure_forgetting([run], {"own": TEXTS}).set_index(["decoder", "measure"])
     loaded = load_untuned(run)
@@ -93,14 +103,14 @@ def test_what_cannot_forget_does_not(train: Callable[..., Run]) -> None:
     still = measure_forgetting([train(freeze="backbone")], {"own": TEXTS})
     assert (still.value == 0).all()
     assert (still.value_before == still.value_after).all()
+    assert still[["low", "high"]].isna().all(axis=None), "the bounds of right and wrong answers are none of nats"
+    assert still.note.str.startswith("equal for all texts").all()
     frozen = measure_forgetting([train(freeze="embeddings")], {"own": TEXTS}).pivot(index="measure", columns="decoder")
     assert (frozen["value"][TUNED] == frozen["value"][UNTUNED]).all(), "the decoder's table did not move"
     assert frozen["value"][TUNED][LOSS] != 0
 
 
-def test_what_was_masked_depends_on_seed_and_text_alone(train: Callable[..., Run]) -> None:
-    from toolkit.models.tuned import load_untuned
-
+def test_what_was_masked_depends_on_seed_and_the_text_itself(train: Callable[..., Run]) -> None:
     loaded = load_untuned(train())
     special = loaded.tokenizer.all_special_ids
     long = [(" ".join(["ballet", "bland", "bright", "the", "a"] * 6),), *TEXTS]
@@ -112,13 +122,13 @@ def test_what_was_masked_depends_on_seed_and_text_alone(train: Callable[..., Run
     tokens = masks[0].data.splits[ONLY].tokens
     assert (tokens[masks[0].targets >= 0] == 4).all()
     assert not np.isin(masks[0].targets, special).any()
+    again = mask_tokens(encode_texts(loaded, [TEXTS[3], long[0]]), 4, special, 0)  # elsewhere, among other texts
+    assert np.array_equal(again.targets[-32:], masks[0].targets[:32])
     other = mask_tokens(encode_texts(loaded, long), 4, special, 1)
     assert not np.array_equal(other.targets, masks[0].targets)
 
 
 def test_frequency_alone_is_the_entropy_of_what_was_masked(train: Callable[..., Run]) -> None:
-    from toolkit.models.tuned import load_untuned
-
     loaded = load_untuned(train())
     special = loaded.tokenizer.all_special_ids
     one = by_frequency(mask_tokens(encode_texts(loaded, [("book book",)] * 3), 4, special, 0))
@@ -129,29 +139,61 @@ def test_frequency_alone_is_the_entropy_of_what_was_masked(train: Callable[..., 
     assert even == {LOSS: pytest.approx(np.log(4)), ACCURACY: 0.25}
 
 
-def test_what_has_no_answer_says_so(train: Callable[..., Run], tiny_config: RunConfig, tmp_path: Path) -> None:
-    (line,) = measure_forgetting([train(init="random")], {"own": TEXTS}).to_dict("records")
-    assert np.isnan(line["value"])
-    assert "random" in line["reason"]
-    bare = finetune(replace(tiny_config, output_dir=str(tmp_path), save_model=True, epochs=1))
-    with pytest.raises(ValueError, match="has no masked-LM head"):
-        measure_forgetting([bare], {"own": TEXTS})
+def test_what_has_no_answer_says_so(
+    train: Callable[..., Run], tiny_config: RunConfig, tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    bare = replace(tiny_config, output_dir=str(tmp_path), epochs=1)
+    cases = {
+        "random weights": train(init="random"),
+        "encoded apart": train(**tiny_files("pair"), pair_encoding="separate"),
+        "has no masked-LM head": finetune(replace(bare, save_model=True)),
+    }
+    for said, run in cases.items():
+        (line,) = measure_forgetting([run]).to_dict("records")
+        assert np.isnan(line["value"])
+        assert said in line["reason"]
     with pytest.raises(ValueError, match="holds no model"):
-        measure_forgetting([finetune(replace(tiny_config, output_dir=str(tmp_path / "b"), epochs=1))])
+        measure_forgetting([finetune(replace(bare, seed=1))])
+
+
+def test_a_head_that_is_stored_apart_stays_apart(
+    masked_lm: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """A config may say that the decoder is tied, of a file that holds another: transformers then loads two tables."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    start = masked_lm("bert")
+    tensors = load_file(start / "model.safetensors")
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["cls.predictions.decoder.weight"] = words.flip(0) * 2
+    shutil.copytree(start, tmp_path / "apart")
+    save_file(tensors, tmp_path / "apart" / "model.safetensors", metadata={"format": "pt"})
+    config = replace(tiny_config, model=str(tmp_path / "apart"), output_dir=str(tmp_path / "runs"), save_model=True)
+    run = finetune(replace(config, max_steps=2))
+    found = measure_forgetting([run], {"own": TEXTS})
+    assert set(found.decoder) == {UNTUNED}
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "apart").eval()
+    assert not torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+    loaded = load_untuned(run)
+    masked = mask_tokens(encode_texts(loaded, TEXTS, 40), 4, AutoTokenizer.from_pretrained(start).all_special_ids, 0)
+    expected = masked_scores(model, masked, model.config.vocab_size)
+    for measure, line in found.set_index("measure").iterrows():
+        assert line.value_before == pytest.approx(expected[measure].mean(), rel=1e-6)
 
 
 def test_the_page_on_layers_has_it_where_there_is_a_head(
     train: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (topic.LOSS, topic.TUNED, topic.UNTUNED) == (LOSS, TUNED, UNTUNED)
-    runs = [train(), train(seed=1), train(freeze="embeddings")]
+    runs = [train(), train(seed=1), train(freeze="embeddings"), train(shuffle_labels=True)]
     assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
     assert "tuned words" in capsys.readouterr().out
     text = (tmp_path / "report" / "report.md").read_text()
     table = pd.read_csv(tmp_path / "report" / "tables" / "forgetting.csv")
     said = text.split("## What was forgotten?")[1].splitlines()
     lines = [line for line in said if "full fine-tuning | validation | 2 |" in line]
-    own = table[(table.regime == "none") & (table.texts == "validation") & (table.measure == LOSS)]
+    is_own = table.condition == "full fine-tuning"
+    own = table[is_own & (table.texts == "validation") & (table.measure == LOSS)]
     (line,) = lines
     for decoder in (TUNED, UNTUNED):
         seeds = own[own.decoder == decoder].value

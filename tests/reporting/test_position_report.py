@@ -247,9 +247,9 @@ def test_rows_that_nothing_trained_and_rows_that_tuning_exposed_are_told(tmp_pat
         save_file(own | {"embeddings.LayerNorm.weight": other[0], "embeddings.LayerNorm.bias": other[1]}, place)
     assert PositionsCommand(str(places[1]), before=str(places[0])).run() == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Nothing ever trained rows 50 to 79" in shown
+    assert "Rows 50 to 79 look as random weights left them" in shown
     assert "Training exposed positions 0 to 20; the rows from 21 on" in shown
     assert PositionsCommand(str(places[1])).run() == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Nothing ever trained rows 50 to 79" in shown
+    assert "Rows 50 to 79 look as random weights left them" in shown
     assert "Training exposed" not in shown

@@ -303,7 +303,7 @@ def measure_positions(
     Parameters
     ----------
     window
-        (start, stop) of the positions; None takes those that something trained (:func:`num_trained`).
+        (start, stop) of the positions; None takes those of :func:`num_described`.
     num_draws
         Number of tables of each control.
 
@@ -321,7 +321,7 @@ def measure_positions(
     """
     snapshot = snapshot_at(source, epoch)
     table = position_table(source, snapshot.epoch, window)
-    start, stop = window or (0, num_trained(table))
+    start, stop = window or (0, num_described(source, snapshot.epoch))
     table = table if window else table[:stop]
     shuffled = table[np.random.default_rng([*b"shuffle", seed]).permutation(len(table))]
     of_shape = _reference_values(*table.shape, seed)
@@ -341,7 +341,7 @@ def measure_position_windows(
     source: Source, epoch: float | None = None, seed: int = 0, *, num_draws: int = NUM_DRAWS
 ) -> pd.DataFrame:
     """:func:`measure_positions` of all trained positions and of each of :func:`position_windows`, in one table."""
-    windows = position_windows(num_trained(position_table(source, epoch)), num_exposed(source))
+    windows = position_windows(num_described(source, epoch), num_exposed(source))
     parts = [measure_positions(source, epoch, window, seed, num_draws=num_draws) for window in windows]
     return pd.concat(parts, ignore_index=True)
 
@@ -349,7 +349,7 @@ def measure_position_windows(
 def position_windows(num_positions: int, num_exposed: int | None = None) -> list[Window]:
     """All positions; then those that training exposed and the rest; then 0-127, 128-255, 256-511 and so on, doubling.
 
-    Windows of fewer than three positions are left out, and what is cut into one part only.
+    Windows of fewer than three positions are left out; a cut that leaves a single window adds none.
     """
     cuts = [[num_exposed or 0], [128 * 2**k for k in range(32)]]
     found = [(0, num_positions)]
@@ -360,23 +360,31 @@ def position_windows(num_positions: int, num_exposed: int | None = None) -> list
     return found
 
 
-LEAST_HIDDEN, LEAST_ROWS, ROUGH = 100, 16, 5.0
-"""Below so many columns or rows chance is too wide to call a row untrained; standard deviations that chance is given
-(6 x 10^-7 of Gaussian rows lie beyond)."""
+LEAST_HIDDEN = 100
+"""Columns below which chance is too wide to call a row untrained."""
+LEAST_ROWS = 16
+"""Rows that a tail must have to be judged, and that must be left without it."""
+ROUGH = 5.0
+"""Standard deviations that chance is given: 6 x 10^-7 of Gaussian rows lie beyond."""
+
+
+def num_described(source: Source, epoch: float | None = None) -> int:
+    """Leading rows that statistics are of: without the tail of :func:`num_trained`, but with all that was exposed."""
+    return max(num_trained(position_table(source, epoch)), num_exposed(source) or 0)
 
 
 def num_trained(table: Array) -> int:
-    """Leading rows of (positions, hidden) that something trained; those after them are as random weights left them.
+    """Leading rows of (positions, hidden) before a tail that looks as random weights left it; all where there is none.
 
-    Untrained are the longest tail of at least 16 rows in which the cosine of neighbours, N(0, 1/hidden) between random
+    It is the longest tail of at least 16 rows in which the cosine of neighbours, N(0, 1/hidden) between random
     directions, and each norm, whose spread is 1/√(2 hidden) of itself in Gaussian rows, stay within five standard
     deviations, as do that spread and the mean square of all cosines, 1/hidden. Weight decay, which scales all rows
-    alike, changes none of this. All rows where the whole table is so (it may be random on purpose), or has under 100
-    columns. Ours.
+    alike, changes none of this. None is seen where under 16 rows would be left (a table may be random on purpose) or
+    in under 100 columns. Ours.
     """
     num_rows, hidden = map(int, table.shape)
     norms = np.linalg.norm(table, axis=1)
-    if hidden < LEAST_HIDDEN or num_rows < LEAST_ROWS or not norms[-LEAST_ROWS:].all():
+    if hidden < LEAST_HIDDEN or num_rows < 2 * LEAST_ROWS or not norms[-LEAST_ROWS:].all():
         return num_rows
     typical = float(np.median(norms[-LEAST_ROWS:]))
     is_usual = np.abs(norms / typical - 1) <= ROUGH / math.sqrt(2 * hidden) * (1 + 1 / math.sqrt(LEAST_ROWS))
@@ -384,24 +392,28 @@ def num_trained(table: Array) -> int:
     is_unrelated = np.abs((directions[:-1] * directions[1:]).sum(axis=1)) <= ROUGH / math.sqrt(hidden)
     odd = np.flatnonzero(~(is_usual & np.r_[True, is_unrelated]))
     start = int(odd[-1]) + 1 if len(odd) else 0
-    if num_rows - start < LEAST_ROWS or not start:
+    size = num_rows - start
+    if start < LEAST_ROWS or size < LEAST_ROWS:
         return num_rows
     spread = float(norms[start:].std() / typical) * math.sqrt(2 * hidden)
-    if spread > 1 + ROUGH / math.sqrt(2 * (num_rows - start)):
-        return num_rows
-    squares = (directions[start:] @ directions[start:].T)[np.triu_indices(num_rows - start, 1)] ** 2
-    excess = abs(float(squares.mean()) * hidden - 1)
-    return start if excess <= ROUGH * math.sqrt(2 / len(squares)) else num_rows
+    num_pairs, tail = size * (size - 1) / 2, directions[start:]
+    square = (float(((tail.T @ tail) ** 2).sum()) - size) / (
+        2 * num_pairs
+    )  # of all cosines, without a row's with itself
+    is_random = spread <= 1 + ROUGH / math.sqrt(2 * size) and abs(square * hidden - 1) <= ROUGH * math.sqrt(
+        2 / num_pairs
+    )
+    return start if is_random else num_rows
 
 
 def num_exposed(source: Source) -> int | None:
-    """Positions from the first to the last that training exposed, by its log or by two checkpoints; None: unknown."""
+    """Positions up to the last that training exposed, by its log or by two checkpoints; None: unknown, all or none."""
     trajectory = trajectory_of(source)
     rows = rows_by_stratum(trajectory, PARAMETER)
     if UNKNOWN in rows:
         return None
     beyond = rows.get("positions beyond longest", np.empty(0, np.intp))
-    return int(beyond[0]) - trajectory.position_offset if len(beyond) else None
+    return (int(beyond[0]) - trajectory.position_offset if len(beyond) else 0) or None
 
 
 def position_table(source: Source, epoch: float | None = None, window: Window | None = None) -> Array:

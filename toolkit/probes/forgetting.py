@@ -1,7 +1,8 @@
 """What fine-tuning forgot: the masked-LM loss of the backbone, before and after, under the head of its pretraining."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from toolkit.comparison.intervals import two_way_interval
+from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedTask, evaluation_batches, gather_tokens
-from toolkit.models.checkpoints import find_checkpoint
+from toolkit.models.checkpoints import Source, find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.models.tuned import check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import at_least
-from toolkit.probes.embedding_layer import TEXTS, batch_on, encode_texts, task_of
+from toolkit.probes.embedding_layer import TEXTS, batch_on, encode_texts
+from toolkit.probes.layer_drift import FEWEST_TEXTS, Texts, choose_texts, start_of
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
@@ -25,12 +28,16 @@ from toolkit.snapshots.store import Run, runs_of
 MASKED_SHARE = 0.15
 """Of a text's tokens (Devlin et al. 2019, section 3.1)."""
 MOST_LOGITS = 2**25
-"""Of one batch: 128 MiB."""
+"""Of one batch, or one text: 128 MiB."""
 LOSS, ACCURACY = "masked-LM loss", "masked-LM accuracy"
 TUNED, UNTUNED = "tuned words", "words before"
 """Word table by which the head scores the vocabulary: families whose head shares it with the input have both."""
+NO_HEAD = "has no masked-LM head"
 RANDOM_START = "the run started from random weights, which knew nothing"
+APART = "each text of a pair was encoded apart (--pair-encoding separate)"
+NO_MASK = "the tokenizer has no mask token"
 NO_TOKENS = "no text has a token that can be masked"
+STILL = "equal for all texts: no spread to make an interval from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +53,10 @@ class Masked:
 
 
 def mask_tokens(data: EncodedTask, mask_row: int, special_rows: Sequence[int], seed: int) -> Masked:
-    """Mask MASKED_SHARE of each text's tokens, at least one, drawn by seed and text; special tokens stay.
+    """Mask MASKED_SHARE of each text's tokens, at least one, drawn by the seed and its own tokens; special ones stay.
 
-    Every masked token becomes [MASK]: pretraining's 80/10/10 is for training. What was masked does not depend on the
-    other texts.
+    Every masked token becomes [MASK]: pretraining's 80/10/10 is for training. What is masked of a text does not depend
+    on the others.
     """
     split = data.splits[TEXTS]
     tokens, targets, kept = split.tokens.copy(), np.full(len(split.tokens), -1, np.int64), []
@@ -58,7 +65,7 @@ def mask_tokens(data: EncodedTask, mask_row: int, special_rows: Sequence[int], s
         ordinary = address[~np.isin(split.tokens[address], special_rows)]
         if not len(ordinary):
             continue
-        rng = np.random.default_rng([*b"masked tokens", seed, text])
+        rng = np.random.default_rng([*b"masked tokens", seed, *split.tokens[address].tolist()])
         chosen = rng.choice(ordinary, max(1, round(MASKED_SHARE * len(ordinary))), replace=False)
         targets[chosen], tokens[chosen] = split.tokens[chosen], mask_row
         kept.append(text)
@@ -98,14 +105,15 @@ def by_frequency(masked: Masked) -> dict[str, float]:
     }
 
 
-Texts = Mapping[str, Sequence[tuple[str, ...]]]
-"""Name of a domain to its texts, singles or pairs as the task has them."""
-
-
 @shows_progress("masked-LM loss")
 @with_columns
 def measure_forgetting(
-    runs: Sequence[Run | str | Path], texts: Texts | None = None, *, max_texts: int = 300, seed: int = 0
+    runs: Sequence[Run | str | Path],
+    texts: Texts | None = None,
+    *,
+    max_texts: int = 300,
+    seed: int = 0,
+    labels: Labels | None = None,
 ) -> pd.DataFrame:
     """What fine-tuning forgot: the masked-LM loss and accuracy of the backbone, before and after.
 
@@ -115,12 +123,8 @@ def measure_forgetting(
 
     Parameters
     ----------
-    runs
-        Finished runs with ``--save-model``, or the paths of their directories.
-    texts
-        Name of a domain to its texts; None takes the scored splits of each run's task.
-    max_texts
-        Number of texts of each domain, at most; drawn at random, the same for all models.
+    runs, texts, max_texts, labels
+        As of :func:`toolkit.measure_layer_drift`, which reads the same texts.
     seed
         Seed of every random draw.
 
@@ -129,87 +133,117 @@ def measure_forgetting(
     pandas.DataFrame
         One line per run, texts, decoder and measure. ``value`` is the mean over texts of what the run changed, after
         minus before (nats per masked token; of accuracy a fraction of 1), with its 95 % interval over texts by
-        Student's t: it says nothing of other seeds. Refused: NaN, with the reason, where a run started at random.
+        Student's t: it says nothing of other seeds. NaN, with the reason, where a run started at random or read the
+        texts of a pair apart, and where its checkpoint has no masked-LM head or no mask token.
 
     Raises
     ------
     ValueError
-        A run kept no model, its checkpoint has no masked-LM head, or its tokenizer no mask token.
+        As :func:`toolkit.measure_layer_drift`.
 
     References
     ----------
     Devlin et al. 2019 (arXiv 1810.04805), section 3.1; the means over texts and the two decoders are ours.
     """
-    at_least("max_texts", max_texts, 2)
+    at_least("max_texts", max_texts, FEWEST_TEXTS)
     opened = runs_of(runs)
     for run in opened:
         check_model(run)
-    lines = [line for run in opened for line in _lines_of(run, texts, max_texts, seed)]
+    lines = [line for group in arrange(opened, labels) for line in _lines_of(group, texts, max_texts, seed)]
     return pd.DataFrame(lines, columns=columns_of("measure_forgetting"))
 
 
-def has_masked_lm(run: Run) -> bool:
-    """Whether a run's checkpoint has the head that :func:`measure_forgetting` needs."""
-    source = find_checkpoint(name_of_start(run))
+Scores = dict[str, dict[str, NDArray[np.float64]]]
+"""``before``, or a decoder after training, to the scores of each text."""
+
+
+def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> Iterator[dict[str, Any]]:
+    chosen: Texts | None = None
+    before: dict[object, dict[str, NDArray[np.float64]]] = {}
+    for arm in group.arms:
+        for item in arm.runs:
+            lead: dict[str, Any] = {"group": group.title, "condition": arm.label, "is_shuffled": arm.is_shuffled}
+            lead |= {"run": item.name, "seed": item.config.seed, "decoder": UNTUNED, "measure": LOSS, "unit": "nats"}
+            if reason := _why_not(item):
+                yield lead | {"texts": "", "reason": reason}
+                continue
+            if chosen is None:
+                chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
+            head, untuned, tuned = _head_of(item.run), load_untuned(item.run), load_tuned(item.run)
+            special = untuned.tokenizer.all_special_ids
+            for name, own in chosen.items():
+                data = encode_texts(untuned, own, item.config.max_length)
+                masked = mask_tokens(data, untuned.tokenizer.mask_token_id, special, seed)
+                place = lead | {"texts": name, "num_texts": len(masked.texts)}
+                if not len(masked.texts):
+                    yield place | {"num_masked": 0, "reason": NO_TOKENS}
+                    continue
+                if (key := (start_of(item), name)) not in before:
+                    before[key] = head.scores(untuned, masked)[UNTUNED]
+                place |= {"num_masked": int((masked.targets >= 0).sum()), "reason": ""}
+                floors = by_frequency(masked)
+                for decoder, after in head.scores(tuned, masked).items():
+                    for measure, unit in ((LOSS, "nats"), (ACCURACY, "1")):
+                        pair = [scores[measure][masked.texts] for scores in (before[key], after)]
+                        own_line = {"decoder": decoder, "measure": measure, "unit": unit}
+                        yield place | own_line | _change(*pair) | {"by_frequency": floors[measure]}
+
+
+def _why_not(item: ReportedRun) -> str:
+    if item.config.init == "random":
+        return RANDOM_START
+    if item.config.pair_encoding != "joint":
+        return APART
+    source = find_checkpoint(name_of_start(item.run))
+    if source.read_tokenizer().mask_token_id is None:
+        return NO_MASK
     try:
-        source.read_masked_lm(source.read_config())
-    except ValueError:
-        return False
-    return True
+        _head_of(item.run)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
-def _lines_of(run: Run, texts: Texts | None, max_texts: int, seed: int) -> Iterator[dict[str, Any]]:
-    source = find_checkpoint(name_of_start(run))
-    model: Any = source.read_masked_lm(source.read_config())
-    untuned, tuned = load_untuned(run), load_tuned(run)
-    tokenizer, config = untuned.tokenizer, run.config
-    if tokenizer.mask_token_id is None:
-        raise ValueError(f"the tokenizer of {config.model} has no mask token: it cannot say what was masked")
-    lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": run.manifest["task"]["name"]}
-    lead |= {"regime": config.freeze, "seed": config.seed}
-    if texts is None:
-        texts = {name: split.texts for name, split in task_of(run).splits.items() if name != "train"}
-    for name, own in texts.items():
-        drawn = np.random.default_rng([*b"masked texts", seed]).permutation(len(own))[:max_texts]
-        data = encode_texts(untuned, [own[i] for i in np.sort(drawn)], config.max_length)
-        masked = mask_tokens(data, tokenizer.mask_token_id, tokenizer.all_special_ids, seed)
-        num_masked = int((masked.targets >= 0).sum())
-        place = lead | {"texts": name, "num_texts": len(masked.texts), "num_masked": num_masked}
-        reason = RANDOM_START if config.init == "random" else "" if num_masked else NO_TOKENS
-        if reason:
-            yield place | {"decoder": UNTUNED, "measure": LOSS, "unit": "nats", "reason": reason}
-            continue
-        floors, found = by_frequency(masked), _scores_by_decoder(model, untuned, tuned, masked)
-        before = found.pop("before")
-        for decoder, after in found.items():
-            for measure, unit in ((LOSS, "nats"), (ACCURACY, "1")):
-                pair = [scores[measure][masked.texts] for scores in (before, after)]
-                interval = two_way_interval((pair[1] - pair[0])[None], size=float(np.abs(pair).max()))
-                numbers = {"value_before": pair[0].mean(), "value_after": pair[1].mean(), "value": interval.estimate}
-                ends = {"low": interval.low, "high": interval.high, "by_frequency": floors[measure], "unit": unit}
-                yield place | {"decoder": decoder, "measure": measure} | numbers | ends | {"reason": ""}
+def _change(before: NDArray[np.float64], after: NDArray[np.float64]) -> dict[str, Any]:
+    """Means over texts and their difference, with its interval; without a spread there is none."""
+    change, size = after - before, float(np.abs([before, after]).max())
+    means = {"value_before": before.mean(), "value_after": after.mean(), "value": change.mean()}
+    if len(change) > 1 and is_constant(change, size or 1.0):
+        return means | {"low": np.nan, "high": np.nan, "note": STILL}
+    interval = two_way_interval(change[None], size=size)
+    return means | {"low": interval.low, "high": interval.high, "note": interval.note}
 
 
-def _scores_by_decoder(
-    model: Any, untuned: Loaded, tuned: Loaded, masked: Masked
-) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """Scores before, and after under each decoder; a head with a decoder of its own has but the one before."""
-    num_words = model.config.vocab_size
-    found = {}
-    _put(model, untuned.model.backbone)
-    model.tie_weights()
-    own: nn.Parameter = model.get_output_embeddings().weight
-    backbone: Any = untuned.model.backbone
-    is_tied = own is backbone.get_input_embeddings().weight
-    found["before"] = masked_scores(model, masked, num_words)
-    _put(model, tuned.model.backbone)
-    found[UNTUNED] = masked_scores(model, masked, num_words)
-    if is_tied:
-        model.tie_weights()
-        found[TUNED] = masked_scores(model, masked, num_words)
-    return found
+class MaskedLM:
+    """A checkpoint's masked-LM head, put on one backbone after the other."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, decoder = model, model.get_output_embeddings()
+        self.decoder = decoder
+        self.own: nn.Parameter | None = getattr(decoder, "weight", None)
+        """The decoder's weight as the checkpoint has it."""
+        self.is_tied = self.own is not None and self.own is model.get_input_embeddings().weight
+        """As it was loaded: a config may say so of a file that holds two tables."""
+
+    def scores(self, loaded: Loaded, masked: Masked) -> Scores:
+        """The scores of a backbone under the decoder as it was and, where that is tied, under its own words."""
+        backbone: Any = loaded.model.backbone
+        setattr(self.model, self.model.base_model_prefix, backbone)
+        num_words, found = self.model.config.vocab_size, {}
+        if self.own is not None:
+            self.decoder.weight = self.own
+        found[UNTUNED] = masked_scores(self.model, masked, num_words)
+        if self.is_tied:
+            self.decoder.weight = backbone.get_input_embeddings().weight
+            found[TUNED] = masked_scores(self.model, masked, num_words)
+        return found
 
 
-def _put(model: Any, backbone: nn.Module) -> None:
-    """The head reads another backbone; its decoder stays as it is."""
-    setattr(model, model.base_model_prefix, backbone)
+def _head_of(run: Run) -> MaskedLM:
+    """ValueError where its checkpoint has none."""
+    return _read_head(find_checkpoint(name_of_start(run)))
+
+
+@lru_cache(maxsize=1)
+def _read_head(source: Source) -> MaskedLM:
+    return MaskedLM(source.read_masked_lm(source.read_config()))

@@ -436,7 +436,7 @@ def _arms_of(
     """What is found of every condition: the models of one group and the vectors of one condition are held at a time."""
     arms = []
     for group in groups:
-        chosen = _choose(group.runs[0].run, texts, max_texts, seed)
+        chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
 
         def read(loaded: Loaded, run: Run, chosen: Mapping[str, Any] = chosen) -> dict[str, Vectors]:
             length = run.config.max_length
@@ -448,7 +448,7 @@ def _arms_of(
             to_before, between = {}, {}
             for item in arm.runs:
                 on_progress(f"states of {item.name}")
-                start, own = _start_of(item), item.config.seed
+                start, own = start_of(item), item.config.seed
                 if start not in before:
                     before[start] = read(load_untuned(item.run), item.run)
                 after[own] = read(load_tuned(item.run), item.run)
@@ -461,7 +461,7 @@ def _arms_of(
     return arms
 
 
-def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
+def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
     """The texts of each domain, the same for every model; ValueError when a domain has too few to say anything."""
     if texts is None:
         splits: Mapping[str, Split] = task_of(run).splits
@@ -469,13 +469,13 @@ def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[st
     chosen = {}
     for name, own in texts.items():
         if len(own) < FEWEST_TEXTS:
-            raise ValueError(f"texts {name!r}: similarity needs at least {FEWEST_TEXTS} texts; got {len(own)}")
+            raise ValueError(f"texts {name!r}: {FEWEST_TEXTS} texts are needed at least; got {len(own)}")
         order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
         chosen[name] = [own[i] for i in np.sort(order)]
     return chosen
 
 
-def _start_of(item: ReportedRun) -> tuple[object, ...]:
+def start_of(item: ReportedRun) -> tuple[object, ...]:
     """What distinguishes the models that runs of one group start from: equal for runs that start from the same."""
     config = item.run.config
     is_drawn = config.init == "random" or config.positions == "shuffled"

@@ -1,9 +1,9 @@
 """Optimizer steps of one CPU process: what `toolkit.training.loop.Stepper` does, in less time.
 
-Where the plain step's time goes, and what is done about it here: dropout's random bits (`dropout`), gradients, moments
-and updates of word rows that no batch exposes (`words`), casts of weights and states (`half`), gradients in fresh
-memory and hundreds of short loops (`flatten`), passes over memory within a layer (`layer`), states of the top layer
-that the pooling does not read (`top`). experiments/benchmarks/NOTES.md has what each is worth.
+Where the plain step's time goes, and what is saved of it: gradients, moments and updates of word rows that no batch
+exposes, casts of weights and states, gradients in fresh memory, hundreds of short loops; and in `fast_layer` dropout's
+random bits, passes over memory within a layer, states of the top layer that the pooling does not read.
+experiments/benchmarks/NOTES.md has what each is worth.
 """
 
 import contextlib

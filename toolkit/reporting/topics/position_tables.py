@@ -16,8 +16,8 @@ from toolkit.analysis.positions import (
     measure_position_windows,
     measure_positions,
     norms_and_steps,
+    num_described,
     num_exposed,
-    num_trained,
     position_table,
     snapshot_at,
     standing_out,
@@ -64,7 +64,7 @@ class PositionTables:
     num_exposed: int | None
     """Positions up to the last that training exposed, where the rest is raw; None: unknown, or all."""
     num_untrained: int
-    """Rows at the end that nothing ever trained: left out of all else."""
+    """Rows at the end that look as random weights left them: left out of all else."""
     longest_wave: float
     """Rows per period of the slowest wave that the line match can tell; NaN where it is refused."""
 
@@ -84,7 +84,7 @@ def collect_positions(
     """Everything about the positions at the last epoch; ``is_brief`` leaves the windows and the first epoch out."""
     trajectory = trajectory_of(source)
     whole = position_table(source)
-    table = whole[: num_trained(whole)]
+    table = whole[: num_described(source)]
     first = position_table(source, trajectory.snapshots[0].epoch)[: len(table)]
     rows = _tables(table, seed)
     measure = measure_positions if is_brief else measure_position_windows

@@ -87,13 +87,13 @@ def answers(tables: PositionTables) -> tuple[str, ...]:
     if tables.num_untrained:
         whole = tables.num_positions + tables.num_untrained
         lines.append(
-            f"Nothing ever trained rows {tables.num_positions} to {whole - 1}, which are as random weights left them "
-            "(unrelated to each other, norms as alike as chance makes them): they are left out."
+            f"Rows {tables.num_positions} to {whole - 1} look as random weights left them (unrelated to each other, "
+            "norms as alike as chance makes them), so that nothing trained them: they are left out."
         )
     if tables.num_exposed is not None and tables.num_exposed < tables.num_positions:
         lines.append(
             f"Training exposed positions 0 to {tables.num_exposed - 1}; the rows from {tables.num_exposed} on are as "
-            "the checkpoint brought them (but for weight decay). Each part is a window of its own."
+            "training found them, but for weight decay. Each part is a window of its own."
         )
     start = tables.default_length
     if start is not None and start < tables.num_positions:
