@@ -24,8 +24,8 @@ from .analysis.nulls import sign_noise as sign_noise
 from .analysis.positions import measure_positions as measure_positions
 from .analysis.precision import guard_precision as guard_precision
 from .analysis.precision import movable_share as movable_share
-from .analysis.similarity import SIMILARITIES as SIMILARITIES
 from .analysis.similarity import measure_similarity as measure_similarity
+from .analysis.similarity_table import SIMILARITIES as SIMILARITIES
 from .analysis.tokens_in_use import measure_design as measure_design
 from .analysis.updates import measure_agreement as measure_agreement
 from .analysis.updates import measure_updates as measure_updates
