@@ -123,10 +123,12 @@ def measure_forgetting(
 
     Parameters
     ----------
-    runs, texts, max_texts, labels
+    runs, texts, max_texts
         As of :func:`toolkit.measure_layer_drift`, which reads the same texts.
     seed
         Seed of every random draw.
+    labels
+        Name of a run's directory to the name of its condition.
 
     Returns
     -------

@@ -469,7 +469,7 @@ def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> di
     chosen = {}
     for name, own in texts.items():
         if len(own) < FEWEST_TEXTS:
-            raise ValueError(f"texts {name!r}: {FEWEST_TEXTS} texts are needed at least; got {len(own)}")
+            raise ValueError(f"texts {name!r}: at least {FEWEST_TEXTS} texts are needed; got {len(own)}")
         order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
         chosen[name] = [own[i] for i in np.sort(order)]
     return chosen
