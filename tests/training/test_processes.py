@@ -121,12 +121,13 @@ def ranks_of(process: "subprocess.Popen[str]") -> dict[int, int]:
 
 
 ENDS = {
-    "the first is killed": (0, signal.SIGKILL, 0),
-    "another is killed": (1, signal.SIGKILL, 1),
-    "another is stopped": (1, signal.SIGSTOP, 1),
-    "the launcher is asked to end": (None, signal.SIGTERM, 0),
+    "the first is killed": (0, signal.SIGKILL, (0, 1)),
+    "another is killed": (1, signal.SIGKILL, (1,)),
+    "another is stopped": (1, signal.SIGSTOP, (1,)),
+    "the launcher is asked to end": (None, signal.SIGTERM, (0,)),
 }
-"""Which process a signal ends, and how many lines of ours are said of it: the first process says them."""
+"""Which process a signal ends, and how many lines of ours may be said of it. The first process says them; without it
+the second does, where the launcher has not ended it within the seconds that it waits for the first."""
 
 
 @pytest.mark.slow
@@ -135,7 +136,7 @@ ENDS = {
 def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
     name: str, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    rank, number, num_lines = ENDS[name]
+    rank, number, nums_lines = ENDS[name]
     config = replace(tiny_config, epochs=40, max_steps=None, dropout=0.1, resume_steps=1, ddp_timeout=5)
     whole = launched(replace(config, output_dir=str(tmp_path / "whole")), 2)
     folder = tmp_path / "cut"
@@ -148,7 +149,7 @@ def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
     finally:
         process.kill()
     assert process.returncode != 0
-    assert said.count("error: one of the 2 processes of this run has ended or does not answer") == num_lines
+    assert said.count("error: one of the 2 processes of this run has ended or does not answer") in nums_lines
     assert "finetune_main" not in said, "no traceback of ours"
     assert not list(folder.glob("*/manifest.json")), "it had finished before it was ended"
     again = launched(config, 2)
