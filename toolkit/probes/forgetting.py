@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -161,17 +160,18 @@ Scores = dict[str, dict[str, NDArray[np.float64]]]
 
 def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> Iterator[dict[str, Any]]:
     chosen: Texts | None = None
+    heads: dict[Source, MaskedLM] = {}
     before: dict[object, dict[str, NDArray[np.float64]]] = {}
     for arm in group.arms:
         for item in arm.runs:
             lead: dict[str, Any] = {"group": group.title, "condition": arm.label, "is_shuffled": arm.is_shuffled}
             lead |= {"run": item.name, "seed": item.config.seed, "decoder": UNTUNED, "measure": LOSS, "unit": "nats"}
-            if reason := _why_not(item):
+            if reason := _why_not(item, heads):
                 yield lead | {"texts": "", "reason": reason}
                 continue
             if chosen is None:
                 chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
-            head, untuned, tuned = _head_of(item.run), load_untuned(item.run), load_tuned(item.run)
+            head, untuned, tuned = _head_of(item.run, heads), load_untuned(item.run), load_tuned(item.run)
             special = untuned.tokenizer.all_special_ids
             for name, own in chosen.items():
                 data = encode_texts(untuned, own, item.config.max_length)
@@ -191,7 +191,7 @@ def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> I
                         yield place | own_line | _change(*pair) | {"by_frequency": floors[measure]}
 
 
-def _why_not(item: ReportedRun) -> str:
+def _why_not(item: ReportedRun, heads: dict[Source, "MaskedLM"]) -> str:
     if item.config.init == "random":
         return RANDOM_START
     if item.config.pair_encoding != "joint":
@@ -200,7 +200,7 @@ def _why_not(item: ReportedRun) -> str:
     if source.read_tokenizer().mask_token_id is None:
         return NO_MASK
     try:
-        _head_of(item.run)
+        _head_of(item.run, heads)
     except ValueError as error:
         return str(error)
     return ""
@@ -241,11 +241,9 @@ class MaskedLM:
         return found
 
 
-def _head_of(run: Run) -> MaskedLM:
-    """ValueError where its checkpoint has none."""
-    return _read_head(find_checkpoint(name_of_start(run)))
-
-
-@lru_cache(maxsize=1)
-def _read_head(source: Source) -> MaskedLM:
-    return MaskedLM(source.read_masked_lm(source.read_config()))
+def _head_of(run: Run, heads: dict[Source, MaskedLM]) -> MaskedLM:
+    """The head of a run's checkpoint, read once; ValueError where it has none."""
+    source = find_checkpoint(name_of_start(run))
+    if source not in heads:
+        heads[source] = MaskedLM(source.read_masked_lm(source.read_config()))
+    return heads[source]
