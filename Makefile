@@ -12,11 +12,11 @@ export PYTHONDONTWRITEBYTECODE :=
 .venv/base: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable .
 	@touch $@
 
 .venv/dev: .venv/base
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 # The main job, offline: three regimes of the embedded BERT on a built-in task, three seeds each, and their report.
