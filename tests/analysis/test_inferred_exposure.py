@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.inferred_exposure import (
     EXPOSED,
+    FEW,
     SIZE,
     UNEXPOSED,
     UNKNOWN_CAUSE,
@@ -282,8 +283,24 @@ def test_the_bounds_of_a_curve_wrap_at_powers_of_two() -> None:
     places, left = np.array([SIZE // 2], np.int32), np.array([SIZE // 2 - 10], np.int32)
     curve = Curve.through(places, left, 0)
     assert curve is not None
-    assert (curve.least[0], curve.most[0]) == (SIZE // 2 - 10 - SIZE, SIZE // 2 - 10)
-    assert (curve.least[-1], curve.most[-1]) == (SIZE // 2 - 10, SIZE // 2 - 10 + SIZE)
+    low, high = curve.bounds(np.array([0, SIZE // 2, SIZE - 1], np.int32))
+    assert low.tolist() == [SIZE // 2 - 10 - SIZE, SIZE // 2 - 10, SIZE // 2 - 10]
+    assert high.tolist() == [SIZE // 2 - 10, SIZE // 2 - 10, SIZE // 2 - 10 + SIZE]
+
+
+def test_many_values_are_looked_up_as_few_are() -> None:
+    rng = np.random.default_rng(0)
+    before = rng.normal(size=5000).astype(np.float32)
+    places, left, _ = significands(before.astype(np.float64), (before * np.float32(0.99)).astype(np.float64))
+    curve = Curve.through(places, left, 1)
+    assert curve is not None
+    asked = np.concatenate([places, rng.integers(0, SIZE, FEW).astype(np.int32)])
+    few = [curve.bounds(part) for part in np.array_split(asked, 3)]
+    for many, parts in zip(curve.bounds(asked), zip(*few, strict=True), strict=True):
+        np.testing.assert_array_equal(many, np.concatenate(parts))
+    low, high = curve.bounds(places)
+    assert (np.abs(left - low) <= 1).all()
+    assert (np.abs(left - high) <= 1).all()
 
 
 def test_a_logged_run_of_ours(read_run) -> None:

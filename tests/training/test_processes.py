@@ -7,14 +7,17 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from toolkit import Run, finetune, measure_drift, open_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.unfinished import read_state, try_lock
+from toolkit.training.going_on import GoingOn
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,6 +104,29 @@ def test_several_processes_do_what_one_does(
     np.testing.assert_allclose(*outputs, atol=1e-3)
     ours, theirs = (measure_drift(run, measures=("relative",))["value"].to_numpy() for run in (one, several))
     np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("error", "num_processes", "is_kept"),
+    [
+        (torch.distributed.DistBackendError("timed out"), 2, False),
+        (RuntimeError("gloo: connection closed by peer"), 2, False),
+        (RuntimeError("gloo: connection closed by peer"), 1, True),
+        (RuntimeError("shapes do not match"), 2, True),
+    ],
+)
+def test_a_process_that_others_have_lost_is_not_ended_before_it_has_said_so(
+    error: RuntimeError, num_processes: int, is_kept: bool
+) -> None:
+    """The launcher asks the others to end as soon as it sees that one has."""
+    mine = signal.getsignal(signal.SIGTERM)
+    accelerator = SimpleNamespace(num_processes=num_processes)
+    try:
+        with pytest.raises(RuntimeError), GoingOn(accelerator, cast(Any, None), None, None, {}).listening():
+            raise error
+        assert signal.getsignal(signal.SIGTERM) == (mine if is_kept else signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGTERM, mine)
 
 
 def wait_for_a_state(process: "subprocess.Popen[str]", folder: Path, step: int) -> None:

@@ -36,6 +36,8 @@ LEAST = 2.0**-100
 """Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
 SIZE = 2**23
 """Significands of fp32."""
+FEW = 2**17
+"""Values that are looked up in a sorted array; more of them in an array of all significands."""
 MOST_VALUES = 2**21
 """Values that a curve is drawn through, at most: their neighbours are 4 spacings of fp32 apart."""
 NOWHERE = -64 * SIZE
@@ -62,12 +64,12 @@ class Curve:
     Both are bits of fp32 over the power of two of the value before, which keep the order of the numbers.
     """
 
-    least: NDArray[np.int32]
-    """(SIZE,) what is left at least: of the next known significand below."""
-    most: NDArray[np.int32]
-    """(SIZE,) at most: of the next one above."""
-    places: NDArray[np.intp]
+    places: Ints
     """The significands that it was drawn through, ascending."""
+    least: Ints
+    """(places + 1,) what is left at least from each of them on; first, below all of them."""
+    most: Ints
+    """(places + 1,) what is left at most up to each of them; last, above all of them."""
     slack: int
     """Spacings of fp32 by which a value may be off it."""
     misfit: float
@@ -76,30 +78,46 @@ class Curve:
     @classmethod
     def through(cls, places: Ints, left: Ints, slack: int, misfit: float = 0.0) -> "Curve | None":
         """The curve through some values; None where they keep to none."""
-        curve, known = np.zeros(SIZE, np.int32), np.zeros(SIZE, np.bool_)
-        curve[places], known[places] = left, True
-        if not len(places) or (np.abs(curve[places] - left) > slack).any():
+        at, chosen, which = np.unique(places, return_index=True, return_inverse=True)
+        curve = left[chosen]
+        if not len(at) or (np.abs(curve[which] - left) > slack).any():
             return None
-        at = np.flatnonzero(known)
         # Below the first known significand lies the last one of the power of two below, and so on.
-        least = np.where(known, curve, np.int32(curve[at[-1]] - SIZE))
-        np.maximum.accumulate(least, out=least)
-        if (curve[at] < least[at] - slack).any() or curve[at[-1]] - SIZE > curve[at[0]] + slack:
+        below, above = curve[-1] - np.int32(SIZE), curve[0] + np.int32(SIZE)
+        least = np.maximum.accumulate(np.concatenate([[below], curve]))
+        if (curve < least[1:] - slack).any():
             return None
-        most = np.where(known, curve, np.int32(curve[at[0]] + SIZE))
-        np.minimum.accumulate(most[::-1], out=most[::-1])
-        return cls(least, most, at, slack, misfit)
+        most = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
+        return cls(at, least, most, slack, misfit)
+
+    def bounds(self, places: Ints) -> tuple[Ints, Ints]:
+        """What is left of some significands, at least and at most."""
+        if places.size < FEW:
+            return (
+                self.least[np.searchsorted(self.places, places, "right")],
+                self.most[np.searchsorted(self.places, places)],
+            )
+        num_below, is_known = self._ranks
+        rank = num_below[places]
+        return self.least[rank + is_known[places]], self.most[rank]
+
+    @cached_property
+    def _ranks(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """(SIZE,) of each significand, how many known ones are smaller, and whether it is known itself."""
+        is_known = np.zeros(SIZE, np.bool_)
+        is_known[self.places] = True
+        return np.cumsum(is_known, dtype=np.int32) - is_known, is_known
 
     @cached_property
     def shares(self) -> Array:
         """(places,) what is left of each significand, as a share of it."""
-        bits = self.least[self.places] + np.int32(127 << 23)
+        bits = self.least[1:] + np.int32(127 << 23)
         return np.asarray(bits.view(np.float32).astype(np.float64) / (1 + self.places / SIZE))
 
     @cached_property
     def is_identity(self) -> bool:
         """Whether it leaves every value as it was."""
-        return bool((self.least[self.places] == self.places).all())
+        return bool((self.least[1:] == self.places).all())
 
     def num_closer(self, share: float) -> int:
         """How many neighbours are closer to one another than a share of them: they can contradict a move of it."""
@@ -228,7 +246,7 @@ def _hold_against(table: _Table, curve: Curve) -> None:
     table.curve, slack = curve, curve.slack
     for rows, a, b in table.pair.blocks():
         places, left, of_use = significands(a, b)
-        low, high = curve.least[places], curve.most[places]
+        low, high = curve.bounds(places)
         leaving = (of_use & ((left < low - slack) | (left > high + slack))).sum(axis=1)
         misfits, moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
         would_leave = (of_use & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)

@@ -152,9 +152,7 @@ def as_configured(accelerator: Any, config: RunConfig) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if accelerator.num_processes == 1:
-            raise
-        if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):  # which has no class
+        if not is_of_a_lost_process(accelerator, error):
             raise
         raise ConnectionError(
             f"one of the {accelerator.num_processes} processes of this run has ended or does not answer any more: the "
@@ -162,6 +160,12 @@ def as_configured(accelerator: Any, config: RunConfig) -> Iterator[None]:
         ) from error
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def is_of_a_lost_process(accelerator: Any, error: RuntimeError) -> bool:
+    """Whether an error comes of waiting for another process of this run, which has ended or does not answer."""
+    is_of_distributed = isinstance(error, torch.distributed.DistError) or "gloo" in str(error)  # which has no class
+    return bool(accelerator.num_processes > 1 and is_of_distributed)
 
 
 def use_all_cores(accelerator: Any) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from toolkit.snapshots.run_writer import RunWriter, read_versions
 from toolkit.snapshots.unfinished import State
+from toolkit.training.accelerators import is_of_a_lost_process
 from toolkit.training.step_recorder import Recorder
 
 SHARE, CREDIT_SECONDS = 0.015, 1.0
@@ -136,7 +137,11 @@ class GoingOn:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside, Ctrl-C and TERM end the run after the step that it is at; a second Ctrl-C ends it at once."""
+        """Inside, Ctrl-C and TERM end the run after the step that it is at; a second Ctrl-C ends it at once.
+
+        A process that the others have lost ends by itself from here on: the launcher's TERM, which follows the loss
+        of any process, would end it before it has said so.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -149,6 +154,10 @@ class GoingOn:
         before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
+        except RuntimeError as error:
+            if is_of_a_lost_process(self._accelerator, error):
+                before[signal.SIGTERM] = signal.SIG_IGN
+            raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
