@@ -21,7 +21,8 @@ def accuracies(config: RunConfig) -> dict[str, float]:
 
 @pytest.mark.parametrize("task", ["polarity", "order", "pair"])
 def test_full_fine_tuning_learns_every_builtin_task(task: str, tmp_path: Path) -> None:
-    assert accuracies(RunConfig(task=task, output_dir=str(tmp_path)))["test"] >= 0.95
+    """In a single pass over it."""
+    assert accuracies(RunConfig(task=task, epochs=1, output_dir=str(tmp_path)))["test"] >= 0.95
 
 
 def test_without_positions_order_stays_at_chance(tmp_path: Path) -> None:

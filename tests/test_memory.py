@@ -21,6 +21,7 @@ print(is_kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
 def test_memory_that_was_used_once_is_not_mapped_again() -> None:
     faults = {}

@@ -98,7 +98,11 @@ def start_config(way: str, tiny_config: RunConfig, folder: Path) -> RunConfig:
     return replace(config, **own)
 
 
-@pytest.mark.parametrize("way", WAYS)
+FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT")
+ALL_WAYS = [way if way in FAST_WAYS else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+
+
+@pytest.mark.parametrize("way", ALL_WAYS)
 def test_cut_at_any_step_and_started_again_it_ends_with_the_same_bits(
     way: str, tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None
 ) -> None:
@@ -318,9 +322,9 @@ finetune_main(["--config", sys.argv[2]])
     ("moment", "last_state", "code"),
     [
         ("in the same step", 6, 130),
-        ("while the state is written", 6, 130),
-        ("on the way out", 8, 130),
-        ("as Python ends", 8, -signal.SIGINT),
+        pytest.param("while the state is written", 6, 130, marks=pytest.mark.slow),
+        pytest.param("on the way out", 8, 130, marks=pytest.mark.slow),
+        pytest.param("as Python ends", 8, -signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
 def test_a_second_interrupt_ends_it_at_once_in_one_line_and_it_goes_on(

@@ -53,6 +53,7 @@ def launched(config: RunConfig, num_processes: int) -> Run:
     return open_run(path)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig, tmp_path: Path) -> None:
     """The main process alone asks for the lock; the others hear of it instead of waiting."""
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1)
@@ -156,17 +157,26 @@ ENDS = {
 the second does, where the launcher has not ended it within the seconds that it waits for the first."""
 
 
+@pytest.fixture(scope="module")
+def long_run(tiny_config: RunConfig) -> RunConfig:
+    """Two processes are at it for a few seconds."""
+    return replace(tiny_config, epochs=20, max_steps=None, dropout=0.1, resume_steps=1, ddp_timeout=5)
+
+
+@pytest.fixture(scope="module")
+def left_alone(long_run: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return launched(replace(long_run, output_dir=str(tmp_path_factory.mktemp("whole"))), 2)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the ranks of processes from /proc")
 @pytest.mark.parametrize("name", ENDS)
 def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
-    name: str, tiny_config: RunConfig, tmp_path: Path
+    name: str, long_run: RunConfig, left_alone: Run, tmp_path: Path
 ) -> None:
     rank, number, nums_lines = ENDS[name]
-    config = replace(tiny_config, epochs=40, max_steps=None, dropout=0.1, resume_steps=1, ddp_timeout=5)
-    whole = launched(replace(config, output_dir=str(tmp_path / "whole")), 2)
     folder = tmp_path / "cut"
-    config = replace(config, output_dir=str(folder))
+    config = replace(long_run, output_dir=str(folder))
     process = start(config, 2)
     try:
         wait_for_a_state(process, folder, 3)
@@ -179,5 +189,5 @@ def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
     assert "finetune_main" not in said, "no traceback of ours"
     assert not list(folder.glob("*/manifest.json")), "it had finished before it was ended"
     again = launched(config, 2)
-    for file in (file for file in whole.manifest["files"] if file != "config.json"):
-        assert (again.path / file).read_bytes() == (whole.path / file).read_bytes(), file
+    for file in (file for file in left_alone.manifest["files"] if file != "config.json"):
+        assert (again.path / file).read_bytes() == (left_alone.path / file).read_bytes(), file

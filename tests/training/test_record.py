@@ -720,6 +720,7 @@ def train_a_share(folder: Path, out: Path) -> None:
         recording.snapshot(epoch=1, step=1)
 
 
+@pytest.mark.slow
 def test_two_processes_record_what_both_of_them_saw(tiny_model: Any, tmp_path: Path) -> None:
     in_two_processes(train_a_share, tmp_path / "meeting", tiny_model("bert"), tmp_path / "run")
     run = toolkit.open_run(tmp_path / "run")

@@ -77,6 +77,7 @@ def shared(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fsdp2", "tensor parallel"])
 def test_a_sharded_model_is_recorded_whole(way: str, shared: Path, tiny_model: Any) -> None:
     """Full fp32 tables, whatever a pass before the snapshot left gathered; frozen parameters proven."""
@@ -98,6 +99,7 @@ def test_a_sharded_model_is_recorded_whole(way: str, shared: Path, tiny_model: A
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "said"),
     [

@@ -330,14 +330,21 @@ def csv_of(table: pd.DataFrame, **options: Any) -> str:
     Such a text gets a ' in front, as spreadsheets write one, and one more where it has some: :func:`read_table` takes
     it off.
     """
-    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    quoted = table.assign(**{name: table[name].map(_quoted) for name in texts})
+    quoted = table.copy(deep=False)
+    for name in _text_columns(table):
+        formulas = [c for c in _texts(table[name]) if re.fullmatch(FORMULA, c, re.S) and not re.fullmatch(NUMBER, c)]
+        if formulas:
+            quoted[name] = table[name].where(~table[name].isin(formulas), "'" + table[name].astype(str))
     return str(quoted.to_csv(index=False, lineterminator="\n", **options))
 
 
-def _quoted(cell: object) -> object:
-    is_formula = isinstance(cell, str) and re.fullmatch(FORMULA, cell, re.S) and not re.fullmatch(NUMBER, cell)
-    return f"'{cell}" if is_formula else cell
+def _text_columns(table: pd.DataFrame) -> list[Any]:
+    return [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+
+
+def _texts(column: pd.Series) -> list[str]:
+    """Each text of a column once: a table names a few runs and measures in many lines."""
+    return [cell for cell in column.unique() if isinstance(cell, str)]
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -348,9 +355,10 @@ def read_table(path: Path) -> pd.DataFrame:
         return pd.DataFrame()
     texts = dict.fromkeys(TEXTS, str)
     read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
-    for name in (name for name in read if not pd.api.types.is_numeric_dtype(read[name])):
-        is_quoted = read[name].map(lambda cell: isinstance(cell, str) and bool(re.fullmatch("'" + FORMULA, cell, re.S)))
-        read.loc[is_quoted, name] = read.loc[is_quoted, name].str[1:]
+    for name in _text_columns(read):
+        quoted = [cell for cell in _texts(read[name]) if re.fullmatch("'" + FORMULA, cell, re.S)]
+        if quoted:
+            read[name] = read[name].where(~read[name].isin(quoted), read[name].str[1:])
     return settled(read)
 
 
