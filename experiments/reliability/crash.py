@@ -1,13 +1,13 @@
 """Question: does a run that is killed, and started again until it is finished, end with the bits of one that was not?
 
 Hypothesis: yes, wherever it is killed. Runs of a tiny BERT (2 layers, random weights, the embedded model's tokenizer)
-on `order`, in each regime and in both ways to train a head. Two series: SIGKILL at random moments, again and again
-until the run is finished; and, once each, at the first call that writes, renames or removes a file in the run
-directory, at the second, and so on. Every file of the run but the manifest is compared with those of the run that was
-left alone.
+on a few examples of `order`, in each regime and in both ways to train a head. Two series: SIGKILL at random moments,
+again and again until the run is finished; and, once each, at the first call that writes, renames or removes a file in
+the run directory, at the second, and so on. Every file of the run but the manifest is compared with those of the run
+that was left alone.
 
     python experiments/reliability/crash.py --kills 100
-    python experiments/reliability/crash.py --kills 0 --every 7
+    python experiments/reliability/crash.py --kills 0 --every 7      # every seventh of those calls
 
 Processes are forked from one that has imported everything, so that a kill does not only meet imports.
 """
@@ -41,9 +41,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "embeddings frozen": {"freeze": "embeddings"},
     "feature extraction": {"freeze": "backbone", "head_training": "epochs"},
-    "early stopping": {"freeze": "backbone", "epochs": None},
+    "early stopping": {"freeze": "backbone", "epochs": None, "max_steps": 60},
     "head first": {"freeze": "none", "head_epochs": 2},
 }
+NUM_EXAMPLES = {"train": 64, "validation": 16, "test": 16, "ood": 16}
 FILE_CALLS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 """Audit events of calls that touch files; safetensors writes in a language that raises none: its file's rename does."""
 
@@ -61,6 +62,17 @@ def make_model(folder: Path) -> None:
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), **sizes)
     AutoModel.from_config(config, trust_remote_code=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def write_examples(folder: Path) -> dict[str, Any]:
+    """A few examples of the built-in task as files; the fields of a config that reads them."""
+    from toolkit.data.builtin import BUILTIN_TASKS
+
+    for name, split in BUILTIN_TASKS["order"].build().items():
+        lines = [f"{text}\t{label}\n" for (text,), label in zip(split.texts, split.labels, strict=True)]
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines[: NUM_EXAMPLES[name]]))
+    files = {f"{name}_file": str(folder / f"{name}.tsv") for name in ("train", "validation")}
+    return {**files, "test_file": (f"ood={folder / 'ood.tsv'}",), "text_columns": ("text",)}
 
 
 def carry_out(text: str, kill_at: int | None, log: Path) -> None:
@@ -164,9 +176,10 @@ def main() -> int:
         maker = get_context("fork").Process(target=make_model, args=(model,))  # a parent with threads cannot be forked
         maker.start()
         maker.join()
+        examples = write_examples(Path(folder))
         for way, own in {w: o for w, o in WAYS.items() if arguments.only in (None, w)}.items():
-            common = {"model": str(model), "task": "order", "max_train_examples": 200, "precision": "no", "epochs": 3}
-            config = RunConfig(**{**common, "save_model": True, **own})
+            common = {"model": str(model), "precision": "no", "batch_size": 16, "epochs": 3, "save_model": True}
+            config = RunConfig(**{**common, **examples, **own})
             figures[way] = series_of(Series(config, Path(folder) / way), arguments, rng)
             print(f"{way:20} {figures[way]}", flush=True)
     if arguments.out:
