@@ -1,5 +1,7 @@
 """Row measures against oracles: exact arithmetic, known values, geometry, and the path of a row."""
 
+import math
+import statistics
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from toolkit.analysis.measures import MEASURES, path_efficiency, select_measures
+from toolkit.analysis.measures import MEASURES, path_efficiency, select_measures, summarise_null
 
 PAIRS = arrays(np.float64, (2, 4, 3), elements=st.floats(-8, 8, width=32).map(float))
 
@@ -63,7 +65,7 @@ def test_small_drift_against_exact_arithmetic(drift):
     b = a + drift * delta
     for i in range(len(a)):
         for name, expected in _exact(a[i], b[i]).items():
-            assert MEASURES[name].function(a[i : i + 1], b[i : i + 1])[0] == pytest.approx(expected, rel=1e-6), name
+            assert MEASURES[name].function(a[i : i + 1], b[i : i + 1])[0] == pytest.approx(expected, rel=1e-6, abs=0), name
     if drift == 1e-9:  # the textbook formula has no correct digit left
         cosines = np.sum(a * b, axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
         textbook = np.degrees(np.arccos(np.clip(cosines, -1, 1)))
@@ -75,7 +77,26 @@ def test_a_small_tangential_part_of_a_large_radial_drift_against_exact_arithmeti
     a, delta = rng.normal(size=(2, 20, 64))
     b = 0.99 * a + 1e-9 * delta  # weight decay of 1 % and next to nothing besides
     for i, value in enumerate(MEASURES["tangential"].function(a, b)):
-        assert value == pytest.approx(_exact(a[i], b[i])["tangential"], rel=1e-5)
+        assert value == pytest.approx(_exact(a[i], b[i])["tangential"], rel=1e-5, abs=0)
+
+
+@pytest.mark.parametrize(("share", "drift"), [(1, 1e-12), (0, 1e-9)])
+def test_the_tangential_part_of_what_hardly_moved_and_of_what_shrank_to_nearly_nothing(share, drift):
+    """Projected out of the longer of Δ and Eᵗ it would keep four digits, or seven."""
+    rng = np.random.default_rng(5)
+    a, delta = rng.normal(size=(2, 20, 64))
+    b = share * a + drift * delta
+    for i, value in enumerate(MEASURES["tangential"].function(a, b)):
+        assert value == pytest.approx(_exact(a[i], b[i])["tangential"], rel=1e-11, abs=0)
+
+
+def test_a_null_is_summarised_by_mean_sample_deviation_and_quantiles():
+    drawn = np.arange(41.0) ** 2
+    low, high = sorted(drawn)[1], sorted(drawn)[39]  # of 41 draws the second and the last but one
+    assert summarise_null(drawn) == pytest.approx((drawn.mean(), statistics.stdev(drawn), low, high), rel=1e-12)
+    assert summarise_null([3.0]) == pytest.approx((3.0, math.nan, 3.0, 3.0), nan_ok=True)
+    assert np.isnan(summarise_null([])).all()
+    assert summarise_null([1.0, 3.0])[1] == pytest.approx(math.sqrt(2))
 
 
 def test_known_values():
