@@ -41,7 +41,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "embeddings frozen": {"freeze": "embeddings"},
     "feature extraction": {"freeze": "backbone", "head_training": "epochs"},
-    "early stopping": {"freeze": "backbone", "epochs": None, "max_steps": 60},
+    "early stopping": {"freeze": "backbone", "epochs": None},
     "head first": {"freeze": "none", "head_epochs": 2},
 }
 NUM_EXAMPLES = {"train": 64, "validation": 16, "test": 16, "ood": 16}
