@@ -89,7 +89,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "embedding_size": 8,
         "true_hidden_size": 8,
         "intra_bottleneck_size": 8,
-        "num_feedforward_networks": 2,
+        "initializer_range": 0.2,  # its norms do not normalise: of small weights gradients would vanish
     },
     "esm": {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 4},
 }

@@ -220,9 +220,9 @@ def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     if not tables:
         raise ValueError(f"a gauge needs embedding tables; this run has only {', '.join(trajectory.parameters)}")
     if trajectory.layer_norm_eps is None:
-        raise ValueError(f"a gauge is {NO_NORM}")
+        raise ValueError(NO_NORM)
     if len({trajectory.snapshots[0].tensors[name].shape[-1] for name in tables}) > 1:
-        raise ValueError(f"a gauge is {APART}")
+        raise ValueError(APART)
     counts = {name: _token_counts(trajectory, name) for name in tables}
     is_recorded = all(values is not None for values in counts.values())
     design = _design(trajectory, tables)
