@@ -81,6 +81,34 @@ FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
 }
 """Model type to what its config needs beside the common sizes."""
 
+_ONE_HEAD = {"num_key_value_heads": 1, "head_dim": 8, "bos_token_id": 1, "eos_token_id": 2}
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "mpnet": {"pad_token_id": 1},  # as its code has it, whatever the config says
+    "mobilebert": {
+        "embedding_size": 8,
+        "true_hidden_size": 8,
+        "intra_bottleneck_size": 8,
+        "initializer_range": 0.2,  # its norms do not normalise: of small weights gradients would vanish
+    },
+    "esm": {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 4},
+}
+"""Encoders beside those of FAMILY_CONFIGS, in what does not depend on the inside of the embedding layer."""
+
+DECODERS: dict[str, dict[str, Any]] = {
+    "llama": _ONE_HEAD,
+    "qwen3": _ONE_HEAD | {"tie_word_embeddings": True},
+    "gemma3_text": _ONE_HEAD,  # which ties by itself
+    "gpt2": {"bos_token_id": 1, "eos_token_id": 2},
+    "gpt_neox": {"bos_token_id": 1, "eos_token_id": 2},
+}
+"""Language models that read from left to right."""
+
+SEQ2SEQ: dict[str, dict[str, Any]] = {
+    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 3, "num_heads": 2, "decoder_start_token_id": 0},
+}
+OTHERS = ENCODERS | DECODERS | SEQ2SEQ
+
 COMMON = {
     "hidden_size": 16,
     "num_hidden_layers": 3,
@@ -98,12 +126,18 @@ def words_of_builtin_tasks() -> list[str]:
     return sorted({word for text in texts for word in text.lower().replace(".", " .").split()})
 
 
-def build_tokenizer() -> Any:
-    """A word-level tokenizer with BERT's special tokens and segments."""
+def sizes_of(model_type: str, **changes: Any) -> dict[str, Any]:
+    """What a tiny config of any family takes."""
+    return COMMON | (FAMILY_CONFIGS | OTHERS)[model_type] | changes
+
+
+def build_tokenizer(padding: int = 0) -> Any:
+    """A word-level tokenizer with BERT's special tokens and segments; ``padding``: 0 or 1, the row that pads."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[unused0]", "[unused1]"]
+    special[:2] = special[:2] if padding == 0 else special[1::-1]
     vocabulary = {word: i for i, word in enumerate([*special, *words_of_builtin_tasks()])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -111,7 +145,7 @@ def build_tokenizer() -> Any:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+        special_tokens=[("[CLS]", 1 - padding), ("[SEP]", 2)],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -129,13 +163,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     """A function: model type to the folder of a tiny checkpoint with random weights and a word-level tokenizer."""
     from transformers import AutoConfig, AutoModel
 
-    tokenizer = build_tokenizer()
     folders: dict[str, Path] = {}
 
     def build(model_type: str) -> Path:
         if model_type not in folders:
             torch.manual_seed(0)
-            sizes = COMMON | {"vocab_size": len(tokenizer) + 20} | FAMILY_CONFIGS[model_type]
+            tokenizer = build_tokenizer(sizes_of(model_type)["pad_token_id"])
+            sizes = sizes_of(model_type, vocab_size=len(tokenizer) + 20)
             model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
             folders[model_type] = tmp_path_factory.mktemp(f"tiny-{model_type}")
             model.save_pretrained(folders[model_type])

@@ -185,7 +185,7 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"task_name": "a\\b"}, "--task-name must be"),
         ({"task_name": "a\nb"}, "--task-name must be"),
         ({"task_name": "x" * 49}, "--task-name must be"),
-        ({"pooling": "men"}, r"unknown pooling 'men' \(did you mean 'mean'\?\); choose from: mean, cls, pooler"),
+        ({"pooling": "men"}, r"unknown pooling 'men' \(did you mean 'mean'\?\); choose from: mean, cls, pooler, last"),
         ({"epochs": "3"}, "epochs must be .*int.*; got '3'"),
         ({"epochs": True}, "epochs must be"),
         ({"snapshot_steps": "every"}, "snapshot_steps must be"),

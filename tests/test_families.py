@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModel
 
-from tests.conftest import COMMON, FAMILY_CONFIGS
+from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, OTHERS, sizes_of
 from toolkit.families import FAMILIES, component_of, family_of
 
 
 def backbone_of(model_type: str, **changes: object) -> object:
-    sizes = COMMON | {"vocab_size": 40} | FAMILY_CONFIGS[model_type] | changes
-    return AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+    return AutoModel.from_config(AutoConfig.for_model(model_type, **sizes_of(model_type, vocab_size=40) | changes))
 
 
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+TYPES = [model_type for family in FAMILIES.values() for model_type in family.model_types]
+LIKE = {model_type: family.model_types[0] for family in FAMILIES.values() for model_type in family.model_types}
+"""Model type to the first of its family, whose sizes any of them takes."""
+
+
+@pytest.mark.parametrize("model_type", TYPES)
 def test_every_parameter_belongs_to_exactly_one_leaf(model_type: str) -> None:
     family = family_of(model_type)
     leaves = {f"^{re.escape(name)}$" for name in family.embedding_parameters.values()}
@@ -25,7 +29,10 @@ def test_every_parameter_belongs_to_exactly_one_leaf(model_type: str) -> None:
         for patterns in family.components.values()
         for pattern in patterns
     }
-    for name, _ in backbone_of(model_type).named_parameters():
+    sizes = sizes_of(LIKE[model_type], vocab_size=40)
+    model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+    assert family.embedding_parameters["word_embeddings"] in {name for name, _ in model.named_parameters()}
+    for name, _ in model.named_parameters():
         assert sum(bool(re.match(leaf, name)) for leaf in leaves) == 1, name
         component_of(family, name)
 
@@ -56,14 +63,49 @@ EXPECTED_COUNTS = {
     "albert": 5,
     "deberta-v2": 4,
     "modernbert": 2,
+    "mpnet": 4,
+    "mobilebert": 5,
+    "esm": 1,
+    "llama": 1,
+    "qwen3": 1,
+    "gemma3_text": 1,
+    "gpt2": 2,
+    "gpt_neox": 1,
+    "t5": 1,
 }
 
 
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+@pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, *OTHERS])
 def test_number_of_embedding_parameters(model_type: str) -> None:
     names = {name for name, _ in backbone_of(model_type).named_parameters()}
     known = family_of(model_type).embedding_parameters.values()
     assert len(names & set(known)) == EXPECTED_COUNTS[model_type]
+
+
+@pytest.mark.parametrize(
+    ("position", "norm", "number"), [("absolute", True, 4), ("absolute", False, 2), ("rotary", True, 3)]
+)
+def test_what_an_esm_has_depends_on_its_config(position: str, norm: bool, number: int) -> None:
+    model = backbone_of("esm", position_embedding_type=position, emb_layer_norm_before=norm)
+    known = family_of("esm").embedding_parameters.values()
+    assert sum(name in known for name, _ in model.named_parameters()) == number
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_the_table_is_what_a_decoder_reads(model_type: str) -> None:
+    """hidden_states[0] of transformers is the oracle: the rows of the ids, and GPT-2's positions."""
+    import torch
+
+    model, ids = backbone_of(model_type).eval(), torch.tensor([[3, 5, 5, 39]])
+    named = dict(model.named_parameters())
+    tables = {key: named[name].detach() for key, name in family_of(model_type).embedding_parameters.items()}
+    scale = model.config.hidden_size**0.5 if model_type == "gemma3_text" else 1.0
+    expected = tables["word_embeddings"][ids] * scale
+    if "position_embeddings" in tables:
+        expected = expected + tables["position_embeddings"][:4]
+    found = model(input_ids=ids, output_hidden_states=True).hidden_states[0]
+    torch.testing.assert_close(found, expected)
+    assert family_of(model_type).is_causal
 
 
 def test_albert_with_two_groups_has_two_layers() -> None:
@@ -81,11 +123,11 @@ def test_an_unknown_parameter_is_refused() -> None:
 
 
 def test_an_unsupported_architecture_lists_the_supported_ones() -> None:
-    with pytest.raises(ValueError, match=r"unsupported architecture 'gpt2'; supported model types: bert, roberta"):
-        family_of("gpt2")
+    with pytest.raises(ValueError, match=r"unsupported architecture 'opt'; supported model types: bert, roberta"):
+        family_of("opt")
 
 
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+@pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, *ENCODERS])
 def test_position_rows_are_those_the_module_looks_up(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     """Exposure takes positions from the family's rule; the real module's own look-up is the oracle."""
     import torch
@@ -95,7 +137,8 @@ def test_position_rows_are_those_the_module_looks_up(model_type: str, tiny_model
     loaded = load_classifier(str(tiny_model(model_type)), pooling="mean", num_outputs=2)
     table = getattr(loaded.model.backbone.embeddings, "position_embeddings", None)
     if table is None:
-        assert "position_embeddings" not in loaded.family.embedding_parameters
+        names = {name for name, _ in loaded.model.backbone.named_parameters()}
+        assert loaded.family.embedding_parameters.get("position_embeddings") not in names
         return
     seen: list[torch.Tensor] = []
     table.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].detach().clone()))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from tests.conftest import FAMILY_CONFIGS
+from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from toolkit import Run, Snapshot, Trajectory, explain, finetune, open_run, replay_decay, verify_run, write_report
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.config import RunConfig
@@ -64,6 +64,30 @@ def test_frozen_components_are_bit_identical_and_every_other_moves(
     settings = loaded.model.backbone.config
     eps = getattr(settings, "layer_norm_eps", getattr(settings, "norm_eps", 1e-12))  # DistilBERT's is in its code
     assert finished.trajectory.layer_norm_eps == eps
+
+
+@pytest.mark.parametrize("regime", ["none", "embeddings", "layers.0-1,encoder_other"])
+@pytest.mark.parametrize("model_type", [*ENCODERS, *DECODERS])
+def test_other_families_train_what_is_not_frozen(
+    model_type: str, regime: str, tiny_model: Callable[[str], Path], tiny_pairs: RunConfig, tmp_path: Path
+) -> None:
+    if model_type == "mobilebert":
+        regime = regime.replace("encoder_other", "projection")
+    pooling = "last" if model_type in DECODERS else "mean"
+    config = replace(tiny_pairs, model=str(tiny_model(model_type)), freeze=regime, epochs=1, pooling=pooling)
+    finished = run(config, tmp_path, save_model=True)
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=2)
+    before = dict(loaded.model.named_parameters())
+    after = {f"backbone.{k}": v for k, v in AutoModel.from_pretrained(finished.path / "model").named_parameters()}
+    frozen = set(finished.manifest["frozen"]["parameters"])
+    wanted = set(finished.manifest["regime"]["frozen_components"])
+    for leaf, names in list_components(loaded.model, loaded.family).items():
+        for name in names if leaf != "head" else ():
+            is_unused = "contact_head" in name
+            assert (name in frozen) == (leaf in wanted or is_unused), name
+            assert torch.equal(before[name], after[name]) == (name in frozen), name
+    assert (finished.trajectory.layer_norm_eps is None) == (model_type != "mpnet")
+    assert verify_run(finished.path) == []
 
 
 def test_deterministic_algorithms_are_asked_for_while_a_run_trains(

@@ -132,8 +132,9 @@ class ModelConfig:
     embeddings (the five embedding parameters);
     backbone (all but the head: feature extraction);
     or components, such as position_embeddings,LayerNorm.weight,layers.0-3."""
-    pooling: Literal["mean", "cls", "pooler"] = setting("mean", says="recipe")
-    """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output."""
+    pooling: Literal["mean", "cls", "pooler", "last"] = setting("mean", says="recipe")
+    """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output;
+    last: the last token's, which in a decoder alone has seen all others."""
     features: str = setting("last", says="recipe", is_later=True)
     """Layers whose states are pooled: last; second-to-last; layers.K (the output of block K, counted from 0);
     last4-concat or last4-sum (Devlin et al. 2019, section 5.3); all-concat (all blocks);

@@ -7,6 +7,7 @@ name and ``{K}`` a number. The leaves of every family partition the parameters o
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 EMBEDDING_PARAMETERS = (
     "word_embeddings",
@@ -40,10 +41,31 @@ class ModelFamily:
     """The parts of a layer in the field's words to the name pattern of the module, relative to the layer."""
     position_start: str = "zero"
     """``zero``: the first token has position row 0; ``after_padding``: it has row padding_idx + 1 (RoBERTa)."""
+    padding_row: int | None = None
+    """The padding row where transformers' code fixes it, whatever the config says (MPNet)."""
+    position_kinds: tuple[str, ...] = ("absolute",)
+    """The values of a config's ``position_embedding_type`` that transformers 5 computes as it should."""
     has_pooler: bool = field(default=False)
     """Whether ``--pooling pooler`` exists: the family's AutoModel can be built with one."""
     shares_layers: bool = field(default=False)
     """Whether the forward pass goes through one layer's weights several times."""
+    is_causal: bool = field(default=False)
+    """Whether a token sees only those before it."""
+    has_decoder: bool = field(default=False)
+    """Whether a decoder reads what the encoder makes of a text."""
+    is_plain_sum: bool = field(default=True)
+    """Whether the embedding layer is a module of its own, which gives LayerNorm of the sum of the tables' rows."""
+    mark: str = ""
+    """Pattern of a parameter without which a checkpoint that does not say its family is of another one."""
+    unused: tuple[str, ...] = ()
+    """Patterns of parameters that take no part in the forward pass: they are never trained."""
+
+    def first_position(self, pad_token_id: int | None) -> int:
+        """The position row of a text's first token, from the config's padding row."""
+        if self.position_start == "zero":
+            return 0
+        padding = pad_token_id if self.padding_row is None else self.padding_row
+        return (1 if padding is None else padding) + 1  # 1 is what transformers takes where a config names none
 
 
 _BERT_NAMES = {
@@ -64,6 +86,20 @@ _BERT_PARTS = {
     "output": "output.dense",
     "output LayerNorm": "output.LayerNorm",
 }
+
+_DECODER_PARTS = {
+    "attention query": "self_attn.q_proj",
+    "attention key": "self_attn.k_proj",
+    "attention value": "self_attn.v_proj",
+    "attention query, key and value": "self_attn.qkv_proj",
+    "attention output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "gate and intermediate": "mlp.gate_up_proj",
+    "intermediate": "mlp.up_proj",
+    "output": "mlp.down_proj",
+}
+"""Norms keep their own names, as ``post_attention_layernorm`` stands before the feed-forward network in Llama and after
+attention in Gemma 2."""
 
 FAMILIES: Mapping[str, ModelFamily] = {
     "bert": ModelFamily(
@@ -165,7 +201,140 @@ FAMILIES: Mapping[str, ModelFamily] = {
             "output": "mlp.Wo",
         },
     ),
+    "mpnet": ModelFamily(
+        name="MPNet",
+        model_types=("mpnet",),
+        embedding_parameters={k: v for k, v in _BERT_NAMES.items() if k != "token_type_embeddings"},
+        components=_BERT_COMPONENTS | {"encoder_other": ("encoder.relative_attention_bias.*",)},
+        layer_parts={
+            "attention query": "attention.attn.q",
+            "attention key": "attention.attn.k",
+            "attention value": "attention.attn.v",
+            "attention output": "attention.attn.o",
+            "attention LayerNorm": "attention.LayerNorm",
+            "intermediate": "intermediate.dense",
+            "output": "output.dense",
+            "output LayerNorm": "output.LayerNorm",
+        },
+        position_start="after_padding",
+        padding_row=1,
+        has_pooler=True,
+    ),
+    "mobilebert": ModelFamily(
+        name="MobileBERT",
+        model_types=("mobilebert",),
+        embedding_parameters=_BERT_NAMES,
+        components=_BERT_COMPONENTS | {"projection": ("embeddings.embedding_transformation.*",)},
+        layer_parts=_BERT_PARTS,
+        has_pooler=True,
+        mark="embeddings.embedding_transformation.*",
+        is_plain_sum=False,  # a projection of three words' rows, and a norm that only scales and shifts
+    ),
+    "esm": ModelFamily(
+        name="ESM",
+        model_types=("esm",),
+        embedding_parameters={
+            "word_embeddings": "embeddings.word_embeddings.weight",
+            "position_embeddings": "embeddings.position_embeddings.weight",
+            "LayerNorm.weight": "embeddings.layer_norm.weight",
+            "LayerNorm.bias": "embeddings.layer_norm.bias",
+        },
+        components=_BERT_COMPONENTS | {"encoder_other": ("encoder.emb_layer_norm_after.*", "contact_head.*")},
+        layer_parts=_BERT_PARTS | {"attention LayerNorm": "attention.LayerNorm", "output LayerNorm": "LayerNorm"},
+        position_start="after_padding",
+        position_kinds=("absolute", "rotary"),
+        has_pooler=True,
+        is_plain_sum=False,  # words are scaled by the share of masked tokens, and there may be no LayerNorm
+        unused=("contact_head.*",),
+    ),
+    "llama": ModelFamily(
+        name="Llama",
+        model_types=(
+            *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "phi3"),
+            *("olmo", "olmo2", "granite", "stablelm", "starcoder2", "cohere"),
+        ),
+        embedding_parameters={"word_embeddings": "embed_tokens.weight"},
+        components={"layers.{K}": ("layers.{K}.*",), "encoder_other": ("norm.*",)},
+        layer_parts=_DECODER_PARTS,
+        mark="layers.{K}.self_attn.o_proj.*",
+        is_causal=True,
+        is_plain_sum=False,
+    ),
+    "gpt2": ModelFamily(
+        name="GPT-2",
+        model_types=("gpt2",),
+        embedding_parameters={"word_embeddings": "wte.weight", "position_embeddings": "wpe.weight"},
+        components={"layers.{K}": ("h.{K}.*",), "encoder_other": ("ln_f.*",)},
+        layer_parts={
+            "attention LayerNorm": "ln_1",
+            "attention query, key and value": "attn.c_attn",
+            "attention output": "attn.c_proj",
+            "output LayerNorm": "ln_2",
+            "intermediate": "mlp.c_fc",
+            "output": "mlp.c_proj",
+        },
+        is_causal=True,
+        is_plain_sum=False,
+    ),
+    "gpt_neox": ModelFamily(
+        name="GPT-NeoX",
+        model_types=("gpt_neox",),
+        embedding_parameters={"word_embeddings": "embed_in.weight"},
+        components={"layers.{K}": ("layers.{K}.*",), "encoder_other": ("final_layer_norm.*",)},
+        layer_parts={
+            "attention LayerNorm": "input_layernorm",
+            "attention query, key and value": "attention.query_key_value",
+            "attention output": "attention.dense",
+            "output LayerNorm": "post_attention_layernorm",
+            "intermediate": "mlp.dense_h_to_4h",
+            "output": "mlp.dense_4h_to_h",
+        },
+        is_causal=True,
+        is_plain_sum=False,
+    ),
+    "t5": ModelFamily(
+        name="T5",
+        model_types=("t5", "mt5", "umt5"),
+        embedding_parameters={"word_embeddings": "shared.weight"},
+        components={
+            "layers.{K}": ("encoder.block.{K}.*",),
+            "encoder_other": ("encoder.final_layer_norm.*",),
+            "decoder": ("decoder.*",),
+        },
+        layer_parts={
+            "attention query": "layer.0.SelfAttention.q",
+            "attention key": "layer.0.SelfAttention.k",
+            "attention value": "layer.0.SelfAttention.v",
+            "attention output": "layer.0.SelfAttention.o",
+            "attention position": "layer.0.SelfAttention.relative_attention_bias",
+            "attention norm": "layer.0.layer_norm",
+            "gate": "layer.1.DenseReluDense.wi_0",
+            "intermediate": "layer.1.DenseReluDense.wi",
+            "intermediate beside a gate": "layer.1.DenseReluDense.wi_1",
+            "output": "layer.1.DenseReluDense.wo",
+            "output norm": "layer.1.layer_norm",
+        },
+        mark="encoder.block.{K}.*",
+        has_decoder=True,
+        is_plain_sum=False,
+    ),
 }
+
+BESIDE_WEIGHTS = (
+    *("embeddings.position_ids", "embeddings.token_type_ids"),  # numbers of rows
+    *("h.{K}.attn.bias", "h.{K}.attn.masked_bias", "layers.{K}.attention.bias", "layers.{K}.attention.masked_bias"),
+    "*.inv_freq",
+)
+"""Patterns of what older checkpoints hold beside the weights of their backbone: row numbers, masks, angles."""
+
+COPIES = {
+    "encoder.embed_tokens.weight": "shared.weight",
+    "decoder.embed_tokens.weight": "shared.weight",
+}
+"""Names under which older checkpoints hold a word table again, and its own name."""
+
+OUTPUT_TABLES = ("lm_head.weight", "embed_out.weight")
+"""What the output layer of a language model is called where it is a table of its own, with a row for each word."""
 
 REGIMES: Mapping[str, tuple[str, ...]] = {"none": (), "embeddings": ("embeddings",), "backbone": ("backbone",)}
 """Named regimes and what they freeze: full fine-tuning, embeddings frozen, feature extraction.
@@ -210,5 +379,11 @@ def part_of(family: ModelFamily, parameter: str) -> str:
     return component
 
 
+def matches(pattern: str, parameter: str) -> bool:
+    """Whether a parameter has a pattern's name."""
+    return _compile(pattern).fullmatch(parameter) is not None
+
+
+@cache
 def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\{K\}", r"(?P<K>\d+)").replace(r"\*", "(?P<rest>.+)"))

@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-from tests.conftest import COMMON, FAMILY_CONFIGS
+from tests.conftest import COMMON, DECODERS, ENCODERS, FAMILY_CONFIGS, OTHERS, SEQ2SEQ, sizes_of
 from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
 from toolkit.snapshots import importers as places_module
-from toolkit.snapshots.importers import align_words, import_checkpoints
+from toolkit.snapshots.importers import Imported, align_words, import_checkpoints
 from toolkit.snapshots.snapshot import Vocabulary
 
 BERT = family_of("bert").embedding_parameters
@@ -61,10 +61,10 @@ def refused(*places: object) -> str:
 # What transformers saves.
 
 
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+@pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, *ENCODERS, *DECODERS])
 def test_every_family_against_the_live_model(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     """The oracle knows the model: capture() of the loaded backbone, and read_vocabulary() of the loaded tokenizer."""
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from toolkit.models.classifier import load_classifier
     from toolkit.snapshots.snapshot import capture, read_vocabulary
@@ -85,7 +85,7 @@ def test_every_family_against_the_live_model(model_type: str, tiny_model: Callab
     assert snapshot.name == folder.name
 
 
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+@pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, *ENCODERS, *DECODERS])
 def test_heads_prefixes_shards_and_missing_configs(
     model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -102,7 +102,8 @@ def test_heads_prefixes_shards_and_missing_configs(
     expected = snapshot_of(folder)
     # Only the shards that hold embeddings are needed.
     index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())["weight_map"]
-    needed = {shard for name, shard in index.items() if ".embeddings." in name}
+    endings = tuple(family_of(model_type).embedding_parameters.values())
+    needed = {shard for name, shard in index.items() if name.endswith(endings)}
     for path in (tmp_path / "sharded").glob("*.safetensors"):
         if path.name not in needed:
             path.unlink()
@@ -117,17 +118,97 @@ def test_heads_prefixes_shards_and_missing_configs(
 
 def test_names_tell_families_apart_without_a_config(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     found = {}
-    for model_type in FAMILY_CONFIGS:
+    for model_type in [*FAMILY_CONFIGS, *OTHERS]:
         path = shutil.copy(tiny_model(model_type) / "model.safetensors", tmp_path / f"{model_type}.safetensors")
         found[model_type] = import_checkpoints([path]).families
     assert found["distilbert"] == ("DistilBERT",)
     assert found["albert"] == ("ALBERT",)
     assert found["deberta-v2"] == ("DeBERTa-v2",)
-    assert found["modernbert"] == ("ModernBERT",)
+    for model_type in ("modernbert", *OTHERS):
+        assert found[model_type] == (family_of(model_type).name,)
     assert found["bert"] == found["roberta"] == ("BERT", "RoBERTa")
     line = refused(tmp_path / "bert.safetensors", tmp_path / "albert.safetensors")
     assert line == "bert is BERT or RoBERTa, albert is ALBERT: compare checkpoints of one architecture"
     assert "position rows are counted from 0" in import_checkpoints([tmp_path / "bert.safetensors"]).notes[0]
+
+
+def save_pair(model_type: str, folder: Path, **config: object) -> tuple[Path, Path]:
+    """Two whole language models, of which one row differs: row 7 of the word table."""
+    import transformers
+
+    kind = transformers.AutoModelForSeq2SeqLM if model_type in SEQ2SEQ else transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model = kind.from_config(AutoConfig.for_model(model_type, **sizes_of(model_type, vocab_size=40) | config))
+    model.save_pretrained(folder / "before")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] *= 1.5
+    model.save_pretrained(folder / "after")
+    return folder / "before", folder / "after"
+
+
+@pytest.mark.parametrize("model_type", [*DECODERS, *SEQ2SEQ])
+def test_a_tied_output_layer_is_one_quantity_with_the_words(model_type: str, tmp_path: Path) -> None:
+    before, after = save_pair(model_type, tmp_path, tie_word_embeddings=True)
+    imported = import_checkpoints([before, after])
+    assert changed_rows(imported) == [7]
+    assert (
+        "the output layer of before and after is tied to word_embeddings: they are one quantity, and any row may have "
+        "moved as an output"
+    ) in imported.notes
+    AutoModel.from_pretrained(before).save_pretrained(tmp_path / "base")  # of which nothing is known
+    assert not any("output layer" in note for note in import_checkpoints([tmp_path / "base"]).notes)
+
+
+def changed_rows(imported: Imported) -> list[int]:
+    old, new = (snapshot.tensors["word_embeddings"] for snapshot in imported.trajectory)
+    return np.flatnonzero((old != new).any(axis=1)).tolist()
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_an_output_layer_of_its_own_is_named_with_its_change(model_type: str, tmp_path: Path) -> None:
+    before, after = save_pair(model_type, tmp_path, tie_word_embeddings=False)
+    imported = import_checkpoints([before, after])
+    assert changed_rows(imported) == [7]
+    assert imported.trajectory.layer_norm_eps is None
+    output = "embed_out.weight" if model_type == "gpt_neox" else "lm_head.weight"
+    what = "is a table of its own (40 rows) and not among the embedding parameters"
+    assert f"{output} of before and after {what}; it did not change from before to after" in imported.notes
+    tensors = load_file(after / "model.safetensors")
+    tensors[output][[3, 5]] *= [[1.25], [0.5]]
+    save_file(tensors, after / "model.safetensors")
+    change = "its largest relative change of a row is 0.5 from before to after"
+    assert f"{output} of before and after {what}; {change}" in import_checkpoints([before, after]).notes
+    AutoModel.from_pretrained(before).save_pretrained(tmp_path / "base")
+    assert f"{output} of after {what}" in import_checkpoints([tmp_path / "base", after]).notes
+
+
+def test_what_older_checkpoints_hold_beside_their_weights(tmp_path: Path) -> None:
+    """Masks of GPT-2 and GPT-NeoX, and T5's word table under each of its names."""
+    from toolkit import measure_weight_drift
+
+    masks = {
+        "gpt2": {"transformer.h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32)},
+        "gpt_neox": {
+            "gpt_neox.layers.0.attention.bias": np.ones((1, 1, 4, 4), bool),
+            "gpt_neox.layers.1.attention.rotary_emb.inv_freq": np.ones(4, np.float32),
+        },
+        "t5": {},
+    }
+    for model_type, beside in masks.items():
+        before, after = save_pair(model_type, tmp_path / model_type)
+        tensors = load_file(before / "model.safetensors")
+        if model_type == "t5":
+            beside = {f"{side}.embed_tokens.weight": tensors["shared.weight"] for side in ("encoder", "decoder")}
+        save_file(tensors | beside, before / "model.safetensors")
+        for place in (before, Path(shutil.copy(before / "model.safetensors", tmp_path / f"{model_type}.safetensors"))):
+            imported = import_checkpoints([place, after])
+            assert imported.families == (family_of(model_type).name,)
+            assert changed_rows(imported) == [7]
+        drift = measure_weight_drift(before, after)
+        assert not drift["reason"].str.contains("not compared").any()
+        moved = drift["parameter"][drift["norm_change"] > 0].tolist()
+        assert moved == [family_of(model_type).embedding_parameters["word_embeddings"]]
+        assert len(drift) == len(measure_weight_drift(after, after))
 
 
 def test_trainer_folders(tmp_path: Path) -> None:
@@ -529,8 +610,8 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
     for place, line in cases.items():
         assert line in refused(place)
     assert "no checkpoints" in refused()
-    with pytest.raises(ValueError, match="unsupported architecture 'gpt2'"):
-        import_checkpoints([write(tmp_path / "gpt", tensors_of(), model_type="gpt2")])
+    with pytest.raises(ValueError, match="unsupported architecture 'opt'"):
+        import_checkpoints([write(tmp_path / "gpt", tensors_of(), model_type="opt")])
     quantised = tensors_of() | {BERT["word_embeddings"]: np.ones((8, 4), np.int8)}
     assert "as I8, which is not a floating-point weight" in refused(write(tmp_path / "q", quantised))
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import toolkit
+from tests.conftest import DECODERS, SEQ2SEQ, sizes_of
 from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, totals
 from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
@@ -664,6 +665,120 @@ def test_a_table_that_is_also_the_output_layer(
     show_drift((str(run.path),), tmp_path / "report")
     assert "used at the input" in (tmp_path / "report" / "report.md").read_text()
     assert not toolkit.verify_run(run.path)
+
+
+def language_model(model_type: str, *, is_tied: bool) -> Any:
+    import transformers
+
+    kind = transformers.AutoModelForSeq2SeqLM if model_type in SEQ2SEQ else transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    sizes = sizes_of(model_type, vocab_size=40) | {"tie_word_embeddings": is_tied}
+    return kind.from_config(transformers.AutoConfig.for_model(model_type, **sizes))
+
+
+IDS = torch.tensor([[7, 8, 7, 9, 0, 0], [10, 7, 11, 12, 8, 13]])
+"""Two texts, the first padded with row 0, which none of them uses."""
+
+
+def record_causal(model: Any, path: Path, **batch: torch.Tensor) -> toolkit.Run:
+    """Two steps on one batch, padding masked and not scored."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    batch = {"input_ids": IDS, "attention_mask": (IDS != 0).long()} | batch
+    with warnings.catch_warnings(), toolkit.record(model, path) as recording:
+        warnings.simplefilter("ignore")
+        model.train()
+        for _ in range(2):
+            model(**batch, labels=IDS.masked_fill(IDS == 0, -100)).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        recording.snapshot(epoch=1)
+    return toolkit.open_run(path)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_a_causal_language_model(model_type: str, is_tied: bool, tmp_path: Path) -> None:
+    """What a text ends with answers for nothing, and gets no gradient where the output layer is another table."""
+    run = record_causal(language_model(model_type, is_tied=is_tied), tmp_path / "run")
+    words, exposure = [7, 8, 7, 9, 10, 7, 11, 12, 8, 13], run.trajectory.exposure
+    counts = {row: 2 * words.count(row) for row in words}
+    assert exposure is not None
+    assert bool(exposure.input_only) == is_tied
+    if is_tied:
+        used = exposure.input_tokens("word_embeddings", 40)
+        assert {row: int(n) for row, n in enumerate(used) if n} == counts
+        strata = toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]
+        assert set(strata.astype(str)) >= {"used at the input", "not used at the input"}
+        assert any("also serves elsewhere" in problem for problem in run.manifest["problems"])
+    else:
+        assert totals(run, "word_embeddings") == {row: n for row, n in counts.items() if row not in (9, 13)}
+        assert run.manifest["problems"] == []
+        assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
+    if model_type == "gpt2":  # of the sixth position no text makes use
+        assert totals(run, "position_embeddings") == dict.fromkeys(range(4), 4) | {4: 2}
+    assert run.trajectory.layer_norm_eps is None
+    with pytest.raises(ValueError, match="not applicable: no LayerNorm follows the embeddings"):
+        toolkit.measure_gauge(run)
+    first, last = run.trajectory.snapshots[0], run.trajectory.snapshots[-1]
+    for snapshot in (first, last):
+        assert list(snapshot.tensors) == ["word_embeddings", "position_embeddings"][: 1 + (model_type == "gpt2")]
+
+
+def test_positions_that_a_decoder_is_given(tmp_path: Path) -> None:
+    run = record_causal(
+        language_model("gpt2", is_tied=False), tmp_path / "run", position_ids=torch.arange(6)[None] + 20
+    )
+    assert set(totals(run, "position_embeddings")) == set(range(20, 25))
+
+
+def test_a_decoder_that_is_given_vectors_has_no_exposure(tmp_path: Path) -> None:
+    model = language_model("llama", is_tied=False)
+    optimizer, recording = torch.optim.AdamW(model.parameters(), lr=1e-3), toolkit.record(model, tmp_path / "run")
+    model(inputs_embeds=model.get_input_embeddings()(IDS), labels=IDS).loss.backward()
+    optimizer.step()
+    recording.snapshot(epoch=1)
+    with pytest.warns(UserWarning, match="inputs_embeds"):
+        run = recording.finish()
+    assert run.trajectory.exposure is None
+
+
+def test_encoder_and_decoder_read_one_word_table(tmp_path: Path) -> None:
+    """T5's decoder reads its labels shifted by a start token, row 0 here; its output layer is the table too."""
+    run = record_causal(language_model("t5", is_tied=True), tmp_path / "run")
+    exposure = run.trajectory.exposure
+    assert exposure is not None
+    assert exposure.input_only == ("word_embeddings",)
+    used = exposure.input_tokens("word_embeddings", 40)
+    encoder = np.bincount(IDS[IDS != 0].numpy(), minlength=40)
+    decoder = np.bincount([0, 7, 8, 7, 9, 0, 0, 10, 7, 11, 12, 8], minlength=40)
+    assert used[1:].tolist() == (2 * (encoder + decoder))[1:].tolist()
+    assert used[0] > 0
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama"])
+def test_exposure_is_not_inferred_of_a_tied_table_that_was_trained(model_type: str, tmp_path: Path) -> None:
+    """Its output moves every row: of an untied one the same texts are read off the weights."""
+    for is_tied in (True, False):
+        model, folder = language_model(model_type, is_tied=is_tied), tmp_path / str(is_tied)
+        model.save_pretrained(folder / "before")
+        record_causal(model, folder / "run")
+        model.save_pretrained(folder / "after")
+        found = toolkit.infer_exposure(folder / "before", folder / "after")
+        words = found.rows[found.rows["parameter"] == "word_embeddings"]
+        exposed = set(words["row"][words["exposure"] == "exposed"])
+        assert exposed == (set() if is_tied else {7, 8, 10, 11, 12})
+        assert bool(set(words["exposure"]) - {"cannot tell"}) != is_tied
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_frozen_tables_of_a_decoder_are_proven_so(model_type: str, tmp_path: Path) -> None:
+    model = language_model(model_type, is_tied=False)
+    for parameter in locate_embeddings(model).parameters.values():
+        parameter.requires_grad_(False)
+    run = record_causal(model, tmp_path / "run")
+    assert run.manifest["frozen"]["is_bit_identical"]
+    assert run.manifest["regime"]["frozen_components"] == sorted(run.trajectory.parameters)
+    assert totals(run, "word_embeddings") == {7: 6, 8: 4, 9: 2, 10: 2, 11: 2, 12: 2, 13: 2}
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])

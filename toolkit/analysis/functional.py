@@ -107,11 +107,12 @@ def functional_drift(
     values as of Shapley 1953. The split into these components is ours.
     """
     trajectory = trajectory_of(source)
+    corpus = reference_corpus(trajectory)
+    assert trajectory.layer_norm_eps is not None
     eps = trajectory.layer_norm_eps if eps is None else eps
     at_least("max_combinations", max_combinations, 1)
     if not 0 <= eps < math.inf:
         raise ValueError(f"eps must be at least 0 and finite; got {eps:g}")
-    corpus = reference_corpus(trajectory)
     rows, shares, sample = draw_combinations(corpus, max_combinations, seed)
     chosen = trajectory.chosen(epochs)
     if corpus.is_projected:

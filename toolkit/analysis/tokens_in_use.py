@@ -162,6 +162,9 @@ def _solve(equations: NDArray[np.int64]) -> Array:
 
 PROJECTED = "the sums are projected before LayerNorm, and no snapshot holds the projection: Π is no gauge here"
 
+NO_NORM = "not applicable: no LayerNorm follows the embeddings of this model"
+APART = "not applicable: the tables differ in width, so that no sum of their rows is what LayerNorm reads"
+
 FIRST_TOKENS = ("[CLS]", "<s>")
 """Special tokens that stand at the first position of every text, and nowhere else."""
 
@@ -210,11 +213,16 @@ class ReferenceCorpus:
 def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     """The run's own tokens; uniform frequencies, and a note, without exposure.
 
-    ValueError when the model has no embedding table or the recorded design lacks one.
+    ValueError when the model has no embedding table or the recorded design lacks one, and for a model whose tables
+    LayerNorm does not read as one sum.
     """
     tables = [name for name in trajectory.parameters if name in TABLES]
     if not tables:
         raise ValueError(f"a gauge needs embedding tables; this run has only {', '.join(trajectory.parameters)}")
+    if trajectory.layer_norm_eps is None:
+        raise ValueError(NO_NORM)
+    if len({trajectory.snapshots[0].tensors[name].shape[-1] for name in tables}) > 1:
+        raise ValueError(APART)
     counts = {name: _token_counts(trajectory, name) for name in tables}
     is_recorded = all(values is not None for values in counts.values())
     design = _design(trajectory, tables)

@@ -1,6 +1,7 @@
 """Measuring finished runs: all that a report keeps of them, each table once and in memory."""
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -145,7 +146,10 @@ def gauge_of(run: ReportedRun) -> pd.DataFrame:
     tables = [name for name in run.parameters if not name.startswith("LayerNorm")]
     if not any((first.tensors[name] != last.tensors[name]).any() for name in tables):
         return pd.DataFrame(columns=["gauge_share", "frequencies", "note"])
-    lines = measure_gauge(run.run, last.epoch)
+    try:
+        lines = measure_gauge(run.run, last.epoch)
+    except ValueError as error:  # in one line, why it does not apply to this model
+        return pd.DataFrame([(math.nan, "", str(error))], columns=["gauge_share", "frequencies", "note"])
     chosen = lines[lines["measure"] == "gauge_share"].rename(columns={"value": "gauge_share"})
     said = ["; ".join(filter(None, texts)) for texts in zip(chosen["reason"], chosen["note"], strict=True)]
     return chosen.assign(note=said)[["gauge_share", "frequencies", "note"]]

@@ -1,6 +1,7 @@
 """The classifier: a backbone in fp32, which of its states are pooled and how, and a head."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -88,6 +89,9 @@ class Classifier(nn.Module):
             return states[is_read]
         if self.pooling == "cls":
             return states[:, 0]
+        if self.pooling == "last":
+            last = (is_read * torch.arange(is_read.shape[1], device=is_read.device)).argmax(dim=1)
+            return states[torch.arange(len(states), device=states.device), last]
         mask = is_read.unsqueeze(-1).to(states.dtype)
         return (states * mask).sum(dim=1) / mask.sum(dim=1)
 
@@ -146,8 +150,14 @@ def load_classifier(
     source = find_checkpoint(name).pinned()
     config = source.read_config()
     family = family_of(config.model_type)
+    if family.has_decoder:
+        raise ValueError(
+            f"{name} is {family.name}, whose decoder reads what its encoder makes of a text: it has no one state to "
+            "classify by; train it in a loop of your own under toolkit.record"
+        )
     kind = getattr(config, "position_embedding_type", "absolute")
-    if kind != "absolute" and "position_embeddings" in family.embedding_parameters:  # ModernBERT has any text there
+    # ModernBERT has any text there.
+    if kind not in family.position_kinds and "position_embeddings" in family.embedding_parameters:
         raise ValueError(
             f"{name} was made with position_embedding_type {kind!r}, which transformers 5 ignores, so that it would "
             "compute something else than it was trained to: take a checkpoint with absolute positions"
@@ -156,10 +166,16 @@ def load_classifier(
         raise ValueError(
             f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out"
         )
+    if family.is_causal and pooling == "cls":
+        raise ValueError(
+            f"--pooling cls: in {family.name} the first token sees no other, so that its state is the same for all "
+            "texts that begin alike; choose from: last, mean"
+        )
     if head == "bilstm" and not is_token_task:
         raise ValueError("--head bilstm is for token tasks: take linear or mlp")
     if pooling == "pooler" and not family.has_pooler:
-        raise ValueError(f"--pooling pooler: {family.name} has no pooler; choose from: mean, cls")
+        others = "mean, last" if family.is_causal else "mean, cls, last"
+        raise ValueError(f"--pooling pooler: {family.name} has no pooler; choose from: {others}")
     if dropout is not None:
         _set_dropout(config, dropout)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
@@ -167,11 +183,11 @@ def load_classifier(
     backbone = _random_backbone(config, seed, options) if init == "random" else source.read_backbone(config, options)
     tokenizer = source.read_tokenizer()
     if tokenizer.pad_token_id is None:
-        raise ValueError(f"the tokenizer of {name} has no padding token")
-    if family.position_start == "after_padding" and config.pad_token_id is None:
+        _pad_with_eos(tokenizer, family, name)
+    if family.position_start == "after_padding" and family.padding_row is None and config.pad_token_id is None:
         raise ValueError(f"the config.json of {name} has no pad_token_id, from which {family.name} counts positions")
     generator = torch.Generator().manual_seed(seed)
-    offset = config.pad_token_id + 1 if family.position_start == "after_padding" else 0
+    offset = family.first_position(config.pad_token_id)
     limit = getattr(config, "max_position_embeddings", None)
     return Loaded(
         Classifier(
@@ -192,10 +208,24 @@ def load_classifier(
     )
 
 
+def _pad_with_eos(tokenizer: Any, family: ModelFamily, name: str) -> None:
+    """Have a decoder's tokenizer pad with its end-of-text token, which the attention mask hides; else ValueError."""
+    if not family.is_causal or tokenizer.eos_token is None:
+        raise ValueError(f"the tokenizer of {name} has no padding token")
+    tokenizer.pad_token = tokenizer.eos_token
+    warnings.warn(
+        f"the tokenizer of {name} has no padding token: texts are padded with {tokenizer.eos_token!r}, which the "
+        "attention mask hides",
+        stacklevel=3,
+    )
+
+
 def _set_dropout(config: Any, probability: float) -> None:
     """Set every dropout probability of a config, whatever the family calls it."""
     for field in vars(config):
-        if "dropout" in field and isinstance(getattr(config, field), int | float) and field != "classifier_dropout":
+        value = getattr(config, field)
+        is_probability = isinstance(value, int | float) and not isinstance(value, bool)
+        if ("dropout" in field or field.endswith("pdrop")) and is_probability and field != "classifier_dropout":
             setattr(config, field, probability)
 
 

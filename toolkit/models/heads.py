@@ -16,7 +16,7 @@ HEAD_DESCRIPTIONS = {
 }
 """``--head`` to the head, as manifests name it. All compute in fp32; linear alone has no dropout of its own."""
 
-DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout")
+DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout", "resid_pdrop", "hidden_dropout")
 """What families call the dropout of their hidden states in a config, the first that is there."""
 
 

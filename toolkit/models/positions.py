@@ -127,6 +127,11 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
             name = f"{loaded.source.name} ({loaded.family.name})"
             raise ValueError(f"{' '.join(flags)}: not applicable, {name} has no position table")
         return loaded
+    if config.reinject_positions and not loaded.family.is_plain_sum:
+        raise ValueError(
+            f"--reinject-positions: not applicable, the embedding layer of {loaded.family.name} is not LayerNorm of a "
+            "sum of rows"
+        )
     before = to_array(table)
     first = loaded.position_offset
     num_reached = min(config.max_length, len(before) - first)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES, ModelFamily, component_of
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES, ModelFamily, component_of, matches
 from toolkit.naming import unknown
 
 
@@ -18,8 +18,9 @@ class Embeddings:
     backbone: nn.Module
     """The module whose parameter names are those of ``family``: a BertModel, whatever is wrapped around it."""
     family: ModelFamily
-    module: nn.Module
-    """The embedding module: what is called with the token ids."""
+    lookups: tuple[nn.Module, ...]
+    """What is called with the token ids: the embedding module, else the modules that hold the word table (T5's are one
+    for its encoder and one for its decoder)."""
     parameters: dict[str, nn.Parameter]
     """Canonical name to the live parameter; a parameter that the model lacks is left out."""
     padding_row: int | None
@@ -28,9 +29,8 @@ class Embeddings:
     @property
     def position_offset(self) -> int:
         """The position row of the first token."""
-        if self.family.position_start == "zero" or self.padding_row is None:
-            return 0
-        return self.padding_row + 1
+        is_known = self.padding_row is not None
+        return self.family.first_position(self.padding_row) if is_known else 0
 
 
 def locate_embeddings(model: nn.Module) -> Embeddings:
@@ -57,8 +57,14 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
     parameters = {key: named[name] for key, name in family.embedding_parameters.items() if name in named}
     words = family.embedding_parameters["word_embeddings"].removesuffix(".weight")
     table = backbone.get_submodule(words)
-    module = backbone.get_submodule(words.rpartition(".")[0])
-    return Embeddings(backbone, family, module, parameters, getattr(table, "padding_idx", None))
+    place = words.rpartition(".")[0]
+    lookups = [backbone.get_submodule(place)] if place else _holders(backbone, parameters["word_embeddings"])
+    return Embeddings(backbone, family, tuple(lookups), parameters, getattr(table, "padding_idx", None))
+
+
+def _holders(backbone: nn.Module, table: nn.Parameter) -> list[nn.Module]:
+    """The modules that look rows of a table up."""
+    return [m for m in backbone.modules() if isinstance(m, nn.Embedding) and m.weight is table]
 
 
 def _backbones(model: nn.Module) -> Iterator[tuple[str, nn.Module, ModelFamily]]:
@@ -72,9 +78,9 @@ def _backbones(model: nn.Module) -> Iterator[tuple[str, nn.Module, ModelFamily]]
 
 
 def layer_norm_eps(backbone: nn.Module, family: ModelFamily) -> float | None:
-    """The eps of the embedding LayerNorm; None when the module does not say."""
-    module = backbone.get_submodule(family.embedding_parameters["LayerNorm.weight"].removesuffix(".weight"))
-    eps = getattr(module, "eps", None)
+    """The eps of the embedding LayerNorm; None when there is none, or it does not say."""
+    name = family.embedding_parameters.get("LayerNorm.weight", "").rpartition(".")[0]
+    eps = getattr(dict(backbone.named_modules()).get(name), "eps", None) if name else None
     return None if eps is None else float(eps)
 
 
@@ -95,7 +101,7 @@ class Regime:
 def list_components(model: nn.Module, family: ModelFamily) -> dict[str, tuple[str, ...]]:
     """Leaf component to its parameter names in ``model`` (a Classifier); the leaves partition the parameters.
 
-    Ordered: the embedding parameters, projection, layers by number, encoder_other, pooler, head.
+    Ordered: the embedding parameters, projection, layers by number, encoder_other, decoder, pooler, head.
     """
     parts: dict[str, list[str]] = {}
     for name, _ in model.named_parameters():
@@ -107,7 +113,7 @@ def list_components(model: nn.Module, family: ModelFamily) -> dict[str, tuple[st
 def _rank(leaf: str) -> tuple[int, int]:
     if leaf.startswith("layers."):
         return len(EMBEDDING_PARAMETERS) + 1, int(leaf.removeprefix("layers."))
-    order = (*EMBEDDING_PARAMETERS, "projection", "layers", "encoder_other", "pooler", "head")
+    order = (*EMBEDDING_PARAMETERS, "projection", "layers", "encoder_other", "decoder", "pooler", "head")
     return order.index(leaf), 0
 
 
@@ -153,7 +159,7 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
         order = ", and the lower one comes first" if first > last else ""
         raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}{order}")
     choices = tuple(dict.fromkeys((*REGIMES, *unions, *leaves)))
-    if word in (*EMBEDDING_PARAMETERS, "projection", "encoder_other", "pooler"):
+    if word in (*EMBEDDING_PARAMETERS, "projection", "encoder_other", "decoder", "pooler"):
         raise ValueError(f"--freeze {word}: not applicable, this model has none; choose from: {', '.join(choices)}")
     raise ValueError(unknown(word, "regime or component", choices))
 
@@ -189,9 +195,12 @@ def _ranges(numbers: list[int]) -> list[str]:
 def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple[str, ...]:
     """Switch gradients off for the frozen components, and on for the rest; the names frozen.
 
-    Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two.
+    Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two. What takes no
+    part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for.
     """
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
     for name, parameter in model.named_parameters():
+        if any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused):
+            frozen.add(name)
         parameter.requires_grad_(name not in frozen)
     return tuple(sorted(frozen))

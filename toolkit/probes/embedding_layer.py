@@ -168,7 +168,12 @@ class Parts:
 
 
 def find_parts(loaded: Loaded) -> Parts:
-    """The embedding layer of a model of any family."""
+    """The embedding layer of a model; ValueError for a family whose is not LayerNorm of a sum of rows."""
+    if not loaded.family.is_plain_sum:
+        raise ValueError(
+            f"not applicable: {loaded.source.name} is of the family {loaded.family.name}, whose embedding layer is not "
+            "LayerNorm of the sum of its tables' rows; drift, layers and positions read its weights"
+        )
     backbone = loaded.model.backbone
     found = {
         canonical: _module(backbone, name.rpartition(".")[0])
@@ -328,9 +333,9 @@ def position_rows(loaded: Loaded, words: Ids) -> Ids:
     """(tokens,) position row of each token: 0, 1, 2 ..., or (RoBERTa) from padding_idx + 1, padding not counted."""
     if loaded.family.position_start == "zero":
         return np.arange(len(words))
-    config: Any = loaded.model.backbone.config
-    is_real = words != config.pad_token_id
-    rows: Ids = np.where(is_real, config.pad_token_id + np.cumsum(is_real), config.pad_token_id)
+    padding = loaded.position_offset - 1
+    is_real = words != padding
+    rows: Ids = np.where(is_real, padding + np.cumsum(is_real), padding)
     return rows
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described, read_json
 from toolkit.snapshots.files import read_header
-from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, name_undefined
+from toolkit.snapshots.snapshot import CHECKED_ROWS, Snapshot, Trajectory, Vocabulary, name_undefined
 from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import INDEX, SINGLE, open_file, open_weights
+from toolkit.snapshots.weights import INDEX, SINGLE, open_weights
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -153,6 +153,8 @@ class Place:
     step: int = 0
     is_ours: bool = False
     """Whether ``file`` is a snapshot of a run directory."""
+    is_local: bool = True
+    """Whether reading a file more costs no download."""
     missing: str = "no model.safetensors there"
     """What to say when the place turns out to hold no weights."""
 
@@ -308,7 +310,7 @@ def _on_hub(text: str, location: str, revision: str | None) -> Place:
         missing = f"the local cache of the hub holds no {SINGLE} of {text!r}, and {unreachable_hub()}"
         if fetch("config.json") is None and fetch(SINGLE) is None:
             raise ValueError(absent)
-    return Place((text,), fetch, missing=missing)
+    return Place((text,), fetch, missing=missing, is_local=False)
 
 
 def _download(text: str, location: str, revision: str | None, name: str, is_online: bool) -> Path | None:
@@ -330,6 +332,9 @@ def _download(text: str, location: str, revision: str | None, name: str, is_onli
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
+
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How the names of transformers' classes end whose output layer is one matrix."""
 
 HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Largest share of a value by which storing it in a type of two bytes rounds it: half a unit in the last place."""
@@ -368,8 +373,15 @@ class _Opened:
     families: tuple[ModelFamily, ...]
     """Empty for a snapshot of ours, which has canonical names."""
     position_offset: int | None
-    layer_norm_eps: float
     """None where nothing tells."""
+    layer_norm_eps: float | None
+    """None where there is no LayerNorm."""
+    output: str = ""
+    """The name of an output layer that is a table of its own."""
+    output_tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """That table, where it is at hand."""
+    is_tied: bool = False
+    """Whether the word table is the output layer too."""
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
@@ -417,7 +429,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     ]
     return Imported(
         Trajectory(snapshots, words.vocabulary, position_offset=offset, layer_norm_eps=opened[0].layer_norm_eps),
-        tuple(dict.fromkeys([*notes, *words.notes, *said, *_precision_notes(opened, parameters)])),
+        tuple(dict.fromkeys([*notes, *words.notes, *said, *_notes_of(opened, parameters)])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
     )
@@ -429,16 +441,15 @@ def _open(place: Place, name: str) -> _Opened:
     config = read_settings(place.fetch("config.json"))
     model_type = config.get("model_type")
     family = family_of(model_type) if isinstance(model_type, str) else None
-    opened = open_file(place.file, family, name) if place.file else open_weights(place.fetch, family, name)
+    opened = open_weights(place.file or place.fetch, family, name, with_output=place.is_local)
     if opened is None:
         raise ValueError(place.missing)
-    tensors, location = opened
+    tensors, location, output = opened
     size = tensors.shape("word_embeddings")[0] if "word_embeddings" in tensors else 0
     offset = None
     if family is not None:
         pad = config.get("pad_token_id")
-        # 1 is what transformers takes where a config names no padding row.
-        offset = 0 if family.position_start == "zero" else (pad if isinstance(pad, int) else 1) + 1
+        offset = family.first_position(pad if isinstance(pad, int) else None)
     vocabulary = read_tokenizer_files(place.fetch, size) if size else None
     _check_finite(tensors, name, vocabulary, offset or 0)
     return _Opened(
@@ -450,8 +461,18 @@ def _open(place: Place, name: str) -> _Opened:
         vocabulary,
         (family,) if family else location.families,
         offset,
-        _eps(config),
+        _eps(config) if "LayerNorm.weight" in tensors else None,
+        location.output,
+        output,
+        family is not None and not location.output and _is_language_model(family, config),
     )
+
+
+def _is_language_model(family: ModelFamily, config: Mapping[str, object]) -> bool:
+    """Whether a checkpoint is that of a decoder with its output layer, which is the word table if it holds no other."""
+    kinds = config.get("architectures")
+    is_whole = isinstance(kinds, list) and any(str(kind).endswith(LANGUAGE_MODELS) for kind in kinds)
+    return is_whole and (family.is_causal or family.has_decoder)
 
 
 def _eps(config: Mapping[str, object]) -> float:
@@ -535,6 +556,43 @@ def _position_offset(
     names = ", ".join(family.name for family in families)
     note = f"no config.json, and the names fit {names}: position rows are counted from 0 (RoBERTa's start later)"
     return 0, [note] if is_open else []
+
+
+def _output_notes(opened: Sequence[_Opened]) -> Iterator[str]:
+    """Of language models: whether the word table is their output layer too, or that is a table of its own."""
+    if tied := [one.name for one in opened if one.is_tied]:
+        yield (
+            f"the output layer of {' and '.join(tied)} is tied to word_embeddings: they are one quantity, and any row "
+            "may have moved as an output"
+        )
+    own = [one for one in opened if one.output]
+    if own:
+        sizes = [len(tensors[one.output]) for one in own if (tensors := one.output_tensors)]
+        rows = f" ({sizes[0]:,} rows)" if len(set(sizes)) == 1 else ""
+        yield (
+            f"{own[0].output} of {' and '.join(one.name for one in own)} is a table of its own{rows} and not among the "
+            f"embedding parameters{_output_change(own) if len(own) > 1 else ''}"
+        )
+
+
+def _output_change(own: Sequence[_Opened]) -> str:
+    """How far the rows of the output layer moved from the first checkpoint to the last, as a clause."""
+    old, new = (one.output_tensors.get(one.output) for one in (own[0], own[-1]))
+    if old is None or new is None or old.shape != new.shape:
+        return ""
+    largest = 0.0
+    for start in range(0, len(old), CHECKED_ROWS):
+        before, after = (table[start : start + CHECKED_ROWS].astype(np.float64) for table in (old, new))
+        norms, changes = (np.sqrt(np.vecdot(rows, rows)) for rows in (before, after - before))
+        shares = np.divide(changes, norms, out=np.where(changes > 0, np.inf, 0.0), where=norms > 0)
+        largest = np.maximum(largest, shares.max())  # which NaN is
+    what = f"; its largest relative change of a row is {largest:.3g}" if largest else "; it did not change"
+    return f"{what} from {own[0].name} to {own[-1].name}"
+
+
+def _notes_of(opened: Sequence[_Opened], parameters: Sequence[str]) -> Iterator[str]:
+    yield from _output_notes(opened)
+    yield from _precision_notes(opened, parameters)
 
 
 def _precision_notes(opened: Sequence[_Opened], parameters: Sequence[str]) -> Iterator[str]:

@@ -347,9 +347,8 @@ def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
 
 
 def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:
-    """What every snapshot keeps of its model, as safetensors metadata."""
-    facts = {"position_offset": str(position_offset)}
-    return facts if layer_norm_eps is None else facts | {"layer_norm_eps": repr(layer_norm_eps)}
+    """What every snapshot keeps of its model, as safetensors metadata; an eps of None: it has no LayerNorm."""
+    return {"position_offset": str(position_offset), "layer_norm_eps": repr(layer_norm_eps)}
 
 
 def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -> None:

@@ -65,8 +65,9 @@ class Trajectory(Described):
     """Reads the exposure when it is first asked for; None where there is none to read."""
     position_offset: int = 0
     """The position row of the first token (RoBERTa: padding_idx + 1)."""
-    layer_norm_eps: float = 1e-12
-    """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say."""
+    layer_norm_eps: float | None = 1e-12
+    """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say; None where there is no
+    LayerNorm."""
     inferred: Mapping[str, np.ndarray] | None = None
     """Table to what was inferred of each row's exposure, where none was recorded: exposed, unexposed, cannot tell."""
 

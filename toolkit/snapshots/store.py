@@ -225,8 +225,9 @@ class Run(Described):
         snapshots = sorted(map(self.open_snapshot, names), key=lambda s: (s.step, s.is_epoch_end))
         kept = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         facts = {**(self.manifest if self.is_finished else {}), **kept}
-        offset, eps = int(facts.get("position_offset") or 0), float(facts.get("layer_norm_eps") or 1e-12)
-        if not 0 <= offset < MOST_ROWS or not 0 <= eps < 1:
+        offset, told = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or 1e-12
+        eps = None if told == "None" else float(told)
+        if not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1):
             raise ValueError(f"{self.path} has a position offset of {offset} and a LayerNorm eps of {eps:g}: {REMEDY}")
         check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
         words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary

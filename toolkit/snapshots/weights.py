@@ -1,14 +1,26 @@
 """The parameters in a checkpoint's weight files: found by name, memory-mapped, converted on use."""
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, GAMMA_BETA, TABLES, ModelFamily, component_of
+from toolkit.families import (
+    BESIDE_WEIGHTS,
+    COPIES,
+    EMBEDDING_PARAMETERS,
+    FAMILIES,
+    GAMMA_BETA,
+    OUTPUT_TABLES,
+    TABLES,
+    ModelFamily,
+    component_of,
+    matches,
+)
 from toolkit.naming import read_json
 from toolkit.snapshots.files import map_tensor, read_header
 from toolkit.snapshots.tokenizer_files import Fetch
@@ -30,9 +42,6 @@ MERGE = (
 TRANSPARENT = re.compile(r"(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What torch.compile, FSDP1 and activation checkpointing put into the names below a module that they wrap alone."""
 
-BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-"""Numbers of rows that older checkpoints hold beside the weights of their backbone."""
-
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -44,6 +53,8 @@ class Location:
     """The families that use these names: one where the config says so, several that names cannot tell apart."""
     prefix: str
     """What stands before the names of the backbone's parameters, without what TRANSPARENT wrappers put into them."""
+    output: str = ""
+    """The name in the file of an output layer that is a table of its own; empty where there is none."""
 
 
 class FileTensors(Mapping[str, np.ndarray]):
@@ -88,8 +99,13 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     ValueError when there are none, or several sets of them (two towers), or one of them is wrapped by an adapter.
     """
     called = _unwrapped(names)
-    location = _locate(tuple(called), family, shown)
-    return replace(location, names={canonical: called[name] for canonical, name in location.names.items()})
+    location = _locate(tuple(name for name in called if not _is_copy(name, called)), family, shown)
+    # Beside the backbone, or (T5) in it.
+    outside = location.prefix[: location.prefix.rstrip(".").rfind(".") + 1]
+    wanted = [place + own for own in OUTPUT_TABLES for place in (outside, location.prefix)]
+    outputs = (called[name] for name in wanted if name in called)
+    names_in_file = {canonical: called[name] for canonical, name in location.names.items()}
+    return replace(location, names=names_in_file, output=next(outputs, ""))
 
 
 def find_backbone(names: Iterable[str], location: Location, shown: str) -> tuple[dict[str, str], list[str]]:
@@ -98,21 +114,28 @@ def find_backbone(names: Iterable[str], location: Location, shown: str) -> tuple
     Embedding parameters come first, then the order of the file. ``LayerNorm.gamma`` and ``beta`` are read as what they
     are called now. ValueError when one is there twice or under an adapter's name.
     """
-    family, prefix = location.families[0], location.prefix
+    family, prefix, names = location.families[0], location.prefix, set(names)
     found: dict[str, str] = {}
     rest = []
     for name, called in _unwrapped(names).items():
         if name.startswith(prefix) and any(part in name for part in ADAPTED):
             raise ValueError(f"{shown} holds {name}: {MERGE}")
         own = _renamed(name.removeprefix(prefix)) if name.startswith(prefix) else ""
+        if any(matches(pattern, own) for pattern in BESIDE_WEIGHTS) or _is_copy(called, names):
+            continue
         if not _is_known(family, own):
-            rest += [] if own in BUFFERS else [called]
+            rest.append(called)
         elif own in found:
             raise ValueError(f"{shown} holds {own} twice: as {found[own]} and as {called}")
         else:
             found[own] = called
     first = [own for own in family.embedding_parameters.values() if own in found]
     return {own: found[own] for own in dict.fromkeys([*first, *found])}, rest
+
+
+def _is_copy(name: str, names: Collection[str]) -> bool:
+    """Whether a tensor is another name of a word table that stands there under its own."""
+    return any(name.endswith(copy) and name.removesuffix(copy) + own in names for copy, own in COPIES.items())
 
 
 def _unwrapped(names: Iterable[str]) -> dict[str, str]:
@@ -140,6 +163,8 @@ def _locate(names: tuple[str, ...], family: ModelFamily | None, shown: str) -> L
     """:func:`locate` of names without what wrappers put into them."""
     candidates = {key: known for key, known in FAMILIES.items() if family is None or known is family}
     found = {key: own for key, known in candidates.items() if (own := _by_prefix(names, known))}
+    if family is None:
+        found = {key: own for key, own in found.items() if _is_marked(FAMILIES[key], names, own)}
     if not found:
         wanted = "any supported family" if family is None else f"{family.name} models"
         remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
@@ -182,6 +207,12 @@ def _by_prefix(names: Iterable[str], family: ModelFamily) -> dict[str, dict[str,
     return {prefix: tensors for prefix, tensors in found.items() if tensors.keys() & set(TABLES)}
 
 
+def _is_marked(family: ModelFamily, names: Iterable[str], prefixes: Iterable[str]) -> bool:
+    """Whether what sets a family apart from others is there, under any of some prefixes."""
+    marks = (prefix + family.mark for prefix in prefixes)
+    return not family.mark or any(matches(mark, name) for mark in marks for name in names)
+
+
 def _most_fitting(families: Sequence[ModelFamily], names: Sequence[str], prefix: str) -> tuple[ModelFamily, ...]:
     """The families that have a place for the most tensors under the prefix; those that a prefix names come first."""
     called = prefix.rstrip(".").rpartition(".")[2]
@@ -195,19 +226,29 @@ def _count_unplaced(family: ModelFamily, names: Sequence[str], prefix: str) -> i
     return sum(name.startswith(prefix) and not _is_known(family, name.removeprefix(prefix)) for name in names)
 
 
-def open_weights(fetch: Fetch, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location] | None:
-    """The embedding parameters of a checkpoint in one file or in shards; None when it has neither.
+def open_weights(
+    source: Fetch | Path, family: ModelFamily | None, shown: str, *, with_output: bool = False
+) -> tuple[FileTensors, Location, FileTensors] | None:
+    """The embedding parameters, and the output layer where it is a table of its own and at hand.
 
-    Only the shards that hold embedding parameters are fetched. ValueError, one line, when a file is damaged, a shard is
-    missing, or a tensor is not of a floating-point type.
+    ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. Only the shards that
+    hold embedding parameters are fetched, and with ``with_output`` that of the output layer, if it is there.
+    ValueError, one line, when a file is damaged, a shard is missing, or a tensor is not of a floating-point type.
     """
-    listed = _list_tensors(fetch, shown)
-    return None if listed is None else _open_embeddings(listed, family, shown)
-
-
-def open_file(path: Path, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
-    """The embedding parameters of one safetensors file."""
-    return _open_embeddings(_list_file(path), family, shown)
+    listed = _list_file(source) if isinstance(source, Path) else _list_tensors(source, shown)
+    if listed is None:
+        return None
+    names, entry = listed
+    location = locate(names, family, shown)
+    entries = {name: entry(location.names[name]) for name in EMBEDDING_PARAMETERS if name in location.names}
+    output = {}
+    if with_output and location.output:
+        with contextlib.suppress(ValueError):  # of a shard that is not there: it is no part of what is measured
+            output = {location.output: entry(location.output)}
+    # Tied weights may be stored under both names: then the output is the word table.
+    if entries.get("word_embeddings") in output.values():
+        location, output = replace(location, output=""), {}
+    return _checked(FileTensors(entries), location.families, shown), location, FileTensors(output)
 
 
 def open_backbone(
@@ -253,13 +294,6 @@ def _list_file(path: Path) -> Listed:
     return header, lambda called: (path, header[called])
 
 
-def _open_embeddings(listed: Listed, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
-    names, entry = listed
-    location = locate(names, family, shown)
-    entries = {name: entry(location.names[name]) for name in EMBEDDING_PARAMETERS if name in location.names}
-    return _checked(FileTensors(entries), shown), location
-
-
 def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, Entry]:
     path = fetch(shard)
     if path is None:
@@ -270,7 +304,7 @@ def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, 
     return path, header[called]
 
 
-def _checked(tensors: FileTensors, shown: str) -> FileTensors:
+def _checked(tensors: FileTensors, families: Sequence[ModelFamily], shown: str) -> FileTensors:
     """Types, sizes and shapes, before anything is computed from them."""
     _check_stored(tensors, shown)
     for name in tensors:
@@ -278,8 +312,11 @@ def _checked(tensors: FileTensors, shown: str) -> FileTensors:
         if len(shape) != (2 if name in TABLES else 1) or 0 in shape:
             expected = "(rows, hidden)" if name in TABLES else "(hidden,)"
             raise ValueError(f"{shown}: {name} has the shape {shape}; expected {expected}")
-    # Where tables are narrower than the layers (DeBERTa-v2), the LayerNorm may stand after the projection.
-    for group in (TABLES, EMBEDDING_PARAMETERS[len(TABLES) :]):
+    # Where tables are narrower than the layers (DeBERTa-v2), the LayerNorm may stand after the projection; where words
+    # alone are projected (MobileBERT), the other tables do.
+    is_of_words = all("projection" in family.components and not family.is_plain_sum for family in families)
+    tables = TABLES[1:] if is_of_words else TABLES
+    for group in (tables, EMBEDDING_PARAMETERS[len(TABLES) :]):
         hidden = {name: tensors.shape(name)[-1] for name in tensors if name in group}
         if len(set(hidden.values())) > 1:
             listed = ", ".join(f"{name} {size}" for name, size in hidden.items())

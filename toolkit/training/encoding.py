@@ -43,7 +43,12 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     }
     words: Any = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
     for name, split in splits.items():
-        _refuse_padding(name, split, tokenizer, {tokenizer.pad_token_id, words.padding_idx} - {None})
+        # A decoder that pads with its end-of-text token tells the two apart by the mask alone.
+        own = () if tokenizer.pad_token_id == tokenizer.eos_token_id else (tokenizer.pad_token_id,)
+        _refuse_padding(name, split, tokenizer, {*own, words.padding_idx} - {None})
+        if not (sizes := np.diff(split.offsets)).all():
+            row = split.ids[int(sizes.argmin()) // split.num_sequences] + 1
+            raise ValueError(f"split {name!r}, row {row}: a text has no token; drop the row")
     check_word_rows(
         loaded.source.name, max(int(split.tokens.max()) for split in splits.values()) + 1, words.num_embeddings
     )

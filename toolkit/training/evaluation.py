@@ -16,7 +16,7 @@ from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import is_fast
 from toolkit.training.fast_layer import NAME, narrow_top, part_layers, use_attention
-from toolkit.training.fast_step import HalfBackbone, halved_names
+from toolkit.training.fast_step import HalfBackbone, halved_names, serves
 
 TOKEN_SCORES = ("accuracy", "precision", "recall", "f1")
 """Of a token task: of words, and of entities, an entity being right when its words and its type are."""
@@ -168,8 +168,7 @@ def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]
     Afterwards the model has its own weights again: they must not be used or changed inside. Where only the first
     token's state is pooled, the last states may be (examples, 1, hidden).
     """
-    # What stands in for layers hands no states of theirs on.
-    if not (is_fast(accelerator) and accelerator.mixed_precision == "bf16") or model.asked:
+    if not (accelerator.mixed_precision == "bf16" and serves(accelerator, model)):
         yield model.backbone
         return
     embeddings = locate_embeddings(model.backbone)

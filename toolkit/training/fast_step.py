@@ -22,6 +22,7 @@ from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
 from toolkit.models.heads import example_losses
 from toolkit.models.regimes import BACKBONE, Embeddings, locate_embeddings
+from toolkit.training.accelerators import is_fast
 from toolkit.training.fast_layer import (
     NAME,
     fuse_layers,
@@ -45,6 +46,17 @@ from toolkit.training.optimizer import (
 from toolkit.training.step_recorder import Recorder, norms_of_rows
 
 NORMS = (nn.LayerNorm, nn.RMSNorm)
+SERVED = ("BERT", "RoBERTa", "DistilBERT", "ELECTRA", "ALBERT", "DeBERTa-v2", "ModernBERT")
+"""The families that tests compare with the plain step, layer by layer; others take that."""
+
+
+def serves(accelerator: Any, model: Classifier) -> bool:
+    """Whether what is here stands in for a model: of SERVED, in one process on a CPU, which reads the last layer.
+
+    What stands in for layers hands no states of theirs on.
+    """
+    is_served = locate_embeddings(model.backbone).family.name in SERVED
+    return is_fast(accelerator) and is_served and not model.asked
 
 
 def halved_names(embeddings: Embeddings) -> tuple[str, ...]:
@@ -53,7 +65,7 @@ def halved_names(embeddings: Embeddings) -> tuple[str, ...]:
     All but those of the embedding module, whose rows are what we measure, and of normalisations, whose kernels take
     fp32 weights beside half-precision states.
     """
-    kept = {id(p) for p in embeddings.module.parameters()}
+    kept = {id(p) for lookup in embeddings.lookups for p in lookup.parameters()}
     kept |= {id(p) for m in embeddings.backbone.modules() if isinstance(m, NORMS) for p in m.parameters()}
     return tuple(name for name, p in embeddings.backbone.named_parameters() if id(p) not in kept)
 
@@ -67,7 +79,7 @@ class HalfBackbone:
     """
 
     def __init__(self, embeddings: Embeddings, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
-        self._backbone, self._module = embeddings.backbone, embeddings.module
+        self._backbone, (self._module,) = embeddings.backbone, embeddings.lookups
         self._weights, self._dtype = dict(weights), dtype
         self._own: dict[str, nn.Parameter] = {}
         self._handle: Any = None

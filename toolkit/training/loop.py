@@ -15,9 +15,8 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, epoch_batches, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
 from toolkit.models.heads import example_losses
-from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
-from toolkit.training.fast_step import FastStepper
+from toolkit.training.fast_step import FastStepper, serves
 from toolkit.training.going_on import GoingOn, Trainer
 from toolkit.training.optimizer import (
     StepLog,
@@ -127,9 +126,9 @@ def build_stepper(
 ) -> "Stepper | FastStepper":
     """What takes the optimizer steps of a run of ``num_steps``: the fast one for AdamW in a single CPU process.
 
-    The plain one for features of other layers than the last, whose states the fast one's layers do not hand on.
+    The plain one for what :func:`toolkit.training.fast_step.serves` leaves to it.
     """
-    kind = FastStepper if is_fast(accelerator) and config.optimizer == "adamw" and not model.asked else Stepper
+    kind = FastStepper if config.optimizer == "adamw" and serves(accelerator, model) else Stepper
     return kind(accelerator, model, data, config, num_steps, recorder)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from toolkit.models.regimes import layer_norm_eps, locate_embeddings
+from toolkit.models.regimes import Embeddings, layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
@@ -295,7 +295,7 @@ class Recording:
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
             if tokenizer is not None:
                 self._writer.write_vocabulary(read_vocabulary(tokenizer, num_rows))
-        shared = _shared(model, self._embeddings.parameters)
+        shared = _shared(model, self._embeddings)
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared]
         self._watch = ExposureWatch(self._embeddings, shared)
         if shares_batches(model, _world_size()):
@@ -510,10 +510,12 @@ def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -
         )
 
 
-def _shared(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """The embedding parameters that the model uses under a second name as well (tied weights)."""
-    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    return [name for name, p in parameters.items() if uses[id(p)] > 1]
+def _shared(model: nn.Module, embeddings: Embeddings) -> list[str]:
+    """The embedding parameters that the model uses under a second name as well (tied weights), but to look rows up."""
+    again = {id(module) for module in embeddings.lookups[1:]}  # whose rows are counted too
+    modules = (m for _, m in model.named_modules(remove_duplicate=False) if id(m) not in again)
+    uses = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
+    return [name for name, p in embeddings.parameters.items() if uses[id(p)] > 1]
 
 
 def _some(names: list[str]) -> str:

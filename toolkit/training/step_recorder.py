@@ -221,6 +221,8 @@ USED_ELSEWHERE = (
     "the loss counts, or gradients left from an earlier step): its exposure is not known"
 )
 
+BY_VECTORS = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
+
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
@@ -248,7 +250,7 @@ class ExposureWatch:
 
     def __init__(self, embeddings: Embeddings, shared: Collection[str] = ()) -> None:
         self._embeddings = embeddings
-        self._signature = inspect.signature(embeddings.module.forward)
+        self._signatures = {m: inspect.signature(m.forward) for m in embeddings.lookups}
         self._signature_above = inspect.signature(embeddings.backbone.forward)
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
         self._steps = {name: TableLog() for name in self._names if name not in shared}
@@ -258,6 +260,7 @@ class ExposureWatch:
         # The tensors themselves are kept until the step ends, so that their addresses are not given out again.
         self._frozen: dict[Key, torch.Tensor] = {}
         self._masks: dict[Key, torch.Tensor] = {}
+        self._positions: dict[Key, torch.Tensor] = {}
         self.problem: str | None = None
         """Why exposure cannot be recorded; None while it can."""
         self.left_out: dict[str, str] = {}
@@ -267,7 +270,7 @@ class ExposureWatch:
         torch.compiler.reset()
         self._handles = (
             embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
-            embeddings.module.register_forward_hook(self._on_forward, with_kwargs=True),
+            *(m.register_forward_hook(self._on_forward, with_kwargs=True) for m in embeddings.lookups),
         )
 
     def close(self) -> None:
@@ -282,15 +285,21 @@ class ExposureWatch:
 
     @uncompiled
     def _on_backbone(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the mask until the embedding module, which is not given it, runs."""
+        """Keep the mask until the embedding module, which is not given it, runs, and positions that a table is not."""
         if not module.training or self.problem or self._is_closed:
             return
         given = self._signature_above.bind_partial(*args, **kwargs).arguments
-        ids, mask = given.get("input_ids"), given.get("attention_mask")
-        if ids is not None:
-            self._masks.pop(_key(ids), None)  # of a tensor that may have lain there before
-            if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
-                self._masks[_key(ids)] = mask
+        if given.get("inputs_embeds") is not None and torch.is_grad_enabled():
+            self.problem = BY_VECTORS
+        for side in ("", "decoder_"):
+            ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
+            if ids is None:
+                continue
+            positions = given.get("position_ids")
+            for kept, tensor in ((self._masks, mask), (self._positions, positions)):
+                kept.pop(_key(ids), None)  # of a tensor that may have lain there before
+                if isinstance(tensor, torch.Tensor) and (kept is self._positions or tensor.shape == ids.shape):
+                    kept[_key(ids)] = tensor
 
     @uncompiled
     def _on_forward(
@@ -298,10 +307,11 @@ class ExposureWatch:
     ) -> None:
         if not module.training or not torch.is_grad_enabled() or self.problem or self._is_closed:
             return
-        given = self._signature.bind_partial(*args, **kwargs).arguments
-        ids = given.get("input_ids")
+        given = self._signatures[module].bind_partial(*args, **kwargs).arguments
+        # A table that is a module of its own is given nothing else.
+        ids = next(iter(given.values())) if isinstance(module, torch.nn.Embedding) else given.get("input_ids")
         if ids is None:
-            self.problem = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
+            self.problem = BY_VECTORS
             return
         if not output.requires_grad:
             if _key(ids) not in self._frozen:
@@ -322,7 +332,7 @@ class ExposureWatch:
         is_counted = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
         mask = self._masks.get(_key(ids))
         is_real = is_counted if mask is None else mask.to(ids.device) != 0
-        positions, segments = given.get("position_ids"), given.get("token_type_ids")
+        positions, segments = given.get("position_ids", self._positions.get(_key(ids))), given.get("token_type_ids")
         if positions is None and self._embeddings.family.position_start == "after_padding":
             positions = torch.cumsum(is_counted, dim=1) * is_counted + (padding or 0)
         elif positions is None:
@@ -334,7 +344,7 @@ class ExposureWatch:
 
     def drop_step(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
-        self._pending, self._frozen, self._masks = [], {}, {}
+        self._pending, self._frozen, self._masks, self._positions = [], {}, {}, {}
 
     def end_step(self, gather: Callable[[RowsByTable], list[RowsByTable]], gradient_scale: float = 1.0) -> None:
         """Close one optimizer step, before its update: gradients are as the optimizer gets them.
@@ -345,7 +355,7 @@ class ExposureWatch:
         optimizer), save where this step used them too: then their tokens count with its own.
         """
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
-        self._pending, self._frozen, self._masks = [], {}, {}
+        self._pending, self._frozen, self._masks, self._positions = [], {}, {}, {}
         parts = gather(own)
         # Of every table, whatever is known of it here: under FSDP2 all processes take part in gathering it.
         gradients = {name: whole(self._embeddings.parameters[name].grad) for name in self._steps}

@@ -64,7 +64,7 @@ def test_in_fp32_the_copies_give_the_backbones_own_states(tiny_model, family):
     after = dict(embeddings.backbone.named_parameters())
     assert after.keys() == parameters.keys()
     assert all(after[name] is parameter for name, parameter in parameters.items())
-    assert not any(module._forward_hooks for module in [embeddings.module])
+    assert not any(module._forward_hooks for module in embeddings.lookups)
 
 
 def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
