@@ -30,6 +30,7 @@ from toolkit.training.features import (
 )
 from toolkit.training.floors import measure_floors
 from toolkit.training.going_on import GoingOn, identity_of
+from toolkit.training.live_drift import relative_drift
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog
 from toolkit.training.saver import Saver, fingerprint
@@ -239,6 +240,7 @@ def _train_and_save(
                 tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
                 if saver is not None:
                     saver.save_snapshot(moment, tensors)
+                    progress.on_snapshot(moment, tensors, writer)
                 started = time.perf_counter()
                 outputs = _compute_outputs(moment, saver)
                 progress.evaluation_seconds += time.perf_counter() - started
@@ -273,6 +275,7 @@ class _Progress:
     ) -> None:
         self.accelerator, self.seconds, self.screen = accelerator, {"training": 0.0}, screen
         self.evaluation_seconds = 0.0
+        self.first: Mapping[str, Any] = {}
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:
             shown = {k: v for k, v in asdict(config).items() if isinstance(v, int | float | str | bool)}
@@ -299,6 +302,15 @@ class _Progress:
         self.bar.set_postfix_str(f"loss={log.loss:.3f}", refresh=False)
         if self.accelerator.trackers:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
+
+    def on_snapshot(self, moment: Moment, tensors: Mapping[str, Any], writer: RunWriter | None) -> None:
+        """Have trackers show how far each embedding parameter is from epoch 0."""
+        if not self.accelerator.trackers or writer is None:
+            return
+        if not self.first:
+            run = Run(writer.path)
+            self.first = tensors if moment.step == 0 else run.open_snapshot(run.snapshot_names()[0]).tensors
+        self.accelerator.log(relative_drift(self.first, tensors), step=moment.step)
 
     def on_scores(self, step: int, headline: str, scores: list[Mapping[str, Any]]) -> None:
         if self.screen is not None:

@@ -69,7 +69,7 @@ def write_examples(folder: Path) -> dict[str, Any]:
     from toolkit.data.builtin import BUILTIN_TASKS
 
     for name, split in BUILTIN_TASKS["order"].build().items():
-        lines = [f"{text}\t{label}\n" for (text,), label in zip(split.texts, split.labels, strict=True)]
+        lines = [f"{text}\t{label}\n" for (text,), label in zip(split.texts, split.labels or (), strict=True)]
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines[: NUM_EXAMPLES[name]]))
     files = {f"{name}_file": str(folder / f"{name}.tsv") for name in ("train", "validation")}
     return {**files, "test_file": (f"ood={folder / 'ood.tsv'}",), "text_columns": ("text",)}

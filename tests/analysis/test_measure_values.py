@@ -65,7 +65,9 @@ def test_small_drift_against_exact_arithmetic(drift):
     b = a + drift * delta
     for i in range(len(a)):
         for name, expected in _exact(a[i], b[i]).items():
-            assert MEASURES[name].function(a[i : i + 1], b[i : i + 1])[0] == pytest.approx(expected, rel=1e-6, abs=0), name
+            assert MEASURES[name].function(a[i : i + 1], b[i : i + 1])[0] == pytest.approx(expected, rel=1e-6, abs=0), (
+                name
+            )
     if drift == 1e-9:  # the textbook formula has no correct digit left
         cosines = np.sum(a * b, axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
         textbook = np.degrees(np.arccos(np.clip(cosines, -1, 1)))

@@ -1,6 +1,7 @@
 """The callback that records any transformers.Trainer (or sentence-transformers trainer) as a run directory."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,16 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
         self._options = {"allow_half": allow_half, "overwrite": overwrite}
         self._recording: Recording | None = None
+        self._log: Callable[[dict[str, float]], None] | None = None
         self._last = (-1.0, -1)
         self._start = 0
+
+    def log_to(self, trainer: Any) -> None:
+        """Log drift at each snapshot by ``trainer.log``, so that what the Trainer reports to shows it as it trains.
+
+        :attr:`toolkit.training.record.Recording.live` says which series there are.
+        """
+        self._log = trainer.log
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -138,6 +147,8 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         recording = self._recording
         if recording is not None and (epoch > self._last[0] and recording.num_steps > self._last[1]):
             recording.snapshot(epoch=epoch, step=recording.num_steps)
+            if self._log is not None and (live := recording.live):
+                self._log(live)
             self._last = (epoch, recording.num_steps)
 
 

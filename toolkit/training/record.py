@@ -19,6 +19,7 @@ from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, r
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
+from toolkit.training.live_drift import LiveDrift, relative_drift
 from toolkit.training.step_recorder import ExposureWatch, RowsByTable, uncompiled
 
 IS_OUTPUT_TOO = (
@@ -96,6 +97,16 @@ class UpdateLog:
     @property
     def num_steps(self) -> int:
         return len(self._rates)
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rate of the embedding parameters at each step so far; NaN where no optimizer holds them."""
+        return self._rates
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Algorithm and weight decay by parameter at the first step; of neither anything before it."""
+        return self._first or {"algorithm": "", "weight_decay": {}}
 
     def concerns(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
         """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest.
@@ -301,6 +312,8 @@ class Recording:
         if shares_batches(model, _world_size()):
             self._watch.problem = SHARED_BATCH
         self._log = UpdateLog(dict(self._embeddings.parameters))
+        self._live = LiveDrift(self._embeddings.parameters, path.name)
+        self._drift: dict[str, float] = {}
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
         self._is_finished = False
@@ -309,6 +322,14 @@ class Recording:
     def num_steps(self) -> int:
         """Optimizer steps seen so far."""
         return self._log.num_steps
+
+    @property
+    def live(self) -> dict[str, float]:
+        """Numbers for a tracker, by name: ``drift/<parameter>``, ‖E - E⁰‖ / ‖E⁰‖ at the last snapshot, and of the last
+        step whose number is a power of two ``update_to_weight/<parameter>`` (norms of the update and of the weights, of
+        the rows with a gradient) and ``lost_to_rounding/<parameter>`` (the share of their values with a gradient that
+        the update left as they were). Empty in all processes but the first."""
+        return {**self._drift, **self._live.values} if self._writer is not None else {}
 
     def note(self, problem: str) -> None:
         """Add a line to the manifest's problems."""
@@ -334,12 +355,25 @@ class Recording:
             raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch=0) before training")
         put_back_shards(self._model)
         self._check_same()
+        self._live.after_update()
         tensors = {name: to_array(p) for name, p in self._embeddings.parameters.items()}  # may be a collective
         self._last = (epoch, step)
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
             self._log.note_moved(self._writer.moved_parameters())
             self._write_logs(self._writer)
+            self._look_at(tensors, self._writer)
+
+    def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter) -> None:
+        """Drift since the first snapshot, and warnings of what trains otherwise than it seems to."""
+        run = Run(self.path)
+        reference = run.open_snapshot(run.snapshot_names()[0]).tensors
+        self._drift = relative_drift(reference, tensors)
+        if not (self._last and self._last[0] > 0 and float(self._last[0]).is_integer()):
+            return  # the learning rate of a first step may be 0, as warm-up has it
+        log = self._log.settings
+        self._live.warn_of_stillness(writer.moved_parameters(), log["weight_decay"], self._log.rates)
+        self._live.warn_of_l2(log["algorithm"], log["weight_decay"], self._watch.exposure(), reference, tensors)
 
     def _write_logs(self, writer: RunWriter) -> None:
         """Exposure and optimizer log so far; what turned out not to be known is taken away again."""
@@ -412,6 +446,7 @@ class Recording:
         The passes of ``optimizer.step(closure)``, as Lightning calls it, run within the step: then the closure's end
         is the moment before the update, and the optimizer gets a closure that says so.
         """
+        self._live.after_update()
         self._forget_unfrozen()
         self._check_same()
         if not self._log.concerns(optimizer, self._model):
@@ -460,6 +495,7 @@ class Recording:
         if skipped is not None and bool(skipped):
             self._watch.drop_step()
             return
+        self._live.before_update(self.num_steps + 1)
         self._watch.end_step(_gather, 1.0 if scale is None else float(scale))
         self._log.add(optimizer)
 

@@ -1,0 +1,221 @@
+"""What a recording says while a model trains: numbers against the definition, each warning with its control."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+import toolkit
+from tests.training.recorded_texts import TEXTS, encode, inputs, load
+from tests.training.test_callback import Examples, arguments
+from toolkit.config import RunConfig
+from toolkit.training.live_drift import LiveDrift, relative_drift
+
+WORDS = "word_embeddings"
+
+
+@contextmanager
+def caught() -> Iterator[list[str]]:
+    """The warnings of a block, as texts."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(warning.message) for warning in found]
+
+
+def train(recording: Any, model: Any, tokenizer: Any, optimizer: Any, num_epochs: int = 2, num_steps: int = 2) -> None:
+    """One short text a step, so that most rows stay unexposed."""
+    model.train()
+    for epoch in range(1, num_epochs + 1):
+        for _ in range(num_steps):
+            optimizer.zero_grad()
+            model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss.backward()
+            optimizer.step()
+        recording.snapshot(epoch=epoch)
+
+
+def said_of(
+    model: Any, tokenizer: Any, optimizer: Any, path: Path, **options: Any
+) -> tuple[list[str], dict[str, float]]:
+    """The warnings of a run, and its last numbers."""
+    with caught() as texts, toolkit.record(model, path, **options) as recording:
+        recording.snapshot(epoch=0)
+        train(recording, model, tokenizer, optimizer)
+        live = recording.live
+    return [text for text in texts if text.startswith("run: ")], live
+
+
+@pytest.mark.parametrize("num_rows", [1, 4096, 9001])
+def test_drift_is_the_quotient_of_two_norms(num_rows: int) -> None:
+    rng = np.random.default_rng(0)
+    before, now = rng.normal(size=(2, num_rows, 3)).astype(np.float32)
+    expected = np.linalg.norm(now.astype(float) - before) / np.linalg.norm(before.astype(float))
+    found = relative_drift({"a": before, "b": before, "c": 0 * before}, {"a": now, "b": before, "c": now})
+    assert found == pytest.approx({"drift/a": expected, "drift/b": 0.0, "drift/c": np.nan}, rel=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_step_is_held_against_the_rows_with_a_gradient(is_sparse: bool) -> None:
+    table = torch.nn.Parameter(torch.arange(12.0).reshape(4, 3) + 1)
+    gradient = torch.zeros(4, 3)
+    gradient[1], gradient[3, 0] = torch.tensor([1.0, 2.0, 2.0]), 1e-9  # which 10 does not feel
+    live = LiveDrift({WORDS: table}, "run")
+    for step, is_looked_at in ((1, True), (2, True), (3, False), (4, True), (6, False), (8, True)):
+        table.grad = gradient.to_sparse() if is_sparse else gradient.clone()
+        before, live.values = table.detach().clone(), {}
+        live.before_update(step)
+        with torch.no_grad():
+            table -= 0.1 * gradient
+        live.after_update()
+        rows = [1, 3]
+        expected = (table.detach()[rows] - before[rows]).norm() / before[rows].norm()
+        wanted = {f"update_to_weight/{WORDS}": float(expected), f"lost_to_rounding/{WORDS}": 0.25}
+        assert live.values == pytest.approx(wanted if is_looked_at else {}, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_nothing_is_said_of_a_sound_run(kind: Any, tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    said, live = said_of(model, tokenizer, kind(model.parameters(), lr=1e-3, weight_decay=0.01), tmp_path / "run")
+    assert said == []
+    drift = toolkit.open_run(tmp_path / "run").trajectory
+    first, last = drift.snapshots[0].tensors, drift.snapshots[-1].tensors
+    for name in first:
+        size = np.linalg.norm(first[name].astype(float)) or np.nan  # a bias starts at 0
+        expected = np.linalg.norm(last[name].astype(float) - first[name]) / size
+        assert live[f"drift/{name}"] == pytest.approx(expected, rel=1e-9, nan_ok=True)
+        assert live[f"update_to_weight/{name}"] > 0
+    assert live[f"lost_to_rounding/{WORDS}"] < 0.1
+
+
+def test_a_parameter_that_no_optimizer_holds(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    held = [p for name, p in model.named_parameters() if "word_embeddings" not in name]
+    said, live = said_of(model, tokenizer, torch.optim.AdamW(held, lr=1e-3), tmp_path / "run")
+    assert [text.split(": ", 1)[1].partition(":")[0] for text in said] == [WORDS]
+    assert "no optimizer holds it" in said[0]
+    assert live[f"drift/{WORDS}"] == 0
+
+
+def test_a_learning_rate_of_0(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    said, _ = said_of(model, tokenizer, torch.optim.SGD(model.parameters(), lr=0.0), tmp_path / "run")
+    (text,) = said
+    assert text.startswith("run: word_embeddings, position_embeddings, token_type_embeddings, LayerNorm.weight")
+    assert "the learning rate was 0 all along" in text
+
+
+def test_nothing_is_said_of_a_first_step_that_warms_up(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 2)
+    with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (0.5, 1):
+            model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss.backward()
+            optimizer.step()
+            warmup.step()
+            recording.snapshot(epoch=epoch)
+    assert [text for text in texts if text.startswith("run: ")] == []
+
+
+def test_updates_below_the_spacing_of_the_weights(tiny_model: Any, tmp_path: Path) -> None:
+    """Adam's first steps are of the size of the learning rate; a bf16 of .02 has neighbours 1e-4 apart."""
+    for rate, is_lost in ((1e-7, True), (1e-2, False)):
+        model, tokenizer = load(tiny_model("bert"))
+        optimizer = torch.optim.AdamW(model.bfloat16().parameters(), lr=rate, weight_decay=0)
+        said, live = said_of(model, tokenizer, optimizer, tmp_path / f"{rate}" / "run", allow_half=True)
+        words = [text for text in said if WORDS in text]
+        assert (live[f"lost_to_rounding/{WORDS}"] > 0.5) == is_lost
+        assert len(words) == is_lost
+        assert all("bfloat16" in text and "float32" in text for text in words)
+
+
+def test_no_gradient(tiny_model: Any) -> None:
+    table = torch.nn.Parameter(torch.ones(2, 2))
+    with caught() as texts:
+        live = LiveDrift({WORDS: table}, "run")
+        for _ in range(3):
+            live.before_update(1)
+            live.after_update()
+            live.warn_of_stillness([], {WORDS: 0.0}, [1e-3])
+    (text,) = texts
+    assert "no gradient was seen to reach it" in text
+
+
+def test_a_frozen_parameter_that_is_written_to(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    table = model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0)
+        train(recording, model, tokenizer, optimizer, num_epochs=1)
+        before = table.detach().clone()
+        with torch.no_grad():
+            table[3] += 1
+        recording.snapshot(epoch=2)
+        recording.snapshot(epoch=3)
+        with torch.no_grad():
+            table.copy_(before)
+    found = [text for text in texts if text.startswith("run: word_embeddings: frozen")]
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "decay", "is_warned"),
+    [
+        (torch.optim.Adam, 0.01, True),
+        (torch.optim.Adam, 0.0, False),
+        (torch.optim.AdamW, 0.01, False),
+    ],
+)
+def test_rows_that_no_text_used_move_by_l2(
+    kind: Any, decay: float, is_warned: bool, tiny_model: Any, tmp_path: Path
+) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    said, _ = said_of(model, tokenizer, kind(model.parameters(), lr=1e-3, weight_decay=decay), tmp_path / "run")
+    run = toolkit.open_run(tmp_path / "run")
+    counts = run.trajectory.exposure.tables[WORDS].step_counts(len(run.trajectory.snapshots[0].tensors[WORDS]))
+    zero = ~run.trajectory.snapshots[0].tensors[WORDS].any(axis=1)  # the padding row: nothing to decay
+    assert len(said) == is_warned
+    assert all(f"{np.count_nonzero((counts == 0) & ~zero):,} rows that no text used" in text for text in said)
+
+
+def test_a_trainer_logs_drift_while_it_trains(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run")
+    settings = TrainingArguments(**arguments(tmp_path / "out"))
+    examples, own = Examples(tokenizer), {"processing_class": tokenizer, "callbacks": [callback]}
+    trainer = Trainer(model=model, args=settings, train_dataset=examples, **own)
+    callback.log_to(trainer)
+    trainer.train()
+    logged = [line[f"drift/{WORDS}"] for line in trainer.state.log_history if f"drift/{WORDS}" in line]
+    trajectory = toolkit.open_run(tmp_path / "run").trajectory
+    assert len(logged) == len(trajectory.snapshots)
+    assert logged[0] == 0 < logged[1] < logged[2]
+    first, last = (trajectory.snapshots[i].tensors for i in (0, -1))
+    assert logged[-1] == pytest.approx(relative_drift(first, last)[f"drift/{WORDS}"], rel=1e-12)
+
+
+def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), log_with="tensorboard"))
+    events = min(tmp_path.rglob("events.out.tfevents.*"), key=lambda path: len(path.parts))  # others are of settings
+    found = EventAccumulator(str(events))
+    found.Reload()
+    first, *others = run.trajectory.snapshots
+    for name in first.tensors:
+        points = found.Scalars(f"drift/{name}")
+        expected = [relative_drift(first.tensors, own.tensors)[f"drift/{name}"] for own in (first, *others)]
+        assert [point.step for point in points] == [own.step for own in (first, *others)]
+        assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, nan_ok=True)
