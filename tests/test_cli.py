@@ -207,7 +207,7 @@ def test_mistakes_of_the_toolkit_command(
     assert not list(tmp_path.iterdir())
 
 
-COMMANDS = ("report", "drift", "flow", "layers", "positions", "anatomy", "study", "transplant", "verify")
+COMMANDS = ("report", "drift", "flow", "layers", "positions", "anatomy", "reindex", "study", "transplant", "verify")
 MISTYPED = {
     "before the file": (["study", "--dry-runn", "mine.py"], "--dry-runn", "--dry-run"),
     "after the file": (["study", "mine.py", "--dry-runn"], "--dry-runn", "--dry-run"),
