@@ -135,6 +135,12 @@ def test_recall_is_that_of_a_slow_search() -> None:
     assert found.loc[KEPT, "value"] == pytest.approx(np.mean(kept))
 
 
+def test_lengths_of_vectors_do_not_count() -> None:
+    rows = drawn(0), drawn(0) + 0.5 * drawn(1), drawn(2, QUERIES)
+    longer = [own * np.random.default_rng(5).uniform(0.1, 10, (len(own), 1)) for own in rows]
+    pd.testing.assert_frame_equal(lines_of(*rows), lines_of(*longer))
+
+
 def test_what_has_no_number_says_why() -> None:
     wide = lines_of(drawn(0), drawn(0) @ drawn(4, HIDDEN, 12), drawn(1, QUERIES) @ drawn(4, HIDDEN, 12))
     assert wide.loc[[AS_IS, ORTHOGONAL], "value"].isna().all()
@@ -247,6 +253,18 @@ def other(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     return str(folder)
 
 
+def test_queries_are_read_by_the_tuned_model(tiny_model: Callable[[str], Path], other: str, texts: list[str]) -> None:
+    stored, asked = texts[:40], texts[40:]
+    tables = measure_reindexing(str(tiny_model("bert")), other, stored, queries=asked, k=3)
+    before, after = probe.open_readers(str(tiny_model("bert")), other, "mean")
+
+    def vectors(reader: probe.Reader, own: list[str]) -> Any:
+        return reader.embed(reader.encode([(text,) for text in own]), np.arange(len(own)), lambda _: None)
+
+    sides = vectors(before, stored), vectors(after, stored), vectors(after, asked)
+    pd.testing.assert_frame_equal(tables["recall"], compare_vectors(*sides, k=3)[0])
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_model_beside_itself_keeps_its_index(
     tiny_model: Callable[[str], Path], texts: list[str], pooling: str
@@ -276,7 +294,7 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
     import torch
 
     model = str(tiny_model("bert"))
-    chosen = np.array([5, 0, 17])
+    chosen = np.array([5, 0, 17, 3, 9, 1])
     for pooling in ("mean", "cls"):
         reader = next(probe.open_readers(model, model, pooling))
         data = reader.encode([(text,) for text in texts])
