@@ -1,8 +1,8 @@
 """Must stored vectors be made again after tuning: what a search in the old index still finds, and what a map mends."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.nearest import Ids, overlaps, search_nearest
 from toolkit.comparison.intervals import hierarchical_interval
-from toolkit.data.batches import EncodedTask, evaluation_batches, gather_tokens
+from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.data.duplicates import words_of
 from toolkit.data.files import read_file
 from toolkit.data.tasks import check_texts
@@ -122,7 +122,14 @@ Rows = NDArray[np.floating[Any]]
 
 
 def compare_vectors(
-    before: Rows, after: Rows, queries: Rows, *, k: int = 10, num_null: int = 200, seed: int = 0
+    before: Rows,
+    after: Rows,
+    queries: Rows,
+    *,
+    k: int = 10,
+    num_null: int = 200,
+    seed: int = 0,
+    on_progress: Callable[[str], None] = say,
 ) -> tuple[pd.DataFrame, Array]:
     """Lines of ``recall`` of :func:`measure_reindexing` without the models, and (n,) neighbours that each text lost.
 
@@ -132,7 +139,7 @@ def compare_vectors(
     num, width = before.shape
     is_same, has_cosine = np.array_equal(before, after), width == after.shape[1]
     num_fit = num - -(-num // NUM_FOLDS)
-    say("nearest neighbours")
+    on_progress("nearest neighbours")
     kept, null = neighbours_kept(before, after, k, num_null, seed)
     lines: list[dict[str, Any]] = [{"measure": KEPT, "value": kept.mean(), "chance": k / (num - 1), **_null(null)}]
     truth, too_few = search(after, queries, k), ""
@@ -149,7 +156,7 @@ def compare_vectors(
         reason = reason or (too_few if name != AS_IS else "")
         line = {"measure": name, "chance": k / num, "num_fit_texts": pd.NA if name == AS_IS else num_fit}
         if not reason:
-            say(f"recall, {name}")
+            on_progress(f"recall, {name}")
             values, null = recall(truth, make(), queries, num_null, seed)
             low, high, note = (1.0, 1.0, ALL_SAME) if name == AS_IS and is_same else recall_interval(values, seed)
             line |= {"value": values.mean(), "low": low, "high": high, "note": note, **_null(null)}
@@ -220,36 +227,23 @@ def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 
     return table.iloc[order].assign(rank=np.arange(1, len(known) + 1)).reset_index(drop=True)[columns]
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """One of the two models, and how it makes a vector of a text."""
-
-    name: str
-    loaded: Loaded
-
-    def encode(self, texts: Sequence[tuple[str, ...]]) -> EncodedTask:
-        return encode_texts(self.loaded, texts)
-
-    def embed(self, data: EncodedTask, chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.float32]:
-        """(len(chosen), hidden) pooled vectors of some of the texts, in batches of like length."""
-        model, split = self.loaded.model, data.splits[TEXTS]
-        parts, order, done = [], [], 0
-        with in_eval_mode(model), torch.inference_mode():
-            for places in evaluation_batches(split.lengths[chosen]):
-                hear(f"vectors by {self.name}: {done:,} of {len(chosen):,} texts")
-                parts.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
-                order.append(places)
-                done += len(places)
-        return np.asarray(np.concatenate(parts)[np.argsort(np.concatenate(order))])
+def open_reader(name: str, pooling: str) -> Loaded:
+    """A checkpoint or a run's tuned model, which pools as asked, whatever the run did."""
+    loaded = open_model(name)
+    return replace(loaded, model=Classifier(loaded.model.backbone, pooling, 1, torch.Generator()))
 
 
-def open_readers(before: str, after: str, pooling: str) -> Iterator[Reader]:
-    """Both models, opened one after the other: a checkpoint or a run directory made with ``--save-model`` each."""
-    lookup(POOLINGS, pooling, "pooling")
-    for name, shown in zip((before, after), distinct(shorten(each) for each in (before, after)), strict=True):
-        loaded = open_model(name)
-        pooled = Classifier(loaded.model.backbone, pooling, 1, torch.Generator())
-        yield Reader(shown, replace(loaded, model=pooled))
+def embed(loaded: Loaded, data: EncodedTask, chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.float32]:
+    """(len(chosen), hidden) pooled vectors of some texts, in batches of like length."""
+    model, split, done = loaded.model, data.splits[TEXTS], 0
+    parts: list[NDArray[np.float32]] = []
+    batches = evaluation_batches(split.lengths[chosen])
+    with in_eval_mode(model), torch.inference_mode():
+        for places in batches:
+            hear(f"vectors by {shorten(loaded.source.name)}: {done:,} of {len(chosen):,} texts")
+            parts.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
+            done += len(places)
+    return np.asarray(np.concatenate(parts)[np.argsort(np.concatenate(batches))])
 
 
 Source = str | Path | Sequence[str]
@@ -274,7 +268,7 @@ def first_of_each(versions: Sequence[EncodedTask]) -> Ids:
     splits = [data.splits[TEXTS] for data in versions]
     first: dict[tuple[bytes, ...], int] = {}
     for text in range(len(splits[0])):
-        read = (split.tokens[gather_tokens(split, np.array([text]))[0]].tobytes() for split in splits)
+        read = (split.tokens[split.offsets[text] : split.offsets[text + 1]].tobytes() for split in splits)
         first.setdefault(tuple(read), text)
     return np.array(list(first.values()))
 
@@ -349,6 +343,7 @@ def measure_reindexing(
     ValueError
         A model, file or text that cannot be read, a k below 1, and fewer than 2k texts in the index.
     """
+    lookup(POOLINGS, pooling, "pooling")
     k, min_texts = at_least("k", k, 1), at_least("min_texts", min_texts, 1)
     num_null = at_least("num_null", num_null, 0)
     for name, at in (("keep_at", keep_at), ("map_at", map_at)):
@@ -357,9 +352,9 @@ def measure_reindexing(
     stored = texts_of(texts, text_columns)
     asked = None if queries is None else texts_of(queries, text_columns, "queries")
     _check_number(len(stored), k)
-    readers = tuple(open_readers(before, after, pooling))
+    models = [open_reader(name, pooling) for name in (before, after)]
     on_progress("tokens of the texts")
-    encoded = [reader.encode(stored) for reader in readers]
+    encoded = [encode_texts(model, stored) for model in models]
     kept = first_of_each(encoded)
     left_out, held_out = len(stored) - len(kept), kept[:0]
     if asked is None:
@@ -367,22 +362,18 @@ def measure_reindexing(
         held_out = np.random.default_rng([*b"queries", seed]).permutation(kept)[:num_held]
         kept = np.setdiff1d(kept, held_out)
     _check_number(len(kept), k)
-    vectors = [reader.embed(data, kept, on_progress) for reader, data in zip(readers, encoded, strict=True)]
     data, chosen = encoded[1], held_out
     if asked is not None:
-        data = readers[1].encode(asked)
+        data = encode_texts(models[1], asked)
         chosen = first_of_each([data])
-    new = readers[1].embed(data, chosen, on_progress)
-    found, losses = compare_vectors(vectors[0], vectors[1], new, k=k, num_null=num_null, seed=seed)
+    sides = zip((*models, models[1]), (*encoded, data), (kept, kept, chosen), strict=True)
+    old, new, searched = (embed(*side, on_progress) for side in sides)
+    options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed, "on_progress": on_progress}
+    found, losses = compare_vectors(old, new, searched, **options)
     advice, reason = advise(found, keep_at, map_at)
     note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
-    line = {
-        "first": readers[0].name,
-        "second": readers[1].name,
-        "pooling": pooling,
-        "num_neighbours": k,
-        "num_texts": len(kept),
-    }
+    first, second = distinct(shorten(name) for name in (before, after))
+    line = {"first": first, "second": second, "pooling": pooling, "num_neighbours": k, "num_texts": len(kept)}
     line |= {"num_queries": len(chosen), "keep_at": keep_at, "map_at": map_at, "advice": advice, "reason": reason}
     verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
     on_progress("words")
