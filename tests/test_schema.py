@@ -153,6 +153,10 @@ def tables(
         for changes in ({"shuffle_labels": True}, {"freeze": "backbone"})
     )
     compared = _of_conditions(runs, shuffled, features) | _of_a_study(config)
+    stored = tiny_pairs.train_file
+    pair = [str(tiny_model(name)) for name in ("bert", "roberta")]
+    found = toolkit.measure_reindexing(*pair, stored, text_columns=tiny_pairs.text_columns, k=3, num_null=2)
+    compared |= {f"measure_reindexing.{name}": table for name, table in found.items()}
     headed = finetune(replace(config, model=str(masked_lm("bert")), max_steps=2))
     compared["measure_forgetting"] = toolkit.measure_forgetting([headed], max_texts=4)
     return _of_one_run(runs[0]) | _of_runs(runs) | compared | _of_a_sentence(tiny_model("bert"))

@@ -56,6 +56,7 @@ from .probes.embedding_layer import open_model as open_model
 from .probes.flow import measure_flow as measure_flow
 from .probes.forgetting import measure_forgetting as measure_forgetting
 from .probes.layer_drift import measure_layer_drift as measure_layer_drift
+from .probes.reindexing import measure_reindexing as measure_reindexing
 from .probes.transplants import measure_transplants as measure_transplants
 from .reporting.comparison_report import write_report as write_report
 from .reporting.render_latex import export_table as export_table

@@ -394,6 +394,57 @@ class TransplantCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class ReindexCommand:
+    """Must I re-index? What searches by a tuned model find among vectors that were stored before, as is and mapped."""
+
+    before: tyro.conf.Positional[str]
+    """The model that made the stored vectors: a checkpoint (minilm, a folder, a hub id) or a run directory made with
+    --save-model."""
+    after: tyro.conf.Positional[str]
+    """The tuned model, likewise; its tokenizer and width may differ."""
+    texts: Path
+    """Data file of the texts whose vectors are stored."""
+    queries: Path | None = None
+    """Data file of the texts that are searched for. None: a fifth of --texts, drawn and left out of the index."""
+    text_columns: tuple[str, ...] = ()
+    """Names of the one or two text columns of both files, by default text, or sentence."""
+    k: int = 10
+    """Texts that a search gives."""
+    pooling: Literal["mean", "cls"] = "mean"
+    """What a text's vector is: the mean of its tokens, or its first token; compared by cosine."""
+    keep_at: float = 0.95
+    """Least recall at which the index is kept as it is."""
+    map_at: float = 0.95
+    """Least recall at which a linear map of the stored vectors is enough."""
+    seed: int = 0
+    """Seed of what is drawn: the queries, the folds of the maps, the nulls and the bootstrap."""
+    out: Path | None = None
+    """Folder to write the report and its figures into; None: print the tables only."""
+    title: str | None = None
+    """Title of the report; None: the default one."""
+
+    def run(self) -> int:
+        from toolkit.probes.reindexing import measure_reindexing
+        from toolkit.progress import reporting_progress
+        from toolkit.reporting.folder import check_out
+        from toolkit.reporting.render_terminal import print_page
+        from toolkit.reporting.topics.reindexing import reindex_page, write_reindex_report
+
+        if self.out is not None:
+            check_out(self.out)
+        options = ("queries", "text_columns", "k", "pooling", "keep_at", "map_at", "seed")
+        chosen = {name: getattr(self, name) for name in options}
+        with reporting_progress() as hear:
+            tables = measure_reindexing(self.before, self.after, self.texts, **chosen, on_progress=hear)
+        print_page(reindex_page(tables, title=self.title), has_charts=self.out is not None)
+        if self.out is not None:
+            command = shown_command("reindex", (self.before, self.after), self.out, self.title)
+            command += shown_flags(self, "texts", *options)
+            show(f"Report: {write_reindex_report(tables, self.out, title=self.title, command=command)}")
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyCommand:
     """Check that a run (all hashes) or a report (all hashes and verdicts) is as written; exit code 1 if not."""
 
@@ -451,5 +502,6 @@ Command = (
     | Annotated[AnatomyCommand, tyro.conf.subcommand("anatomy")]
     | Annotated[StudyCommand, tyro.conf.subcommand("study")]
     | Annotated[TransplantCommand, tyro.conf.subcommand("transplant")]
+    | Annotated[ReindexCommand, tyro.conf.subcommand("reindex")]
     | Annotated[VerifyCommand, tyro.conf.subcommand("verify")]
 )

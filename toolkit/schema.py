@@ -264,6 +264,18 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("spearman_permuted", "Its mean when words of like exposure are exchanged."),
     Column("spearman_p_permuted", "Share of exchanges that reach it."),
     Column("spearman_random", "Its mean when every row moves as far in a random direction."),
+    # Stored vectors of texts, and the words of these.
+    Column("num_neighbours", "Nearest texts that a search gives.", COUNT),
+    Column("num_queries", "Queries that were searched for.", COUNT, "", "queries"),
+    Column("pooling", "What the vector of a text is: mean of its tokens, or cls, the first one.", TEXT),
+    Column("keep_at", "Least recall at which the index is kept as it is."),
+    Column("map_at", "Least recall at which a linear map of it is enough."),
+    Column("advice", "keep the index, map the stored vectors, re-index, or cannot tell with so few queries.", TEXT),
+    Column("word", "A word of the texts, its letters folded to lower case.", TEXT),
+    Column("num_texts_with", "Texts that hold the word.", COUNT, "", "texts with it"),
+    Column("loss_with", "Share of their neighbours that texts with the word lost, on average.", label="lost with it"),
+    Column("loss_without", "The same of the other texts.", label="lost without"),
+    Column("adjusted_p", "Share of the permutations of texts in which any word is as far from 0 as this one."),
     # Positions: the same of four tables of the same shape, and the waves of one.
     Column("sinusoid", "Of the sinusoidal table."),
     Column("gaussian", "Of independent Gaussian rows."),
@@ -321,7 +333,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("control_entropy_bits", "Entropy of the control's label."),
     Column("num_bins", "Bins of positions.", COUNT),
     Column("bins", "Their first positions.", TEXT),
-    Column("num_fit_texts", "Texts that the probe was fitted on.", COUNT),
+    Column("num_fit_texts", "Texts that the probe, or the map, was fitted on.", COUNT),
     Column("num_held_out_texts", "Texts that it was scored on.", COUNT),
     Column("num_fit_tokens", "Tokens of the first.", COUNT),
     Column("num_held_out_tokens", "Tokens of the second.", COUNT),
@@ -724,6 +736,13 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "run group condition is_shuffled seed texts decoder measure value low high value_before value_after "
             "by_frequency unit reason note num_texts num_masked"
         ),
+        "measure_reindexing.verdict": (
+            "first second pooling num_neighbours num_texts num_queries keep_at map_at advice reason note"
+        ),
+        "measure_reindexing.recall": (
+            f"measure num_neighbours value low high chance {_NULL} num_texts num_queries num_fit_texts reason note"
+        ),
+        "measure_reindexing.words": "rank word num_texts_with value loss_with loss_without adjusted_p",
         "measure_flow.ledger": (
             f"{_MODEL_OF_FLOW} layer stage factor omega_squared low high omega_standardised eta_squared by_block_eta "
             "eta_chance shuffled_omega shuffled_eta df sum_of_squares unit_values reason"

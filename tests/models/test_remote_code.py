@@ -143,6 +143,7 @@ def test_no_command_runs_it(plant: Plant, tiny_config: RunConfig, tmp_path: Path
         ["flow", folder, runs[0], *flow],
         ["layers", *runs, "--max-texts", "20"],
         ["transplant", runs[0]],
+        ["reindex", folder, runs[0], "--texts", str(tiny_config.train_file), "--k", "3"],
     )
     for command in commands:
         with pytest.raises(SystemExit) as stop:

@@ -21,6 +21,7 @@ KINDS: dict[str, list[str]] = {
     "layers of runs": ["layers", "{run}", "{other}", "--max-texts", "8"],
     "layers on texts": ["layers", "{run}", "--texts", "mine={texts}"],
     "layers of checkpoints": ["layers", "{model}", "{tuned}"],
+    "reindex": ["reindex", "{model}", "{run}", "--texts", "{texts}", "--k", "3"],
     "transplants": ["transplant", "{run}", "--max-examples", "6", "--num-draws", "0", "--num-reverse-draws", "0"],
     "anatomy of a run": ["anatomy", "{run}", "--text", "the film is good ."],
     "anatomy of a checkpoint": ["anatomy", "{model}", "--text", "/a text=/no path"],
