@@ -13,8 +13,20 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
-from toolkit import Run, Snapshot, Trajectory, explain, finetune, open_run, replay_decay, verify_run, write_report
+from toolkit import (
+    Run,
+    Snapshot,
+    Trajectory,
+    explain,
+    finetune,
+    open_run,
+    replay_decay,
+    verify_report,
+    verify_run,
+    write_report,
+)
 from toolkit.analysis.adam import unexplained_by_decay
+from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
@@ -88,6 +100,61 @@ def test_other_families_train_what_is_not_frozen(
             assert torch.equal(before[name], after[name]) == (name in frozen), name
     assert (finished.trajectory.layer_norm_eps is None) == (model_type != "mpnet")
     assert verify_run(finished.path) == []
+
+
+@pytest.fixture(scope="module")
+def decoder_run(
+    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    config = replace(tiny_config, model=str(tiny_model("llama")), pooling="last", epochs=1, save_model=True)
+    return run(config, tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "anatomy MODEL --text good",
+            "error: not applicable: MODEL is of the family Llama, whose embedding layer is not",
+        ),
+        ("anatomy RUN --text good", "whose embedding layer is not LayerNorm of the sum of its tables' rows"),
+        ("flow MODEL", "error: not applicable: MODEL is of the family Llama, whose embedding layer is not LayerNorm"),
+        ("flow RUN", "whose embedding layer is not LayerNorm of the sum of its tables' rows"),
+        ("positions MODEL", "error: this model has no position_embeddings: there is nothing to measure"),
+        ("transplant RUN", "no LayerNorm follows the embeddings of this model: transplant in raw coordinates"),
+    ],
+)
+def test_what_a_command_cannot_say_of_a_decoder_is_one_line(
+    command: str, said: str, decoder_run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"RUN": str(decoder_run.path), "MODEL": decoder_run.config.model}
+    with pytest.raises(SystemExit) as stop:
+        main([places.get(word, word) for word in command.split()])
+    assert stop.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert said.replace("MODEL", places["MODEL"]) in line
+
+
+@pytest.mark.parametrize("command", ["drift RUN", "layers RUN", "drift MODEL RUN/model", "layers MODEL RUN/model"])
+def test_commands_that_read_the_weights_of_a_decoder(
+    command: str, decoder_run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, model = str(decoder_run.path), decoder_run.config.model
+    with pytest.raises(SystemExit) as stop:
+        main([word.replace("RUN", path).replace("MODEL", model) for word in command.split()])
+    assert not stop.value.code
+    out = capsys.readouterr().out
+    assert "embeddings" in out
+    assert "nan" not in out.lower().split()
+
+
+def test_a_decoder_in_a_report(decoder_run: Run, tmp_path: Path, undrawn: None) -> None:
+    write_report([decoder_run], tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    for name in ("position_embeddings", "LayerNorm.weight"):
+        assert f"| {name} | not applicable |" in text
+    assert "The offset that the tables share" not in text
+    assert not verify_report(tmp_path / "report")
 
 
 def test_deterministic_algorithms_are_asked_for_while_a_run_trains(

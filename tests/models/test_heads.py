@@ -1,6 +1,8 @@
 """Every recipe of features against plain transformers code, for every family; heads; and layers that are not there."""
 
+import json
 import math
+import shutil
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -11,10 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.conftest import COMMON, FAMILY_CONFIGS, build_tokenizer
+from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, build_tokenizer, sizes_of
 from toolkit.config import RunConfig, recipe_of
+from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
-from toolkit.models.classifier import load_classifier
+from toolkit.models.classifier import in_eval_mode, load_classifier
 from toolkit.models.heads import Head, build_head, chosen_layers, inputs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
@@ -29,15 +32,16 @@ def deep_model(tmp_path_factory):
     """A function: model type to the folder of a tiny checkpoint of five blocks."""
     from transformers import AutoConfig, AutoModel
 
-    tokenizer, folders = build_tokenizer(), {}
+    folders = {}
 
     def build(model_type: str):
         if model_type not in folders:
             torch.manual_seed(0)
-            sizes = COMMON | {"vocab_size": len(tokenizer) + 20, "num_hidden_layers": NUM_BLOCKS}
-            own = FAMILY_CONFIGS[model_type] | ({"n_layers": NUM_BLOCKS} if model_type == "distilbert" else {})
+            tokenizer = build_tokenizer(sizes_of(model_type)["pad_token_id"])
+            depths = dict.fromkeys(("num_hidden_layers", "n_layers")[: 1 + (model_type == "distilbert")], NUM_BLOCKS)
+            sizes = sizes_of(model_type, vocab_size=len(tokenizer) + 20) | depths
             folders[model_type] = tmp_path_factory.mktemp(f"deep-{model_type}")
-            config = AutoConfig.for_model(model_type, **(sizes | own))
+            config = AutoConfig.for_model(model_type, **sizes)
             AutoModel.from_config(config).save_pretrained(folders[model_type])
             tokenizer.save_pretrained(folders[model_type])
         return folders[model_type]
@@ -56,7 +60,9 @@ def plain_layers(folder, texts, pooling, *, max_length=40, batch_size=7):
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     kinds = ("Layer", "Block")  # of transformers' names of a block
     blocks = [
-        m for n, m in model.named_modules() if type(m).__name__.endswith(kinds) and n.rpartition(".")[2].isdigit()
+        m
+        for n, m in model.named_modules()
+        if type(m).__name__.endswith(kinds) and n.rpartition(".")[2].isdigit() and ".ffn." not in n  # MobileBERT's
     ]
     rows = []
     for start in range(0, len(texts), batch_size):
@@ -83,8 +89,13 @@ def plain_layers(folder, texts, pooling, *, max_length=40, batch_size=7):
         states[-1] = last  # ModernBERT's final normalisation belongs to the last block's output
         layers = [*first, *states]
         assert len(layers) == NUM_BLOCKS + 1
-        mask = batch["attention_mask"].unsqueeze(-1)
-        rows.append([x[:, 0] if pooling == "cls" else (x * mask).sum(1) / mask.sum(1) for x in layers])
+        mask, end = batch["attention_mask"].unsqueeze(-1), batch["attention_mask"].sum(1) - 1
+        pools = {
+            "cls": lambda x: x[:, 0],
+            "last": lambda x, end=end: x[torch.arange(len(x)), end],
+            "mean": lambda x, mask=mask: (x * mask).sum(1) / mask.sum(1),
+        }
+        rows.append([pools[pooling](x) for x in layers])
     return [torch.cat(layer) for layer in zip(*rows, strict=True)]
 
 
@@ -134,9 +145,11 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * size)
 
 
-@pytest.mark.parametrize("family", list(FAMILY_CONFIGS))
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_features_are_plain_transformers(deep_model, tiny_config, family, pooling):
+@pytest.mark.parametrize(
+    ("pooling", "family"),
+    [*product(["mean", "cls"], FAMILY_CONFIGS), *product(["last"], ["bert", *DECODERS]), *product(["mean"], ENCODERS)],
+)
+def test_features_are_plain_transformers(deep_model, tiny_config, pooling, family):
     for features in FEATURES:
         config = replace(tiny_config, model=str(deep_model(family)), pooling=pooling, features=features)
         found, texts, _, _ = extracted(config)
@@ -273,3 +286,69 @@ def test_a_config_that_no_head_can_be_drawn_from_is_one_line(facts: dict[str, fl
     config = SimpleNamespace(hidden_size=4, **facts)
     with pytest.raises(ValueError, match=r"config\.json has an initializer_range of .*: restore|restore the file"):
         build_head("linear", config, width=4, num_outputs=2, generator=torch.Generator())
+
+
+def test_the_last_token_is_the_last_that_is_read():
+    """Whatever is hidden after it, before it or in between."""
+    model = load_classifier("minilm", pooling="last", num_outputs=2).model
+    states = torch.arange(12.0).reshape(2, 6, 1)
+    is_read = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 0, 1, 1, 0]])
+    output = SimpleNamespace(last_hidden_state=states)
+    assert model.pool(output, is_read).flatten().tolist() == [3.0, 10.0]
+    assert model.pool(output, is_read.bool()).flatten().tolist() == [3.0, 10.0]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_last_token_of_a_decoder_does_not_see_its_padding(deep_model, family):
+    """A text alone, and beside a longer one."""
+    loaded = load_classifier(str(deep_model(family)), pooling="last", num_outputs=2)
+    ids = torch.tensor([[7, 8, 9], [10, 11, 12]])
+    alone = {"input_ids": ids[:1, :2], "attention_mask": torch.ones(1, 2, dtype=torch.long)}
+    beside = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
+    with in_eval_mode(loaded.model), torch.no_grad():
+        torch.testing.assert_close(loaded.model.features(alone)[0], loaded.model.features(beside)[0])
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("llama", {"pooling": "cls"}, "--pooling cls: in Llama the first token sees no other.*choose from: last, mean"),
+        ("gpt2", {"pooling": "pooler"}, "--pooling pooler: GPT-2 has no pooler; choose from: mean, last"),
+        ("gpt2", {"pooling": "last", "is_token_task": True}, "--pooling last: a token task does not pool"),
+        ("t5", {"pooling": "mean"}, "is T5, whose decoder reads what its encoder makes of a text.*toolkit.record"),
+    ],
+)
+def test_poolings_that_a_decoder_lacks(deep_model, family, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_classifier(str(deep_model(family)), num_outputs=2, **options)
+
+
+def test_a_decoder_without_a_padding_token_pads_with_its_end_of_text(deep_model, tiny_config, tmp_path):
+    """Its row is then an ordinary one: texts may hold it, and only the mask says what is padding."""
+    for family in ("gpt2", "bert"):
+        shutil.copytree(deep_model(family), tmp_path / family)
+        tokenizer = build_tokenizer()
+        tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
+        tokenizer.save_pretrained(tmp_path / family)
+        config = json.loads((tmp_path / family / "config.json").read_text())
+        (tmp_path / family / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    with pytest.raises(ValueError, match=r"the tokenizer of .* has no padding token"):
+        load_classifier(str(tmp_path / "bert"), pooling="mean", num_outputs=2)
+    with pytest.warns(
+        UserWarning, match=r"has no padding token: texts are padded with '\[SEP\]', which the attention mask"
+    ):
+        loaded = load_classifier(str(tmp_path / "gpt2"), pooling="last", num_outputs=2)
+    data = encode_task(load_task(tiny_config), loaded, 40)
+    assert data.pad_id == loaded.tokenizer.eos_token_id == 2
+    assert (data.splits["train"].tokens == 2).any()
+    batch = make_batch(data.splits["train"], np.arange(8), data)
+    assert ((batch["input_ids"] == 2) | (batch["attention_mask"] == 1)).all()
+    assert (batch["input_ids"] == 2)[batch["attention_mask"] == 1].any()
+
+
+def test_dropout_of_any_name_is_set_and_nothing_else(deep_model):
+    config = load_classifier(str(deep_model("gpt2")), pooling="mean", num_outputs=2, dropout=0.25).model.backbone.config
+    assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.25, 0.25, 0.25)
+    config = load_classifier(str(deep_model("esm")), pooling="mean", num_outputs=2, dropout=0.25).model.backbone.config
+    assert config.hidden_dropout_prob == 0.25
+    assert config.token_dropout is True

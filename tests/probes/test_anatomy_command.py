@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     return int(stop.value.code or 0), printed.out, printed.err
 
 
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+@pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, "mpnet"])
 def test_every_family_on_the_screen(
     anatomy_of: Callable[[str], Anatomy], model_type: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,7 +49,7 @@ def test_every_family_on_the_screen(
     assert "NOT" not in out.replace("Not as in BERT", "")
     assert "nan" not in out.lower().split()
     assert ("Not as in BERT" in out) == (model_type != "bert")
-    assert ("not applicable" in out) == (model_type in ("distilbert", "deberta-v2", "modernbert"))
+    assert ("not applicable" in out) == (model_type in ("distilbert", "deberta-v2", "modernbert", "mpnet"))
 
 
 @pytest.mark.parametrize("model_type", FAMILY_CONFIGS)

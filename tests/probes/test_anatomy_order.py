@@ -13,7 +13,7 @@ from toolkit.probes.embedding_layer import find_parts, read_sentence
 
 Opened = Callable[[str], Loaded]
 AnatomyOf = Callable[[str], Anatomy]
-families = pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+families = pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, "mpnet"])
 HAVE_SEGMENTS = ("bert", "electra", "albert")
 
 
@@ -102,6 +102,7 @@ def test_a_single_text_has_one_segment(opened: Opened) -> None:
 STEPS = {
     "deberta-v2": ["", "position table", "relative distances", "convolution"],
     "modernbert": ["", "rotary angles and the local window"],
+    "mpnet": ["", "position table", "relative distances"],
 }
 
 

@@ -17,10 +17,11 @@ from toolkit.probes.embedding_layer import find_parts, in_float64, list_differen
 
 Opened = Callable[[str], Loaded]
 AnatomyOf = Callable[[str], Anatomy]
-families = pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+families = pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, "mpnet"])
 
 ABSENT = {
     "distilbert": ["token_type_embeddings"],
+    "mpnet": ["token_type_embeddings"],
     "deberta-v2": ["token_type_embeddings"],
     "modernbert": ["position_embeddings", "token_type_embeddings", "LayerNorm.bias"],
 }
@@ -49,7 +50,7 @@ def test_the_parameter_table_counts_the_backbone(opened: Opened, anatomy_of: Ana
         name, parameter = named[line.number - 1]
         assert name == line.name
         assert parameter.shape == torch.Size([n for n in (line.num_rows, line.num_columns) if n is not pd.NA])
-    assert len(table[table.parameter == "pooler"]) == (model_type in ("bert", "roberta", "albert"))
+    assert len(table[table.parameter == "pooler"]) == (model_type in ("bert", "roberta", "albert", "mpnet"))
 
 
 @families

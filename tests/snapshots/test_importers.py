@@ -182,6 +182,18 @@ def test_an_output_layer_of_its_own_is_named_with_its_change(model_type: str, tm
     assert f"{output} of after {what}" in import_checkpoints([tmp_path / "base", after]).notes
 
 
+def test_tables_of_different_width_have_no_gauge(tiny_model: Callable[[str], Path]) -> None:
+    """MobileBERT projects the rows of three words before it adds the others."""
+    from toolkit import measure_gauge
+
+    imported = import_checkpoints([tiny_model("mobilebert")] * 2)
+    assert {name: t.shape[-1] for name, t in imported.trajectory.snapshots[0].tensors.items()} == {
+        name: 8 if name == "word_embeddings" else 16 for name in EMBEDDING_PARAMETERS
+    }
+    with pytest.raises(ValueError, match="not applicable: the tables differ in width"):
+        measure_gauge(imported.trajectory)
+
+
 def test_what_older_checkpoints_hold_beside_their_weights(tmp_path: Path) -> None:
     """Masks of GPT-2 and GPT-NeoX, and T5's word table under each of its names."""
     from toolkit import measure_weight_drift

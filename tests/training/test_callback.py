@@ -1,6 +1,7 @@
 """The callback in the real Trainer and in that of sentence-transformers, against a count by hand."""
 
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,28 @@ def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -
     assert {path: path.read_bytes() for path in kept} == kept
     assert toolkit.open_run(out / "embeddings").is_finished
     assert toolkit.verify_run(out / "embeddings") == []
+
+
+def test_the_callback_while_a_decoder_learns_to_write(tiny_model: Any, tmp_path: Path) -> None:
+    """The Trainer's own collator of language models hides and does not score padding."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling
+
+    folder = tiny_model("llama")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    texts = [tokenizer(text) for text in TEXTS]
+    Trainer(
+        model=model,
+        args=TrainingArguments(**arguments(tmp_path / "out")),
+        train_dataset=texts,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        processing_class=tokenizer,
+        callbacks=[Callback(tmp_path / "run")],
+    ).train()
+    run = toolkit.open_run(tmp_path / "run")
+    assert run.manifest["problems"] == []
+    expected = Counter(row for text in texts for row in 2 * text["input_ids"] if row != tokenizer.sep_token_id)
+    assert totals(run, "word_embeddings") == dict(expected)  # [SEP], which ends each text, has no token to foretell
+    assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0

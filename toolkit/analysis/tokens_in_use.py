@@ -210,6 +210,14 @@ class ReferenceCorpus:
         return null_space(self.design, {name: len(values) for name, values in self.frequencies.items()})
 
 
+def why_no_gauge(trajectory: Trajectory) -> str:
+    """Why LayerNorm reads no sum of the tables' rows, as a clause; empty where it does."""
+    if trajectory.layer_norm_eps is None:
+        return NO_NORM
+    tensors = trajectory.snapshots[0].tensors
+    return APART if len({tensors[name].shape[-1] for name in trajectory.parameters if name in TABLES}) > 1 else ""
+
+
 def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     """The run's own tokens; uniform frequencies, and a note, without exposure.
 
@@ -219,10 +227,8 @@ def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     tables = [name for name in trajectory.parameters if name in TABLES]
     if not tables:
         raise ValueError(f"a gauge needs embedding tables; this run has only {', '.join(trajectory.parameters)}")
-    if trajectory.layer_norm_eps is None:
-        raise ValueError(NO_NORM)
-    if len({trajectory.snapshots[0].tensors[name].shape[-1] for name in tables}) > 1:
-        raise ValueError(APART)
+    if why := why_no_gauge(trajectory):
+        raise ValueError(why)
     counts = {name: _token_counts(trajectory, name) for name in tables}
     is_recorded = all(values is not None for values in counts.values())
     design = _design(trajectory, tables)

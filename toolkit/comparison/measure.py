@@ -1,7 +1,6 @@
 """Measuring finished runs: all that a report keeps of them, each table once and in memory."""
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -14,6 +13,7 @@ import pandas as pd
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.analysis.gauge import measure_gauge
+from toolkit.analysis.tokens_in_use import why_no_gauge
 from toolkit.analysis.word_rows import WordRows, measure_words
 from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
 from toolkit.comparison.compare import Settings
@@ -141,15 +141,16 @@ def strata_of(run: ReportedRun) -> pd.DataFrame:
 
 
 def gauge_of(run: ReportedRun) -> pd.DataFrame:
-    """The share of the tables' drift that offsets between them explain, at the last epoch; no line where none moved."""
+    """The share of the tables' drift that offsets between them explain, at the last epoch; no line where none moved.
+
+    Nor where it is not applicable, as LayerNorm reads no sum of the tables' rows.
+    """
     first, last = run.run.trajectory.snapshots[0], run.run.trajectory.snapshots[-1]
     tables = [name for name in run.parameters if not name.startswith("LayerNorm")]
-    if not any((first.tensors[name] != last.tensors[name]).any() for name in tables):
+    is_still = not any((first.tensors[name] != last.tensors[name]).any() for name in tables)
+    if is_still or why_no_gauge(run.run.trajectory):
         return pd.DataFrame(columns=["gauge_share", "frequencies", "note"])
-    try:
-        lines = measure_gauge(run.run, last.epoch)
-    except ValueError as error:  # in one line, why it does not apply to this model
-        return pd.DataFrame([(math.nan, "", str(error))], columns=["gauge_share", "frequencies", "note"])
+    lines = measure_gauge(run.run, last.epoch)
     chosen = lines[lines["measure"] == "gauge_share"].rename(columns={"value": "gauge_share"})
     said = ["; ".join(filter(None, texts)) for texts in zip(chosen["reason"], chosen["note"], strict=True)]
     return chosen.assign(note=said)[["gauge_share", "frequencies", "note"]]

@@ -149,7 +149,7 @@ class Parts:
     outer_projection: nn.Linear | None
     """After the module, at the door of the encoder (ELECTRA and ALBERT)."""
     relative: nn.Embedding | None
-    """The encoder's table of relative distances (DeBERTa-v2)."""
+    """The encoder's table of relative distances (DeBERTa-v2, MPNet)."""
     is_rotary: bool
     """Whether the attention turns queries and keys by the angle of their places (ModernBERT)."""
     convolution: nn.Module | None
@@ -191,7 +191,7 @@ def find_parts(loaded: Loaded) -> Parts:
         layer_norm=found["LayerNorm.weight"],
         inner_projection=projection if is_inner else None,
         outer_projection=None if is_inner else projection,
-        relative=getattr(encoder, "rel_embeddings", None),
+        relative=getattr(encoder, "rel_embeddings", getattr(encoder, "relative_attention_bias", None)),
         is_rotary=hasattr(backbone, "rotary_emb"),
         convolution=getattr(encoder, "conv", None),
     )

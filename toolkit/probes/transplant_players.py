@@ -9,7 +9,14 @@ from toolkit.analysis.drift import Indices
 from toolkit.analysis.functional import INSEPARABLE, LAYER_NORM
 from toolkit.analysis.gauge import OFFSET, Centre, measure_centres, project
 from toolkit.analysis.measures import Array
-from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, ReferenceCorpus, label_groups, reference_corpus
+from toolkit.analysis.tokens_in_use import (
+    PROJECTED,
+    GroupLabels,
+    ReferenceCorpus,
+    label_groups,
+    reference_corpus,
+    why_no_gauge,
+)
 from toolkit.snapshots.logs import Design
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
@@ -213,11 +220,12 @@ def fixed_components(
     out of the means, unlike in :func:`toolkit.measure_gauge`: else either the means would show [CLS] + k, P0 - k, or a
     frozen table would move with its partner's shift (ours). ``scored``: what stands together in the scored items.
 
-    ValueError where a projection stands before LayerNorm.
+    ValueError where a projection stands before LayerNorm, or none reads the sum of the tables' rows.
     """
-    corpus = reference_corpus(trajectory)
-    if corpus.is_projected:
-        raise ValueError(f"{PROJECTED}: transplant in raw coordinates (--coordinates raw)")
+    why = why_no_gauge(trajectory)
+    corpus = None if why else reference_corpus(trajectory)
+    if corpus is None or corpus.is_projected:
+        raise ValueError(f"{why or PROJECTED}: transplant in raw coordinates (--coordinates raw)")
     groups = joint_groups(corpus, scored, {name: len(before[name]) for name in corpus.tables})
     main = _main_corpus(corpus, groups)
     ends = measure_centres([Snapshot(0, 0, before), Snapshot(1, 0, after)], main)

@@ -14,8 +14,9 @@ from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import apply_regime, list_components, locate_embeddings, parse_regime
 from toolkit.training.accelerators import build_accelerator, is_fast
 from toolkit.training.encoding import encode_task
+from toolkit.training.evaluation import scoring
 from toolkit.training.fast_layer import PackedDropout
-from toolkit.training.fast_step import FastStepper, halved_names
+from toolkit.training.fast_step import FastStepper, halved_names, serves
 from toolkit.training.loop import Stepper, build_stepper
 from toolkit.training.step_recorder import Recorder
 
@@ -227,6 +228,20 @@ def test_one_process_on_a_cpu_takes_it(config):
     data = encode_task(task, loaded, config.max_length)
     recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
     assert isinstance(build_stepper(accelerator, loaded.model, data, config, 1, recorder), FastStepper)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "gpt2"])
+def test_a_family_that_is_not_served_takes_the_plain_one(config, tiny_model, family):
+    config = replace(config, model=str(tiny_model(family)))
+    accelerator, task = build_accelerator(config), load_task(config)
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
+    assert is_fast(accelerator)
+    assert not serves(accelerator, loaded.model)
+    data = encode_task(task, loaded, config.max_length)
+    recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
+    assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is Stepper
+    with scoring(accelerator, loaded.model) as backbone:
+        assert backbone is loaded.model.backbone
 
 
 def test_features_of_other_layers_than_the_last_take_the_plain_one(config):
