@@ -5,7 +5,7 @@ fully on `polarity`, and the time that the training loop waits for each state is
 both moments of AdamW, what is recorded so far and the random states; how often one is written follows from what the
 last one cost (training/going_on.py).
 
-    python experiments/reliability/resume_cost.py --epochs 40      # ten minutes and more; prints and writes the figures
+    python experiments/reliability/resume_cost.py --epochs 60      # ten minutes and more; prints and writes the figures
 """
 
 import argparse
