@@ -755,6 +755,23 @@ def test_encoder_and_decoder_read_one_word_table(tmp_path: Path) -> None:
     assert used[0] > 0
 
 
+def test_a_table_under_two_names_that_only_looks_rows_up_is_an_ordinary_one(tmp_path: Path) -> None:
+    """T5's encoder alone: its word table is ``shared`` and ``encoder.embed_tokens``, and no output layer."""
+    from transformers import AutoConfig, T5EncoderModel
+
+    torch.manual_seed(0)
+    model = T5EncoderModel(AutoConfig.for_model("t5", **sizes_of("t5", vocab_size=40)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with toolkit.record(model.train(), tmp_path / "run") as recording:
+        states = model(input_ids=IDS, attention_mask=(IDS != 0).long()).last_hidden_state
+        states[IDS != 0].square().mul(torch.arange(16)).sum().backward()
+        optimizer.step()
+        recording.snapshot(epoch=1)
+    run = toolkit.open_run(tmp_path / "run")
+    assert run.manifest["problems"] == []
+    assert totals(run, "word_embeddings") == {7: 3, 8: 2, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1}
+
+
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_exposure_is_not_inferred_of_a_tied_table_that_was_trained(model_type: str, tmp_path: Path) -> None:
     """Its output moves every row: of an untied one the same texts are read off the weights."""

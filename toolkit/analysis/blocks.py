@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import MEASURES, Array, Measure, dots, or_nan
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import at_least
-from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.files import WidenedRows, sha256_of_array
 from toolkit.snapshots.snapshot import MappedTensors, Snapshot
 
 BLOCK_ROWS = 64
@@ -104,7 +104,7 @@ def _table(snapshot: Snapshot, parameter: str) -> np.ndarray:
     if not tensor.size:
         raise ValueError(f"{parameter} has no values at epoch {snapshot.epoch:g}: its shape is {tensor.shape}")
     # A view as a plain array: slicing a memmap subclass costs more than it is worth here.
-    return np.atleast_2d(np.asarray(tensor))
+    return tensor if isinstance(tensor, WidenedRows) else np.atleast_2d(np.asarray(tensor))
 
 
 def file_of(snapshot: Snapshot, parameter: str) -> str | None:

@@ -120,15 +120,17 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def sha256_of_array(array: np.ndarray) -> str:
     """Hex sha256 of an array's dtype, shape and values: equal exactly when the arrays are bit-identical."""
-    array = np.ascontiguousarray(array)
-    head = f"{array.dtype.str}{array.shape}".encode()
-    return hashlib.sha256(head + b"\0").hexdigest() if array.size == 0 else _hash_parts(head, array)
-
-
-def _hash_parts(head: bytes, array: np.ndarray) -> str:
-    hasher = hashlib.sha256(head + b"\0")
-    hasher.update(array.reshape(-1).view(np.uint8).data)
+    is_widened = isinstance(array, WidenedRows)
+    array = array if is_widened else np.ascontiguousarray(array)
+    hasher = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + b"\0")
+    step = HASHED_ROWS if is_widened else max(len(array), 1)
+    for start in range(0, len(array) if array.size else 0, step):
+        hasher.update(np.ascontiguousarray(array[start : start + step]).reshape(-1).view(np.uint8).data)
     return hasher.hexdigest()
+
+
+HASHED_ROWS = 1024
+"""Rows that are widened at a time to be hashed."""
 
 
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[int, ...], int]]]:
@@ -176,3 +178,33 @@ def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarra
         return np.empty(shape, dtype=_DTYPES[dtype])
     # As text: numpy would resolve a Path, which takes longer than the mapping.
     return np.memmap(str(path), dtype=_DTYPES[dtype], mode="r", offset=offset, shape=shape)
+
+
+def widen(halves: np.ndarray) -> np.ndarray:
+    """The fp32 equal to bf16 values, which numpy lacks, given as the bits of their upper halves (uint16)."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+class WidenedRows:
+    """A mapped table of a half-precision type as fp32: a slice is another one, and rows are widened when they are read.
+
+    A language model's word table has a billion values: as fp32 it would take several times its file in memory, in each
+    pass over it. ``np.asarray`` gives all of it.
+    """
+
+    dtype = np.dtype(np.float32)
+    __eq__ = None  # type: ignore[assignment]  # of arrays it is by element, which nobody should miss
+
+    def __init__(self, stored: np.ndarray, convert: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._stored, self._convert = stored, convert
+        self.shape, self.ndim, self.size = stored.shape, stored.ndim, stored.size
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __getitem__(self, rows: Any) -> Any:
+        chosen = self._stored[rows]
+        return WidenedRows(chosen, self._convert) if isinstance(rows, slice) else self._convert(chosen)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._convert(self._stored).astype(dtype or np.float32, copy=False)

@@ -582,7 +582,7 @@ def _output_change(own: Sequence[_Opened]) -> str:
         return ""
     largest = 0.0
     for start in range(0, len(old), CHECKED_ROWS):
-        before, after = (table[start : start + CHECKED_ROWS].astype(np.float64) for table in (old, new))
+        before, after = (np.asarray(table[start : start + CHECKED_ROWS], np.float64) for table in (old, new))
         norms, changes = (np.sqrt(np.vecdot(rows, rows)) for rows in (before, after - before))
         shares = np.divide(changes, norms, out=np.where(changes > 0, np.inf, 0.0), where=norms > 0)
         largest = np.maximum(largest, shares.max())  # which NaN is

@@ -161,10 +161,9 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
 
     Such as ``(1 of 11720 values) in row 9 ('good')``.
     """
-    table = np.asarray(tensor)
-    if not table.size:
+    if not tensor.size:
         return ""
-    table = table.reshape(len(table), -1)
+    table = tensor if tensor.ndim == 2 else np.asarray(tensor).reshape(len(tensor), -1)
     parts = range(0, len(table), CHECKED_ROWS)
     counts = [np.count_nonzero(~np.isfinite(table[i : i + CHECKED_ROWS]), axis=1) for i in parts]
     num_bad = np.concatenate([np.zeros(0, np.int64), *counts])

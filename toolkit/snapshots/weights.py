@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from toolkit.families import (
     matches,
 )
 from toolkit.naming import read_json
-from toolkit.snapshots.files import map_tensor, read_header
+from toolkit.snapshots.files import WidenedRows, map_tensor, read_header, widen
 from toolkit.snapshots.tokenizer_files import Fetch
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -58,12 +59,22 @@ class Location:
 
 
 class FileTensors(Mapping[str, np.ndarray]):
-    """Parameters of a checkpoint by name, as fp32: fp32 is mapped, other types are converted on each use."""
+    """Parameters of a checkpoint by name, as fp32: fp32 is mapped, half-precision tables are :class:`WidenedRows`,
+    other types are converted on each use."""
 
     def __init__(self, entries: Mapping[str, tuple[Path, Entry]]) -> None:
         self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        path, (dtype, shape, offset) = self._entries[name]
+        if dtype in ("BF16", "F16") and len(shape) == 2:
+            stored = map_tensor(path, ("I16" if dtype == "BF16" else dtype, shape, offset))
+            rows: Any = (
+                WidenedRows(stored.view(np.uint16), widen)
+                if dtype == "BF16"
+                else WidenedRows(stored, lambda values: values.astype(np.float32))
+            )
+            return rows  # type: ignore[no-any-return]
         tensor = self.stored(name)
         with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
             return tensor if tensor.dtype == np.float32 else tensor.astype(np.float32)
@@ -72,9 +83,7 @@ class FileTensors(Mapping[str, np.ndarray]):
         """A parameter in the type that it is stored in, mapped; bf16, which numpy lacks, as the equal fp32."""
         path, (dtype, shape, offset) = self._entries[name]
         if dtype == "BF16":
-            # A bf16 is the upper half of the fp32 with the same value.
-            halves = map_tensor(path, ("I16", shape, offset)).view(np.uint16)
-            return (halves.astype(np.uint32) << 16).view(np.float32)
+            return widen(map_tensor(path, ("I16", shape, offset)).view(np.uint16))
         return map_tensor(path, (dtype, shape, offset))
 
     def __iter__(self) -> Iterator[str]:
