@@ -601,7 +601,7 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         tmp_path / "deepspeed": "is a checkpoint of DeepSpeed",
         tmp_path / "text.txt": "is not a safetensors file",
         tmp_path / "several": "pass one of a.safetensors, b.safetensors",
-        adapter: "adapter_model holds no embedding tables by the names of any supported family",
+        adapter: "holds adapter_model.safetensors without its adapter_config.json: put that beside it",
         tmp_path / "gone": "no file or folder",
         f"{tmp_path}/gone-*": "no folder matches",
         "no-owner/no-model": "not in the local cache of the hub, and the hub cannot be reached",
