@@ -17,7 +17,7 @@ from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Snapshot, Trajectory, Vocabulary, name_undefined
 from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import INDEX, SINGLE, open_weights
+from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -388,6 +388,8 @@ class _Opened:
     """That table, where it is at hand."""
     is_tied: bool = False
     """Whether the word table is the output layer too."""
+    num_apart: int = 0
+    """Rows in which the output layer differs from the word table although the config ties the two."""
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
@@ -466,6 +468,10 @@ def _open(place: Place, name: str) -> _Opened:
         offset = family.first_position(pad if isinstance(pad, int) else None)
     vocabulary = read_tokenizer_files(place.fetch, size) if size else None
     _check_finite(tensors, name, vocabulary, offset or 0)
+    is_tied, num_apart = family is not None and not location.output and _is_language_model(family, config), 0
+    if config.get("tie_word_embeddings") is True and output and size:
+        num_apart = _count_apart(tensors["word_embeddings"], output[location.output])
+        is_tied, output = not num_apart, output if num_apart else FileTensors({})
     return _Opened(
         name,
         place.step,
@@ -476,10 +482,19 @@ def _open(place: Place, name: str) -> _Opened:
         (family,) if family else location.families,
         offset,
         _eps(config) if "LayerNorm.weight" in tensors else None,
-        location.output,
+        "" if is_tied else location.output,
         output,
-        family is not None and not location.output and _is_language_model(family, config),
+        is_tied,
+        num_apart,
     )
+
+
+def _count_apart(words: np.ndarray, output: np.ndarray) -> int:
+    """Rows that two tables do not share."""
+    shared = min(len(words), len(output)) if words.shape[1:] == output.shape[1:] else 0
+    parts = [slice(start, min(start + CHECKED_ROWS, shared)) for start in range(0, shared, CHECKED_ROWS)]
+    differing = sum(int((words[part] != output[part]).any(axis=1).sum()) for part in parts)
+    return differing + max(len(words), len(output)) - shared
 
 
 def find_adapter(place: Place) -> Path | None:
@@ -516,6 +531,7 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
         output="",
         output_tensors={},
         is_tied=False,
+        num_apart=0,
     )
     return one, note
 
@@ -617,6 +633,13 @@ def _output_notes(opened: Sequence[_Opened]) -> Iterator[str]:
             f"the output layer of {' and '.join(tied)} is tied to word_embeddings: they are one quantity, and any row "
             "may have moved as an output"
         )
+    for one in opened:
+        if one.num_apart:
+            yield (
+                f"{one.output} of {one.name} differs from word_embeddings in {one.num_apart:,} rows, although its "
+                "config.json says tie_word_embeddings: true (as after a merge of what was trained on one of the two); "
+                "say false there: a loader may tie them again and drop one"
+            )
     own = [one for one in opened if one.output]
     if own:
         sizes = [len(tensors[one.output]) for one in own if (tensors := one.output_tensors)]
