@@ -222,6 +222,30 @@ def test_tables_of_different_width_have_no_gauge(tiny_model: Callable[[str], Pat
         measure_gauge(imported.trajectory)
 
 
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_tables_that_a_config_ties_and_that_drifted_apart(model_type: str, tmp_path: Path) -> None:
+    """The head alone was trained, in row 3 and in a fourth of the values of row 5; then the config says otherwise."""
+    _, after = save_pair(model_type, tmp_path, tie_word_embeddings=False)
+    tensors, path = load_file(after / "model.safetensors"), after / "model.safetensors"
+    output = "embed_out.weight" if model_type == "gpt_neox" else "lm_head.weight"
+    words = next(name for name in tensors if name.endswith(("embed_tokens.weight", "wte.weight", "embed_in.weight")))
+    config = json.loads((after / "config.json").read_text())
+
+    def notes(is_tied: bool, head: np.ndarray) -> str:
+        (after / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": is_tied}))
+        save_file(tensors | {output: head}, path)
+        return "\n".join(import_checkpoints([after]).notes)
+
+    equal, apart = np.array(tensors[words]), np.array(tensors[words])
+    apart[3] += 1
+    apart[5, :4] += 1
+    assert f"{output} of after differs from word_embeddings in 2 rows, although" in notes(True, apart)
+    assert "in 7 rows, although" in notes(True, np.concatenate([apart, apart[:5]]))
+    assert "although" not in notes(False, apart) + notes(False, equal) + notes(True, equal)
+    assert "is a table of its own" in notes(False, equal)
+    assert "the output layer of after is tied to word_embeddings" in notes(True, equal)
+
+
 def test_what_older_checkpoints_hold_beside_their_weights(tmp_path: Path) -> None:
     """Masks of GPT-2 and GPT-NeoX, and T5's word table under each of its names."""
     from toolkit import measure_weight_drift
@@ -641,7 +665,7 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         tmp_path / "deepspeed": "is a checkpoint of DeepSpeed",
         tmp_path / "text.txt": "is not a safetensors file",
         tmp_path / "several": "pass one of a.safetensors, b.safetensors",
-        adapter: "adapter_model holds no embedding tables by the names of any supported family",
+        adapter: "holds adapter_model.safetensors without its adapter_config.json: put that beside it",
         tmp_path / "gone": "no file or folder",
         f"{tmp_path}/gone-*": "no folder matches",
         "no-owner/no-model": "not in the local cache of the hub, and the hub cannot be reached",

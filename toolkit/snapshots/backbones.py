@@ -11,8 +11,9 @@ import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, family_of
 from toolkit.naming import read_object
+from toolkit.snapshots.adapters import MERGE_IT
 from toolkit.snapshots.files import sha256_of_file
-from toolkit.snapshots.importers import HALF, Place, Resolve, find_places, shown_names
+from toolkit.snapshots.importers import HALF, Place, Resolve, find_adapter, find_places, shown_names
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
@@ -217,6 +218,8 @@ def _single(found: list[Place], text: str) -> Place:
 
 
 def _open(place: Place, name: str) -> Backbone:
+    if find_adapter(place) is not None:
+        raise ValueError(f"{name} is an adapter, not a model: {MERGE_IT}")
     model_type = read_settings(place.fetch("config.json")).get("model_type")
     family = family_of(model_type) if isinstance(model_type, str) else None
     opened = open_backbone(place.file or place.fetch, family, name)

@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described, read_json
+from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, open_adapter
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Snapshot, Trajectory, Vocabulary, name_undefined
 from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import INDEX, SINGLE, open_weights
+from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -209,11 +210,16 @@ def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
         return [_of_file(path, str(path)) for path in ours], []
     steps = sorted((p for p in folder.glob("checkpoint-*") if p.is_dir() and CHECKPOINT.fullmatch(p.name)), key=_order)
     has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
+    adapter = folder / WEIGHTS
     if steps:
+        alone = SINGLE if has_weights else WEIGHTS
         beside = (
-            f"{parts[-1]}: its checkpoint-* folders are compared, not the weights beside them; pass {SINGLE} for those"
+            f"{parts[-1]}: its checkpoint-* folders are compared, not the weights beside them; pass {alone} for those"
         )
-        return [p for step in steps for p in _in_folder(step, str(step))[0]], [beside] if has_weights else []
+        is_beside = has_weights or adapter.exists()
+        return [p for step in steps for p in _in_folder(step, str(step))[0]], [beside] if is_beside else []
+    if not has_weights and adapter.exists():
+        return [Place(parts, _local(folder), adapter, _step(folder))], []
     if not has_weights:
         inner = _sentence_transformer(folder)
         if inner is not None:
@@ -260,7 +266,7 @@ def _of_file(path: Path, text: str) -> Place:
     if {"format", "epoch", "step"} <= metadata.keys():
         run = run_of_snapshot(path)
         return Place((f"{run.name}/{path.stem}",), _local(run), path, is_ours=True)
-    parts = parts[:-1] if path.name == SINGLE and len(parts) > 1 else (*parts[:-1], path.stem)
+    parts = parts[:-1] if path.name in (SINGLE, WEIGHTS) and len(parts) > 1 else (*parts[:-1], path.stem)
     return Place(parts, _local(path.parent), path, _step(path.parent))
 
 
@@ -382,6 +388,8 @@ class _Opened:
     """That table, where it is at hand."""
     is_tied: bool = False
     """Whether the word table is the output layer too."""
+    num_apart: int = 0
+    """Rows in which the output layer differs from the word table although the config ties the two."""
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
@@ -393,7 +401,8 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         Each is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
         checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
         file, a run directory (its epochs) or one of its snapshot files, a hub id with or without ``@revision``, or a
-        name that ``resolve`` knows.
+        name that ``resolve`` knows. A folder that peft's save_pretrained wrote holds an adapter, which is read on top
+        of the first checkpoint, without a merge.
     resolve
         Function from a name to the folder of its checkpoint; the default knows ``minilm``, the embedded model.
 
@@ -416,7 +425,14 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         notes += said
     if not found:
         raise ValueError("no checkpoints: pass at least one folder, safetensors file or hub id")
-    opened = [_open(place, name) for place, name in zip(found, shown_names(found), strict=True)]
+    opened: list[_Opened] = []
+    for where, name in zip(found, shown_names(found), strict=True):
+        if (adapter := find_adapter(where)) is None:
+            opened.append(_open(where, name))
+        else:
+            one, trained = _open_adapter(where, adapter, name, opened[0] if opened else None)
+            opened.append(one)
+            notes.append(trained)
     families = _common_families(opened)
     parameters, said = _common_parameters(opened)
     notes += said
@@ -452,6 +468,10 @@ def _open(place: Place, name: str) -> _Opened:
         offset = family.first_position(pad if isinstance(pad, int) else None)
     vocabulary = read_tokenizer_files(place.fetch, size) if size else None
     _check_finite(tensors, name, vocabulary, offset or 0)
+    is_tied, num_apart = family is not None and not location.output and _is_language_model(family, config), 0
+    if config.get("tie_word_embeddings") is True and output and size:
+        num_apart = _count_apart(tensors["word_embeddings"], output[location.output])
+        is_tied, output = not num_apart, output if num_apart else FileTensors({})
     return _Opened(
         name,
         place.step,
@@ -462,10 +482,58 @@ def _open(place: Place, name: str) -> _Opened:
         (family,) if family else location.families,
         offset,
         _eps(config) if "LayerNorm.weight" in tensors else None,
-        location.output,
+        "" if is_tied else location.output,
         output,
-        family is not None and not location.output and _is_language_model(family, config),
+        is_tied,
+        num_apart,
     )
+
+
+def _count_apart(words: np.ndarray, output: np.ndarray) -> int:
+    """Rows that two tables do not share."""
+    shared = min(len(words), len(output)) if words.shape[1:] == output.shape[1:] else 0
+    parts = [slice(start, min(start + CHECKED_ROWS, shared)) for start in range(0, shared, CHECKED_ROWS)]
+    differing = sum(int((words[part] != output[part]).any(axis=1).sum()) for part in parts)
+    return differing + max(len(words), len(output)) - shared
+
+
+def find_adapter(place: Place) -> Path | None:
+    """The weights of a place that holds an adapter of peft and no model; None of any other."""
+    if place.file is not None:
+        return place.file if place.file.name == WEIGHTS else None
+    return place.fetch(WEIGHTS) if place.fetch(SINGLE) is None and place.fetch(INDEX) is None else None
+
+
+def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> tuple[_Opened, str]:
+    """The embedding parameters of a base under an adapter, and a note on what it trains."""
+    settings = read_settings(place.fetch(SETTINGS))
+    if not settings:
+        raise ValueError(f"{name} holds {WEIGHTS} without its {SETTINGS}: put that beside it")
+    named = settings.get("base_model_name_or_path")
+    if base is None:
+        what = f" ({named})" if isinstance(named, str) and named else ""
+        raise ValueError(f"{name} is an adapter, which changes its base{what}: pass the base first, then the adapter")
+    adapter = open_adapter(path, settings, base.tensors, base.shapes, base.families or tuple(FAMILIES.values()), name)
+    shapes = {**base.shapes, **adapter.shapes}
+    size = shapes.get("word_embeddings", (0,))[0]
+    vocabulary = read_tokenizer_files(place.fetch, size) if size else None
+    if vocabulary is None and shapes == base.shapes:
+        vocabulary = base.vocabulary
+    note = f"{name} is an adapter ({settings.get('peft_type')}), read on top of {base.name}: {adapter.trained}"
+    one = replace(
+        base,
+        name=name,
+        step=place.step,
+        tensors=adapter.tensors,
+        dtypes={**base.dtypes, **adapter.dtypes},
+        shapes=shapes,
+        vocabulary=vocabulary,
+        output="",
+        output_tensors={},
+        is_tied=False,
+        num_apart=0,
+    )
+    return one, note
 
 
 def _is_language_model(family: ModelFamily, config: Mapping[str, object]) -> bool:
@@ -565,6 +633,13 @@ def _output_notes(opened: Sequence[_Opened]) -> Iterator[str]:
             f"the output layer of {' and '.join(tied)} is tied to word_embeddings: they are one quantity, and any row "
             "may have moved as an output"
         )
+    for one in opened:
+        if one.num_apart:
+            yield (
+                f"{one.output} of {one.name} differs from word_embeddings in {one.num_apart:,} rows, although its "
+                "config.json says tie_word_embeddings: true (as after a merge of what was trained on one of the two); "
+                "say false there: a loader may tie them again and drop one"
+            )
     own = [one for one in opened if one.output]
     if own:
         sizes = [len(tensors[one.output]) for one in own if (tensors := one.output_tensors)]

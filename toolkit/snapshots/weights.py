@@ -275,9 +275,9 @@ def open_backbone(
     location = locate(names, family, shown)
     found, rest = find_backbone(names, location, shown)
     tensors = FileTensors({own: entry(called) for own, called in found.items()})
-    _check_stored(tensors, shown)
+    check_stored(tensors, shown)
     for own in tensors:
-        _check_finite(tensors.stored(own), own, shown)
+        check_finite(tensors.stored(own), own, shown)
     return tensors, location, rest
 
 
@@ -315,7 +315,7 @@ def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, 
 
 def _checked(tensors: FileTensors, families: Sequence[ModelFamily], shown: str) -> FileTensors:
     """Types, sizes and shapes, before anything is computed from them."""
-    _check_stored(tensors, shown)
+    check_stored(tensors, shown)
     for name in tensors:
         shape = tensors.shape(name)
         if len(shape) != (2 if name in TABLES else 1) or 0 in shape:
@@ -333,7 +333,7 @@ def _checked(tensors: FileTensors, families: Sequence[ModelFamily], shown: str) 
     return tensors
 
 
-def _check_stored(tensors: FileTensors, shown: str) -> None:
+def check_stored(tensors: FileTensors, shown: str) -> None:
     """ValueError where a tensor is not of a floating-point type, or ends beyond its file."""
     for name, (path, (dtype, shape, offset)) in tensors._entries.items():
         if dtype not in DTYPES:
@@ -349,7 +349,7 @@ CHECKED_VALUES = 1 << 20
 """Values searched for NaN at a time."""
 
 
-def _check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
+def check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
     """ValueError when a tensor holds NaN or infinity: nothing can be said of such a checkpoint."""
     flat = np.asarray(tensor).reshape(-1)
     parts = range(0, flat.size, CHECKED_VALUES)

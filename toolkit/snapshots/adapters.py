@@ -1,0 +1,275 @@
+"""Adapters as peft saves them: which embedding parameters they train, and what these are on top of a base.
+
+Read from the two files that ``save_pretrained`` writes. What is computed, in fp32, is what peft 0.21 merges
+(``tuners/lora/layer.py`` and ``dora.py``, ``tuners/trainable_tokens/layer.py``).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.families import COPIES, OUTPUT_TABLES, ModelFamily
+from toolkit.snapshots.files import read_header
+from toolkit.snapshots.snapshot import CHECKED_ROWS
+from toolkit.snapshots.weights import FileTensors, check_finite, check_stored
+
+SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+PARTS = {
+    "lora_embedding_A": "A",
+    "lora_embedding_B": "B",
+    "lora_magnitude_vector": "magnitude",
+    "lora_magnitude_vector.weight": "magnitude",
+    "trainable_tokens_delta": "rows",
+    "token_adapter.trainable_tokens_delta": "rows",
+}
+"""What peft adds to a module, by its name below it, and its role."""
+TRAINED = {"modules_to_save.": "modules_to_save", "ln_tuning_layers.": "LN tuning"}
+WHOLE = (*TRAINED, "", "base_layer.", "token_adapter.base_layer.")
+"""Where below a module a parameter that is saved whole may stand, the one in use first."""
+ASIDE = re.compile(r"original_module\..+|(token_adapter\.)?trainable_tokens_original")
+"""What is put aside and takes no part."""
+MERGE_IT = "merge it (peft: model.merge_and_unload()), save that and pass it"
+BASE = "pass the base that it was trained on"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an adapter makes of one parameter; the names of tensors are those in its file."""
+
+    whole: str = ""
+    """Stands in place of the base's."""
+    factors: tuple[str, str] | None = None
+    """A (r, rows) and B (hidden, r): scale · (B A)ᵀ is added."""
+    scale: float = 0.0
+    """alpha / r, or alpha / √r (rslora)."""
+    magnitude: str = ""
+    """DoRA's norms of the columns (hidden,)."""
+    rows: str = ""
+    """Replace the rows that ``indices`` names."""
+    indices: NDArray[np.int64] | None = None
+
+
+class AdaptedTensors(Mapping[str, np.ndarray]):
+    """A base's parameters as an adapter changes them: computed when asked for, in blocks of rows, and never kept."""
+
+    def __init__(self, base: Mapping[str, np.ndarray], own: FileTensors, changes: Mapping[str, Change]) -> None:
+        self._base, self._own, self._changes = base, own, changes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        change = self._changes.get(name, Change())
+        tensor = self._own[change.whole] if change.whole else self._base[name]
+        if change.factors:
+            tensor = self._adapted(tensor, change)
+        if change.indices is not None:
+            tensor = np.array(tensor)
+            tensor[change.indices] = self._own[change.rows]
+        return tensor
+
+    def _adapted(self, table: np.ndarray, change: Change) -> np.ndarray:
+        assert change.factors is not None
+        a, b = (self._own[name] for name in change.factors)
+        out, squares = np.empty(table.shape, np.float32), np.zeros(table.shape[1])
+        for start in range(0, len(table), CHECKED_ROWS):
+            part = slice(start, start + CHECKED_ROWS)
+            np.add(table[part], (a[:, part].T @ b.T) * np.float32(change.scale), out=out[part])
+            if change.magnitude:
+                squares += np.square(out[part], dtype=np.float64).sum(axis=0)
+        if change.magnitude:
+            out *= (self._own[change.magnitude] / np.sqrt(squares)).astype(np.float32)
+        return out
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def __repr__(self) -> str:
+        return f"AdaptedTensors({', '.join(self)})"
+
+
+@dataclass(slots=True)
+class _Held:
+    """What an adapter's file holds of one embedding parameter."""
+
+    module: str
+    """Its module, as the base model calls it."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Role, or one of WHOLE, to the name of the tensor."""
+
+    @property
+    def where(self) -> str | None:
+        """Of what is saved whole, the place in use."""
+        return next((infix for infix in WHOLE if infix in self.parts), None)
+
+
+def _find(names: Iterable[str], families: Sequence[ModelFamily], shown: str) -> dict[str, _Held]:
+    """What a file holds of each embedding parameter, by its canonical name."""
+    known = {own: canonical for family in families for canonical, own in family.embedding_parameters.items()}
+    known |= {copy: known[own] for copy, own in COPIES.items() if own in known}
+    modules = {own.rpartition(".")[0] for own in known}
+    found: dict[str, _Held] = {}
+    for name in names:
+        called = name.removeprefix("base_model.model.")
+        for module in modules:
+            match = re.fullmatch(
+                rf"(?P<place>(?:.+\.)?{re.escape(module)})\.(?P<infix>(?:.+\.)?)(?P<leaf>[^.]+)", called
+            )
+            if match is None or ASIDE.fullmatch(rest := match["infix"] + match["leaf"]):
+                continue
+            role = PARTS.get(rest, match["infix"])
+            canonical = known.get(f"{module}.{'weight' if rest in PARTS else match['leaf']}")
+            if canonical is None or (rest not in PARTS and role not in WHOLE):
+                raise ValueError(f"{shown} holds {name}, a way to adapt a table that is not read here: {MERGE_IT}")
+            one = found.setdefault(canonical, _Held(match["place"]))
+            if one.module != match["place"]:
+                raise ValueError(f"{shown} adapts {canonical} as {one.module} and as {match['place']}: {MERGE_IT}")
+            one.parts[role] = name
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What an adapter makes of the embedding parameters of its base."""
+
+    tensors: AdaptedTensors
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of the parameters that it changes."""
+    dtypes: Mapping[str, str]
+    """Of these, the type in which what is trained is stored; where single rows are, that of the base counts."""
+    trained: str
+    """What that is, in words."""
+
+
+def open_adapter(
+    path: Path,
+    settings: Mapping[str, Any],
+    base: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    families: Sequence[ModelFamily],
+    shown: str,
+) -> Adapter:
+    """The embedding parameters of ``base`` (of these ``shapes``) under an adapter.
+
+    ``path``: its adapter_model.safetensors; ``settings``: its adapter_config.json. ValueError, one line, when it does
+    not fit the base, is damaged, or changes an embedding parameter in a way that is not known here.
+    """
+    entries = {name: (path, entry) for name, entry in read_header(path)[1].items()}
+    found = _find(entries, families, shown)
+    held = {canonical: found[canonical] for canonical in shapes if canonical in found}
+    if held and all(family.has_decoder for family in families):
+        raise ValueError(f"{shown} adapts a table that encoder and decoder share, which is not read here: {MERGE_IT}")
+    own = FileTensors({name: entries[name] for one in held.values() for name in one.parts.values()})
+    check_stored(own, shown)
+    for name in own:
+        check_finite(own.stored(name), name, shown)
+    changes = {canonical: _change(settings, one, own, shown) for canonical, one in held.items()}
+    sizes = {c: own.shape(change.whole) if change.whole else shapes[c] for c, change in changes.items()}
+    for canonical, change in changes.items():
+        _check_fit(change, canonical, sizes[canonical], own, shown)
+    told = {c: change.factors[0] if change.factors else change.whole for c, change in changes.items()}
+    said: dict[str, list[str]] = {}
+    for canonical, one in held.items():
+        said.setdefault(_in_words(settings, one, changes[canonical], own), []).append(canonical)
+    trained = [words.format(", ".join(parameters)) for words, parameters in said.items()]
+    beside = any(f".{table.removesuffix('weight')}" in f".{name}" for table in OUTPUT_TABLES for name in entries)
+    return Adapter(
+        AdaptedTensors(base, own, changes),
+        sizes,
+        {canonical: own.dtype(name) for canonical, name in told.items() if name},
+        "; ".join(trained or ["the adapter trains no embedding parameter"])
+        + ("; the output layer is adapted beside it" if beside else ""),
+    )
+
+
+def _change(settings: Mapping[str, Any], held: _Held, own: FileTensors, shown: str) -> Change:
+    parts, where = held.parts, held.where
+    whole = "" if where is None else parts[where]
+    if len(copied := _copied(settings, held.module)) > 1:
+        raise ValueError(
+            f"{shown}: modules_to_save names {copied[0]} and {copied[1]} around it: peft trains a copy of the inner "
+            "one that the model does not use; name the tables alone"
+        )
+    if {"A", "B"} & parts.keys():
+        if not {"A", "B"} <= parts.keys() or "rows" in parts or settings.get("peft_type") != "LORA":
+            raise ValueError(f"{shown} adapts {held.module} by {', '.join(sorted(parts))} together: {MERGE_IT}")
+        if settings.get("init_lora_weights") == "loftq":
+            raise ValueError(f"{shown} was started by LoftQ, which changes its base's table: {MERGE_IT}")
+    return Change(
+        whole,
+        (parts["A"], parts["B"]) if "A" in parts else None,
+        _scale(settings, held.module, own.shape(parts["A"])[0], shown) if "A" in parts else 0.0,
+        parts.get("magnitude", ""),
+        parts.get("rows", ""),
+        _indices(settings, held.module, shown) if "rows" in parts else None,
+    )
+
+
+def _copied(settings: Mapping[str, Any], module: str) -> list[str]:
+    """Which of a module and those that it lies in are trained as copies (modules_to_save)."""
+    listed = tuple(str(name) for name in settings.get("modules_to_save") or ())
+    within = (module.rsplit(".", i)[0] for i in range(module.count(".") + 1))
+    return [place for place in within if place.endswith(listed)]
+
+
+def _scale(settings: Mapping[str, Any], module: str, rank: int, shown: str) -> float:
+    """What LoRA multiplies by; alpha is that of the first pattern that the module's name ends with, or of all."""
+    patterns = settings.get("alpha_pattern") or {}
+    try:
+        alpha = next(
+            (a for key, a in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), settings["lora_alpha"]
+        )
+        return float(alpha) / (sqrt(rank) if settings.get("use_rslora") else rank)
+    except (re.error, AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{shown}: {SETTINGS} gives no lora_alpha for {module} ({error!r}): restore it") from None
+
+
+def _indices(settings: Mapping[str, Any], module: str, shown: str) -> NDArray[np.int64]:
+    """The rows that are trained, in the order of what stands in for them."""
+    rows = settings.get("trainable_token_indices")
+    if isinstance(rows, dict):
+        rows = next((own for key, own in rows.items() if module.endswith(key)), None)
+    rows = settings.get("token_indices") if rows is None else rows
+    if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+        raise ValueError(f"{shown}: {SETTINGS} does not list the trained rows of {module}: restore it")
+    return np.array(rows, np.int64)
+
+
+def _check_fit(change: Change, canonical: str, size: tuple[int, ...], own: FileTensors, shown: str) -> None:
+    """ValueError where an adapter's tensors have not the shapes that a parameter of this size asks for."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    if change.factors:
+        rank = own.shape(change.factors[0])[0]
+        wanted = dict(zip(change.factors, ((rank, size[0]), (size[1], rank)), strict=True))
+    if change.magnitude:
+        wanted[change.magnitude] = size[1:]
+    if change.indices is not None:
+        wanted[change.rows] = (len(change.indices), *size[1:])
+    for name, shape in wanted.items():
+        if own.shape(name) != shape or 0 in shape:
+            raise ValueError(
+                f"{shown}: {name} has the shape {own.shape(name)}, not {shape}, for {canonical} of {size}: {BASE}"
+            )
+    if change.indices is not None and change.indices.max() >= size[0]:
+        raise ValueError(
+            f"{shown} trains row {change.indices.max()} of {canonical}, which has {size[0]:,} rows: {BASE}"
+        )
+
+
+def _in_words(settings: Mapping[str, Any], held: _Held, change: Change, own: FileTensors) -> str:
+    """What an adapter trains of a parameter, or at least holds; ``{}`` stands for the parameter."""
+    if change.factors:
+        return f"{'DoRA' if change.magnitude else 'LoRA'} of rank {own.shape(change.factors[0])[0]} on {{}}"
+    if change.indices is not None:
+        return f"{len(change.indices)} row{'s' * (len(change.indices) > 1)} of {{}} (trainable_token_indices)"
+    how = TRAINED.get(held.where or "", "modules_to_save" if _copied(settings, held.module) else "")
+    if not how and change.whole.endswith(".bias") and settings.get("bias") != "none":
+        how = "bias"
+    return f"the whole of {{}} ({how})" if how else "{}, which is saved whole, trained or not"
