@@ -273,6 +273,7 @@ FAMILIES: Mapping[str, ModelFamily] = {
             "intermediate": "mlp.c_fc",
             "output": "mlp.c_proj",
         },
+        mark="h.{K}.attn.c_attn.*",
         is_causal=True,
         is_plain_sum=False,
     ),

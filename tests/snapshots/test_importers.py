@@ -680,6 +680,15 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert "as I8, which is not a floating-point weight" in refused(write(tmp_path / "q", quantised))
 
 
+@pytest.mark.parametrize("layer", ["h.0.attn.q_proj.weight", "h.0.attn.attention.q_proj.weight"])
+def test_a_decoder_whose_table_alone_has_gpt2s_name_is_not_taken_for_one(layer: str, tmp_path: Path) -> None:
+    """GPT-J and GPT-Neo, in files that do not say what they are."""
+    tensors = {f"transformer.{name}": np.ones((8, 4), np.float32) for name in ("wte.weight", layer)}
+    folder = write(tmp_path / "x", tensors)
+    (folder / "config.json").unlink()
+    assert "no embedding tables by the names of any supported family" in refused(folder)
+
+
 @pytest.mark.parametrize(("dtype", "shown"), [("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")])
 def test_floats_of_eight_bits_are_not_supported(dtype: str, shown: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "x", tensors_of())
