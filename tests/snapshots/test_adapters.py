@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from tests.conftest import sizes_of
 from toolkit.families import family_of
 from toolkit.models.regimes import locate_embeddings
+from toolkit.snapshots.adapters import AdaptedTensors
 from toolkit.snapshots.backbones import open_backbones
 from toolkit.snapshots.importers import Imported, import_checkpoints
 from toolkit.snapshots.snapshot import capture
@@ -142,6 +143,20 @@ def test_the_drift_of_lora_has_its_rank_in_every_block_of_rows(model_type: str, 
     merged = peft.PeftModel.from_pretrained(merged, tmp_path / "adapter").merge_and_unload()
     wanted = locate_embeddings(merged).parameters["word_embeddings"].detach().numpy()
     np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_importing_computes_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 256,000 rows of 4,096 it would be 4 GB; the tables that the adapter leaves alone stay mapped."""
+    save(build("bert"), lora("bert", "word_embeddings"), tmp_path)
+
+    def compute(*_: object) -> np.ndarray:
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(AdaptedTensors, "_adapted", compute)
+    after = pair(tmp_path).trajectory.snapshots[1].tensors
+    assert isinstance(after["position_embeddings"], np.memmap)
+    with pytest.raises(AssertionError, match="computed"):
+        _ = after["word_embeddings"]
 
 
 BESIDE = {
