@@ -61,8 +61,8 @@ class DriftCommand:
     """How did embeddings change between checkpoints? In a run: how far, and why?"""
 
     places: tyro.conf.Positional[tuple[str, ...]]
-    """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files),
-    or one run directory, optionally followed by runs of other seeds."""
+    """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files; adapters
+    of peft after their base), or one run directory, optionally followed by runs of other seeds."""
     out: Path | None = None
     """Folder to write the full report into; None: print a summary table only."""
     title: str | None = None

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from tests.conftest import sizes_of
 from toolkit.families import family_of
 from toolkit.models.regimes import locate_embeddings
+from toolkit.snapshots.adapters import AdaptedTensors
 from toolkit.snapshots.backbones import open_backbones
 from toolkit.snapshots.importers import Imported, import_checkpoints
 from toolkit.snapshots.snapshot import capture
@@ -144,6 +145,20 @@ def test_the_drift_of_lora_has_its_rank_in_every_block_of_rows(model_type: str, 
     np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_importing_computes_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 256,000 rows of 4,096 it would be 4 GB; the tables that the adapter leaves alone stay mapped."""
+    save(build("bert"), lora("bert", "word_embeddings"), tmp_path)
+
+    def compute(*_: object) -> np.ndarray:
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(AdaptedTensors, "_adapted", compute)
+    after = pair(tmp_path).trajectory.snapshots[1].tensors
+    assert isinstance(after["position_embeddings"], np.memmap)
+    with pytest.raises(AssertionError, match="computed"):
+        _ = after["word_embeddings"]
+
+
 BESIDE = {
     "all tables": (
         lora("bert", modules_to_save=["word_embeddings", "position_embeddings", "token_type_embeddings"]),
@@ -182,10 +197,10 @@ def test_a_vocabulary_that_was_resized(way: str, model_type: str, tmp_path: Path
     model.resize_token_embeddings(53)
     adapted = tune(peft.get_peft_model(model, WAYS[way](model_type)[0]))
     adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    (tmp_path / "base" / "vocab.txt").write_text("\n".join(f"word{i}" for i in range(50)))
     with pytest.raises(ValueError, match=r"put its tokenizer\.json or vocab\.txt beside its weights"):
         pair(tmp_path)
-    for name, size in (("base", 50), ("adapter", 53)):
-        (tmp_path / name / "vocab.txt").write_text("\n".join(f"word{i}" for i in range(size)))
+    (tmp_path / "adapter" / "vocab.txt").write_text("\n".join(f"word{i}" for i in range(53)))
     imported = pair(tmp_path)
     assert "word rows are compared by token: 50 in common" in " ".join(imported.notes)
     merged = locate_embeddings(adapted.merge_and_unload()).parameters["word_embeddings"]

@@ -2,9 +2,11 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import nn
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES, ModelFamily, component_of, matches
@@ -25,12 +27,21 @@ class Embeddings:
     """Canonical name to the live parameter; a parameter that the model lacks is left out."""
     padding_row: int | None
     """The row of the word table that stands for padding and gets no gradient."""
+    adapted: Mapping[str, Callable[[], torch.Tensor]] = field(default_factory=dict)
+    """Canonical name of a table that an adapter changes to what computes it; its parameter is the base's, frozen."""
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Canonical name to the parameter as it is now, under the active adapters."""
+        return {name: self.adapted[name]() if name in self.adapted else p for name, p in self.parameters.items()}
 
     @property
     def position_offset(self) -> int:
         """The position row of the first token."""
         is_known = self.padding_row is not None
         return self.family.first_position(self.padding_row) if is_known else 0
+
+
+SAVE_IT = "save the adapter after training and compare: python -m toolkit drift BASE ADAPTER"
 
 
 def locate_embeddings(model: nn.Module) -> Embeddings:
@@ -46,20 +57,32 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
         supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
         raise ValueError(
             f"{type(model).__name__} holds no backbone of a supported family (model types: {supported}) "
-            "with unwrapped embedding parameters (no adapter, parametrization or FSDP1 on them, nor the embeddings "
-            "compiled alone; FSDP2, DDP and torch.compile of the whole model are understood)"
+            "with embedding parameters that can be read (no parametrization, FSDP1 or DoRA on them, nor the embeddings "
+            "compiled alone; FSDP2, DDP, torch.compile of the whole model and peft's other ways are understood; of "
+            f"DoRA, {SAVE_IT})"
         )
     if len(found) > 1:
         names = ", ".join(repr(name) for name, _, _ in found)
         raise ValueError(f"{type(model).__name__} holds {len(found)} backbones ({names}): pass one of them")
     _, backbone, family = found[0]
-    named = dict(backbone.named_parameters(remove_duplicate=False))
-    parameters = {key: named[name] for key, name in family.embedding_parameters.items() if name in named}
-    words = family.embedding_parameters["word_embeddings"].removesuffix(".weight")
-    table = backbone.get_submodule(words)
-    place = words.rpartition(".")[0]
-    lookups = [backbone.get_submodule(place)] if place else _holders(backbone, parameters["word_embeddings"])
-    return Embeddings(backbone, family, tuple(lookups), parameters, getattr(table, "padding_idx", None))
+    places = {key: find_parameter(backbone, name) for key, name in family.embedding_parameters.items()}
+    for key, name in family.embedding_parameters.items():
+        if places[key] is None and hasattr(_module_at(backbone, name.rpartition(".")[0]), "base_layer"):
+            raise ValueError(f"{key} of {type(model).__name__} is adapted in a way that cannot be read live: {SAVE_IT}")
+    parameters = {key: found.parameter for key, found in places.items() if found}
+    adapted = {key: found.effective for key, found in places.items() if found and found.effective}
+    words, name_of_words = places["word_embeddings"], family.embedding_parameters["word_embeddings"]
+    assert words is not None
+    if family.has_decoder and (
+        words.effective or words.module is not backbone.get_submodule(name_of_words.rpartition(".")[0])
+    ):
+        raise ValueError(f"{type(model).__name__}: an adapter on the table that encoder and decoder share is not read")
+    place = name_of_words.rpartition(".")[0].rpartition(".")[0]
+    if place:
+        lookups = [_module_at(backbone, place) or backbone]
+    else:
+        lookups = [words.module] if words.effective else _holders(backbone, words.parameter)
+    return Embeddings(backbone, family, tuple(lookups), parameters, words.padding_row, adapted)
 
 
 def _holders(backbone: nn.Module, table: nn.Parameter) -> list[nn.Module]:
@@ -67,14 +90,75 @@ def _holders(backbone: nn.Module, table: nn.Parameter) -> list[nn.Module]:
     return [m for m in backbone.modules() if isinstance(m, nn.Embedding) and m.weight is table]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where an embedding parameter is at work."""
+
+    module: nn.Module
+    parameter: nn.Parameter
+    effective: Callable[[], torch.Tensor] | None
+    """Of a table that an adapter changes, what computes it; then ``parameter`` is the base's."""
+
+    @property
+    def padding_row(self) -> int | None:
+        """What a table says itself, or the one beneath an adapter."""
+        table: Any = self.module if self.effective is None else _adapter_of(self.module).get_base_layer()
+        row: int | None = getattr(table, "padding_idx", None)
+        return row
+
+
+def find_parameter(backbone: nn.Module, name: str) -> Found | None:
+    """The parameter at a name in the family's AutoModel, through what peft puts there; None where it cannot be read."""
+    place, _, leaf = name.rpartition(".")
+    module = _module_at(backbone, place)
+    if module is None:
+        return None
+    if (own := dict(module.named_parameters(recurse=False, remove_duplicate=False)).get(leaf)) is not None:
+        return Found(module, own, None)
+    layer = _adapter_of(module)
+    if hasattr(layer, "trainable_tokens_delta"):
+        return Found(module, layer.get_base_layer().weight, lambda: layer.get_merged_weights(layer.active_adapters))
+    if hasattr(layer, "lora_embedding_A") and not len(layer.lora_magnitude_vector or ()):
+        return Found(module, layer.get_base_layer().weight, lambda: _with_lora(layer))
+    return None
+
+
+def _adapter_of(module: nn.Module) -> Any:
+    """The layer of peft, which single rows have in a wrapper."""
+    return getattr(module, "token_adapter", module)
+
+
+def _with_lora(layer: Any) -> torch.Tensor:
+    """The base's table and what the active adapters add, as far as it is not merged yet."""
+    table: torch.Tensor = layer.get_base_layer().weight
+    active = [name for name in layer.active_adapters if name in layer.lora_embedding_A]
+    for name in active if not layer.merged else []:
+        table = table + layer.get_delta_weight(name)
+    return table
+
+
+def _module_at(backbone: nn.Module, place: str) -> nn.Module | None:
+    """A module by its path, through the copies that peft trains in place of modules on the way."""
+    module: Any = backbone
+    for part in place.split("."):
+        module = dict(module.named_children()).get(part)
+        for kind, original in (("modules_to_save", "original_module"), ("ln_tuning_layers", "base_layer")):
+            if isinstance(copies := getattr(module, kind, None), nn.ModuleDict):
+                active = [copies[name] for name in module.active_adapters if name in copies]
+                module = active[0] if active else getattr(module, original)
+        if module is None:
+            return None
+    return module  # type: ignore[no-any-return]
+
+
 def _backbones(model: nn.Module) -> Iterator[tuple[str, nn.Module, ModelFamily]]:
     for name, module in model.named_modules():
         model_type = getattr(getattr(module, "config", None), "model_type", None)
         for family in FAMILIES.values():
-            if model_type in family.model_types:
-                names = {key for key, _ in module.named_parameters(remove_duplicate=False)}
-                if family.embedding_parameters["word_embeddings"] in names:
-                    yield name, module, family
+            if model_type in family.model_types and find_parameter(
+                module, family.embedding_parameters["word_embeddings"]
+            ):
+                yield name, module, family
 
 
 def layer_norm_eps(backbone: nn.Module, family: ModelFamily) -> float | None:

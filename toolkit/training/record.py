@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from toolkit.models.regimes import Embeddings, layer_norm_eps, locate_embeddings
+from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
@@ -25,6 +25,10 @@ from toolkit.training.step_recorder import ExposureWatch, RowsByTable, uncompile
 IS_OUTPUT_TOO = (
     "also serves elsewhere in the model (as its output layer, say), where any row may get a gradient: what the input "
     "used is known, not which rows each step moved"
+)
+IS_ADAPTED = (
+    "is changed by an adapter: its snapshots are the base's table with what the active adapters make of it, and what "
+    "the input used is known, not the gradient of a row"
 )
 SHARED_BATCH = (
     "parameters are shared out otherwise than by FSDP2 over all processes (tensor parallel, say): which processes see "
@@ -60,8 +64,8 @@ def check_same(backbone: nn.Module, names: Mapping[str, str], parameters: Mappin
     Not of DTensors: during a step FSDP2 itself puts others there.
     """
     for name, parameter in parameters.items():
-        place, _, leaf = names[name].rpartition(".")
-        is_same = getattr(backbone.get_submodule(place), leaf, None) is parameter
+        found = find_parameter(backbone, names[name])
+        is_same = found is not None and found.parameter is parameter
         if not is_same and not hasattr(parameter, "full_tensor"):
             raise ValueError(
                 f"{name} was replaced after record(), by fully_shard, FSDP, accelerator.prepare or a wrapper of the "
@@ -307,12 +311,17 @@ class Recording:
             if tokenizer is not None:
                 self._writer.write_vocabulary(read_vocabulary(tokenizer, num_rows))
         shared = _shared(model, self._embeddings)
-        self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared]
-        self._watch = ExposureWatch(self._embeddings, shared)
+        adapted = self._embeddings.adapted
+        self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
+        self._watch = ExposureWatch(self._embeddings, {*shared, *adapted})
         if shares_batches(model, _world_size()):
             self._watch.problem = SHARED_BATCH
         self._log = UpdateLog(dict(self._embeddings.parameters))
-        self._live = LiveDrift(self._embeddings.parameters, path.name)
+        if adapted:
+            self._log.problem = f"{', '.join(adapted)}: trained by an adapter, not as a table: {NOT_REPLAYED}"
+        # What an adapter changes is no parameter: of the one beneath it nothing moves.
+        own = {name: p for name, p in self._embeddings.parameters.items() if name not in adapted}
+        self._live = LiveDrift(own, path.name)
         self._drift: dict[str, float] = {}
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
@@ -356,7 +365,7 @@ class Recording:
         put_back_shards(self._model)
         self._check_same()
         self._live.after_update()
-        tensors = {name: to_array(p) for name, p in self._embeddings.parameters.items()}  # may be a collective
+        tensors = {name: to_array(p) for name, p in self._embeddings.values().items()}  # may be a collective
         self._last = (epoch, step)
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
@@ -507,7 +516,8 @@ class Recording:
     def _manifest(self) -> dict[str, Any]:
         backbone, family = self._embeddings.backbone, self._embeddings.family
         frozen = {id(p) for p in self._frozen.values()}
-        embeddings = [name for name, p in self._embeddings.parameters.items() if id(p) in frozen]
+        parts = self._embeddings.parameters.items()
+        embeddings = [name for name, p in parts if id(p) in frozen and name not in self._embeddings.adapted]
         parameters = list(self._model.parameters())
         return {
             "recorded": True,

@@ -307,9 +307,10 @@ class ExposureWatch:
     ) -> None:
         if not module.training or not torch.is_grad_enabled() or self.problem or self._is_closed:
             return
-        given = self._signatures[module].bind_partial(*args, **kwargs).arguments
+        signature = self._signatures[module]
+        given = signature.bind_partial(*args, **kwargs).arguments
         # A table that is a module of its own is given nothing else.
-        ids = next(iter(given.values())) if isinstance(module, torch.nn.Embedding) else given.get("input_ids")
+        ids = given.get("input_ids") if "input_ids" in signature.parameters else next(iter((*args, *kwargs.values())))
         if ids is None:
             self.problem = BY_VECTORS
             return

@@ -1,0 +1,154 @@
+"""Recording models that peft adapts: snapshots against what it merges, exposure against a count by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
+
+import toolkit
+from tests.conftest import sizes_of
+from tests.training.recorded_texts import totals
+from toolkit.analysis.adam import unexplained_by_decay
+from toolkit.models.regimes import locate_embeddings
+from toolkit.reporting.run_reports import show_drift
+from toolkit.snapshots.snapshot import capture
+
+peft = pytest.importorskip("peft")
+NAMES = {"bert": ("query", "word_embeddings"), "llama": ("q_proj", "embed_tokens"), "gpt2": ("c_attn", "wte")}
+IDS = torch.tensor([[7, 8, 7, 9], [10, 11, 12, 8]])
+WAYS: dict[str, tuple[bool, dict[str, Any]]] = {
+    "attention": (False, {}),
+    "modules_to_save": (False, {"modules_to_save": True}),
+    "LoRA": (True, {}),
+    "trainable_token_indices": (True, {"trainable_token_indices": [7, 8, 20]}),
+}
+
+
+def adapt(model_type: str, way: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """An adapted model, and its embedding parameters before."""
+    torch.manual_seed(0)
+    kind = AutoModelForSequenceClassification if model_type == "bert" else AutoModelForCausalLM
+    config = AutoConfig.for_model(model_type, **sizes_of(model_type, vocab_size=40, tie_word_embeddings=False))
+    model, (attention, words) = kind.from_config(config), NAMES[model_type]
+    located = locate_embeddings(model)
+    before = capture(located.backbone, located.family)
+    options = dict(WAYS[way][1])
+    if "modules_to_save" in options:
+        options["modules_to_save"] = [words]
+    targets = [attention, words] if way == "LoRA" else [attention]
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets, **options)), before
+
+
+def train(model: Any, path: Path) -> toolkit.Run:
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    labels = torch.tensor([0, 1]) if hasattr(model.base_model.model, "classifier") else IDS
+    with toolkit.record(model, path) as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (1, 2):
+            model.train()
+            model(input_ids=IDS, labels=labels).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recording.snapshot(epoch=epoch)
+    return toolkit.open_run(path)
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+@pytest.mark.parametrize("way", WAYS)
+def test_snapshots_are_what_peft_merges(
+    way: str, model_type: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    model, before = adapt(model_type, way)
+    run = train(model, tmp_path / "run")
+    said = [text for warning in recwarn if (text := str(warning.message)).startswith("run: ")]
+    assert not [text for text in said if "frozen" in text or "exactly as before" in text]
+    assert not toolkit.verify_run(run.path)
+    model.save_pretrained(tmp_path / "adapter")
+    merged = locate_embeddings(model.merge_and_unload())
+    after = capture(merged.backbone, merged.family)
+    first, last = run.trajectory.snapshots[0].tensors, run.trajectory.snapshots[-1].tensors
+    assert list(first) == list(last) == list(before)
+    for name, tensor in before.items():
+        np.testing.assert_array_equal(first[name], tensor)
+        np.testing.assert_allclose(last[name], after[name], rtol=1e-6, atol=1e-7)
+        is_trained = name == "word_embeddings" and way != "attention"
+        assert (last[name] != tensor).any() == is_trained
+        assert (name in run.manifest["regime"]["frozen_components"]) != is_trained
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+@pytest.mark.parametrize("way", WAYS)
+def test_exposure_counts_the_input_and_no_update_is_replayed(way: str, model_type: str, tmp_path: Path) -> None:
+    is_adapted = WAYS[way][0]
+    run = train(adapt(model_type, way)[0], tmp_path / "run")
+    exposure, problems = run.trajectory.exposure, " ".join(run.manifest["problems"])
+    assert exposure is not None
+    ids = IDS.flatten().tolist()
+    counts = {row: 2 * ids.count(row) for row in ids}
+    assert exposure.input_only == (("word_embeddings",) if is_adapted else ())
+    assert ("word_embeddings is changed by an adapter" in problems) == is_adapted
+    if is_adapted:
+        used = exposure.input_tokens("word_embeddings", 40)
+        assert used is not None
+        assert {row: int(n) for row, n in enumerate(used) if n} == counts
+        assert "trained by an adapter, not as a table: updates cannot be replayed" in problems
+        assert run.optimizer_log is None
+        with pytest.raises(ValueError, match="trained by an adapter, not as a table: updates cannot be replayed"):
+            toolkit.sign_noise(run, "word_embeddings", num_replicates=2)
+        show_drift([run.path], None)
+        return
+    if way == "modules_to_save" and model_type != "bert":
+        del counts[9]  # with which a text ends: it answers for nothing
+    assert totals(run, "word_embeddings") == counts
+    assert run.manifest["problems"] == []
+    if way == "modules_to_save":
+        assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
+
+
+def test_copies_of_vectors_and_copies_within_copies_are_those_in_use(tmp_path: Path) -> None:
+    """Of modules_to_save=["embeddings"] the tables that the model uses are never trained, whatever peft calls them."""
+    for number, options in enumerate(({"modules_to_save": ["embeddings"]}, {"modules_to_save": ["LayerNorm"]})):
+        model, before = adapt("bert", "attention")
+        model = peft.get_peft_model(model.unload(), peft.LoraConfig(r=2, target_modules=["query"], **options))
+        last = train(model, tmp_path / str(number)).trajectory.snapshots[-1].tensors
+        moved = [name for name, tensor in before.items() if (last[name] != tensor).any()]
+        assert moved == ["LayerNorm.weight", "LayerNorm.bias"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options", "line"),
+    [
+        ("bert", {"target_modules": ["word_embeddings"], "use_dora": True}, "holds no backbone"),
+        ("bert", {"target_modules": ["position_embeddings"], "use_dora": True}, "position_embeddings of PeftModel"),
+        ("t5", {"target_modules": ["shared"]}, "the table that encoder and decoder share"),
+        ("t5", {"target_modules": ["q"], "modules_to_save": ["shared"]}, "the table that encoder and decoder share"),
+    ],
+)
+def test_what_cannot_be_read_live_is_refused(model_type: str, options: Any, line: str, tmp_path: Path) -> None:
+    model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes_of(model_type, vocab_size=40)))
+    with pytest.raises(ValueError, match=line) as caught:
+        toolkit.record(peft.get_peft_model(model, peft.LoraConfig(r=2, **options)), tmp_path / "run")
+    assert ("python -m toolkit drift BASE ADAPTER" in str(caught.value)) == (model_type == "bert")
+
+
+@pytest.mark.parametrize("way", ["attention", "LoRA"])
+def test_the_callback_in_a_trainer_of_an_adapter(way: str, tmp_path: Path) -> None:
+    model, before = adapt("bert", way)
+    items = [{"input_ids": row.tolist(), "labels": i} for i, row in enumerate(IDS)]
+    settings = TrainingArguments(
+        str(tmp_path / "out"), num_train_epochs=1, report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True
+    )
+    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run")
+    Trainer(model, settings, train_dataset=items, callbacks=[callback]).train()
+    last = toolkit.open_run(tmp_path / "run").trajectory.snapshots[-1].tensors
+    assert (last["word_embeddings"] != before["word_embeddings"]).any() == (way == "LoRA")
