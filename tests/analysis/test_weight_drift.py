@@ -165,7 +165,9 @@ def test_the_angle_is_symmetric_and_the_drift_is_not(seed: int) -> None:
 def test_angles_that_are_known() -> None:
     for turn in (1e-10, 1e-4, 30.0, 90.0, 179.0):
         new = np.array([math.cos(math.radians(turn)), math.sin(math.radians(turn))])
-        assert weight_drift._measured(*sides_of(np.array([1.0, 0.0]), new))["angle_degrees"] == pytest.approx(turn)
+        assert weight_drift._measured(*sides_of(np.array([1.0, 0.0]), new))["angle_degrees"] == pytest.approx(
+            turn, rel=1e-6, abs=0
+        )
     opposite = weight_drift._measured(*sides_of(np.array([1.0, 2.0]), -np.array([1.0, 2.0])))
     assert opposite["angle_degrees"] == 180
     assert opposite["relative_drift"] == 2
@@ -283,7 +285,7 @@ def test_a_cast_is_no_training(change: Callable[..., tuple[Path, Path]]) -> None
 def test_a_float64_checkpoint_is_read_as_it_is(change: Callable[..., tuple[Path, Path]]) -> None:
     before, after = change(lambda tensors: {n: t.astype(np.float64) * (1 + 1e-12) for n, t in tensors.items()})
     table = measure_weight_drift(before, after).query("norm_before > 0")
-    assert table.relative_drift.to_numpy() == pytest.approx(1e-12, rel=1e-3)  # fp32 would lose it
+    assert table.relative_drift.to_numpy() == pytest.approx(1e-12, rel=1e-3, abs=0)  # fp32 would lose it
 
 
 def test_what_only_one_has_is_not_compared(change: Callable[..., tuple[Path, Path]]) -> None:
