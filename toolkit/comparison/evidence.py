@@ -332,9 +332,9 @@ def csv_of(table: pd.DataFrame, **options: Any) -> str:
     """
     quoted = table.copy(deep=False)
     for name in _text_columns(table):
-        formulas = [c for c in _texts(table[name]) if re.fullmatch(FORMULA, c, re.S) and not re.fullmatch(NUMBER, c)]
+        formulas = {c for c in _texts(table[name]) if re.fullmatch(FORMULA, c, re.S) and not re.fullmatch(NUMBER, c)}
         if formulas:
-            quoted[name] = table[name].where(~table[name].isin(formulas), "'" + table[name].astype(str))
+            quoted[name] = [f"'{c}" if isinstance(c, str) and c in formulas else c for c in table[name]]
     return str(quoted.to_csv(index=False, lineterminator="\n", **options))
 
 
@@ -342,9 +342,9 @@ def _text_columns(table: pd.DataFrame) -> list[Any]:
     return [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
 
 
-def _texts(column: pd.Series) -> list[str]:
+def _texts(column: pd.Series) -> set[str]:
     """Each text of a column once: a table names a few runs and measures in many lines."""
-    return [cell for cell in column.unique() if isinstance(cell, str)]
+    return {cell for cell in column if isinstance(cell, str)}
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -356,9 +356,9 @@ def read_table(path: Path) -> pd.DataFrame:
     texts = dict.fromkeys(TEXTS, str)
     read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
     for name in _text_columns(read):
-        quoted = [cell for cell in _texts(read[name]) if re.fullmatch("'" + FORMULA, cell, re.S)]
+        quoted = {cell for cell in _texts(read[name]) if re.fullmatch("'" + FORMULA, cell, re.S)}
         if quoted:
-            read[name] = read[name].where(~read[name].isin(quoted), read[name].str[1:])
+            read[name] = read[name].map(lambda cell, quoted=quoted: cell[1:] if cell in quoted else cell)
     return settled(read)
 
 
