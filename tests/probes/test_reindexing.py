@@ -295,7 +295,7 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
 
     model = str(tiny_model("bert"))
     chosen = np.array([5, 0, 17, 3, 9, 1])
-    for pooling in ("mean", "cls"):
+    for pooling in ("mean", "cls", "last"):
         reader = probe.open_reader(model, pooling)
         found = probe.embed(reader, encode_texts(reader, [(text,) for text in texts]), chosen, print)
         loaded = open_model(model)
@@ -303,8 +303,19 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
             ids = loaded.tokenizer(texts[text], return_tensors="pt")["input_ids"]
             with torch.no_grad():
                 states = loaded.model.backbone(ids).last_hidden_state[0]
-            np.testing.assert_allclose(row, (states.mean(dim=0) if pooling == "mean" else states[0]), atol=1e-5)
+            expected = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[pooling]
+            np.testing.assert_allclose(row, expected, atol=1e-5)
     assert encode_texts(loaded, [(texts[0],)]).splits["train"].num_truncated == 0
+
+
+def test_the_first_token_of_a_decoder_tells_nothing_of_a_text(
+    tiny_model: Callable[[str], Path], texts: list[str]
+) -> None:
+    model = str(tiny_model("llama"))
+    with pytest.raises(ValueError, match="--pooling cls: in Llama the first token sees no other"):
+        measure_reindexing(model, model, texts, k=3, pooling="cls")
+    tables = measure_reindexing(model, model, texts, k=3, pooling="last", num_null=5)
+    assert tables["verdict"]["advice"].tolist() == [KEEP]
 
 
 def test_a_wider_model_with_another_family_is_compared(tiny_model: Callable[[str], Path], texts: list[str]) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from tests.conftest import sizes_of
 from toolkit.families import family_of
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.regimes import locate_embeddings
 from toolkit.snapshots.adapters import AdaptedTensors
 from toolkit.snapshots.backbones import open_backbones
@@ -118,6 +120,24 @@ def test_an_adapter_is_read_as_peft_merges_it(way: str, model_type: str, tmp_pat
         np.testing.assert_allclose(after.tensors[name], tensor, rtol=1e-5, atol=1e-6)
         is_trained = name == "word_embeddings" and "word_embeddings" in expected
         assert (after.tensors[name] != before.tensors[name]).any() == is_trained
+
+
+@pytest.mark.parametrize("way", ["LoRA", "DoRA", "trainable_token_indices", "modules_to_save"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_adapter_in_half_precision_is_read_as_peft_merges_it(dtype: torch.dtype, way: str, tmp_path: Path) -> None:
+    save(build("bert"), WAYS[way]("bert")[0], tmp_path)
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    halved = {name: torch.from_numpy(tensor).to(dtype) for name, tensor in load_file(file).items()}
+    safetensors.torch.save_file(halved, file)
+    _, after = pair(tmp_path).trajectory
+    for name, tensor in merge("bert", tmp_path).items():
+        np.testing.assert_allclose(after.tensors[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    save(build("bert"), WAYS["LoRA"]("bert")[0], tmp_path)
+    with pytest.raises(ValueError, match="is an adapter, not a model: merge it"):
+        find_checkpoint(str(tmp_path / "adapter")).read_config()
 
 
 @pytest.mark.parametrize("way", ["LoRA", "DoRA", "trainable_token_indices", "modules_to_save"])

@@ -335,7 +335,13 @@ def test_cards_whose_format_is_a_text_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "facts", [{"position_offset": str(10**30)}, {"position_offset": "-1"}, {"layer_norm_eps": "nan"}]
+    "facts",
+    [
+        {"position_offset": str(10**30)},
+        {"position_offset": "-1"},
+        {"position_offset": "-1", "layer_norm_eps": "None"},
+        {"layer_norm_eps": "nan"},
+    ],
 )
 def test_facts_of_a_model_are_in_range(path: Path, facts: dict[str, str]) -> None:
     first = "snapshots/epoch-000.safetensors"

@@ -16,7 +16,7 @@ import toolkit
 from tests.training.recorded_texts import TEXTS, encode, inputs, load
 from tests.training.test_callback import Examples, arguments
 from toolkit.config import RunConfig
-from toolkit.training.live_drift import LiveDrift, relative_drift
+from toolkit.training.live_drift import ROWS, LiveDrift, relative_drift
 
 WORDS = "word_embeddings"
 
@@ -62,6 +62,16 @@ def test_drift_is_the_quotient_of_two_norms(num_rows: int) -> None:
     assert found == pytest.approx({"drift/a": expected, "drift/b": 0.0, "drift/c": np.nan}, rel=1e-12, nan_ok=True)
 
 
+def test_of_a_large_table_some_rows_are_looked_at() -> None:
+    table = torch.nn.Parameter(torch.ones(3 * ROWS + 1, 2))
+    table.grad = torch.ones_like(table)
+    live = LiveDrift({WORDS: table}, "run")
+    live.before_update(1, [{"params": [table], "lr": 0.1}])
+    ((rows, before, has_gradient),) = live._before.values()
+    assert len(rows) == len(before) == len(has_gradient) <= ROWS
+    assert rows[-1] > 3 * ROWS - 4
+
+
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_a_step_is_held_against_the_rows_with_a_gradient(is_sparse: bool) -> None:
     table = torch.nn.Parameter(torch.arange(12.0).reshape(4, 3) + 1)
@@ -71,7 +81,7 @@ def test_a_step_is_held_against_the_rows_with_a_gradient(is_sparse: bool) -> Non
     for step, is_looked_at in ((1, True), (2, True), (3, False), (4, True), (6, False), (8, True)):
         table.grad = gradient.to_sparse() if is_sparse else gradient.clone()
         before, live.values = table.detach().clone(), {}
-        live.before_update(step)
+        live.before_update(step, [{"params": [table], "lr": 0.1}])
         with torch.no_grad():
             table -= 0.1 * gradient
         live.after_update()
@@ -96,13 +106,51 @@ def test_nothing_is_said_of_a_sound_run(kind: Any, tiny_model: Any, tmp_path: Pa
     assert live[f"lost_to_rounding/{WORDS}"] < 0.1
 
 
-def test_a_parameter_that_no_optimizer_holds(tiny_model: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["word_embeddings", "embeddings", "bert"])
+def test_parameters_that_no_optimizer_holds(part: str, tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model("bert"))
-    held = [p for name, p in model.named_parameters() if "word_embeddings" not in name]
+    held = [p for name, p in model.named_parameters() if part not in name]
     said, live = said_of(model, tokenizer, torch.optim.AdamW(held, lr=1e-3), tmp_path / "run")
-    assert [text.split(": ", 1)[1].partition(":")[0] for text in said] == [WORDS]
-    assert "no optimizer holds it" in said[0]
+    assert [text.split(": ")[1].count(",") for text in said] == [0 if part == WORDS else 4]
+    assert "no optimizer that stepped holds it" in said[0]
     assert live[f"drift/{WORDS}"] == 0
+
+
+def test_each_parameter_has_its_own_rate(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    norms = [p for name, p in model.named_parameters() if "embeddings.LayerNorm" in name]
+    others = [p for name, p in model.named_parameters() if "embeddings.LayerNorm" not in name]
+    optimizer = torch.optim.AdamW([{"params": norms, "lr": 0.0}, {"params": others, "lr": 1e-3}])
+    said, _ = said_of(model, tokenizer, optimizer, tmp_path / "run")
+    (text,) = [text for text in said if "trainable" in text]
+    assert text.startswith("run: LayerNorm.weight, LayerNorm.bias: trainable")
+    assert "the learning rate was 0 all along" in text
+
+
+def test_what_is_frozen_now_and_then_is_not_called_either(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
+    embeddings = model.bert.embeddings
+    with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0)
+        model.train()
+        for epoch, is_trained in enumerate((False, False, True, False, False), start=1):
+            embeddings.requires_grad_(is_trained)
+            optimizer.zero_grad()
+            model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss.backward()
+            optimizer.step()
+            embeddings.requires_grad_(epoch == 2)  # as a callback does that runs before the snapshot
+            recording.snapshot(epoch=epoch)
+    assert [text for text in texts if "frozen (" in text or "exactly as" in text] == []
+
+
+def test_small_steps_of_float32_are_no_matter_of_its_rounding(tiny_model: Any, tmp_path: Path) -> None:
+    """A LayerNorm weight of 1 does not feel a step of 2e-8; it will, once the rate has grown."""
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-8, weight_decay=0)
+    said, live = said_of(model, tokenizer, optimizer, tmp_path / "run")
+    assert live["lost_to_rounding/LayerNorm.weight"] > 0.5
+    assert [text for text in said if "did not change in a step" in text] == []
 
 
 def test_a_learning_rate_of_0(tiny_model: Any, tmp_path: Path) -> None:
@@ -145,9 +193,9 @@ def test_no_gradient(tiny_model: Any) -> None:
     with caught() as texts:
         live = LiveDrift({WORDS: table}, "run")
         for _ in range(3):
-            live.before_update(1)
+            live.before_update(1, [{"params": [table], "lr": 1e-3}])
             live.after_update()
-            live.warn_of_stillness([], {WORDS: 0.0}, [1e-3])
+            live.warn_of_stillness([])
     (text,) = texts
     assert "no gradient was seen to reach it" in text
 

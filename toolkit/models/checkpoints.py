@@ -13,8 +13,11 @@ from torch import nn
 from toolkit.families import FAMILIES, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import unknown
+from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
+
+SAVED = "pass a folder that save_pretrained wrote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,9 @@ class Source:
         from transformers import AutoConfig, PreTrainedConfig
 
         if not self.is_hub and not (Path(self.location) / "config.json").is_file():
-            raise ValueError(f"{self.name} holds no config.json: pass a folder that save_pretrained wrote")
+            is_adapter = (Path(self.location) / SETTINGS).is_file()
+            why = f"is an adapter, not a model: {MERGE_IT}" if is_adapter else f"holds no config.json: {SAVED}"
+            raise ValueError(f"{self.name} {why}")
         try:
             written, _ = PreTrainedConfig.get_config_dict(self.location, **self._options())
             known = tuple(kind for family in FAMILIES.values() for kind in family.model_types)

@@ -166,11 +166,7 @@ def load_classifier(
         raise ValueError(
             f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out"
         )
-    if family.is_causal and pooling == "cls":
-        raise ValueError(
-            f"--pooling cls: in {family.name} the first token sees no other, so that its state is the same for all "
-            "texts that begin alike; choose from: last, mean"
-        )
+    check_first_token(family, pooling)
     if head == "bilstm" and not is_token_task:
         raise ValueError("--head bilstm is for token tasks: take linear or mlp")
     if pooling == "pooler" and not family.has_pooler:
@@ -206,6 +202,15 @@ def load_classifier(
         offset,
         limit - offset if limit else None,
     )
+
+
+def check_first_token(family: ModelFamily, pooling: str) -> None:
+    """ValueError where the first token's state is asked for and tells nothing of a text."""
+    if family.is_causal and pooling == "cls":
+        raise ValueError(
+            f"--pooling cls: in {family.name} the first token sees no other, so that its state is the same for all "
+            "texts that begin alike; choose from: last, mean"
+        )
 
 
 def _pad_with_eos(tokenizer: Any, family: ModelFamily, name: str) -> None:

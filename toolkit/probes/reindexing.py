@@ -19,7 +19,7 @@ from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.data.duplicates import words_of
 from toolkit.data.files import read_file
 from toolkit.data.tasks import check_texts
-from toolkit.models.classifier import Classifier, Loaded, in_eval_mode
+from toolkit.models.classifier import Classifier, Loaded, check_first_token, in_eval_mode
 from toolkit.naming import at_least, distinct, lookup, shorten
 from toolkit.probes.embedding_layer import TEXTS, batch_on, encode_texts, open_model
 from toolkit.progress import say, shows_progress
@@ -28,7 +28,7 @@ from toolkit.schema import columns_of, with_columns
 KEPT, AS_IS, ORTHOGONAL, LINEAR = "neighbours kept", "as it is", "orthogonal map", "linear map"
 """Share of the stored neighbours that are still such; recall of the old index as it is, and mapped."""
 KEEP, MAP, REINDEX, UNSURE = "keep the index", "map the stored vectors", "re-index", "cannot tell with so few queries"
-POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token"}
+POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token", "last": "the last token"}
 NUM_FOLDS = 5
 TEXTS_PER_NUMBER = 2
 """Texts that a map is fitted on, at least, for each number of a stored vector. At two, least squares errs on new texts
@@ -230,6 +230,7 @@ def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 
 def open_reader(name: str, pooling: str) -> Loaded:
     """A checkpoint or a run's tuned model, which pools as asked, whatever the run did."""
     loaded = open_model(name)
+    check_first_token(loaded.family, pooling)
     return replace(loaded, model=Classifier(loaded.model.backbone, pooling, 1, torch.Generator()))
 
 
@@ -308,7 +309,8 @@ def measure_reindexing(
     k
         Number of nearest texts that a search gives.
     pooling
-        ``mean`` of the tokens or ``cls``, the first one: the vector of a text, which is compared by cosine.
+        ``mean`` of the tokens, ``cls``, the first one, or ``last``, as decoders have it: the vector of a text, which is
+        compared by cosine.
     keep_at, map_at
         Least recall at which the index is kept as it is, and at which a linear map of it is enough.
     min_texts

@@ -74,7 +74,7 @@ class AdaptedTensors(Mapping[str, np.ndarray]):
 
     def _adapted(self, table: np.ndarray, change: Change) -> np.ndarray:
         assert change.factors is not None
-        a, b = (self._own[name] for name in change.factors)
+        a, b = (np.asarray(self._own[name]) for name in change.factors)
         out, squares = np.empty(table.shape, np.float32), np.zeros(table.shape[1])
         for start in range(0, len(table), CHECKED_ROWS):
             part = slice(start, start + CHECKED_ROWS)

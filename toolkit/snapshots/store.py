@@ -228,7 +228,7 @@ class Run(Described):
         offset, told = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or 1e-12
         eps = None if told == "None" else float(told)
         if not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1):
-            raise ValueError(f"{self.path} has a position offset of {offset} and a LayerNorm eps of {eps:g}: {REMEDY}")
+            raise ValueError(f"{self.path} has a position offset of {offset} and a LayerNorm eps of {told}: {REMEDY}")
         check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
         words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
         if words is not None and vocabulary is not None and len(words) != len(vocabulary.tokens):

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,9 @@ from torch import nn
 from toolkit.snapshots.logs import Exposure
 
 ROWS = 4096
-"""Of a table, read at a time."""
+"""Of a table, read at a time, and looked at in a step at most."""
 MUCH_LOST = 0.5
 """Share of updates lost to rounding from which there is a warning."""
-
 IN_FLOAT32 = "keep the weights in float32 and compute in half precision (autocast), or raise the learning rate"
 
 
@@ -35,8 +34,8 @@ def relative_drift(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str, 
 class LiveDrift:
     """Looks at a step now and then, and warns of each thing once.
 
-    A step is looked at before and after its update, where its number is a power of two: copies of the rows with a
-    gradient cost nothing then. Parameters that processes share out (DTensor) are left alone.
+    A step is looked at before and after its update, where its number is a power of two, in ROWS rows with a gradient at
+    most: so it costs nearly nothing. Parameters that processes share out (DTensor) are left alone.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], shown: str) -> None:
@@ -44,73 +43,73 @@ class LiveDrift:
         self._parameters, self._shown = parameters, shown
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._said: set[tuple[str, str]] = set()
-        self._has_gradient: set[str] = set()
+        self._trainable, self._has_gradient = set[str](), set[str]()
+        self._rates: dict[str, list[float]] = {}
+        """Of each parameter that was trainable at a step that was looked at, its learning rates there; NaN for one
+        that cannot be told, and nothing where the optimizer did not hold it."""
         self.values: dict[str, float] = {}
         """Of the last step that was looked at: ``update_to_weight/<parameter>``, norm of the update over norm of the
         weights, of the rows with a gradient; ``lost_to_rounding/<parameter>``, the share of their values with a
         gradient that the update left as they were."""
 
-    def before_update(self, step: int) -> None:
-        """Copy what step number ``step``, from 1, will change, if it is one to look at."""
+    def before_update(self, step: int, groups: Iterable[Mapping[str, Any]]) -> None:
+        """Note what step number ``step``, from 1, of an optimizer with these parameter groups will change."""
+        trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
+        self._trainable |= trainable.keys()
         if step & (step - 1):
             return
-        for name, parameter in self._parameters.items():
+        rates = {id(p): _number(group.get("lr")) for group in groups for p in group["params"]}
+        for name, parameter in trainable.items():
+            self._rates.setdefault(name, []).extend([rates[id(parameter)]] if id(parameter) in rates else [])
             gradient = parameter.grad
-            if gradient is None or not parameter.requires_grad or hasattr(parameter, "full_tensor"):
+            if gradient is None or hasattr(parameter, "full_tensor"):
                 continue
-            has_gradient = (gradient.to_dense() if gradient.is_sparse else gradient) != 0
-            rows = has_gradient.reshape(len(has_gradient), -1).any(dim=1).nonzero()[:, 0]
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            rows = gradient.reshape(len(gradient), -1).any(dim=1).nonzero()[:, 0]
             if len(rows):
                 self._has_gradient.add(name)
-                self._before[name] = rows, parameter.detach()[rows], has_gradient[rows]
+                rows = rows[:: -(-len(rows) // ROWS)]
+                self._before[name] = rows, parameter.detach()[rows], gradient[rows] != 0
 
     def after_update(self) -> None:
-        """Hold the copies against what the update made of them; call it before anything else changes."""
+        """Hold what was noted against what the update made of it; call it before anything else changes."""
         for name, (rows, before, has_gradient) in self._before.items():
             now = self._parameters[name].detach()[rows]
-            change, size = now.double() - before.double(), before.double().norm().item()
-            self.values[f"update_to_weight/{name}"] = change.norm().item() / size if size else math.nan
-            lost = ((change == 0) & has_gradient).sum() / has_gradient.sum()
-            self.values[f"lost_to_rounding/{name}"] = float(lost)
-            if lost >= MUCH_LOST and change.any():
-                self._warn(
-                    [name],
-                    "rounding",
-                    f"{float(lost):.0%} of the values with a gradient did not change in a step: the update is below "
-                    f"the spacing of {_called(before)}; {IN_FLOAT32}",
-                )
+            size = before.float().norm().item()
+            self.values[f"update_to_weight/{name}"] = (
+                (now.float() - before.float()).norm().item() / size if size else math.nan
+            )
+            lost = float(((now == before) & has_gradient).sum() / has_gradient.sum())
+            self.values[f"lost_to_rounding/{name}"] = lost
+            if lost >= MUCH_LOST and before.dtype in (torch.float16, torch.bfloat16) and (now != before).any():
+                text = f"{lost:.0%} of the values with a gradient did not change in a step: the update is below the "
+                self._warn([name], "rounding", f"{text}spacing of {_called(before)}; {IN_FLOAT32}")
         self._before = {}
 
-    def warn_of_stillness(self, moved: Sequence[str], held: Mapping[str, float], rates: Sequence[float]) -> None:
-        """Warn of trainable parameters that have not moved at all, and of frozen ones that have.
-
-        ``moved``: those that have changed so far; ``held``: those that the optimizer holds; ``rates``: its learning
-        rate at each step so far.
-        """
-        if not rates:
-            return
+    def warn_of_stillness(self, moved: Sequence[str]) -> None:
+        """Warn of trainable parameters that have not moved at all, and of frozen ones that have; ``moved``: those that
+        have changed so far."""
         found: dict[str, list[str]] = {}
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad and name not in moved:
-                why = f"trainable, but exactly as before training: {self._why_still(name, held, rates)}"
-                found.setdefault(why, []).append(name)
-            elif not parameter.requires_grad and name in moved and name not in held:
+            if parameter.requires_grad and name in self._rates and name not in moved:
+                if why := self._why_still(name):
+                    found.setdefault(f"trainable, but exactly as before training: {why}", []).append(name)
+            elif not parameter.requires_grad and name in moved and name not in self._trainable:
                 why = "frozen (requires_grad is False), but changed: something writes to it"
                 found.setdefault(why, []).append(name)
         for why, names in found.items():
             self._warn(names, "stillness", why)
 
-    def _why_still(self, name: str, held: Mapping[str, float], rates: Sequence[float]) -> str:
-        if name not in held:
-            return "no optimizer holds it; make the optimizer after the parameter is made trainable"
-        if not any(rate > 0 for rate in rates):
-            return "the learning rate was 0 all along"
+    def _why_still(self, name: str) -> str:
+        """Empty where it is too early to tell: the rate of a first step may be 0, as warm-up has it."""
+        rates = self._rates[name]
+        if not rates:
+            return "no optimizer that stepped holds it; make the optimizer after the parameter is made trainable"
+        if not any(rates):
+            return "the learning rate was 0 all along" if len(rates) > 1 else ""
         if name not in self._has_gradient:
             return "no gradient was seen to reach it; is it detached, unused, or behind frozen code?"
-        dtype = _called(self._parameters[name])
-        return (
-            f"every update was lost to the rounding of {dtype}; keep the weights in float32, or raise the learning rate"
-        )
+        return f"every update was lost to the rounding of {_called(self._parameters[name])}; {IN_FLOAT32}"
 
     def warn_of_l2(
         self,
@@ -143,6 +142,11 @@ class LiveDrift:
         self._said |= {(name, kind) for name in new}
         if new:
             warnings.warn(f"{self._shown}: {', '.join(new)}: {text}", stacklevel=4)
+
+
+def _number(value: Any) -> float:
+    """A learning rate; NaN for what an optimizer sets itself."""
+    return math.nan if value is None else float(value)
 
 
 def _called(tensor: torch.Tensor) -> str:

@@ -103,11 +103,6 @@ class UpdateLog:
         return len(self._rates)
 
     @property
-    def rates(self) -> list[float]:
-        """The learning rate of the embedding parameters at each step so far; NaN where no optimizer holds them."""
-        return self._rates
-
-    @property
     def settings(self) -> Mapping[str, Any]:
         """Algorithm and weight decay by parameter at the first step; of neither anything before it."""
         return self._first or {"algorithm": "", "weight_decay": {}}
@@ -323,6 +318,7 @@ class Recording:
         own = {name: p for name, p in self._embeddings.parameters.items() if name not in adapted}
         self._live = LiveDrift(own, path.name)
         self._drift: dict[str, float] = {}
+        self._num_other = 0
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
         self._is_finished = False
@@ -378,10 +374,8 @@ class Recording:
         run = Run(self.path)
         reference = run.open_snapshot(run.snapshot_names()[0]).tensors
         self._drift = relative_drift(reference, tensors)
-        if not (self._last and self._last[0] > 0 and float(self._last[0]).is_integer()):
-            return  # the learning rate of a first step may be 0, as warm-up has it
         log = self._log.settings
-        self._live.warn_of_stillness(writer.moved_parameters(), log["weight_decay"], self._log.rates)
+        self._live.warn_of_stillness(writer.moved_parameters())
         self._live.warn_of_l2(log["algorithm"], log["weight_decay"], self._watch.exposure(), reference, tensors)
 
     def _write_logs(self, writer: RunWriter) -> None:
@@ -459,6 +453,7 @@ class Recording:
         self._forget_unfrozen()
         self._check_same()
         if not self._log.concerns(optimizer, self._model):
+            self._note_other(optimizer)
             return None
         if self._last is None:
             self.snapshot(epoch=0)  # the last moment at which it can be taken
@@ -468,6 +463,13 @@ class Recording:
             return None
         told = self._with_end(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
+
+    def _note_other(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step of an optimizer that holds no embedding parameter; of this model's it may be the only one."""
+        self._num_other += 1
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not self.num_steps and any(id(p) in own for p in self._model.parameters()):
+            self._live.before_update(self._num_other, optimizer.param_groups)
 
     def _check_same(self) -> None:
         """ValueError where the model no longer has the parameters that are recorded."""
@@ -504,7 +506,7 @@ class Recording:
         if skipped is not None and bool(skipped):
             self._watch.drop_step()
             return
-        self._live.before_update(self.num_steps + 1)
+        self._live.before_update(self.num_steps + 1, optimizer.param_groups)
         self._watch.end_step(_gather, 1.0 if scale is None else float(scale))
         self._log.add(optimizer)
 
