@@ -17,8 +17,9 @@ kept, and the values of each parameter compared, their distance as a share of th
 benchmarks/same_results/fast.json: of 65 parameters 42 are the same to the bit and 60 near to TOLERANCE; of the word
 tables of five runs, 11.7 million values each, one or two values are not, by .96 % of the largest move at most.
 
-benchmarks/same_results/ has the sums before the modules were merged (291ad29) and after, made on one machine: 371 of
-379 are the same; the others are tables that have a column more (`reason`), and one that names its two runs.
+benchmarks/same_results/ has the sums before the modules were merged (291ad29) and after, made on one machine: 370 of
+379 are the same; the others are tables that have a column more (`reason`), one that names its two runs, and the words
+of one that now says condition for arm.
 
 Sums are equal on one machine with one version of torch; they are not meant to be equal on another.
 """
