@@ -21,7 +21,7 @@ from toolkit.snapshots.backbones import open_backbones
 from toolkit.snapshots.importers import Imported, import_checkpoints
 from toolkit.snapshots.snapshot import capture
 
-peft = pytest.importorskip("peft")
+peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 WORDS = {"bert": "word_embeddings", "llama": "embed_tokens", "gpt2": "wte"}
 QUERY = {"bert": "query", "llama": "q_proj", "gpt2": "c_attn"}
 

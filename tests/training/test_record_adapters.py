@@ -23,7 +23,7 @@ from toolkit.models.regimes import locate_embeddings
 from toolkit.reporting.run_reports import show_drift
 from toolkit.snapshots.snapshot import capture
 
-peft = pytest.importorskip("peft")
+peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 NAMES = {"bert": ("query", "word_embeddings"), "llama": ("q_proj", "embed_tokens"), "gpt2": ("c_attn", "wte")}
 IDS = torch.tensor([[7, 8, 7, 9], [10, 11, 12, 8]])
 WAYS: dict[str, tuple[bool, dict[str, Any]]] = {
