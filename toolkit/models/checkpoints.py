@@ -149,6 +149,7 @@ class Source:
         return model
 
     def _load(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+        source = self._options()
         try:
             with _quiet():
                 model, info = kind.from_pretrained(
@@ -158,8 +159,10 @@ class Source:
                     output_loading_info=True,
                     use_safetensors=None if self.is_hub else True,
                     trust_remote_code=False,
+                    # Where peft is installed an adapter is looked for too, and not only among local files.
+                    adapter_kwargs={"local_files_only": source["local_files_only"]},
                     **options,
-                    **self._options(),
+                    **source,
                 )
         except Exception as error:  # safetensors and torch raise their own types for broken or misshapen files
             raise ValueError(self._cannot("weights", error)) from None
