@@ -109,6 +109,7 @@ WAYS: dict[str, Callable[[str], tuple[Any, str]]] = {
 @pytest.mark.parametrize("model_type", WORDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_adapter_is_read_as_peft_merges_it(way: str, model_type: str, tmp_path: Path) -> None:
+    """And said is what it trains, which unslothai/unsloth#769 and #9326 could not tell: maybe no embedding at all."""
     config, expected = WAYS[way](model_type)
     save(build(model_type, tie_word_embeddings=False), config, tmp_path)
     imported = pair(tmp_path)
