@@ -291,7 +291,9 @@ def settings(item: ReportedRun) -> dict[str, object]:
     for entry in (*item.config.test_file, *item.config.ood_file):
         name, sha256 = entry.partition("=")[0], item.data_sha256.get(entry.partition("=")[0])
         files.append(f"{name} {sha256[:8]}" if sha256 else entry)
-    return found | {"test_file": ", ".join(sorted(files)) or "none"}
+    added = item.part("added_tokens").get("sha256")
+    tokens = f"{Path(item.config.add_tokens).name} {added[:8]}" if item.config.add_tokens and added else "none"
+    return found | {"test_file": ", ".join(sorted(files)) or "none", "add_tokens": tokens}
 
 
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:

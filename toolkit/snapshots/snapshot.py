@@ -126,13 +126,16 @@ class Vocabulary:
     special_rows: frozenset[int]
     """Rows of special tokens, [PAD] among them."""
     pad_row: int | None
+    added_rows: frozenset[int] = frozenset()
+    """Rows of tokens that the run added to its checkpoint."""
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {len(self.special_rows)} special)"
 
     def to_dict(self) -> dict[str, object]:
         """As stored in vocabulary.json."""
-        return {
+        added = {"added_rows": sorted(self.added_rows)} if self.added_rows else {}
+        return added | {
             "format": int(FORMAT),
             "tokens": list(self.tokens),
             "special_rows": sorted(self.special_rows),
@@ -260,8 +263,12 @@ def capture(backbone: "torch.nn.Module", family: ModelFamily) -> dict[str, np.nd
     must call this, because the shards are gathered.
     """
     parameters = dict(backbone.named_parameters())
+
+    def whole(name: str) -> "torch.Tensor":  # of a table whose old rows are a parameter of their own, all rows
+        return getattr(backbone.get_submodule(name.rpartition(".")[0]), "whole_table", parameters[name])
+
     return {
-        canonical: to_array(parameters[name])
+        canonical: to_array(whole(name))
         for canonical, name in family.embedding_parameters.items()
         if name in parameters
     }
