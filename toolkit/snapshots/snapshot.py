@@ -68,6 +68,8 @@ class Trajectory(Described):
     layer_norm_eps: float | None = 1e-12
     """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say; None where there is no
     LayerNorm."""
+    appended: "Appended | None" = None
+    """Of checkpoints, the tokens that the last one has beyond the first; None where there are none."""
     inferred: Mapping[str, np.ndarray] | None = None
     """Table to what was inferred of each row's exposure, where none was recorded: exposed, unexposed, cannot tell."""
 
@@ -115,6 +117,17 @@ class Trajectory(Described):
 
     def __len__(self) -> int:
         return len(self.snapshots)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Tokens that were added behind all others of a checkpoint; their rows have no counterpart in it."""
+
+    tokens: tuple[str, ...]
+    rows: np.ndarray
+    """(tokens,) their rows in the later checkpoint's word table."""
+    read: Callable[[], np.ndarray]
+    """Reads these rows, (tokens, hidden) fp32."""
 
 
 @dataclass(frozen=True, slots=True)
