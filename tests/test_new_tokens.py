@@ -4,6 +4,7 @@ Complaints that these tests stand for: huggingface/transformers#35022 (the rows 
 they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens, freeze the old ones).
 """
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -442,29 +443,42 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
             assert line["reason"] == ""
 
 
+@pytest.mark.parametrize("rows", [[10**6], ["7"], 7, {"7": 7}])
+def test_added_rows_that_are_none_are_one_clear_line(rows: Any, trained: Callable[..., Run], tmp_path: Path) -> None:
+    folder = shutil.copytree(trained().path, tmp_path / "run")
+    (folder / "manifest.json").unlink()  # which has the hash of the file
+    vocabulary = json.loads((folder / "vocabulary.json").read_text())
+    (folder / "vocabulary.json").write_text(json.dumps(vocabulary | {"added_rows": rows}))
+    with pytest.raises(ValueError, match=r"vocabulary\.json is not a vocabulary of texts and rows"):
+        _ = Run(folder).vocabulary
+
+
 def test_a_model_without_added_tokens_has_no_such_lines(tiny_config: RunConfig, tmp_path: Path) -> None:
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), epochs=1))
     assert "added_rows" not in (run.path / "vocabulary.json").read_text()
     assert toolkit.measure_added_rows(run).empty
 
 
+@pytest.mark.parametrize("spare", [0, 2, 5])
 def test_a_grown_checkpoint_is_compared_row_by_row_and_its_new_rows_are_described(
-    tiny_model: Callable[[str], Path], tmp_path: Path
+    spare: int, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    before, after = grow(tiny_model("bert"), tmp_path)
+    """With rows to spare in the first, which tokens of the second then take."""
+    before, after = grow(tiny_model("bert"), tmp_path, spare)
     trajectory = toolkit.import_checkpoints([before, after]).trajectory
     tables = [load_file(place / "model.safetensors")["embeddings.word_embeddings.weight"] for place in (before, after)]
     kept = [np.asarray(snapshot.tensors[W]) for snapshot in trajectory]
-    assert np.array_equal(kept[0], tables[0])
-    assert np.array_equal(kept[1], tables[1][: len(tables[0])])
+    num_old = len(tables[0]) - spare
+    assert np.array_equal(kept[0], tables[0][:num_old])
+    assert np.array_equal(kept[1], tables[1][:num_old])
     moved = toolkit.measure_rows(trajectory, W)
     assert np.allclose(moved["norm"], np.linalg.norm(kept[1] - kept[0], axis=1))
     assert not moved["stratum"].isin([ADDED, ADDED_UNSEEN]).any()
     found = toolkit.measure_added_rows(trajectory)
     assert found["token"].tolist() == list(TOKENS)
-    assert found["row"].tolist() == list(range(len(tables[0]), len(tables[1])))
+    assert found["row"].tolist() == list(range(num_old, num_old + len(TOKENS)))
     assert found[["norm", "relative", "num_steps", "num_tokens"]].isna().all(axis=None)
-    assert set(found["reason"]) == {"it has no row in the first checkpoint"}
+    assert set(found["reason"]) == {"the first checkpoint has no row for it"}
     vocabulary = trajectory.vocabulary
     assert vocabulary is not None
     words = [i for i, t in enumerate(vocabulary.tokens) if i not in vocabulary.special_rows and "[unused" not in t]
@@ -482,21 +496,21 @@ def test_checkpoints_whose_vocabularies_differ_otherwise_have_no_added_rows(
     before, after = grow(tiny_model("bert"), tmp_path)
     other = shutil.copytree(before, tmp_path / "other")
     text = (other / "tokenizer.json").read_text()
-    (other / "tokenizer.json").write_text(text.replace('"film"', '"movie"'))
+    (other / "tokenizer.json").write_text(text.replace('"film"', '"movix"'))
     for pair in ([after, before], [before, before], [before], [other, after]):
         assert toolkit.measure_added_rows(toolkit.import_checkpoints(pair).trajectory).empty
 
 
-def grow(folder: Path, out: Path) -> tuple[Path, Path]:
-    """A checkpoint without a row to spare, and what transformers makes of it, its old rows moved."""
+def grow(folder: Path, out: Path, spare: int = 0) -> tuple[Path, Path]:
+    """A checkpoint with so many rows to spare, and what transformers makes of it, its old rows moved."""
     from transformers import AutoModel, AutoTokenizer
 
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer) + spare)
     model.save_pretrained(out / "before")
     tokenizer.save_pretrained(out / "before")
     tokenizer.add_tokens(list(TOKENS))
-    model.resize_token_embeddings(len(tokenizer))
+    model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
     with torch.no_grad():
         model.get_input_embeddings().weight[9:12] += 1
     model.save_pretrained(out / "after")

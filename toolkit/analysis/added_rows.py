@@ -15,7 +15,7 @@ from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 NUM_NEAREST = 5
-NO_START = "it has no row in the first checkpoint"
+NO_START = "the first checkpoint has no row for it"
 
 
 def has_added(trajectory: Trajectory) -> bool:

@@ -72,9 +72,7 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
         raise ValueError(f"in the vocabulary of {name} already: {_shown(known)}; remove from --add-tokens")
     tokenizer.add_tokens(list(tokens))
     rows = tokenizer.convert_tokens_to_ids(list(tokens))
-    lost = [
-        t for t, row in zip(tokens, rows, strict=True) if tokenizer(t, add_special_tokens=False)["input_ids"] != [row]
-    ]
+    lost = [t for t, row in zip(tokens, rows, strict=True) if row not in tokenizer(t)["input_ids"]]
     if lost or rows != list(range(rows[0], rows[0] + len(rows))):
         raise ValueError(
             f"the tokenizer of {name} does not give a row of its own to {_shown(lost or tokens)}: is it the same as "

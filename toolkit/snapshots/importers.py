@@ -459,12 +459,13 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
 
 
 def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appended | None:
-    """The tokens behind those of the first checkpoint, where the last one has all of these in their rows."""
+    """The tokens that the last checkpoint has beside those of the first, where it has all of these in their rows."""
     name, old, new = "word_embeddings", first.vocabulary, last.vocabulary
-    if name not in parameters or old is None or new is None or new.tokens[: len(old.tokens)] != old.tokens:
+    if name not in parameters or old is None or new is None:
         return None
-    rows = np.array([row for row in range(len(old.tokens), len(new.tokens)) if new.tokens[row]], np.int64)
-    if not len(rows):
+    known = {row: token for row, token in enumerate(old.tokens) if token}  # a row without a text is spare
+    rows = np.array([row for row, token in enumerate(new.tokens) if token and row not in known], np.int64)
+    if not len(rows) or any(new.tokens[row : row + 1] != (token,) for row, token in known.items()):
         return None
     return Appended(tuple(new.tokens[row] for row in rows), rows, lambda: np.asarray(last.tensors[name])[rows])
 

@@ -121,7 +121,7 @@ class Trajectory(Described):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Tokens that were added behind all others of a checkpoint; their rows have no counterpart in it."""
+    """Tokens that were added to a checkpoint, which has no rows for them, or spare ones that stand for nothing."""
 
     tokens: tuple[str, ...]
     rows: np.ndarray
