@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import save_evidence
 from toolkit.comparison.measure import exposure_of, measure
 from toolkit.comparison.parameter_noise import ONLY_ADDED, drift_of, measure_beyond_noise
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import read_reported
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import epoch_batches, make_batch
@@ -36,6 +38,10 @@ from toolkit.models.heads import example_losses
 from toolkit.models.new_tokens import HeldTable, hold_old_rows, with_new_tokens
 from toolkit.models.regimes import list_components
 from toolkit.models.tuned import load_tuned, load_untuned
+from toolkit.reporting.page import TableBlock, TextBlock
+from toolkit.reporting.run_screen import print_result
+from toolkit.reporting.sources import Computed, open_sources
+from toolkit.reporting.topics import new_tokens
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
 from toolkit.training.encoding import encode_task
@@ -443,6 +449,15 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
             assert line["reason"] == ""
 
 
+def test_the_screen_says_that_old_rows_are_held(
+    trained: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(trained(train_rows="new"), 1.0)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Frozen: old word rows (1 parameters), bit-identical" in said
+    assert "word_embeddings │ added rows" in said
+
+
 @pytest.mark.parametrize("rows", [[10**6], ["7"], 7, {"7": 7}])
 def test_added_rows_that_are_none_are_one_clear_line(rows: Any, trained: Callable[..., Run], tmp_path: Path) -> None:
     folder = shutil.copytree(trained().path, tmp_path / "run")
@@ -523,7 +538,9 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
     own = {"learning_rate": 1e-2}
     runs = [trained(train_rows=rows, seed=seed, **own) for rows in ("new", "all") for seed in range(3)]
     runs += [trained(freeze="embeddings", seed=seed, **own) for seed in range(3)]
-    cards = {card.id: card for card in make_cards(save_evidence(measure(runs), tmp_path)) if card.kind == "tokens"}
+    data = ReportData(save_evidence(measure(runs), tmp_path), num_draws=0)
+    made = make_cards(data)
+    cards = {card.id: card for card in made if card.kind == "tokens"}
     answers = {name.partition(" / ")[2]: card.verdict for name, card in cards.items()}
     assert answers == {
         "full fine-tuning, old word rows held / new": "supported",
@@ -548,3 +565,27 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
         half = 4.302652729911275 * np.std(values, ddof=1) / np.sqrt(3)
         if np.std(values):
             assert card.interval.high == pytest.approx(np.mean(values) + half)
+    section = new_tokens.cards_section(data, made)
+    assert section is not None
+    claims, distances = (block.table for block in section.blocks if isinstance(block, TableBlock))
+    assert len(claims) == len(cards)
+    assert "Did the rows of the checkpoint move under full fine-tuning, old word rows held?" in set(claims["column_0"])
+    arms = ("full fine-tuning", "full fine-tuning, old word rows held", "embeddings frozen")
+    assert {tuple(line) for line in distances.iloc[:, :2].to_numpy()} == set(product(arms, (ADDED, ADDED_UNSEEN)))
+
+
+def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Callable[..., Run]) -> None:
+    opened = open_sources([trained(train_rows="new").path], at_least=2)
+    section = new_tokens.section(Computed(opened).add(new_tokens.makers(opened)))
+    text, table = section.blocks
+    assert isinstance(text, TextBlock)
+    assert isinstance(table, TableBlock)
+    assert text.text == "Of 3 added tokens training showed 2, of which 2 left their start; of the other 1 0 did."
+    assert table.table["token"].tolist() == list(TOKENS)
+    assert {"nearest_before", "nearest_old", "norm"} <= table.columns.keys()
+
+
+def test_checkpoints_without_added_tokens_have_no_such_section(tiny_model: Callable[[str], Path]) -> None:
+    opened = open_sources([tiny_model("bert"), tiny_model("bert")])
+    assert not new_tokens.makers(opened)
+    assert not new_tokens.section(Computed(opened)).blocks
