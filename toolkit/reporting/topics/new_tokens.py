@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from toolkit.analysis.added_rows import has_added, measure_added_rows
-from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
-from toolkit.comparison.report_data import ReportData, at_last_epoch
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import Card
-from toolkit.reporting.cells import number
-from toolkit.reporting.page import Block, Section, TextBlock, folds, rows_block, table_block
+from toolkit.reporting.page import Section, TextBlock, folds, table_block
 from toolkit.reporting.sources import Computed, Makers, Opened
 from toolkit.reporting.topics.caveats import claims_block, group_of
 
@@ -53,25 +51,11 @@ def section(computed: Computed) -> Section:
 
 
 def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:
-    """The cards on added tokens and how far their rows moved, per condition; None where no run added any."""
+    """The cards on added tokens; None where no run added any. How far rows moved by stratum stands with all words."""
     titles = list(dict.fromkeys(group.title for group in data.groups))
     own = {title: [card for card in cards if card.kind == "tokens" and group_of(card) == title] for title in titles}
     titles = [title for title in titles if own[title]]
     if not titles:
         return None
-    bodies = [[claims_block(own[title], f"Claims on {title}"), _distances(data, title)] for title in titles]
+    bodies = [[claims_block(own[title], f"Added tokens on {title}")] for title in titles]
     return Section(id=ID, title=TITLE, lead=LEAD, blocks=folds(titles, bodies))
-
-
-def _distances(data: ReportData, title: str) -> Block:
-    """Per condition and stratum of added rows the median relative drift, its mean over seeds."""
-    lines = at_last_epoch(data.evidence.strata)
-    chosen = lines["stratum"].isin([ADDED, ADDED_UNSEEN]) & (lines["measure"] == "relative")
-    lines = lines[chosen & (lines["statistic"] == "median")]
-    rows = []
-    for arm in (arm for group in data.groups if group.title == title for arm in group.arms):
-        for stratum, of_stratum in lines[lines["run"].isin(arm.names)].groupby("stratum", sort=False):
-            mean, count = of_stratum["value"].mean(), of_stratum["num_rows"].mean()
-            rows.append([arm.label, str(stratum), number(count), number(mean), len(of_stratum)])
-    header = ["condition", "rows", "number", "median relative drift", "seeds"]
-    return rows_block(header, rows, f"Rows of added tokens on {title} at the last epoch, means over seeds.")
