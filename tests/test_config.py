@@ -45,6 +45,9 @@ CHANGES = {
     "optimizer": "sgd",
     "positions": "shuffled",
     "reinject_positions": True,
+    "add_tokens": "new words.txt",
+    "new_token_init": "random",
+    "train_rows": "new",
     "batch_tokens": 2048,
     "precision": "bf16",
     "snapshot_steps": "log",
@@ -69,7 +72,8 @@ CHANGES = {
 }
 """One other value for every field; a field without one fails the first test."""
 
-NEEDED = {"label_seed": {"shuffle_labels": True}}
+ADDED = {"add_tokens": "new words.txt"}
+NEEDED = {"label_seed": {"shuffle_labels": True}, "new_token_init": ADDED, "train_rows": ADDED}
 """What else a field's other value needs."""
 
 FIRST = """
@@ -79,7 +83,7 @@ snapshot_steps train_file validation_file test_file dataset dataset_config text_
 overwrite save_model log_with""".split()  # noqa: SIM905
 """The fields of format 1."""
 PLACES = {"output_dir", "overwrite", "save_model", "task_name", "log_with", "resume", "resume_steps", "ddp_timeout"}
-FILES = {"train_file", "validation_file", "test_file"}
+FILES = {"train_file", "validation_file", "test_file", "add_tokens"}
 """Fields that the digest of a run does not cover: where things go, and files, which it knows by their sha256."""
 
 DIGEST_OF_THE_DEFAULTS = "13ba40cf"

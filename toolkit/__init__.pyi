@@ -1,6 +1,7 @@
 """The public names and where each lives; `toolkit/__init__.py` imports a name when it is first used."""
 
 from .analysis.adam import replay_decay as replay_decay
+from .analysis.added_rows import measure_added_rows as measure_added_rows
 from .analysis.causes import decompose as decompose
 from .analysis.causes import explain as explain
 from .analysis.changes import measure_changes as measure_changes

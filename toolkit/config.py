@@ -153,6 +153,14 @@ class ModelConfig:
     shuffled (its rows in random order, as far as --max-length reaches); or zero."""
     reinject_positions: bool = setting(False, is_later=True)
     """Add the positions' part of the encoder's input again before each layer after the first."""
+    add_tokens: str | None = setting(None, is_hashed=True, is_later=True)
+    """Add the tokens of this file, one a line, to tokenizer and word table before training; None: none."""
+    new_token_init: Literal["mean", "random"] = setting("mean", is_later=True)
+    """What the rows of --add-tokens start from: mean (of the rows of all older tokens);
+    or random (normal, with the checkpoint's initializer_range, drawn with --seed)."""
+    train_rows: Literal["all", "new"] = setting("all", is_later=True)
+    """Rows of the word table to train: all; or new, those of --add-tokens alone, without weight decay.
+    All others then stay as they were, bit for bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +252,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             given = getattr(self, name) or 0
             _require(given <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
         # Of an empty variable: output_dir would be the current directory.
-        for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir"):
+        for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir", "add_tokens"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
         for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens", "resume_steps", "ddp_timeout"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
@@ -260,6 +268,11 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             check_seed(self.label_seed, "--label-seed")
             if not self.shuffle_labels:
                 raise ValueError(f"--label-seed {self.label_seed} goes with --shuffle-labels: pass both, or neither")
+        for name, value in (("new_token_init", "random"), ("train_rows", "new")):
+            if getattr(self, name) == value and self.add_tokens is None:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {value} is about added tokens: pass --add-tokens FILE too"
+                )
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")

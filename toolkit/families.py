@@ -354,16 +354,25 @@ def family_of(model_type: str) -> ModelFamily:
     raise ValueError(f"unsupported architecture {model_type!r}; supported model types: {supported}")
 
 
+OLD_ROWS = "old_rows"
+"""What the rows of a word table are called beside its ``weight`` where only its added rows are trained."""
+
+
 def component_of(family: ModelFamily, parameter: str) -> str:
     """The leaf component that holds a backbone parameter; ValueError when the family does not know the name."""
     for canonical, name in family.embedding_parameters.items():
-        if parameter == name:
+        if parameter in (name, held_name(name)):
             return canonical
     for component, patterns in family.components.items():
         for pattern in patterns:
             if match := _compile(pattern).fullmatch(parameter):
                 return component.replace("{K}", match["K"]) if "{K}" in component else component
     raise ValueError(f"{family.name} has a parameter {parameter!r} that toolkit/families.py assigns to no component")
+
+
+def held_name(parameter: str) -> str:
+    """The name of the old rows beside a word table of this name."""
+    return f"{parameter.removesuffix('weight')}{OLD_ROWS}"
 
 
 def part_of(family: ModelFamily, parameter: str) -> str:

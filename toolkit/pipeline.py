@@ -12,6 +12,7 @@ from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_trai
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.new_tokens import with_new_tokens
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.snapshots.run_writer import RunWriter, check_startable
@@ -90,14 +91,18 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         seed=config.seed,
         dropout=config.dropout,
     )
+    loaded = with_new_tokens(loaded, config)
     components = list_components(loaded.model, loaded.family)
     regime = parse_regime(config.freeze, tuple(components))
     _check_head_stage(config, regime)
+    if config.train_rows == "new" and "word_embeddings" in regime.frozen:
+        raise ValueError(f"--train-rows new trains rows of the word table, which --freeze {config.freeze} freezes")
     config = resolve_head_training(config, is_frozen=regime.label == "backbone")
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
     loaded = prepare_positions(loaded, config)
-    path = Path(config.output_dir) / run_name(config, {**task.file_hashes, **loaded.source.digest_entry()})
+    added = {} if loaded.added is None else {"add_tokens": loaded.added["sha256"]}
+    path = Path(config.output_dir) / run_name(config, {**task.file_hashes, **loaded.source.digest_entry(), **added})
     if reuse_finished and (path / MANIFEST).exists():
         finished = open_run(path)
         task.check_data(finished.manifest["task"].get("data_sha256") or {}, path.name)
@@ -162,6 +167,9 @@ def _print_plan(
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
     positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
     positions += ", added again before each layer" if config.reinject_positions else ""
+    if loaded.added is not None:
+        only = ", of whose table only these rows are trained" if config.train_rows == "new" else ""
+        positions += f", {len(loaded.added['tokens']):,} added tokens{only}"
     screen.print_components(
         f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}{positions}",
         [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
@@ -185,7 +193,11 @@ def _train_and_save(
 
     model, backbone = loaded.model, dict(loaded.model.backbone.named_parameters())
     names = loaded.family.embedding_parameters
-    recorder = Recorder(data, {key: backbone[name] for key, name in names.items() if name in backbone})
+    recorder = Recorder(
+        data,
+        {key: backbone[name] for key, name in names.items() if name in backbone},
+        {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None,
+    )
     before = fingerprint(model, frozen)
     saver = None
     if writer is not None:

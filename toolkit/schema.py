@@ -241,6 +241,8 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("neighbour_after", "Its text.", TEXT),
     Column("similarity_after", "Cosine with it after training."),
     Column("is_new", "Whether it was none before.", FLAG),
+    Column("times_old_length", "The row's length over the median length of the words that were there.", NUMBER, "1"),
+    Column("nearest_old", "Its nearest words of those that were there, each with its cosine, nearest first.", TEXT),
     Column("overlap", "Share of the k neighbours before that are among those after."),
     Column("corrected_overlap", "(overlap - chance) / (1 - chance): 1 is unchanged, 0 unrelated."),
     Column("similarity_change", "Change of the mean cosine with the k neighbours before."),
@@ -642,6 +644,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     for name, columns in {
         "measure_drift": "epoch step parameter stratum measure statistic value unit num_rows num_undefined",
         "measure_rows": f"row token stratum num_steps num_tokens {_MEASURES} path_efficiency",
+        "measure_added_rows": (
+            "epoch step row token num_steps num_tokens norm relative length times_old_length nearest_old reason"
+        ),
         "measure_changes": (
             "parameter kind value unit detail relative_drift num_rows num_moved share_moved num_cast num_decayed "
             "sum_lr_decay num_directions farthest residual offset_share offset_null scaling_share scaling_null "

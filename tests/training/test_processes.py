@@ -73,6 +73,7 @@ PROCESSES: list[tuple[dict[str, Any], int, int]] = [
     ({"freeze": "embeddings"}, 2, 1),
     ({"freeze": "none", "batch_size": 9}, 3, 1),
     ({"freeze": "backbone"}, 2, 1),
+    ({"freeze": "none", "train_rows": "new", "add_tokens": "new.txt", "weight_decay": 0.1}, 2, 1),
     ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2, 2),  # no gradient above block 1
     ({"freeze": "backbone", "features": "mix", "head": "mlp", "dropout": 0.2, **STOPPED}, 2, 1),
 ]
@@ -85,6 +86,9 @@ def test_several_processes_do_what_one_does(
     tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], num_processes: int, parts: int
 ) -> None:
     # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
+    if "add_tokens" in changes:  # parts of words, which texts then hold
+        (tmp_path / "new.txt").write_text("fil\nbori\n")
+        changes = {**changes, "add_tokens": str(tmp_path / "new.txt")}
     config = replace(tiny_pairs, max_train_examples=60, **{"dropout": 0.0, "max_steps": 7, **changes})
     config = replace(config, gradient_accumulation_steps=parts)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))

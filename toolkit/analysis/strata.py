@@ -25,10 +25,12 @@ UNKNOWN = "exposure unknown"
 BY_STEPS = ("seen in 0 steps", "seen in 1 step", "seen in 2-9 steps", "seen in 10-99 steps", "seen in >=100 steps")
 INFERRED = {"exposed": "exposed (inferred)", "unexposed": "unexposed (inferred)", "cannot tell": UNKNOWN}
 """Where exposure was not recorded, but two checkpoints told it (:func:`toolkit.infer_exposure`)."""
+ADDED, ADDED_UNSEEN = "added", "added, never seen"
+"""Rows of tokens that a run added to its checkpoint; those that it never showed, where its exposure is known."""
 AT_INPUT, NOT_AT_INPUT = "used at the input", "not used at the input"
 """Of a word table that is the output layer too, whose every row may get a gradient at each step."""
 WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, *list(INFERRED.values())[:2], AT_INPUT, NOT_AT_INPUT)
-WORD_STRATA += (UNKNOWN,)
+WORD_STRATA += (ADDED, ADDED_UNSEEN, UNKNOWN)
 POSITION_STRATA = (
     "padding rows",
     "position 0",
@@ -142,7 +144,17 @@ def _word_strata(
     strata[sorted(vocabulary.special_rows)] = "other special"
     if vocabulary.pad_row is not None:
         strata[vocabulary.pad_row] = "[PAD]"
+    for row in vocabulary.added_rows:
+        strata[row] = ADDED_UNSEEN if steps is not None and not steps[row] else ADDED
     return strata
+
+
+def is_added(trajectory: Trajectory, parameter: str) -> NDArray[np.bool_]:
+    """(rows,) whether each row is that of a token that the run added, which began as no trained row does."""
+    rows = trajectory.vocabulary.added_rows if trajectory.vocabulary and parameter == "word_embeddings" else ()
+    found = np.zeros(count_rows(trajectory, parameter), bool)
+    found[list(rows)] = True
+    return found
 
 
 def _position_strata(offset: int, num_rows: int, steps: Steps | None) -> StratumNames:

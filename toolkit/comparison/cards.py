@@ -9,13 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings
+from toolkit.analysis.drift import ALL_ROWS, WHOLE
+from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
+from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings, of_largest_size
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.drift_and_score import TOO_FEW
 from toolkit.comparison.evidence import FOLDER, JOINED, JSONS, PREDICTIONS, Evidence, read_evidence
 from toolkit.comparison.intervals import Interval, benjamini_hochberg, defined_mean, detectable_gap, seeds_interval
 from toolkit.comparison.parameter_noise import SHARED
-from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.report_data import ReportData, at_last_epoch
 from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
 from toolkit.comparison.verdicts import NAN, Card, Null, Span, Verdict, among, verdict
 
@@ -24,7 +26,15 @@ CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median
 (shuffled_labels.py)."""
 
 
-VERSIONS: Mapping[str, int] = {"score": 3, "forbid": 3, "labels": 1, "drift": 4, "offset": 1, "association": 3}
+VERSIONS: Mapping[str, int] = {
+    "score": 3,
+    "forbid": 3,
+    "labels": 1,
+    "drift": 4,
+    "offset": 1,
+    "tokens": 1,
+    "association": 3,
+}
 """Of the estimators. Of score and forbid, 1 left out seeds whose correlation is undefined, 2 judged each claim alone,
 two seeds too, and called "not identifiable" whatever was refused. Of drift, 1 had no margin, 2 had no q, judged two
 seeds and called drift beyond sign noise supported, 3 called its multiple the same under shuffled labels everywhere and
@@ -37,6 +47,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "labels": ("labels.csv",),
     "drift": ("drift.csv", "seeds.csv"),
     "offset": ("gauge.csv",),
+    "tokens": ("strata.parquet",),
     "association": (PREDICTIONS, "scores.csv", "drift.csv"),
 }
 """Kind of card to the tables of the evidence that it rests on."""
@@ -187,6 +198,7 @@ def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
     also run on shuffled labels and embedding parameter: seeds moved it more alike, and it moved further, than there;
     *drift*, per arm and embedding parameter that moved: how many times further than random gradient signs would move
     it, which is description; *offset*, per arm: what the tables share moved in one of them, which no data can tell;
+    *tokens*, per arm that added tokens: rows of those that training showed moved, and so did rows that were there;
     *association*, per arm and parameter: tasks on which it moved further gained more, refused under six tasks. What was
     frozen has no card: its hashes prove it.
     ValueError when the evidence cannot be read.
@@ -396,14 +408,14 @@ def _drift_card(
     )
 
 
-def p_beyond(interval: Interval, null: Null) -> float:
+def p_beyond(interval: Interval, null: Null, least: float = 1.0) -> float:
     """p of the claim that a multiple of noise lies above 1 and the null: below .05 where its 95 % interval does.
 
-    2·P(T > (mean - b)/√V), at most 1, b the larger of 1 and the null's upper end; NaN where any of these is unknown.
+    2·P(T > (mean - b)/√V), at most 1, b the larger of ``least`` and the null's upper end; NaN where any is unknown.
     """
     from scipy.stats import t
 
-    bound = max(1.0, null.high)
+    bound = max(least, null.high)
     if math.isnan(null.high) or math.isnan(interval.df) or not interval.variance > 0:
         return NAN
     return min(1.0, float(2 * t.sf((interval.estimate - bound) / math.sqrt(interval.variance), interval.df)))
@@ -487,9 +499,106 @@ def offset_cards(data: ReportData) -> Iterable[Card]:
         )
 
 
+STILL = 0.001
+"""Relative drift of a row up to which it counts as where it was: a thousandth of its length."""
+NOT_LEARNING_YET = "what moved need not have learned: scores beside those of a frozen backbone show that"
+BIT_IDENTICAL = "every old row is as it was, bit for bit, which its sha256 in each manifest proves for any seed"
+TOKEN_CLAIMS = {
+    "new": "The rows of added tokens that training showed moved under {}",
+    "old": "The rows of the checkpoint moved under {}",
+}
+
+
+def token_cards(data: ReportData) -> Iterable[Card]:
+    """Per arm that added tokens: how far the new rows that training showed moved, and the farthest of the old ones."""
+    strata, claims = data.evidence.strata, []
+    for group in map(of_largest_size, data.groups):
+        for arm in (arm for arm in group.arms if arm.runs[0].config.add_tokens is not None and len(strata)):
+            lines = at_last_epoch(strata[strata["run"].isin(arm.names)])
+            lines = lines[(lines["parameter"] == "word_embeddings") & (lines["measure"] == "relative")]
+            unseen = lines.loc[(lines["stratum"] == ADDED_UNSEEN) & (lines["statistic"] == "max"), "value"]
+            high = float(unseen.max()) if unseen.notna().any() else 0.0
+            new = (lines["stratum"] == ADDED) & (lines["statistic"] == "median")
+            old = ~lines["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (lines["statistic"] == "max")
+            nulls = {"new": Null("the farthest added row that no text showed", 0, high), "old": Null("rows that stay")}
+            for kind, chosen in (("new", new), ("old", old)):
+                values = lines[chosen].groupby("run")["value"].max().reindex(arm.names).to_numpy(float)
+                claims.append((group, arm, kind, values, nulls[kind]))
+    q = benjamini_hochberg([p_beyond(over_seeds(own, data.settings.level), null, 0.0) for *_, own, null in claims])
+    num_claims = int(np.isfinite(q).sum())
+    for claim, own_q in zip(claims, q, strict=True):
+        yield _token_card(data, *claim, float(own_q), num_claims)
+
+
+def _token_card(
+    data: ReportData,
+    group: Group,
+    arm: Arm,
+    kind: str,
+    values: NDArray[np.float64],
+    null: Null,
+    q: float,
+    num_claims: int,
+) -> Card:
+    settings, known = data.settings, values[~np.isnan(values)]
+    spans = [
+        Span(own.low, own.high, own.level)
+        for own in (over_seeds(values, x) for x in (settings.level, EQUIVALENCE_LEVEL))
+    ]
+    gap = detectable_gap(over_seeds(values, settings.level), alpha=settings.alpha)
+    # Rows that are still in every run have no spread, and whatever moves one would have been seen.
+    if len(known) > 1 and not known.any():
+        spans, gap = [Span(0.0, 0.0, own.level) for own in spans], 0.0
+    wide, narrow = spans
+    judged = verdict(
+        num_seeds=len(known),
+        refusal=None if len(known) else Verdict("not measurable here", "no text showed an added token"),
+        low=wide.low,
+        high=wide.high,
+        low90=narrow.low,
+        high90=narrow.high,
+        margin=STILL,
+        null_low=null.low,
+        null_high=null.high,
+        gap=gap,
+        q=q,
+        num_claims=num_claims,
+        alpha=settings.alpha,
+        side="above",
+        unit="of its length",
+    )
+    is_held = arm.runs[0].config.train_rows == "new" or arm.is_proven_frozen("word_embeddings")
+    if kind == "old" and is_held and len(known) and not known.any():
+        judged = Verdict("equivalent", BIT_IDENTICAL)
+    elif kind == "new" and judged.name == "supported":
+        judged = Verdict(judged.name, f"{judged.reason}; {NOT_LEARNING_YET}")
+    summary = (
+        "median of the added rows that training showed" if kind == "new" else "largest of the rows that were there"
+    )
+    return _card(
+        data,
+        "tokens",
+        arm.names,
+        id=f"tokens: {group.title} / {arm.label} / {kind}",
+        claim=f"{TOKEN_CLAIMS[kind].format(arm.label)}, {group.title}",
+        estimator=f"relative drift, {summary}; t interval over seeds",
+        unit="1",
+        value=defined_mean(values),
+        interval=wide,
+        equivalence=narrow,
+        margin=STILL,
+        null=null,
+        num_seeds=len(values),
+        detectable_gap=gap,
+        q=q,
+        source=f"‖Δ‖/‖E⁰‖ of each row from epoch 0 to the last, ± t·s/√K over K seeds; {STILL:g} counts as still; ours",
+        **_judged(judged),
+    )
+
+
 def over_seeds(values: NDArray[np.float64], level: float) -> Interval:
     """The mean over the seeds that have a value with Student's t interval; its ends NaN with fewer than two."""
     return seeds_interval(values[~np.isnan(values)], level)
 
 
-KINDS = (score_cards, forbid_cards, label_cards, drift_cards, offset_cards, association_cards)
+KINDS = (score_cards, forbid_cards, label_cards, drift_cards, offset_cards, token_cards, association_cards)

@@ -13,6 +13,7 @@ import pandas as pd
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.analysis.gauge import measure_gauge
+from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.analysis.tokens_in_use import why_no_gauge
 from toolkit.analysis.word_rows import WordRows, measure_words
 from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
@@ -31,7 +32,7 @@ Progress = Callable[[str], None]
 
 OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
 PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "convex_ceiling", "cost", "versions")
-PARTS += ("git_commit", "devices", "num_processes", "num_threads", "precision")
+PARTS += ("added_tokens", "git_commit", "devices", "num_processes", "num_threads", "precision")
 """Sections of a manifest that are kept as they are; of model and frozen a part is."""
 PARTS_OF_1 = ("task", "head_stage", "floors")
 """What the evidence of format 1 kept of them."""
@@ -205,6 +206,7 @@ def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
     """How far the words that training exposed moved and those that it did not, and what decay leaves; one line."""
     if words.empty:
         return pd.DataFrame()
+    words = words[~words["stratum"].isin([ADDED, ADDED_UNSEEN])]
     steps = pd.to_numeric(words["num_steps"])
     exposed, unexposed = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
     is_known = not steps.isna().all()

@@ -18,7 +18,7 @@ from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log
 from toolkit.analysis.blocks import RowPass, Scratch, iterate_blocks, whole_values
 from toolkit.analysis.measures import MEASURES, Array, dots
 from toolkit.analysis.nulls import expected_squares
-from toolkit.analysis.strata import count_rows, table_exposure
+from toolkit.analysis.strata import count_rows, is_added, table_exposure
 from toolkit.comparison.arms import Arm, Group, Labels, Runs, arrange
 from toolkit.comparison.intervals import statistics
 from toolkit.comparison.runs import ReportedRun
@@ -35,6 +35,7 @@ NO_SIZES = (
     "the sizes of its gradients were not recorded, so that how far noise of that size moves it is unknown: a gap in "
     "the records of the run, not a quantity that no data could tell"
 )
+ONLY_ADDED = "no row moved but those of added tokens, which are told of apart"
 NORMAL_QUANTILE = 1.959963984540054
 """Of a two-sided 95 % range."""
 SAMPLED_ROWS = 64
@@ -88,10 +89,13 @@ def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reas
         ("offset_free_drift", "null", "null_low", "null_high", "times_noise"), math.nan
     )
     line |= {"parameter": parameter, "num_rows": num_rows, "reason": ""}
-    line |= _described(first, last, parameter, num_rows, shown)
+    line |= _described(first, last, parameter, shown, is_added(trajectory, parameter))
     line["num_exposed_rows"] = math.nan if shown is None else len(shown)
+    is_held = line.pop("is_held")
     if not line["has_moved"]:
         return line | {"reason": "did not move"}
+    if is_held:
+        return line | {"reason": ONLY_ADDED}
     if shown is None:
         return line | {"reason": f"the exposure of {parameter} was not recorded"}
     if parameter in TABLES and len(shown) < 2:
@@ -111,11 +115,14 @@ def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reas
 
 
 def exposed_rows(trajectory: Trajectory, parameter: str) -> NDArray[np.int64] | None:
-    """Rows that training showed, ascending; the one row of a LayerNorm vector; None where it was not recorded."""
+    """Rows that training showed, ascending; the one row of a LayerNorm vector; None where it was not recorded.
+
+    Those of added tokens are not among them.
+    """
     if parameter not in TABLES:
         return np.zeros(1, np.int64)
-    table = table_exposure(trajectory, parameter)
-    return None if table is None else np.unique(table.rows).astype(np.int64)
+    table, added = table_exposure(trajectory, parameter), np.flatnonzero(is_added(trajectory, parameter))
+    return None if table is None else np.setdiff1d(table.rows, added).astype(np.int64)
 
 
 def offset_free(before: Array, after: Array, *, is_table: bool) -> float:
@@ -204,18 +211,25 @@ def _shrinkage(before: Array, log: OptimizerLog, parameter: str, num_steps: int)
 
 
 def _described(
-    first: Snapshot, last: Snapshot, parameter: str, num_rows: int, shown: NDArray[np.int64] | None
+    first: Snapshot, last: Snapshot, parameter: str, shown: NDArray[np.int64] | None, added: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """has_moved, relative_drift and share_beyond_decay, in one pass over all rows, a block at a time."""
-    row_pass = RowPass({"relative": MEASURES["relative"]}, num_rows)
+    """has_moved, relative_drift and share_beyond_decay, in one pass over all rows, a block at a time; and whether
+    only ``added`` rows moved, which count in the first two alone.
+    """
+    num_rows = len(added)
+    row_pass = RowPass({name: MEASURES[name] for name in ("norm", "relative")}, num_rows)
     for rows, (before, after) in iterate_blocks((first, last), parameter, scratch=row_pass.scratch):
         row_pass.add(rows, before, after)
     change, reference = row_pass.squares()
-    found = {"has_moved": bool(change > 0), "relative_drift": whole_values(change, reference)["relative"]}
+    found = {
+        "has_moved": bool(change > 0),
+        "is_held": not (row_pass.values()["norm"][~added] > 0).any(),
+        "relative_drift": whole_values(change, reference)["relative"],
+    }
     is_shown = np.zeros(num_rows, bool)
     is_shown[[] if shown is None else shown] = True
     relative = row_pass.values()["relative"]
-    seen, unseen = (relative[rows & ~np.isnan(relative)] for rows in (is_shown, ~is_shown))
+    seen, unseen = (relative[rows & ~np.isnan(relative)] for rows in (is_shown, ~is_shown & ~added))
     share = float(np.mean(seen > unseen.max())) if len(unseen) and len(seen) else math.nan
     return found | {"share_beyond_decay": share}
 
@@ -283,7 +297,7 @@ def drift_of(run: ReportedRun) -> pd.DataFrame:
         if parameter not in TABLES or exposed is None:
             parts.append((math.nan, math.nan))
             continue
-        is_exposed = np.zeros(len(ends[0].tensors[parameter]), bool)
+        is_exposed = (~is_added(trajectory, parameter)).astype(np.int64) - 1  # -1 of an added row, in neither part
         is_exposed[exposed] = True
         sums = {True: np.zeros(2), False: np.zeros(2)}
         for rows, (before, after) in iterate_blocks(ends, parameter, scratch=Scratch()):

@@ -227,7 +227,9 @@ class ReportedRun:
 
 def with_paths(config: RunConfig, show: Callable[[str], str]) -> RunConfig:
     """A config with its absolute paths, but that of the output, as ``show`` gives them."""
-    shown: dict[str, Any] = {k: shorten(getattr(config, k), show) for k in ("model", "train_file", "validation_file")}
+    shown: dict[str, Any] = {
+        k: shorten(getattr(config, k), show) for k in ("model", "train_file", "validation_file", "add_tokens")
+    }
     for flag in ("test_file", "ood_file"):
         pairs = (entry.partition("=") for entry in getattr(config, flag))
         shown[flag] = tuple(f"{name}={shorten(path, show)}" for name, _, path in pairs)

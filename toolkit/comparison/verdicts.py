@@ -167,7 +167,7 @@ class Card(Described):
     id: str
     claim: str
     kind: str
-    """score, forbid, labels, drift, offset or association."""
+    """score, forbid, labels, drift, offset, tokens or association."""
     estimator: str
     version: int
     """Of the estimator: another number means another formula."""

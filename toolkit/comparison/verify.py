@@ -45,7 +45,7 @@ from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What evidence that somebody edited can raise on the way to a card."""
 
-PATHS = ("model", "train_file", "validation_file", "test_file", "ood_file", "output_dir")
+PATHS = ("model", "train_file", "validation_file", "test_file", "ood_file", "add_tokens", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
 
 RULES = ("version", "claim", "verdict", "reason", "q", "is_discovery", "source")

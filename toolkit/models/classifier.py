@@ -125,6 +125,8 @@ class Loaded:
     """Longest text the position table (or the config) allows; None when nothing limits it."""
     positions: Mapping[str, Any] | None = None
     """What was done to the position table, for the manifest; None where that is not known or there is no table."""
+    added: Mapping[str, Any] | None = None
+    """Tokens that were added, their first row, and how their rows began, for the manifest; None where none were."""
 
 
 def load_classifier(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES, ModelFamily, component_of, matches
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, OLD_ROWS, REGIMES, ModelFamily, component_of, matches
 from toolkit.naming import unknown
 
 
@@ -280,11 +280,13 @@ def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple
     """Switch gradients off for the frozen components, and on for the rest; the names frozen.
 
     Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two. What takes no
-    part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for.
+    part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for. So are old rows that
+    are held.
     """
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
     for name, parameter in model.named_parameters():
-        if any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused):
+        is_unused = any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused)
+        if is_unused or name.endswith(f".{OLD_ROWS}"):
             frozen.add(name)
         parameter.requires_grad_(name not in frozen)
     return tuple(sorted(frozen))

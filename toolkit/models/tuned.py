@@ -6,6 +6,7 @@ from typing import Any
 from toolkit.config import RunConfig, recipe_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.new_tokens import add_tokens
 from toolkit.models.positions import prepare_positions
 from toolkit.naming import REMEDY
 from toolkit.snapshots.store import Run
@@ -56,6 +57,8 @@ def load_untuned(run: Run) -> Loaded:
         seed=config.seed,
     )
     loaded.model.eval()
+    if added := run.manifest.get("added_tokens"):
+        loaded = add_tokens(loaded, added["tokens"], init=added["init"], seed=config.seed)
     return prepare_positions(loaded, config)
 
 

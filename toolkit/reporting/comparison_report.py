@@ -30,6 +30,7 @@ from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_compari
 from toolkit.reporting.topics.drift import drift_topics, exposure_block
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
+from toolkit.reporting.topics.new_tokens import cards_section
 from toolkit.reporting.topics.runs import (
     MANY_RUNS,
     data_section,
@@ -320,6 +321,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
     rest = [name for name in study if name not in ("scores", "comparison", *main)]
     words = words_section(data.words)
+    added = cards_section(data, cards)
     titles = [tables.group.title for tables in data.details]
     exposed = folds(titles, [[exposure_block(tables)] for tables in data.details])
     parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
@@ -328,6 +330,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
         *([words] if words else []),
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
         moved["drift"],
+        *([added] if added else []),
         *([why] if parts else []),
         *(study[name] for name in main),
         Section(

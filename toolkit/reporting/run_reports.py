@@ -14,7 +14,7 @@ from toolkit.reporting.folder import check_out, publish, report_folder, write_cs
 from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, rows_block, shown, stated
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, open_sources, refused
-from toolkit.reporting.topics import causes, changes, inferred, positions, space
+from toolkit.reporting.topics import causes, changes, inferred, new_tokens, positions, space
 from toolkit.reporting.topics.position_tables import PositionTables, collect_positions
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
@@ -98,11 +98,18 @@ def _origin(tables: PositionTables) -> str:
     return f"sha256 of the position table (dtype, shape and values): {digest}. Computed with {versions}."
 
 
-MAKERS: Sequence[Callable[[Opened], Makers]] = (changes.makers, inferred.makers, causes.makers, space.makers)
+MAKERS: Sequence[Callable[[Opened], Makers]] = (
+    changes.makers,
+    inferred.makers,
+    new_tokens.makers,
+    causes.makers,
+    space.makers,
+)
 """What the report computes."""
 SECTIONS: Sequence[Callable[[Computed], Section]] = (
     changes.changes_section,
     inferred.section,
+    new_tokens.section,
     changes.rows_section,
     causes.section,
     space.gauge_section,
@@ -131,13 +138,19 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
     if out is not None:
         check_out(out)
     opened = open_sources(places, at_least=2)
-    computed = Computed(opened).add({"changes": changes.makers(opened)["changes"], **inferred.makers(opened)})
+    computed = Computed(opened).add(
+        {"changes": changes.makers(opened)["changes"], **inferred.makers(opened), **new_tokens.makers(opened)}
+    )
     short = Page(
         title=title if title is not None else opened.title,
         tiles=changes.tiles(computed.frames["changes"]),
         tiles_show="relative drift",
         answers=stated(filter(None, [inferred.answer(computed)])),
-        sections=(changes.changes_section(computed), *_with_blocks(inferred.section(computed)), *_notes(opened)),
+        sections=(
+            changes.changes_section(computed),
+            *_with_blocks(inferred.section(computed), new_tokens.section(computed)),
+            *_notes(opened),
+        ),
     )
     print_page(short)
     return None if out is None else _write(computed, places, Path(out), title)

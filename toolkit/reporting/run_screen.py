@@ -71,6 +71,8 @@ def print_result(run: Run, seconds: float) -> None:
     console.print(_drift_table(run, drift))
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]
+    if run.config.train_rows == "new":
+        label = f"{label}, old word rows".removeprefix("none, ")
     proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
     console.print(f"Frozen: {proof}")
     for doubt in _doubts(run, drift):
@@ -156,7 +158,8 @@ def _whole_drift(run: Run) -> dict[str, dict[str, float]]:
 def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
     from toolkit.analysis.blocks import reinitialise
 
-    frozen = run.manifest["regime"]["frozen_components"]
+    frozen = dict.fromkeys(run.manifest["regime"]["frozen_components"], "frozen")
+    frozen |= {"word_embeddings": "added rows"} if run.config.train_rows == "new" else {}
     table = _table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
     for name in EMBEDDING_PARAMETERS:
         if name not in drift:
@@ -165,7 +168,7 @@ def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
         yardstick = reinitialise(run.trajectory.snapshots[0], name, seed=0)["relative"]
         shown = UNDEFINED if math.isnan(yardstick) else f"{yardstick:.2f}"
         moved = _drift(drift[name]["norm"], drift[name]["relative"])
-        table.add_row(name, "frozen" if name in frozen else "yes", moved, shown)
+        table.add_row(name, frozen.get(name, "yes"), moved, shown)
     return table
 
 

@@ -14,7 +14,7 @@ from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described, read_json
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, open_adapter
 from toolkit.snapshots.files import read_header
-from toolkit.snapshots.snapshot import CHECKED_ROWS, Snapshot, Trajectory, Vocabulary, name_undefined
+from toolkit.snapshots.snapshot import CHECKED_ROWS, Appended, Snapshot, Trajectory, Vocabulary, name_undefined
 from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights
@@ -81,9 +81,10 @@ def _common(names: Sequence[str], vocabularies: Sequence[Vocabulary], notes: lis
     first = vocabularies[0]
     special = frozenset(of_row[row] for row in first.special_rows if row in of_row)
     pad = of_row.get(first.pad_row) if first.pad_row is not None else None
+    added = frozenset(of_row[row] for row in first.added_rows if row in of_row)
     left_out = ", ".join(f"{len(v.tokens) - len(shared):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
     notes.append(f"word rows are compared by token: {len(shared):,} in common; rows left out: {left_out}")
-    return Alignment(tuple(map(_simplest, rows)), Vocabulary(tuple(shared), special, pad), tuple(notes))
+    return Alignment(tuple(map(_simplest, rows)), Vocabulary(tuple(shared), special, pad, added), tuple(notes))
 
 
 def _rows_of(vocabulary: Vocabulary) -> dict[str, int]:
@@ -444,11 +445,29 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         for i, (one, rows) in enumerate(zip(opened, words.rows, strict=True))
     ]
     return Imported(
-        Trajectory(snapshots, words.vocabulary, position_offset=offset, layer_norm_eps=opened[0].layer_norm_eps),
+        Trajectory(
+            snapshots,
+            words.vocabulary,
+            position_offset=offset,
+            layer_norm_eps=opened[0].layer_norm_eps,
+            appended=_appended(opened[0], opened[-1], parameters),
+        ),
         tuple(dict.fromkeys([*notes, *words.notes, *said, *_notes_of(opened, parameters)])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
     )
+
+
+def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appended | None:
+    """The tokens that the last checkpoint has beside those of the first, where it has all of these in their rows."""
+    name, old, new = "word_embeddings", first.vocabulary, last.vocabulary
+    if name not in parameters or old is None or new is None:
+        return None
+    known = {row: token for row, token in enumerate(old.tokens) if token}  # a row without a text is spare
+    rows = np.array([row for row, token in enumerate(new.tokens) if token and row not in known], np.int64)
+    if not len(rows) or any(new.tokens[row : row + 1] != (token,) for row, token in known.items()):
+        return None
+    return Appended(tuple(new.tokens[row] for row in rows), rows, lambda: np.asarray(last.tensors[name])[rows])
 
 
 def _open(place: Place, name: str) -> _Opened:

@@ -68,6 +68,8 @@ class Trajectory(Described):
     layer_norm_eps: float | None = 1e-12
     """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say; None where there is no
     LayerNorm."""
+    appended: "Appended | None" = None
+    """Of checkpoints, the tokens that the last one has beyond the first; None where there are none."""
     inferred: Mapping[str, np.ndarray] | None = None
     """Table to what was inferred of each row's exposure, where none was recorded: exposed, unexposed, cannot tell."""
 
@@ -118,6 +120,17 @@ class Trajectory(Described):
 
 
 @dataclass(frozen=True, slots=True)
+class Appended:
+    """Tokens that were added to a checkpoint, which has no rows for them, or spare ones that stand for nothing."""
+
+    tokens: tuple[str, ...]
+    rows: np.ndarray
+    """(tokens,) their rows in the later checkpoint's word table."""
+    read: Callable[[], np.ndarray]
+    """Reads these rows, (tokens, hidden) fp32."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Row to token text, special tokens marked, so that analysis needs no tokenizer."""
 
@@ -126,13 +139,16 @@ class Vocabulary:
     special_rows: frozenset[int]
     """Rows of special tokens, [PAD] among them."""
     pad_row: int | None
+    added_rows: frozenset[int] = frozenset()
+    """Rows of tokens that the run added to its checkpoint."""
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {len(self.special_rows)} special)"
 
     def to_dict(self) -> dict[str, object]:
         """As stored in vocabulary.json."""
-        return {
+        added = {"added_rows": sorted(self.added_rows)} if self.added_rows else {}
+        return added | {
             "format": int(FORMAT),
             "tokens": list(self.tokens),
             "special_rows": sorted(self.special_rows),
@@ -260,8 +276,12 @@ def capture(backbone: "torch.nn.Module", family: ModelFamily) -> dict[str, np.nd
     must call this, because the shards are gathered.
     """
     parameters = dict(backbone.named_parameters())
+
+    def whole(name: str) -> "torch.Tensor":  # of a table whose old rows are a parameter of their own, all rows
+        return getattr(backbone.get_submodule(name.rpartition(".")[0]), "whole_table", parameters[name])
+
     return {
-        canonical: to_array(parameters[name])
+        canonical: to_array(whole(name))
         for canonical, name in family.embedding_parameters.items()
         if name in parameters
     }

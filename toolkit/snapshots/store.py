@@ -205,11 +205,12 @@ class Run(Described):
             return None
         values = read_object(path, {"tokens": list, "special_rows": list}, newest=int(FORMAT))
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
-        rows = special if pad is None else [*special, pad]
-        is_whole = all(isinstance(token, str) for token in tokens)
+        added = values.get("added_rows", [])
+        is_whole = isinstance(added, list) and all(isinstance(token, str) for token in tokens)
+        rows = [*special, *(added if is_whole else []), *([] if pad is None else [pad])]
         if not (is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)):
             raise ValueError(f"{path} is not a vocabulary of texts and rows: {REMEDY}")
-        return Vocabulary(tuple(tokens), frozenset(special), pad)
+        return Vocabulary(tuple(tokens), frozenset(special), pad, frozenset(added))
 
     @cached_property
     def trajectory(self) -> Trajectory:

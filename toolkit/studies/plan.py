@@ -137,10 +137,12 @@ def _source(model: str) -> "Source":
 
 
 def _data_hashes(config: RunConfig) -> dict[str, str]:
-    """Role to sha256 of each data file, as ``load_task`` gives them."""
+    """Role to sha256 of each data file, as ``load_task`` gives them, and of the file of tokens to add."""
     from toolkit.data.tasks import file_roles
 
-    return {role: _hash(path) for role, path in file_roles(config).items()} if config.train_file else {}
+    roles = file_roles(config) if config.train_file else {}
+    roles |= {"add_tokens": Path(config.add_tokens)} if config.add_tokens else {}
+    return {role: _hash(path) for role, path in roles.items()}
 
 
 def _hash(path: Path) -> str:

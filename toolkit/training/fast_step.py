@@ -21,6 +21,7 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
 from toolkit.models.heads import example_losses
+from toolkit.models.new_tokens import HeldTable
 from toolkit.models.regimes import BACKBONE, Embeddings, locate_embeddings
 from toolkit.training.accelerators import is_fast
 from toolkit.training.fast_layer import (
@@ -43,7 +44,7 @@ from toolkit.training.optimizer import (
     is_fused,
     learning_rate_factors,
 )
-from toolkit.training.step_recorder import Recorder, norms_of_rows
+from toolkit.training.step_recorder import Recorder
 
 NORMS = (nn.LayerNorm, nn.RMSNorm)
 SERVED = ("BERT", "RoBERTa", "DistilBERT", "ELECTRA", "ALBERT", "DeBERTa-v2", "ModernBERT")
@@ -307,6 +308,8 @@ class FastStepper:
             return None
         tokens = self.data.splits["train"].tokens
         module: Any = self.embeddings.backbone.get_input_embeddings()  # type: ignore[operator]
+        if isinstance(module, HeldTable):  # which trains few rows as it is
+            return None
         return CompactWords(module, np.append(np.unique(tokens), self.data.pad_id).astype(np.int64))
 
     def _build_optimizer(self) -> torch.optim.AdamW:
@@ -373,7 +376,7 @@ class FastStepper:
         """(rows,) Euclidean norm of some rows of a table's gradient; NaN where it has none."""
         if name == "word_embeddings" and self.words is not None:
             rows = self.words.place_of(rows)
-        return norms_of_rows(self.gradients.get(name), rows)
+        return self.recorder.norms(name, self.gradients.get(name), rows)
 
     def _prepare(self) -> None:
         if not self._is_ready:

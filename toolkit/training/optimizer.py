@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.families import ModelFamily
+from toolkit.families import ModelFamily, held_name
 from toolkit.models.regimes import BACKBONE, HEAD
 
 
@@ -82,16 +82,19 @@ class ParameterGroup:
 def group_parameters(model: nn.Module, weight_decay: float) -> list[ParameterGroup]:
     """The trainable parameters of a classifier: backbone and head, each with and without decay.
 
-    LayerNorm and biases, which are the vectors, are not decayed (the habit since BERT). Every trainable parameter is
-    in exactly one group; frozen ones are in none.
+    LayerNorm and biases, which are the vectors, are not decayed (the habit since BERT), nor are added rows that are
+    trained alone: one that no text uses stays as it began, as the old rows do. Every trainable parameter is in exactly
+    one group; frozen ones are in none.
     """
-    groups = []
+    groups, known = [], {name for name, _ in model.named_parameters()}
     for is_head in (False, True):
         for is_decayed in (True, False):
             names = tuple(
                 name
                 for name, p in model.named_parameters()
-                if p.requires_grad and name.startswith(HEAD) == is_head and (p.ndim > 1) == is_decayed
+                if p.requires_grad
+                and name.startswith(HEAD) == is_head
+                and (p.ndim > 1 and held_name(name) not in known) == is_decayed
             )
             if names:
                 groups.append(ParameterGroup(names, is_head, weight_decay if is_decayed else 0.0))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from toolkit.data.batches import EncodedTask, WordTokens
 from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.heads import HEAD_DESCRIPTIONS
+from toolkit.models.new_tokens import whole_state
 from toolkit.models.regimes import Regime, layer_norm_eps
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.logs import ADAMW, SGD, OptimizerLog
@@ -58,7 +60,11 @@ class Saver:
         writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))
         writer.write_config(config)
         words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
-        writer.write_vocabulary(read_vocabulary(loaded.tokenizer, words.num_embeddings))
+        vocabulary = read_vocabulary(loaded.tokenizer, words.num_embeddings)
+        if (added := loaded.added) is not None:
+            rows = range(added["first_row"], added["first_row"] + len(added["tokens"]))
+            vocabulary = replace(vocabulary, added_rows=frozenset(rows))
+        writer.write_vocabulary(vocabulary)
 
     def restore(self, state: State) -> None:
         """Take up the scores and answers of the epoch ends that ``state`` follows; later ones are made again."""
@@ -171,6 +177,7 @@ class Saver:
                 "head_training": dict(head_training),
                 "head_stage": head_stage,
                 "optimizer": self.config.optimizer,
+                "added_tokens": None if self.loaded.added is None else dict(self.loaded.added),
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
@@ -238,7 +245,7 @@ class Saver:
 
         def write(folder: Path) -> None:
             with disk_errors(folder):
-                backbone.save_pretrained(folder)
+                backbone.save_pretrained(folder, state_dict=whole_state(backbone))
             self.loaded.tokenizer.save_pretrained(folder)
             write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})
 

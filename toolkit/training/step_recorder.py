@@ -19,9 +19,18 @@ def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.fl
     return norms_of_rows(parameter.grad, rows)
 
 
-def norms_of_rows(table: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none."""
-    return norms_of(pick(whole(table), rows), len(rows))
+def norms_of_rows(
+    table: torch.Tensor | None, rows: NDArray[np.int64], first_row: int | None = None
+) -> NDArray[np.float32]:
+    """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none.
+
+    ``first_row``: the tensor holds the gradients of the rows from this one on, and the optimizer sees 0 of all others.
+    """
+    if first_row is None or table is None:
+        return norms_of(pick(whole(table), rows), len(rows))
+    norms, is_there = np.zeros(len(rows), np.float32), (rows >= first_row) & (rows < first_row + len(table))
+    norms[is_there] = norms_of(pick(whole(table), rows[is_there] - first_row), int(is_there.sum()))
+    return norms
 
 
 def whole(table: Any) -> torch.Tensor | None:
@@ -68,9 +77,15 @@ LOGS = ("learning_rates", "head_learning_rates", "clipping_factors")
 class Recorder:
     """Keeps, for every optimizer step, which rows it used, their gradients' norms, learning rates and clipping."""
 
-    def __init__(self, data: EncodedTask, tables: dict[str, torch.Tensor]) -> None:
-        """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step."""
+    def __init__(
+        self, data: EncodedTask, tables: dict[str, torch.Tensor], first_rows: Mapping[str, int] | None = None
+    ) -> None:
+        """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step.
+
+        ``first_rows``: of a table of which only some rows are trained, and given, the first of these.
+        """
         self._data = data
+        self.first_rows = dict(first_rows or {})
         self._tables = tables
         self._names = tuple(name for name in TABLES if name in tables)
         self._design = DesignCounter(self._names)
@@ -102,8 +117,12 @@ class Recorder:
         if not (self._blocks and self._blocks[-1].batches):
             self._count_design()
             self._blocks.append(_Block(self._data, self._look_ahead() or [indices], self._names))
-        self._blocks[-1].record(indices, norms or (lambda name, rows: row_norms(self._tables[name], rows)))
+        self._blocks[-1].record(indices, norms or (lambda name, rows: self.norms(name, self._tables[name].grad, rows)))
         self.num_examples += len(indices)
+
+    def norms(self, name: str, gradient: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(rows,) norms of rows of a table, from the gradient of what is trained of it: :func:`norms_of_rows`."""
+        return norms_of_rows(gradient, rows, self.first_rows.get(name))
 
     def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
         """Note the learning rates and clipping factor of one step."""

@@ -1,0 +1,87 @@
+"""The rows of tokens that were added to a checkpoint: how far from their start, how long, and near which old words."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.measures import lengths, norm, relative
+from toolkit.analysis.nearest import search_nearest
+from toolkit.analysis.neighbours import PARAMETER, list_words, word_table
+from toolkit.analysis.strata import count_exposure, is_added
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+NUM_NEAREST = 5
+NO_START = "the first checkpoint has no row for it"
+
+
+def has_added(trajectory: Trajectory) -> bool:
+    """Whether any token was added to what the trajectory starts from."""
+    return trajectory.appended is not None or bool(trajectory.vocabulary and trajectory.vocabulary.added_rows)
+
+
+@with_columns
+def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
+    """Each added token at each snapshot: its distance from its start, its length among the old rows, its nearest words.
+
+    Old rows are those of words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of
+    which the last has tokens that the first has not there are lines for the last alone, and no start. A model without
+    added tokens has no lines.
+    """
+    trajectory = trajectory_of(source)
+    if not has_added(trajectory):
+        return pd.DataFrame(columns=columns_of("measure_added_rows"))
+    if (appended := trajectory.appended) is not None:
+        last, vocabulary = trajectory.snapshots[-1], trajectory.vocabulary
+        assert vocabulary is not None
+        old = word_table(last)
+        rows, tokens = np.arange(len(appended.tokens)) + len(old), (*vocabulary.tokens, *appended.tokens)
+        words = list_words(trajectory, last, only_seen=False, include_unused=False)
+        unknown = pd.array([pd.NA] * len(rows), dtype="Int64")
+        columns = {"row": appended.rows, "num_steps": unknown, "num_tokens": unknown}
+        table = np.concatenate([old, appended.read()])
+        columns |= _placed(table, rows, words, tokens) | {"norm": np.nan, "relative": np.nan, "reason": NO_START}
+        found = [_led(last, columns)]
+    else:
+        assert trajectory.vocabulary is not None
+        rows, tokens = np.flatnonzero(is_added(trajectory, PARAMETER)), trajectory.vocabulary.tokens
+        start = word_table(trajectory.snapshots[0])[rows].astype(np.float64)
+        found = []
+        for snapshot in trajectory.chosen(epochs):
+            table = word_table(snapshot)
+            words = np.setdiff1d(list_words(trajectory, snapshot, only_seen=False, include_unused=False), rows)
+            counts = count_exposure(trajectory, PARAMETER, snapshot.step)
+            own, columns = table[rows].astype(np.float64), {"row": rows}
+            columns |= {name: counts[name][rows] for name in ("num_steps", "num_tokens")}
+            columns |= _placed(table, rows, words, tokens) | {
+                "norm": norm(start, own),
+                "relative": relative(start, own),
+            }
+            columns["reason"] = np.where(np.isnan(columns["relative"]), "its row was 0 before training", "")
+            found.append(_led(snapshot, columns))
+    return pd.concat(found, ignore_index=True)[columns_of("measure_added_rows")]
+
+
+def _led(snapshot: Snapshot, columns: dict[str, object]) -> pd.DataFrame:
+    return pd.DataFrame({"epoch": float(snapshot.epoch), "step": snapshot.step, **columns})
+
+
+def _placed(
+    table: NDArray[np.float32], rows: NDArray[np.int64], words: NDArray[np.int64], tokens: Sequence[str]
+) -> dict[str, object]:
+    """Texts of some rows, their lengths, these over the median of the old ``words``, and the words nearest to each."""
+    old = lengths(table[words].astype(np.float64))
+    own, k = lengths(table[rows].astype(np.float64)), min(NUM_NEAREST, int(np.count_nonzero(old)))
+    near = search_nearest(table, k, queries=rows, candidates=words) if k else None
+    texts = [""] * len(rows)
+    if near is not None:
+        texts = [
+            ", ".join(f"{tokens[i]} {cosine:.2f}" for i, cosine in zip(*line, strict=True) if i >= 0)
+            for line in zip(near.indices, near.similarity, strict=True)
+        ]
+    middle = float(np.median(old)) if len(old) else np.nan
+    share = own / middle if middle > 0 else np.full(len(rows), np.nan)
+    return {"token": [tokens[row] for row in rows], "length": own, "times_old_length": share, "nearest_old": texts}

@@ -1,0 +1,150 @@
+"""Tokens that a run adds to its checkpoint: read from a file, given rows, and trained without the old rows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from toolkit.config import RunConfig
+from toolkit.models.classifier import Loaded
+from toolkit.snapshots.files import sha256_of_file
+
+NAMED = 5
+"""Tokens that an error names."""
+
+
+def read_tokens(path: str | Path) -> tuple[str, ...]:
+    """The tokens of a text file, one a line; ValueError for a file or a line without one, and for a repeated one."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"no file at {path}: --add-tokens names a text file with one token a line")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8: --add-tokens names a text file with one token a line") from None
+    if lines == [""]:
+        raise ValueError(f"{path} is empty: --add-tokens names a text file with one token a line")
+    known: dict[str, int] = {}
+    for number, token in enumerate(lines, start=1):
+        if not token.strip():
+            raise ValueError(f"{path}, line {number}: a token must be more than white space; remove the line")
+        if token != token.strip():
+            raise ValueError(
+                f"{path}, line {number}: {token!r} begins or ends with white space, which texts would lack"
+            )
+        if (first := known.setdefault(token, number)) < number:
+            raise ValueError(f"{path} names {token!r} twice, in lines {first} and {number}: remove one")
+    return tuple(lines)
+
+
+def with_new_tokens(loaded: Loaded, config: RunConfig) -> Loaded:
+    """A checkpoint with the tokens of ``--add-tokens`` and, under ``--train-rows new``, its old rows held.
+
+    ValueError for a file or tokens that cannot be added, and for a word table of which rows cannot be trained alone.
+    """
+    if config.add_tokens is None:
+        return loaded
+    tokens, sha256 = read_tokens(config.add_tokens), sha256_of_file(Path(config.add_tokens))
+    loaded = add_tokens(loaded, tokens, init=config.new_token_init, seed=config.seed)
+    assert loaded.added is not None
+    loaded = replace(loaded, added={**loaded.added, "sha256": sha256})
+    if config.train_rows == "new":
+        hold_old_rows(loaded)
+    return loaded
+
+
+def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -> Loaded:
+    """Add tokens to tokenizer and word table in place; ``added`` of what comes back says which, where and how.
+
+    ``init``: each new row is the ``mean`` of the rows of the tokens that were there, or ``random``: normal, of the
+    standard deviation that the checkpoint's config gives as initializer_range, drawn with ``seed``. transformers' own
+    default draws from a normal of the old rows' mean and covariance.
+
+    ValueError for tokens that are there already, and for those that a text of them would not give.
+    """
+    tokenizer, backbone, name = loaded.tokenizer, loaded.model.backbone, loaded.source.name
+    if known := [token for token in tokens if token in tokenizer.get_vocab()]:
+        raise ValueError(f"in the vocabulary of {name} already: {_shown(known)}; remove from --add-tokens")
+    tokenizer.add_tokens(list(tokens))
+    rows = tokenizer.convert_tokens_to_ids(list(tokens))
+    lost = [t for t, row in zip(tokens, rows, strict=True) if row not in tokenizer(t)["input_ids"]]
+    if lost or rows != list(range(rows[0], rows[0] + len(rows))):
+        raise ValueError(
+            f"the tokenizer of {name} does not give a row of its own to {_shown(lost or tokens)}: is it the same as "
+            "another token but for what the tokenizer takes away, such as upper case?"
+        )
+    if rows[-1] >= (size := backbone.get_input_embeddings().num_embeddings):  # type: ignore[operator]
+        with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
+            backbone.resize_token_embeddings(rows[-1] + 1, mean_resizing=False)  # type: ignore[operator]
+    table: nn.Parameter = backbone.get_input_embeddings().weight  # type: ignore[operator]
+    with torch.no_grad():
+        if init == "mean":
+            table[rows] = table[: min(rows[0], size)].double().mean(dim=0).to(table.dtype)
+        elif (deviation := getattr(backbone.config, "initializer_range", None)) is None:
+            raise ValueError(f"the config of {name} has no initializer_range for --new-token-init random: take mean")
+        else:
+            draws = np.random.default_rng([*b"new tokens", seed]).normal(0, deviation, (len(rows), table.shape[1]))
+            table[rows] = torch.from_numpy(draws).to(table.dtype)
+    return replace(loaded, added={"tokens": list(tokens), "first_row": rows[0], "init": init})
+
+
+def _shown(tokens: Sequence[str]) -> str:
+    more = f" and {len(tokens) - NAMED:,} more" if len(tokens) > NAMED else ""
+    return ", ".join(map(repr, tokens[:NAMED])) + more
+
+
+class HeldTable(nn.Module):
+    """A word table of which only some rows, one after another, are trained: ``weight``; all others are ``old_rows``.
+
+    Two parameters, because one cannot be trained in part: weight decay and momentum reach rows that have no gradient.
+    """
+
+    def __init__(self, table: nn.Embedding, rows: range) -> None:
+        super().__init__()
+        whole = table.weight.detach()
+        self.first_row, self.num_embeddings, self.padding_idx = rows.start, table.num_embeddings, table.padding_idx
+        self.weight = nn.Parameter(whole[rows.start : rows.stop].clone())
+        self.old_rows = nn.Parameter(torch.cat([whole[: rows.start], whole[rows.stop :]]), requires_grad=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """(..., hidden) the rows of (...) ids."""
+        place = ids - self.first_row
+        is_new = (place >= 0) & (place < len(self.weight))
+        others = torch.where(place < 0, ids, ids - len(self.weight))
+        old = functional.embedding(others.masked_fill(is_new, 0), self.old_rows)
+        new = functional.embedding(place.masked_fill(~is_new, 0), self.weight)
+        return torch.where(is_new.unsqueeze(-1), new, old)
+
+    @property
+    def whole_table(self) -> torch.Tensor:
+        """(rows, hidden) all rows in their order."""
+        return torch.cat([self.old_rows[: self.first_row], self.weight, self.old_rows[self.first_row :]])
+
+
+def hold_old_rows(loaded: Loaded) -> None:
+    """Have the word table train its added rows alone; ValueError where it is more than a table that looks rows up."""
+    backbone: Any = loaded.model.backbone
+    table, name = backbone.get_input_embeddings(), loaded.source.name
+    if type(table) is not nn.Embedding:
+        raise ValueError(f"--train-rows new: the word table of {name} is a {type(table).__name__}, not a plain table")
+    uses = [own for own, p in backbone.named_parameters(remove_duplicate=False) if p is table.weight]
+    if len(uses) > 1:
+        raise ValueError(f"--train-rows new: the word table of {name} is tied to {uses[1]}, which would lose its rows")
+    assert loaded.added is not None
+    first = loaded.added["first_row"]
+    backbone.set_input_embeddings(HeldTable(table, range(first, first + len(loaded.added["tokens"]))))
+
+
+def whole_state(backbone: nn.Module) -> dict[str, torch.Tensor] | None:
+    """What ``save_pretrained`` is to write of a backbone whose old rows are held; None of any other."""
+    table: Any = backbone.get_input_embeddings()  # type: ignore[operator]
+    if not isinstance(table, HeldTable):
+        return None
+    (place,) = (name for name, module in backbone.named_modules() if module is table)
+    state = {name: tensor for name, tensor in backbone.state_dict().items() if name != f"{place}.old_rows"}
+    return state | {f"{place}.weight": table.whole_table.detach()}
