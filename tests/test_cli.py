@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -425,3 +426,21 @@ def test_a_folder_without_a_name_is_not_the_current_one(words, tmp_path, monkeyp
     assert stop.value.code == 2
     assert "must be a name or path" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_of_several_processes_one_says_that_they_were_interrupted(
+    rank: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C reaches all of them."""
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("RANK", rank)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert guarded(interrupted) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert capsys.readouterr().err.count("interrupted: the same command goes on") == lines

@@ -278,7 +278,8 @@ def _guarded(function: Callable[[], int]) -> int:
         return USER_ERROR
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, as Python clears away, ends that without a traceback
-        print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)
+        if _speaks():
+            print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -41,7 +41,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "embeddings frozen": {"freeze": "embeddings"},
     "feature extraction": {"freeze": "backbone", "head_training": "epochs"},
-    "early stopping": {"freeze": "backbone", "epochs": None},
+    # Its patience is of 10 epochs and of 200 steps: of batches of one it is met after a tenth of the epochs.
+    "early stopping": {"freeze": "backbone", "epochs": None, "batch_size": 1},
     "head first": {"freeze": "none", "head_epochs": 2},
 }
 NUM_EXAMPLES = {"train": 64, "validation": 16, "test": 16, "ood": 16}

@@ -55,6 +55,21 @@ def test_every_kind_of_file_reads_alike(suffix: str, labels: list[Any], expected
     assert found == labels if not expected else [encoded.names[i] for i in found] == [str(x) for x in expected]
 
 
+@given(texts=st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8")).filter(str.strip), max_size=5))
+def test_a_plain_text_file_is_a_text_a_line(texts: list[str]) -> None:
+    """Whatever signs are in one; empty lines are none, and there are no labels to train on."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "texts.txt"
+        path.write_text("\ufeff" + "".join(f"{text}\n \n" for text in texts), encoding="utf-8")
+        split = read_file(path, (), "label")
+        assert split.texts == [(text,) for text in texts]
+        assert split.labels is None
+        with pytest.raises(ValueError, match="unknown column 'sentence'; choose from: text"):
+            read_file(path, ("sentence",), None)
+        with pytest.raises(ValueError, match=r"has no labels|has no examples|is empty"):
+            load_task(RunConfig(train_file=str(path), validation_file=str(path)))
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_missing_text_is_refused(suffix: str, tmp_path: Path) -> None:
     path = write(pd.DataFrame({"text": ["fine", None], "label": [0, 1]}), tmp_path / f"data{suffix}")
@@ -82,7 +97,7 @@ def test_a_short_row_of_a_table_is_a_missing_text(tmp_path: Path) -> None:
         ("data.jsonl", b"[" * 100_000, r"line 1 is not JSON"),
         ("data.tsv", b"text\tlabel\tlabel\na\t1\t0\n", r"header names the column 'label' twice"),
         ("data.csv", b"text,text,label\na,b,0\n", r"header names the column 'text' twice"),
-        ("data.txt", b"text\n", r"unknown kind of data file '\.txt'"),
+        ("data.rtf", b"text\n", r"unknown kind of data file '\.rtf'"),
         (
             "data.tsv",
             b"words\tlabel\na\t1\n",

@@ -396,3 +396,17 @@ def test_the_page_says_what_the_tables_say() -> None:
 def test_the_words_of_the_probe_and_of_its_page_are_one() -> None:
     for name in ("KEPT", "AS_IS", "ORTHOGONAL", "LINEAR"):
         assert getattr(topic, name) == getattr(probe, name)
+
+
+@pytest.mark.parametrize("side", ["BEFORE", "AFTER"])
+@pytest.mark.parametrize("different", [1, 9, 10])
+def test_a_model_that_gives_texts_the_same_vectors_has_no_nearest(side: str, different: int) -> None:
+    """But for rounding, which would choose them: a collapsed model looked as if all had to be indexed again."""
+    noise = 1e-8 * drawn(2)
+    collapsed = 3 * drawn(1)[np.arange(NUM) % different] + noise
+    vectors = (collapsed, drawn(0)) if side == "BEFORE" else (drawn(0), collapsed)
+    if different == 10:
+        assert compare_vectors(*vectors, drawn(3, QUERIES), k=5, num_null=5)[0]["value"].notna().all()
+        return
+    with pytest.raises(ValueError, match=rf"{side} gives 200 texts {different} vectors .* \(at least 10 are needed\)"):
+        compare_vectors(*vectors, drawn(3, QUERIES), k=5, num_null=5)

@@ -1,4 +1,4 @@
-"""Reading data files (.tsv without quoting, .csv, .jsonl, .parquet, .conll) and data sets of the hub."""
+"""Reading data files (.tsv without quoting, .csv, .jsonl, .parquet, .conll, .txt) and data sets of the hub."""
 
 import contextlib
 import csv
@@ -95,6 +95,13 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
+def _read_lines(path: Path) -> pd.DataFrame:
+    """A text a line, which has no label; lines without any are passed over."""
+    with open(path, encoding="utf-8-sig") as file:
+        lines = {number: line.rstrip("\n") for number, line in enumerate(file, 1) if line.strip()}
+    return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
+
+
 READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
     # No quoting: a quotation mark is a character like any other, as in GLUE's files.
     ".tsv": lambda path: _read_table(path, "\t", csv.QUOTE_NONE),
@@ -106,16 +113,19 @@ READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
 
 CONLL = ".conll"
 """A word and its tag a line: it has no columns with names."""
+TXT = ".txt"
+"""Texts without labels."""
+KINDS = (*READERS, CONLL, TXT)
 
 
 def check_file(path: Path) -> None:
     """ValueError where there is no file, or none of a kind that :func:`read_file` knows."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: pass a data file ({', '.join((*READERS, CONLL))})")
+        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(KINDS)})")
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
-    lookup({**READERS, CONLL: pd.DataFrame}, path.suffix.lower(), "kind of data file")
+    lookup(dict.fromkeys(KINDS), path.suffix.lower(), "kind of data file")
     if path.suffix.lower() != ".parquet":  # in which a run of zeros may be a hole
         _check_whole(path)
 
@@ -140,7 +150,7 @@ def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | Non
     try:
         if kind == CONLL:
             return read_conll(path)
-        frame = READERS[kind](path)
+        frame = _read_lines(path) if kind == TXT else READERS[kind](path)
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not compressed") from None
     except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors

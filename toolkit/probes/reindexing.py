@@ -38,6 +38,8 @@ STRENGTHS = tuple(10.0**k for k in range(-9, 2))
 """Of the ridge, in mean variances of a stored vector's numbers, times the number of texts."""
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 1000
 NUM_PERMUTATIONS = 999
+DECIMALS = 5
+"""Of vectors of length 1, within which two are the same: batches of other lengths differ by rounding."""
 OTHER_WIDTH = "not applicable: vectors of {} numbers before and {} after have no cosine"
 ALL_SAME = "every vector is the same bit for bit: other queries would find the same too"
 ALL_EQUAL = "equal for all queries: exact bound on the share of queries that would differ"
@@ -134,8 +136,15 @@ def compare_vectors(
     """Lines of ``recall`` of :func:`measure_reindexing` without the models, and (n,) neighbours that each text lost.
 
     ``before`` (n, p) and ``after`` (n, q): the index by both models; ``queries`` (m, q): by AFTER. Any length of rows.
+    ValueError where a model gives most texts the same vector, so that which are nearest is left to rounding.
     """
     before, after, queries = (_units(rows) for rows in (before, after, queries))
+    for name, rows in (("BEFORE", before), ("AFTER", after)):
+        if (different := len(np.unique(rows.round(DECIMALS), axis=0))) < 2 * k:
+            raise ValueError(
+                f"{name} gives {len(rows):,} texts {different} vectors that differ by more than {10.0**-DECIMALS:g}: "
+                f"the {k} nearest of a text are not defined (at least {2 * k} are needed)"
+            )
     num, width = before.shape
     is_same, has_cosine = np.array_equal(before, after), width == after.shape[1]
     num_fit = num - -(-num // NUM_FOLDS)
@@ -343,7 +352,8 @@ def measure_reindexing(
     Raises
     ------
     ValueError
-        A model, file or text that cannot be read, a k below 1, and fewer than 2k texts in the index.
+        A model, file or text that cannot be read, a k below 1, and fewer than 2k texts in the index or vectors of
+        them that differ.
     """
     lookup(POOLINGS, pooling, "pooling")
     k, min_texts = at_least("k", k, 1), at_least("min_texts", min_texts, 1)
