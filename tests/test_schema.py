@@ -157,6 +157,10 @@ def tables(
     pair = [str(tiny_model(name)) for name in ("bert", "roberta")]
     found = toolkit.measure_reindexing(*pair, stored, text_columns=tiny_pairs.text_columns, k=3, num_null=2)
     compared |= {f"measure_reindexing.{name}": table for name, table in found.items()}
+    tokens = Path(config.output_dir) / "new.txt"
+    tokens.write_text("zwick\n")
+    grown = finetune(replace(config, add_tokens=str(tokens), max_steps=2))
+    compared["measure_added_rows"] = toolkit.measure_added_rows(grown)
     headed = finetune(replace(config, model=str(masked_lm("bert")), max_steps=2))
     compared["measure_forgetting"] = toolkit.measure_forgetting([headed], max_texts=4)
     return _of_one_run(runs[0]) | _of_runs(runs) | compared | _of_a_sentence(tiny_model("bert"))

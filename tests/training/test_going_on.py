@@ -30,6 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "early stopping": {"freeze": "backbone", "head_training": "early-stopping", "epochs": None},
     "LP-FT": {"head_epochs": 2},
     "sgd": {"optimizer": "sgd", "learning_rate": 0.5},
+    "new rows": {"add_tokens": "fil\nbori\n", "train_rows": "new", "new_token_init": "random"},
+    "new rows by sgd": {"add_tokens": "fil\nbori\n", "train_rows": "new", "optimizer": "sgd", "learning_rate": 0.5},
     "mixed layers": {"features": "mix", "gradient_accumulation_steps": 2},
     "bf16": {"precision": "bf16"},
     "few tokens a batch": {"batch_tokens": 200, "max_steps": 9},
@@ -94,11 +96,15 @@ def start_config(way: str, tiny_config: RunConfig, folder: Path) -> RunConfig:
     if "task" in own:
         files = {"train_file": None, "validation_file": None, "test_file": (), "label_column": "label"}
         own = {**files, "text_columns": (), **own}
+    if "add_tokens" in own:  # parts of words, which texts then hold
+        folder.mkdir(exist_ok=True)
+        (folder / "new.txt").write_text(own["add_tokens"])
+        own = {**own, "add_tokens": str(folder / "new.txt")}
     config = replace(tiny_config, epochs=3, save_model=True, dropout=0.1, output_dir=str(folder))
     return replace(config, **own)
 
 
-FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT")
+FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT", "new rows")
 ALL_WAYS = [way if way in FAST_WAYS else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 
 

@@ -45,7 +45,7 @@ class Arm:
     def is_full(self) -> bool:
         """Whether nothing is frozen, training starts at the checkpoint, and model and labels are as they came."""
         config = self.runs[0].config
-        changed = config.head_epochs or config.reinject_positions or config.shuffle_labels
+        changed = config.head_epochs or config.reinject_positions or config.shuffle_labels or config.train_rows != "all"
         starts = config.init == config.positions == "checkpoint"
         return self.runs[0].regime == "none" and starts and not changed
 
@@ -254,6 +254,8 @@ def _spoken(regime: str, config: RunConfig) -> str:
         words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
     if config.init == "random":
         words = "random init" if words == SPOKEN["none"] else f"{words}, random init"
+    if config.train_rows == "new":
+        words += ", old word rows held"
     return f"{words}, {shuffling(config)}" if config.shuffle_labels else words
 
 

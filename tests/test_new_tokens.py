@@ -1,0 +1,536 @@
+"""Added tokens: new rows learn, and where they alone are trained all others stay as they were, bit for bit.
+
+Complaints that these tests stand for: huggingface/transformers#35022 (the rows of new tokens are after training what
+they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens, freeze the old ones).
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from torch import nn
+
+import toolkit
+from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
+from toolkit import Run, finetune
+from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.evidence import save_evidence
+from toolkit.comparison.measure import exposure_of, measure
+from toolkit.comparison.parameter_noise import ONLY_ADDED, drift_of, measure_beyond_noise
+from toolkit.comparison.runs import read_reported
+from toolkit.config import RunConfig, recipe_of
+from toolkit.data.batches import epoch_batches, make_batch
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.heads import example_losses
+from toolkit.models.new_tokens import HeldTable, hold_old_rows, with_new_tokens
+from toolkit.models.regimes import list_components
+from toolkit.models.tuned import load_tuned, load_untuned
+from toolkit.studies.plan import resolve, run_path
+from toolkit.training import loop
+from toolkit.training.encoding import encode_task
+from toolkit.training.optimizer import learning_rate_factors
+
+W = "word_embeddings"
+TOKENS = ("blorp", "zwick", "grumf")
+"""Two that texts use, and one that none does."""
+OLD = ("excellent", "awful")
+ONLY_WORDS = "position_embeddings,token_type_embeddings,LayerNorm.weight,LayerNorm.bias,encoder"
+"""With this frozen, nothing but the word table and the head is trained."""
+
+
+@pytest.fixture(scope="module")
+def planted(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunConfig]:
+    """Words to the config of a task whose label these two words carry and nothing else; added tokens are TOKENS."""
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "new.txt").write_text("\n".join(TOKENS) + "\n")
+
+    def config(words: tuple[str, str] = TOKENS[:2], **changes: Any) -> RunConfig:
+        files = {name: folder / f"{words[0]}-{name}.tsv" for name in ("train", "validation")}
+        for name, path in files.items():
+            size = 64 if name == "train" else 32
+            others = ("film", "doctor", "teacher", "story")
+            lines = [f"the {others[i // 2 % 4]} was {words[i % 2]} .\t{'ab'[i % 2]}" for i in range(size)]
+            path.write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+        own = {"add_tokens": str(folder / "new.txt"), "output_dir": str(folder / "runs"), "text_columns": ()}
+        own |= {"train_file": str(files["train"]), "validation_file": str(files["validation"]), "test_file": ()}
+        return replace(tiny_config, **(own | changes))
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def trained(planted: Callable[..., RunConfig]) -> Callable[..., Run]:
+    """The same with ``reuse_finished``, trained."""
+    return lambda *words, **changes: finetune(planted(*words, **changes), reuse_finished=True)
+
+
+def ends(run: Run) -> tuple[np.ndarray, np.ndarray, slice]:
+    """The word table before and after, and its added rows."""
+    first = run.manifest["added_tokens"]["first_row"]
+    before, after = (np.asarray(run.trajectory.snapshots[i].tensors[W]) for i in (0, -1))
+    return before, after, slice(first, first + len(TOKENS))
+
+
+def accuracy(run: Run) -> float:
+    last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
+    return float(last.loc[last["split"] == "validation", "accuracy"].iloc[0])
+
+
+LONG = {"epochs": 8, "learning_rate": 3e-2, "head_learning_rate": 1e-2, "freeze": ONLY_WORDS}
+
+
+@pytest.mark.parametrize("train_rows", ["new", "all"])
+def test_new_words_that_carry_the_label_learn_it(trained: Callable[..., Run], train_rows: str) -> None:
+    """huggingface/transformers#35022: trained, the rows of new tokens differ from what they were, and it shows."""
+    run = trained(train_rows=train_rows, **LONG)
+    before, after, new = ends(run)
+    assert accuracy(run) == 1
+    assert (np.linalg.norm(after[new] - before[new], axis=1)[:2] > 0.1).all()
+    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0)) == (train_rows == "new")
+
+
+def test_frozen_new_words_learn_nothing_as_both_began_at_one_mean(trained: Callable[..., Run]) -> None:
+    frozen = trained(freeze="backbone", epochs=8, head_learning_rate=1e-2)
+    before, after, new = ends(frozen)
+    assert accuracy(frozen) == 0.5
+    assert np.array_equal(before, after)
+    assert np.allclose(before[new], before[: new.start].astype(np.float64).mean(axis=0), atol=1e-7)
+
+
+def test_old_words_that_carry_the_label_need_no_new_row(trained: Callable[..., Run]) -> None:
+    """The control: with the same settings a label of old words is learned by their own rows, and not by new ones."""
+    assert accuracy(trained(OLD, train_rows="all", **LONG)) == 1
+    held = trained(OLD, train_rows="new", **LONG)
+    before, after, _ = ends(held)
+    assert np.array_equal(before, after)
+
+
+STEPS = [
+    pytest.param(optimizer, decay, limit, is_fast, id=f"{optimizer}-{decay}-{limit}-{'fast' if is_fast else 'plain'}")
+    for optimizer, is_fast in (("adamw", True), ("adamw", False), ("sgd", False))
+    for decay in (0.0, 0.1)
+    for limit in (1e9, 1e-2)
+]
+
+
+@pytest.mark.parametrize(("optimizer", "decay", "limit", "is_fast"), STEPS)
+def test_old_rows_stay_and_new_ones_go_where_an_independent_loop_takes_them(
+    planted: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer: str,
+    decay: float,
+    limit: float,
+    is_fast: bool,
+) -> None:
+    """hiyouga/LlamaFactory#10563: whatever optimizer, decay and clipping do, no old row changes by a bit."""
+    rate = 1e-2 if optimizer == "adamw" else 1.0
+    own = {"weight_decay": decay, "max_gradient_norm": limit, "learning_rate": rate, "optimizer": optimizer}
+    config = planted(train_rows="new", output_dir=str(tmp_path), dropout=0.0, epochs=1, **own)
+    expected, factors = train_slowly(config)
+    if not is_fast:
+        monkeypatch.setattr(loop, "serves", lambda *_: False)
+    run = finetune(config)
+    before, after, new = ends(run)
+    proofs = run.manifest["frozen"]["parameters"]
+    assert [*proofs] == ["backbone.embeddings.word_embeddings.old_rows"]
+    assert all(proof["before"] == proof["after"] for proof in proofs.values())
+    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
+    assert np.array_equal(after[new][2], before[new][2])  # which no text used
+    assert np.allclose(after[new], expected, rtol=1e-3, atol=1e-5)
+    assert np.abs(after[new] - before[new])[:2].max(axis=1).min() > 10 * np.abs(after[new] - expected).max()
+    assert run.optimizer_log is not None
+    assert np.allclose(run.optimizer_log.clipping_factors, factors, rtol=1e-4)
+    assert (run.optimizer_log.clipping_factors < 1).all() == (limit < 1)
+
+
+def train_slowly(config: RunConfig) -> tuple[np.ndarray, list[float]]:
+    """The added rows after an epoch, and the clipping factors, of a loop that shares only model and batches with ours.
+
+    All rows are one parameter; gradients of the old ones are set to 0 before anything sees them, and they are put back
+    after each step.
+    """
+    task = load_task(config)
+    loaded = load_classifier(
+        config.model, **recipe_of(config), num_outputs=task.num_outputs, seed=config.seed, dropout=0.0
+    )
+    loaded = with_new_tokens(loaded, replace(config, train_rows="all"))
+    data = encode_task(task, loaded, config.max_length)
+    first = loaded.added["first_row"] if loaded.added else 0
+    table, model = loaded.model.backbone.get_input_embeddings().weight, loaded.model.train()
+    start = table.detach().clone()
+    is_old = torch.ones(len(table), 1, dtype=torch.bool)
+    is_old[first : first + len(TOKENS)] = False
+    named = dict(model.named_parameters())
+    groups = [
+        {
+            "params": [p],
+            "lr": 0.0,
+            "peak": config.head_learning_rate if name.startswith("head.") else config.learning_rate,
+        }
+        | {"weight_decay": 0.0 if p.ndim < 2 or p is table else config.weight_decay}
+        for name, p in named.items()
+    ]
+    is_adam, split = config.optimizer == "adamw", data.splits["train"]
+    stepper: Any = torch.optim.AdamW(groups) if is_adam else torch.optim.SGD(groups, lr=0.0)
+    batches, clipping = epoch_batches(split.lengths, config, 0), []
+    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
+        losses = example_losses(
+            "classes", model(**make_batch(split, indices, data)), torch.from_numpy(split.labels[indices])
+        )
+        model.zero_grad()
+        losses.mean().backward()
+        table.grad.masked_fill_(is_old, 0)
+        norm = float(torch.nn.utils.clip_grad_norm_(list(named.values()), config.max_gradient_norm))
+        clipping.append(min(1.0, config.max_gradient_norm / (norm + 1e-6)))
+        for group in stepper.param_groups:
+            group["lr"] = group["peak"] * factor
+        stepper.step()
+        with torch.no_grad():
+            table.copy_(torch.where(is_old, start, table))
+    return table[first : first + len(TOKENS)].detach().numpy(), clipping
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9), st.lists(st.integers(0, 26), min_size=1, max_size=12))
+def test_a_held_table_looks_rows_up_wherever_the_held_ones_are(
+    num_new: int, num_before: int, num_behind: int, ids: list[int]
+) -> None:
+    table = nn.Embedding(num_before + num_new + num_behind, 3)
+    rows = range(num_before, num_before + num_new)
+    held = HeldTable(table, rows)
+    asked = torch.tensor([ids, ids[::-1]]) % len(table.weight)
+    assert torch.equal(held(asked), table(asked))
+    assert torch.equal(held.whole_table, table.weight)
+    for each in (held, table):
+        each(asked).square().sum().backward()
+    assert torch.allclose(held.weight.grad, table.weight.grad[num_before : rows.stop])
+    assert held.old_rows.grad is None
+
+
+FAMILIES = [*FAMILY_CONFIGS, *ENCODERS, "llama", "gpt2", "gpt_neox"]
+
+
+def grown(config: RunConfig, folder: Path) -> Loaded:
+    """A checkpoint with added tokens and a head of two classes."""
+    loaded = load_classifier(str(folder), pooling="mean", num_outputs=2, dropout=0.0)
+    return with_new_tokens(loaded, replace(config, model=str(folder)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_held_table_is_the_same_table_in_every_family(
+    family: str, planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path]
+) -> None:
+    whole, held = (grown(planted(train_rows=rows), tiny_model(family)) for rows in ("all", "new"))
+    batch = whole.tokenizer([f"the film was {t} ." for t in TOKENS], return_tensors="pt", padding=True)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    outputs = []
+    for loaded in (whole, held):
+        loaded.model.eval()
+        outputs.append(loaded.model(**inputs))
+        outputs[-1].square().sum().backward()
+        components = list_components(loaded.model, loaded.family)
+        names = [name for own in components.values() for name in own]
+        assert sorted(names) == sorted(name for name, _ in loaded.model.named_parameters())
+    assert torch.equal(*outputs)
+    table: HeldTable = held.model.backbone.get_input_embeddings()
+    own = whole.model.backbone.get_input_embeddings().weight
+    rows = range(held.added["first_row"], held.added["first_row"] + len(TOKENS))
+    assert torch.equal(table.whole_table, own)
+    assert torch.allclose(table.weight.grad, own.grad[rows.start : rows.stop], rtol=1e-4, atol=1e-7)
+    assert table.weight.grad.any(dim=1).all()
+    held_names = [name for name in components[W] if name.endswith("old_rows")]
+    assert len(held_names) == 1
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert", "gpt2"])
+def test_other_families_keep_their_old_rows_too(
+    family: str, planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = planted(train_rows="new", model=str(tiny_model(family)), output_dir=str(tmp_path), weight_decay=0.1)
+    before, after, new = ends(finetune(replace(config, epochs=1, pooling="last" if family in DECODERS else "mean")))
+    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
+    assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
+
+
+def test_a_table_that_is_more_than_a_table_is_refused(
+    planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path]
+) -> None:
+    with pytest.raises(ValueError, match=r"--train-rows new: the word table of .* is a \w*ScaledWordEmbedding, not"):
+        grown(planted(train_rows="new"), tiny_model("gemma3_text"))
+    loaded = grown(planted(), tiny_model("bert"))
+    loaded.model.backbone.decoder = nn.Linear(16, 3, bias=False)
+    loaded.model.backbone.decoder.weight = loaded.model.backbone.get_input_embeddings().weight
+    with pytest.raises(ValueError, match=r"the word table of .* is tied to decoder.weight"):
+        hold_old_rows(loaded)
+
+
+def test_random_rows_are_normal_by_the_seed_and_every_saved_part_names_them(trained: Callable[..., Run]) -> None:
+    runs = [trained(train_rows="new", new_token_init="random", seed=seed, save_model=True) for seed in (0, 1)]
+    starts = [ends(run)[0][ends(run)[2]] for run in runs]
+    assert not np.allclose(*starts)
+    assert 0.5 * 0.02 < starts[0].std() < 2 * 0.02  # initializer_range
+    for run in runs:
+        before, after, new = ends(run)
+        assert run.vocabulary is not None
+        assert run.vocabulary.tokens[new] == TOKENS
+        assert run.vocabulary.added_rows == frozenset(range(new.start, new.stop))
+        for loaded, table in ((load_untuned(run), before), (load_tuned(run), after)):
+            assert np.array_equal(loaded.model.backbone.get_input_embeddings().weight.detach().numpy(), table)
+            assert loaded.tokenizer.convert_tokens_to_ids(list(TOKENS)) == list(range(new.start, new.stop))
+
+
+def test_the_name_of_a_run_covers_what_the_file_holds_and_not_where_it_is(
+    planted: Callable[..., RunConfig], trained: Callable[..., Run], tmp_path: Path
+) -> None:
+    known, names = trained().path.name, []
+    for text in ("\n".join(TOKENS) + "\n", "\n".join(TOKENS[:2]) + "\n"):
+        (tmp_path / "elsewhere.txt").write_text(text)
+        moved = planted(add_tokens=str(tmp_path / "elsewhere.txt"), output_dir=str(tmp_path))
+        names.append(finetune(moved, reuse_finished=True).path.name)
+        assert run_path(resolve(moved)).name == names[-1]
+    assert names[0] == known != names[1]
+
+
+BAD = {
+    "empty": ("", "is empty: --add-tokens names a text file"),
+    "blank": ("a1\n  \nb1\n", r"line 2: a token must be more than white space"),
+    "blank line at the end": ("a1\n\n", r"line 2: a token must be more than white space"),
+    "spaces": ("a1\nb1 \n", r"line 2: 'b1 ' begins or ends with white space"),
+    "twice": ("a1\nb1\na1\n", r"names 'a1' twice, in lines 1 and 3"),
+    "known": ("a1\nfilm\nthe\n", r"already: 'film', 'the'; remove"),
+    "twice but for case": ("a1\nA1\n", r"does not give a row of its own to 'A?a?1'"),
+    "latin": (b"caf\xe9\n", "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_file_that_cannot_be_added_is_one_clear_line(
+    case: str, planted: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    text, said = BAD[case]
+    (tmp_path / "new.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=said) as caught:
+        finetune(planted(add_tokens=str(tmp_path / "new.txt"), output_dir=str(tmp_path / "runs")))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no file": ({"add_tokens": "nowhere.txt"}, "no file at nowhere.txt: --add-tokens"),
+    "a folder": ({"add_tokens": "."}, r"no file at \.: --add-tokens"),
+    "no tokens": ({"add_tokens": None, "train_rows": "new"}, "--train-rows new is about added tokens: pass --add-tok"),
+    "no tokens to draw": ({"add_tokens": None, "new_token_init": "random"}, "--new-token-init random is about added"),
+    "frozen words": (
+        {"train_rows": "new", "freeze": "embeddings"},
+        "rows of the word table, which --freeze embeddings",
+    ),
+    "frozen all": ({"train_rows": "new", "freeze": "backbone"}, "rows of the word table, which --freeze backbone"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_flags_that_cannot_go_together_are_one_clear_line(
+    case: str, planted: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    changes, said = REFUSED[case]
+    with pytest.raises(ValueError, match=said) as caught:
+        finetune(planted(output_dir=str(tmp_path / "runs"), **changes))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("train_rows", ["new", "all"])
+def test_added_rows_are_counted_by_themselves(trained: Callable[..., Run], train_rows: str) -> None:
+    run = trained(train_rows=train_rows)
+    before, after, new = ends(run)
+    rows = toolkit.measure_rows(run, W)
+    strata = rows["stratum"].astype(str)
+    assert strata[new].tolist() == [ADDED, ADDED, ADDED_UNSEEN]
+    assert not strata.drop(range(new.start, new.stop)).isin([ADDED, ADDED_UNSEEN]).any()
+    exposed = rows.drop(range(new.start, new.stop))
+    exposed = exposed[exposed["num_steps"] > 0]
+    reported = read_reported(run, run.path.name)
+    line = exposure_of(reported, rows.assign(stratum=strata)).iloc[0]
+    assert line["num_exposed"] == len(exposed)
+    assert line["num_unexposed"] == len(rows) - len(exposed) - len(TOKENS)
+    assert line["median_exposed"] == exposed["norm"].median()
+    assert line["left_by_decay"] < 1e-9 or np.isnan(line["left_by_decay"])
+    parts = drift_of(reported).set_index("parameter").loc[W]
+    own = exposed.index.to_numpy()
+    change, size = ((t[own].astype(np.float64) ** 2).sum() for t in (after - before, before))
+    assert parts["exposed_relative_drift"] == pytest.approx(np.sqrt(change / size))
+    noise = measure_beyond_noise(run).set_index("parameter").loc[W]
+    assert noise["num_exposed_rows"] == len(exposed)
+    assert (noise["reason"] == ONLY_ADDED) == (train_rows == "new")
+
+
+def test_the_log_of_a_held_table_has_gradients_of_new_rows_alone(trained: Callable[..., Run]) -> None:
+    run = trained(train_rows="new")
+    table, new = run.trajectory.exposure.tables[W], ends(run)[2]
+    is_new = (table.rows >= new.start) & (table.rows < new.stop)
+    assert (table.norms[is_new] > 0).all()
+    assert (table.norms[~is_new] == 0).all()
+    with np.errstate(all="raise"):
+        assert toolkit.decompose(run, W)["drift"].drop(range(new.start, new.stop)).eq(0).all()
+        toolkit.explain(run, W)
+        noise = toolkit.sign_noise(run, W, num_replicates=5, num_coordinates=8)
+    assert len(noise)
+
+
+def test_gradients_of_a_held_table_are_those_of_a_whole_one(planted: Callable[..., RunConfig], tmp_path: Path) -> None:
+    found = []
+    for train_rows in ("all", "new"):
+        run = finetune(planted(train_rows=train_rows, dropout=0.0, max_steps=1, output_dir=str(tmp_path)))
+        table, new = run.trajectory.exposure.tables[W], ends(run)[2]
+        is_new = (table.rows >= new.start) & (table.rows < new.stop)
+        found.append((table.rows[is_new], table.counts[is_new], table.norms[is_new]))
+    assert [len(each[0]) for each in found] == [2, 2]
+    assert all(np.allclose(whole, held, rtol=1e-4) for whole, held in zip(*found, strict=True))
+
+
+def test_the_head_can_be_trained_first(planted: Callable[..., RunConfig], tmp_path: Path) -> None:
+    run = finetune(planted(train_rows="new", head_epochs=1, output_dir=str(tmp_path)))
+    before, after, new = ends(run)
+    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
+    assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
+
+
+def nearest_slowly(table: np.ndarray, row: int, words: list[int], tokens: tuple[str, ...]) -> str:
+    units = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-300)
+    cosines = units @ units[row]
+    best = sorted(words, key=lambda i: -cosines[i])[:5]
+    return ", ".join(f"{tokens[i]} {cosines[i]:.2f}" for i in best)
+
+
+def ordinary(run: Run) -> list[int]:
+    vocabulary = run.vocabulary
+    assert vocabulary is not None
+    left_out = vocabulary.special_rows | vocabulary.added_rows
+    texts = enumerate(vocabulary.tokens)
+    return [row for row, text in texts if row not in left_out and text and not text.startswith("[unused")]
+
+
+def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Callable[..., Run]) -> None:
+    run = trained(train_rows="new", new_token_init="random")
+    found = toolkit.measure_added_rows(run)
+    assert len(found) == len(run.trajectory) * len(TOKENS)
+    words, new = ordinary(run), ends(run)[2]
+    start = np.asarray(run.trajectory.snapshots[0].tensors[W], np.float64)
+    for snapshot in run.trajectory:
+        table = np.asarray(snapshot.tensors[W], np.float64)
+        median = np.median(np.linalg.norm(table[words], axis=1))
+        own = found[found["epoch"] == snapshot.epoch].set_index("row")
+        counts = toolkit.measure_rows(run, W, snapshot.epoch)
+        for row, token in zip(range(new.start, new.stop), TOKENS, strict=True):
+            line = own.loc[row]
+            assert line["token"] == token
+            assert line["norm"] == pytest.approx(np.linalg.norm(table[row] - start[row]))
+            assert line["times_old_length"] == pytest.approx(np.linalg.norm(table[row]) / median)
+            assert line["nearest_old"] == nearest_slowly(table, row, words, run.vocabulary.tokens)
+            assert line["num_steps"] == counts["num_steps"][row]
+            assert line["reason"] == ""
+
+
+def test_a_model_without_added_tokens_has_no_such_lines(tiny_config: RunConfig, tmp_path: Path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), epochs=1))
+    assert "added_rows" not in (run.path / "vocabulary.json").read_text()
+    assert toolkit.measure_added_rows(run).empty
+
+
+def test_a_grown_checkpoint_is_compared_row_by_row_and_its_new_rows_are_described(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    before, after = grow(tiny_model("bert"), tmp_path)
+    trajectory = toolkit.import_checkpoints([before, after]).trajectory
+    tables = [load_file(place / "model.safetensors")["embeddings.word_embeddings.weight"] for place in (before, after)]
+    kept = [np.asarray(snapshot.tensors[W]) for snapshot in trajectory]
+    assert np.array_equal(kept[0], tables[0])
+    assert np.array_equal(kept[1], tables[1][: len(tables[0])])
+    moved = toolkit.measure_rows(trajectory, W)
+    assert np.allclose(moved["norm"], np.linalg.norm(kept[1] - kept[0], axis=1))
+    assert not moved["stratum"].isin([ADDED, ADDED_UNSEEN]).any()
+    found = toolkit.measure_added_rows(trajectory)
+    assert found["token"].tolist() == list(TOKENS)
+    assert found["row"].tolist() == list(range(len(tables[0]), len(tables[1])))
+    assert found[["norm", "relative", "num_steps", "num_tokens"]].isna().all(axis=None)
+    assert set(found["reason"]) == {"it has no row in the first checkpoint"}
+    vocabulary = trajectory.vocabulary
+    assert vocabulary is not None
+    words = [i for i, t in enumerate(vocabulary.tokens) if i not in vocabulary.special_rows and "[unused" not in t]
+    table = tables[1].astype(np.float64)
+    assert np.allclose(found["length"], np.linalg.norm(table[found["row"]], axis=1))
+    median = np.median(np.linalg.norm(table[words], axis=1))
+    assert np.allclose(found["times_old_length"], found["length"] / median)
+    for line in found.to_dict("records"):
+        assert line["nearest_old"] == nearest_slowly(table, line["row"], words, vocabulary.tokens)
+
+
+def test_checkpoints_whose_vocabularies_differ_otherwise_have_no_added_rows(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    before, after = grow(tiny_model("bert"), tmp_path)
+    other = shutil.copytree(before, tmp_path / "other")
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(text.replace('"film"', '"movie"'))
+    for pair in ([after, before], [before, before], [before], [other, after]):
+        assert toolkit.measure_added_rows(toolkit.import_checkpoints(pair).trajectory).empty
+
+
+def grow(folder: Path, out: Path) -> tuple[Path, Path]:
+    """A checkpoint without a row to spare, and what transformers makes of it, its old rows moved."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(out / "before")
+    tokenizer.save_pretrained(out / "before")
+    tokenizer.add_tokens(list(TOKENS))
+    model.resize_token_embeddings(len(tokenizer))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[9:12] += 1
+    model.save_pretrained(out / "after")
+    tokenizer.save_pretrained(out / "after")
+    return out / "before", out / "after"
+
+
+def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callable[..., Run], tmp_path: Path) -> None:
+    """huggingface/transformers#35022 and hiyouga/LlamaFactory#10563 as questions with an answer."""
+    own = {"learning_rate": 1e-2}
+    runs = [trained(train_rows=rows, seed=seed, **own) for rows in ("new", "all") for seed in range(3)]
+    runs += [trained(freeze="embeddings", seed=seed, **own) for seed in range(3)]
+    cards = {card.id: card for card in make_cards(save_evidence(measure(runs), tmp_path)) if card.kind == "tokens"}
+    answers = {name.partition(" / ")[2]: card.verdict for name, card in cards.items()}
+    assert answers == {
+        "full fine-tuning, old word rows held / new": "supported",
+        "full fine-tuning, old word rows held / old": "equivalent",
+        "full fine-tuning / new": "supported",
+        "full fine-tuning / old": "supported",
+        "embeddings frozen / new": "equivalent",
+        "embeddings frozen / old": "equivalent",
+    }
+    for card in cards.values():
+        arm, kind = card.id.split(" / ")[1:]
+        if arm == "embeddings frozen":
+            assert (card.value, card.interval.low, card.interval.high, card.detectable_gap) == (0, 0, 0, 0)
+            continue
+        values = []
+        for run in runs[0:3] if arm.endswith("held") else runs[3:6]:
+            rows, new = toolkit.measure_rows(run, W), ends(run)[2]
+            shares = rows["relative"]
+            values.append(shares[new][:2].median() if kind == "new" else shares.drop(range(new.start, new.stop)).max())
+        assert card.value == pytest.approx(np.mean(values))
+        assert card.num_seeds == 3
+        half = 4.302652729911275 * np.std(values, ddof=1) / np.sqrt(3)
+        if np.std(values):
+            assert card.interval.high == pytest.approx(np.mean(values) + half)
