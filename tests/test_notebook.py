@@ -1,6 +1,7 @@
 """What a user gets back says what it is: in 80 columns where it is printed, as a table in a notebook."""
 
 import html
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import toolkit
 from toolkit.comparison.verdicts import Card, Null, Span
 from toolkit.naming import Described
+from toolkit.snapshots.store import DIVERGED, RECORDED
 
 HOSTILE = "<b>a & b</b>"
 
@@ -78,3 +80,20 @@ def test_a_config_shows_what_differs_from_the_defaults(shown):
 
 def test_a_card_shows_the_interval_that_decided():
     assert "0.5 to 2 (95 %)" in repr(card())
+
+
+def test_a_run_says_how_it_ended_and_what_is_damaged(make_run):
+    run = make_run("none", 0)
+    score = run.scores[(run.scores["split"] == "validation")].sort_values("epoch")["accuracy"].iloc[-1]
+    own = {name: run.facts()[name] for name in ("state", "frozen", "seed", "accuracy on validation")}
+    assert own == {"state": "finished", "frozen": "none", "seed": "0", "accuracy on validation": f"{score:.3f}"}
+    (run.path / "scores.csv").write_text("epoch,split\n")
+    facts = toolkit.open_run(run.path).facts()
+    assert facts["state"] == "finished"
+    assert "scores.csv" in facts["damaged"]
+    (run.path / "manifest.json").unlink()
+    assert toolkit.open_run(run.path).facts()["state"] == "unfinished"
+    (run.path / DIVERGED).write_text("{}")
+    assert toolkit.open_run(run.path).facts()["state"] == "diverged"
+    (run.path / "config.json").write_text(json.dumps({RECORDED: True}))
+    assert toolkit.open_run(run.path).facts()["recorded in"] == "another training loop"

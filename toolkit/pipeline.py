@@ -32,7 +32,7 @@ from toolkit.training.features import (
 )
 from toolkit.training.floors import measure_floors
 from toolkit.training.going_on import GoingOn, identity_of
-from toolkit.training.live_drift import relative_drift
+from toolkit.training.live_drift import drift_and_norms
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog
 from toolkit.training.saver import Saver, fingerprint
@@ -332,7 +332,7 @@ class _Progress:
         if not self.first:
             run = Run(writer.path)
             self.first = tensors if moment.step == 0 else run.open_snapshot(run.snapshot_names()[0]).tensors
-        self.accelerator.log(relative_drift(self.first, tensors), step=moment.step)
+        self.accelerator.log(drift_and_norms(self.first, tensors), step=moment.step)
 
     def on_scores(self, step: int, headline: str, scores: list[Mapping[str, Any]]) -> None:
         if self.screen is not None:

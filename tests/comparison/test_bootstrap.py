@@ -94,7 +94,13 @@ def test_few_seeds_that_differ_are_covered_too_rarely():
 
 @pytest.mark.parametrize(
     ("table", "note"),
-    [(np.zeros((3, 4)), EQUAL_VALUES), ([[1.0]], ONE_VALUE), (TABLE[:1], ITEMS_ONLY), (TABLE[:, :1], SEEDS_ONLY)],
+    [
+        (np.zeros((3, 4)), EQUAL_VALUES),
+        ([[1.0]], ONE_VALUE),
+        (TABLE[:1], ITEMS_ONLY),
+        (TABLE[:, :1], SEEDS_ONLY),
+        (TABLE, ""),
+    ],
 )
 def test_notes_say_what_is_refused_or_not_covered(table, note):
     found = hierarchical_interval(table)

@@ -146,6 +146,7 @@ def test_what_is_refused_has_no_gap():
         (lambda: detectable_gap_planned(5, 400, 0.1, 0.0, item_share=2), r"item_share in \[0, 1\]; got 0.0 and 2"),
         (lambda: detectable_gap_planned(5, 1, 0.1, 0.0), "at least two items; got 1"),
         (lambda: detectable_gap(np.eye(3), power=0.01), "0 < alpha < power < 1"),
+        (lambda: detectable_gap(np.eye(3), power=1.0), "0 < alpha < power < 1"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(call, message):

@@ -109,6 +109,7 @@ WAYS: dict[str, Callable[[str], tuple[Any, str]]] = {
 @pytest.mark.parametrize("model_type", WORDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_adapter_is_read_as_peft_merges_it(way: str, model_type: str, tmp_path: Path) -> None:
+    """And said is what it trains, which unslothai/unsloth#769 and #9326 could not tell: maybe no embedding at all."""
     config, expected = WAYS[way](model_type)
     save(build(model_type, tie_word_embeddings=False), config, tmp_path)
     imported = pair(tmp_path)
@@ -132,6 +133,33 @@ def test_an_adapter_in_half_precision_is_read_as_peft_merges_it(dtype: torch.dty
     _, after = pair(tmp_path).trajectory
     for name, tensor in merge("bert", tmp_path).items():
         np.testing.assert_allclose(after.tensors[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+TIED: dict[str, Callable[[str], Any]] = {
+    "attention": lambda kind: lora(kind),
+    "LoRA of the output layer": lambda kind: lora(kind, "lm_head"),
+    "LoRA of the words": lambda kind: lora(kind, WORDS[kind]),
+    "LoRA of both": lambda kind: lora(kind, WORDS[kind], "lm_head"),
+    "words": lambda kind: lora(kind, modules_to_save=[WORDS[kind]]),
+    "the output layer": lambda kind: lora(kind, modules_to_save=["lm_head"]),
+    "both": lambda kind: lora(kind, modules_to_save=[WORDS[kind], "lm_head"]),
+    "rows": lambda kind: lora(kind, trainable_token_indices=[7, 8]),
+}
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+@pytest.mark.parametrize("way", TIED)
+def test_a_merge_that_would_change_the_model_is_foretold(way: str, model_type: str, tmp_path: Path) -> None:
+    """huggingface/peft#2018 and huggingface/transformers#45127; the oracle merges, saves, and reads what that gives."""
+    adapted = save(build(model_type, tie_word_embeddings=True), TIED[way](model_type), tmp_path)
+    words = import_checkpoints([tmp_path / "base", tmp_path / "adapter"])
+    ids = torch.arange(7, 17)[None]
+    with torch.no_grad():
+        before = adapted(input_ids=ids).logits
+        adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+        after = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(input_ids=ids).logits
+    is_changed = not torch.allclose(before, after, rtol=1e-3, atol=1e-3)
+    assert ("untie them before" in said(words)) == is_changed == way.startswith("LoRA")
 
 
 def test_an_adapter_is_no_model(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import toolkit
 from tests.training.recorded_texts import TEXTS, encode, inputs, load
 from tests.training.test_callback import Examples, arguments
 from toolkit.config import RunConfig
-from toolkit.training.live_drift import ROWS, LiveDrift, relative_drift
+from toolkit.training.live_drift import ROWS, LiveDrift, drift_and_norms
 
 WORDS = "word_embeddings"
 
@@ -55,11 +55,14 @@ def said_of(
 
 @pytest.mark.parametrize("num_rows", [1, 4096, 9001])
 def test_drift_is_the_quotient_of_two_norms(num_rows: int) -> None:
+    """And the norms of the weights are there, as Lightning-AI/pytorch-lightning#20190 asks."""
     rng = np.random.default_rng(0)
     before, now = rng.normal(size=(2, num_rows, 3)).astype(np.float32)
     expected = np.linalg.norm(now.astype(float) - before) / np.linalg.norm(before.astype(float))
-    found = relative_drift({"a": before, "b": before, "c": 0 * before}, {"a": now, "b": before, "c": now})
-    assert found == pytest.approx({"drift/a": expected, "drift/b": 0.0, "drift/c": np.nan}, rel=1e-12, nan_ok=True)
+    found = drift_and_norms({"a": before, "b": before, "c": 0 * before}, {"a": now, "b": before, "c": now})
+    norms = {f"norm/{name}": np.linalg.norm(own.astype(float)) for name, own in (("a", now), ("b", before), ("c", now))}
+    wanted = norms | {"drift/a": expected, "drift/b": 0.0, "drift/c": np.nan}
+    assert found == pytest.approx(wanted, rel=1e-12, nan_ok=True)
 
 
 def test_of_a_large_table_some_rows_are_looked_at() -> None:
@@ -251,7 +254,7 @@ def test_a_trainer_logs_drift_while_it_trains(tiny_model: Any, tmp_path: Path) -
     assert len(logged) == len(trajectory.snapshots)
     assert logged[0] == 0 < logged[1] < logged[2]
     first, last = (trajectory.snapshots[i].tensors for i in (0, -1))
-    assert logged[-1] == pytest.approx(relative_drift(first, last)[f"drift/{WORDS}"], rel=1e-12)
+    assert logged[-1] == pytest.approx(drift_and_norms(first, last)[f"drift/{WORDS}"], rel=1e-12)
 
 
 def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -264,6 +267,6 @@ def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_pa
     first, *others = run.trajectory.snapshots
     for name in first.tensors:
         points = found.Scalars(f"drift/{name}")
-        expected = [relative_drift(first.tensors, own.tensors)[f"drift/{name}"] for own in (first, *others)]
+        expected = [drift_and_norms(first.tensors, own.tensors)[f"drift/{name}"] for own in (first, *others)]
         assert [point.step for point in points] == [own.step for own in (first, *others)]
         assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, nan_ok=True)

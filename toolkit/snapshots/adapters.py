@@ -146,6 +146,8 @@ class Adapter:
     """Of these, the type in which what is trained is stored; where single rows are, that of the base counts."""
     trained: str
     """What that is, in words."""
+    parts_tied: bool
+    """Whether it is LoRA of the word table or of the output layer, each of which changes where the other does not."""
 
 
 def open_adapter(
@@ -179,13 +181,15 @@ def open_adapter(
     for canonical, one in held.items():
         said.setdefault(_in_words(settings, one, changes[canonical], own), []).append(canonical)
     trained = [words.format(", ".join(parameters)) for words, parameters in said.items()]
-    beside = any(f".{table.removesuffix('weight')}" in f".{name}" for table in OUTPUT_TABLES for name in entries)
+    beside = [n for n in entries if any(f".{table.removesuffix('weight')}" in f".{n}" for table in OUTPUT_TABLES)]
+    words = changes.get("word_embeddings")
     return Adapter(
         AdaptedTensors(base, own, changes),
         sizes,
         {canonical: own.dtype(name) for canonical, name in told.items() if name},
         "; ".join(trained or ["the adapter trains no embedding parameter"])
         + ("; the output layer is adapted beside it" if beside else ""),
+        bool(words and words.factors) or any(".lora_" in name for name in beside),
     )
 
 

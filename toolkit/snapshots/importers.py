@@ -538,6 +538,11 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
     if vocabulary is None and shapes == base.shapes:
         vocabulary = base.vocabulary
     note = f"{name} is an adapter ({settings.get('peft_type')}), read on top of {base.name}: {adapter.trained}"
+    if base.is_tied and adapter.parts_tied:
+        note += (
+            f"; {base.name} ties the output layer to word_embeddings, and LoRA changes one without the other, or each "
+            "by itself: a merge (merge_and_unload) would change both alike; untie them before it"
+        )
     one = replace(
         base,
         name=name,

@@ -19,14 +19,18 @@ MUCH_LOST = 0.5
 IN_FLOAT32 = "keep the weights in float32 and compute in half precision (autocast), or raise the learning rate"
 
 
-def relative_drift(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """``drift/<parameter>``: ‖E - E⁰‖ / ‖E⁰‖ over all values of a parameter (Frobenius norms); NaN where E⁰ is 0."""
+def drift_and_norms(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """``norm/<parameter>`` and ``drift/<parameter>``: ‖E‖ and ‖E - E⁰‖ / ‖E⁰‖ over all values (Frobenius norms).
+
+    Drift is NaN where E⁰ is 0.
+    """
     found = {}
     for name, now in tensors.items():
-        squares = np.zeros(2)
+        squares = np.zeros(3)
         for start in range(0, len(now), ROWS):
-            before = reference[name][start : start + ROWS].astype(np.float64)
-            squares += np.square(now[start : start + ROWS] - before).sum(), np.square(before).sum()
+            before, own = (table[start : start + ROWS].astype(np.float64) for table in (reference[name], now))
+            squares += np.square(own - before).sum(), np.square(before).sum(), np.square(own).sum()
+        found[f"norm/{name}"] = math.sqrt(squares[2])
         found[f"drift/{name}"] = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
     return found
 

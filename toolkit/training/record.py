@@ -19,7 +19,7 @@ from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, r
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
-from toolkit.training.live_drift import LiveDrift, relative_drift
+from toolkit.training.live_drift import LiveDrift, drift_and_norms
 from toolkit.training.step_recorder import ExposureWatch, RowsByTable, uncompiled
 
 IS_OUTPUT_TOO = (
@@ -330,10 +330,10 @@ class Recording:
 
     @property
     def live(self) -> dict[str, float]:
-        """Numbers for a tracker, by name: ``drift/<parameter>``, ‖E - E⁰‖ / ‖E⁰‖ at the last snapshot, and of the last
-        step whose number is a power of two ``update_to_weight/<parameter>`` (norms of the update and of the weights, of
-        the rows with a gradient) and ``lost_to_rounding/<parameter>`` (the share of their values with a gradient that
-        the update left as they were). Empty in all processes but the first."""
+        """Numbers for a tracker, by name: at the last snapshot ``norm/<parameter>``, ‖E‖, and ``drift/<parameter>``,
+        ‖E - E⁰‖ / ‖E⁰‖; of the last step whose number is a power of two ``update_to_weight/<parameter>`` (norms of the
+        update and of the weights, of the rows with a gradient) and ``lost_to_rounding/<parameter>`` (the share of their
+        values with a gradient that the update left as they were). Empty in all processes but the first."""
         return {**self._drift, **self._live.values} if self._writer is not None else {}
 
     def note(self, problem: str) -> None:
@@ -373,7 +373,7 @@ class Recording:
         """Drift since the first snapshot, and warnings of what trains otherwise than it seems to."""
         run = Run(self.path)
         reference = run.open_snapshot(run.snapshot_names()[0]).tensors
-        self._drift = relative_drift(reference, tensors)
+        self._drift = drift_and_norms(reference, tensors)
         log = self._log.settings
         self._live.warn_of_stillness(writer.moved_parameters())
         self._live.warn_of_l2(log["algorithm"], log["weight_decay"], self._watch.exposure(), reference, tensors)
