@@ -30,6 +30,8 @@ CHANGES = {
     "batch_size": 16,
     "gradient_accumulation_steps": 2,
     "learning_rate": 1e-5,
+    "embedding_learning_rate": 1e-6,
+    "layer_decay": 0.9,
     "head_learning_rate": 1e-2,
     "weight_decay": 0.0,
     "warmup_fraction": 0.2,

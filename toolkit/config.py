@@ -194,6 +194,11 @@ class TrainingConfig:
     sgd's steps are as small as its gradients: at AdamW's learning rates it hardly trains; try 100 to 10,000 times."""
     learning_rate: float = setting(5e-5, ("numbers",))
     """Peak learning rate of the backbone (linear warm-up, then linear decay)."""
+    embedding_learning_rate: float | None = setting(None, ("numbers",), is_later=True)
+    """Peak learning rate of the five embedding parameters (same schedule); None: what --layer-decay leaves."""
+    layer_decay: float = setting(1.0, ("numbers",), is_later=True)
+    """Multiply the learning rate by this (above 0, at most 1) once more for each layer below the top one.
+    The embeddings, below all layers, learn slowest (Sun et al. 2019); 1: all layers learn alike."""
     head_learning_rate: float = setting(1e-3, ("numbers",))
     """Peak learning rate of the head (same schedule)."""
     weight_decay: float = setting(0.01, ("numbers",))
@@ -258,6 +263,9 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
+        own = self.embedding_learning_rate
+        _require(own is None or 0 < own < float("inf"), self, "embedding_learning_rate", "above 0 and finite")
+        _require(0 < self.layer_decay <= 1, self, "layer_decay", "above 0 and at most 1")
         _require(0 <= self.weight_decay < float("inf"), self, "weight_decay", "at least 0 and finite")
         _require(0 <= self.warmup_fraction <= 1, self, "warmup_fraction", "between 0 and 1")
         _require(self.head_epochs >= 0, self, "head_epochs", "at least 0")

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
+from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.new_tokens import with_new_tokens
 from toolkit.models.positions import prepare_positions
@@ -97,6 +98,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     _check_head_stage(config, regime)
     if config.train_rows == "new" and "word_embeddings" in regime.frozen:
         raise ValueError(f"--train-rows new trains rows of the word table, which --freeze {config.freeze} freezes")
+    _check_rates(config, [leaf for leaf in components if leaf not in regime.frozen])
     config = resolve_head_training(config, is_frozen=regime.label == "backbone")
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
@@ -138,6 +140,14 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     if screen is not None and accelerator.is_main_process:
         screen.print_result(run, time.perf_counter() - started)
     return run
+
+
+def _check_rates(config: RunConfig, trained: list[str]) -> None:
+    """ValueError for a learning rate of components of which none is trained."""
+    if config.layer_decay != 1 and not any(leaf.startswith("layers.") for leaf in trained):
+        raise ValueError(f"--layer-decay {config.layer_decay:g}: all layers are frozen")
+    if config.embedding_learning_rate is not None and not set(EMBEDDING_PARAMETERS) & {*trained}:
+        raise ValueError(f"--embedding-learning-rate {config.embedding_learning_rate:g}: all embeddings are frozen")
 
 
 def _check_head_stage(config: RunConfig, regime: Regime) -> None:

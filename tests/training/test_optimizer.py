@@ -1,16 +1,31 @@
 """Parameter groups, the schedule, and the optimizer as the log describes it."""
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import nn
 
+from toolkit.analysis.adam import replay_decay
 from toolkit.config import RunConfig
 from toolkit.data.batches import training_batches
+from toolkit.models.classifier import load_classifier
+from toolkit.pipeline import finetune
 from toolkit.training.loop import Plan
-from toolkit.training.optimizer import build_optimizer, clipping_factor, group_parameters, learning_rate_factors
+from toolkit.training.optimizer import (
+    build_optimizer,
+    clipping_factor,
+    embedding_rate,
+    group_parameters,
+    learning_rate_factors,
+)
 
 
 class Small(nn.Module):
@@ -25,7 +40,7 @@ class Small(nn.Module):
 def test_every_trainable_parameter_is_in_exactly_one_group() -> None:
     model = Small()
     model.backbone["dense"].weight.requires_grad_(False)
-    groups = group_parameters(model, 0.1)
+    groups = group_parameters(model, RunConfig(weight_decay=0.1))
     names = [name for group in groups for name in group.names]
     assert sorted(names) == sorted(n for n, p in model.named_parameters() if p.requires_grad)
     decay = {name: group.weight_decay for group in groups for name in group.names}
@@ -35,10 +50,9 @@ def test_every_trainable_parameter_is_in_exactly_one_group() -> None:
 
 def test_head_and_backbone_have_learning_rates_of_their_own() -> None:
     model = Small()
-    groups = group_parameters(model, 0.1)
-    optimizer = build_optimizer(
-        model, groups, RunConfig(learning_rate=1e-5, head_learning_rate=1e-3), torch.device("cpu")
-    )
+    config = RunConfig(learning_rate=1e-5, head_learning_rate=1e-3)
+    groups = group_parameters(model, config)
+    optimizer = build_optimizer(model, groups, config, torch.device("cpu"))
     rates = {name: g["lr"] for g, group in zip(optimizer.param_groups, groups, strict=True) for name in group.names}
     assert {rate for name, rate in rates.items() if name.startswith("head")} == {1e-3}
     assert {rate for name, rate in rates.items() if name.startswith("backbone")} == {1e-5}
@@ -49,8 +63,8 @@ def test_sgd_is_a_loop_written_by_hand_to_the_bit(decay: float) -> None:
     torch.manual_seed(0)
     model = Small()
     by_hand = {name: p.detach().clone() for name, p in model.named_parameters()}
-    groups = group_parameters(model, decay)
-    config = RunConfig(optimizer="sgd", learning_rate=0.2, head_learning_rate=0.7)
+    config = RunConfig(optimizer="sgd", learning_rate=0.2, head_learning_rate=0.7, weight_decay=decay)
+    groups = group_parameters(model, config)
     optimizer = build_optimizer(model, groups, config, torch.device("cpu"))
     assert type(optimizer) is torch.optim.SGD
     generator = torch.Generator().manual_seed(1)
@@ -130,6 +144,84 @@ def test_a_plan_counts_the_batches_that_a_budget_of_tokens_cuts(
 
 def test_adamw_has_the_moments_and_the_eps_of_its_paper() -> None:
     model = Small()
-    optimizer = build_optimizer(model, group_parameters(model, 0.1), RunConfig(), torch.device("cpu"))
+    optimizer = build_optimizer(
+        model, group_parameters(model, RunConfig(weight_decay=0.1)), RunConfig(), torch.device("cpu")
+    )
     for group in optimizer.param_groups:
         assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "electra", "modernbert", "mpnet", "llama", "gpt2"])
+@pytest.mark.parametrize("own", [None, 5e-3])
+def test_a_layer_learns_slower_than_the_one_above_it(
+    model_type: str, own: float | None, tiny_model: Callable[[str], Path]
+) -> None:
+    """The oracle reads the number of the layer, of which there are three, in the parameter's name."""
+    loaded = load_classifier(str(tiny_model(model_type)), pooling="mean", num_outputs=2)
+    config = RunConfig(learning_rate=1e-3, layer_decay=0.5, embedding_learning_rate=own, head_learning_rate=0.1)
+    groups = group_parameters(loaded.model, config)
+    rates = {name: group.rate for group in groups for name in group.names}
+    assert sorted(rates) == sorted(n for n, p in loaded.model.named_parameters() if p.requires_grad)
+    embeddings = {f"backbone.{name}" for name in loaded.family.embedding_parameters.values()}
+    for name, rate in rates.items():
+        number = re.search(r"\.(\d+)\.", name)
+        if name.startswith("head"):
+            expected = 0.1
+        elif name in embeddings:
+            expected = own or 1e-3 / 8
+        elif "embeddings_project" in name:
+            expected = 1e-3 / 8
+        else:
+            expected = 1e-3 / 2 ** (2 - int(number[1])) if number else 1e-3
+        assert rate == pytest.approx(expected, rel=1e-12), name
+    assert embedding_rate(loaded.model, groups) == pytest.approx(own or 1e-3 / 8, rel=1e-12)
+
+
+def test_the_embeddings_move_by_their_own_rate(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """One step of plain gradients moves what has a tenth of the rate a tenth as far, and all else as before."""
+    common = {"optimizer": "sgd", "max_steps": 1, "weight_decay": 0.0, "max_gradient_norm": 1e9, "learning_rate": 1.0}
+    common |= {"output_dir": str(tmp_path), "dropout": 0.0, "warmup_fraction": 0.0, "save_model": True}
+    runs = [finetune(replace(tiny_config, **common, **own)) for own in ({}, {"embedding_learning_rate": 0.1})]
+    moves = []
+    for run in runs:
+        first, last = (run.trajectory.snapshots[i].tensors for i in (0, -1))
+        moves.append({name: np.asarray(last[name], np.float64) - first[name] for name in first})
+    for name, move in moves[0].items():
+        assert np.abs(move).max() > 1e-4, name
+        np.testing.assert_allclose(moves[1][name], move / 10, atol=3e-7, err_msg=name)
+    layers = [(run.path / "model" / "model.safetensors") for run in runs]
+    tensors = [{n: t for n, t in load_file(path).items() if n.startswith("encoder")} for path in layers]
+    assert tensors[0]
+    assert all(torch.equal(tensors[1][name], tensor) for name, tensor in tensors[0].items())
+
+
+@pytest.mark.parametrize("own", [{"embedding_learning_rate": 1e-2}, {"layer_decay": 0.5}])
+def test_what_the_log_says_replays_decay_to_the_bit(
+    own: dict[str, float], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """And the rate of the backbone, which it said before, does not."""
+    run = finetune(replace(tiny_config, **own, weight_decay=0.1, output_dir=str(tmp_path)))
+    first, last = (np.asarray(run.trajectory.snapshots[i].tensors["word_embeddings"]) for i in (0, -1))
+    exposure, log = run.trajectory.exposure, run.optimizer_log
+    assert exposure is not None
+    unseen = exposure.tables["word_embeddings"].step_counts(len(first)) == 0
+    np.testing.assert_array_equal(replay_decay(first[unseen], log, "word_embeddings"), last[unseen])
+    rates = tiny_config.learning_rate * log.learning_rates / log.learning_rates.max()
+    other = replay_decay(first[unseen], replace(log, learning_rates=rates), "word_embeddings")
+    assert not np.array_equal(other, last[unseen])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"freeze": "backbone", "layer_decay": 0.9}, "--layer-decay 0.9: all layers are frozen"),
+        ({"freeze": "embeddings", "embedding_learning_rate": 1e-3}, "--embedding-learning-rate 0.001: all"),
+    ],
+)
+def test_a_rate_of_what_is_not_trained_is_refused_before_anything_is_written(
+    changes: dict[str, object], message: str, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    config = replace(tiny_config, output_dir=str(tmp_path / "runs"), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        finetune(config)
+    assert not (tmp_path / "runs").exists()

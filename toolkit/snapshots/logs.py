@@ -221,7 +221,8 @@ class OptimizerLog:
     """Trainable parameter (canonical name for the five embedding parameters, full name for the rest) to its decay.
     A frozen parameter is absent: nothing is applied to it."""
     learning_rates: NDArray[np.float64]
-    """(steps,) learning rate of the backbone at each step; NaN where the backbone is frozen."""
+    """(steps,) learning rate of the embedding parameters at each step, or, where these are frozen, the highest of the
+    backbone; NaN where all of that is frozen."""
     head_learning_rates: NDArray[np.float64]
     """(steps,) learning rate of the head at each step; NaN where it was not recorded."""
     clipping_factors: NDArray[np.float64]

@@ -40,6 +40,7 @@ from toolkit.training.optimizer import (
     StepLog,
     check_finite,
     clipping_factor,
+    embedding_rate,
     group_parameters,
     is_fused,
     learning_rate_factors,
@@ -286,14 +287,16 @@ class FastStepper:
             parameters[word_table] = self.words.parameter
         dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else torch.float32
         halved = {} if dtype == torch.float32 else dict.fromkeys(BACKBONE + n for n in halved_names(self.embeddings))
-        self.groups = group_parameters(model, config.weight_decay)
+        self.groups = group_parameters(model, config)
         self.flat = [FlatGroup(group, parameters, halved, dtype) for group in self.groups]
         copies = {name: copy for flat in self.flat for name, copy in flat.copies.items()}
         frozen = {name: parameters[name].detach().to(dtype) for name in halved if name not in copies}
         weights = {name.removeprefix(BACKBONE): weight for name, weight in (copies | frozen).items()}
         self.backbone = HalfBackbone(self.embeddings, weights, dtype)
         self.optimizer = self._build_optimizer()
-        self.word_decay = next((g.weight_decay for g in self.groups if word_table in g.names), 0.0)
+        self.embedding_rate = embedding_rate(model, self.groups)
+        own = [(group.rate, group.weight_decay) for group in self.groups if word_table in group.names]
+        self.word_rate, self.word_decay = own[0] if own else (0.0, 0.0)
         self.gradients = {
             key: flat.gradients[BACKBONE + name]
             for key, name in self.embeddings.family.embedding_parameters.items()
@@ -314,12 +317,10 @@ class FastStepper:
 
     def _build_optimizer(self) -> torch.optim.AdamW:
         """AdamW over the flat groups, its moments in memory like theirs."""
-        config = self.config
-        peaks = [config.head_learning_rate if group.is_head else config.learning_rate for group in self.groups]
         optimizer = torch.optim.AdamW(
             [
-                {"params": [flat.values], "lr": peak, "weight_decay": group.weight_decay, "peak": peak}
-                for flat, group, peak in zip(self.flat, self.groups, peaks, strict=True)
+                {"params": [flat.values], "lr": own.rate, "weight_decay": own.weight_decay, "peak": own.rate}
+                for flat, own in zip(self.flat, self.groups, strict=True)
             ],
             betas=BETAS,
             eps=EPS,
@@ -346,7 +347,7 @@ class FastStepper:
             group["lr"] = group["peak"] * factor
         self.optimizer.step()
         if self.words is not None:
-            self.words.decay(self.config.learning_rate * factor * self.word_decay)
+            self.words.decay(self.word_rate * factor * self.word_decay)
         for flat in self.flat:
             flat.refresh()
         return StepLog(step + 1, loss_sum / num_rows, self.config.learning_rate * factor, norm)
@@ -367,9 +368,7 @@ class FastStepper:
         clipping = clipping_factor(norm, config.max_gradient_norm)
         # What a GradScaler would set: the fused kernel divides gradients by it, without a pass over them of its own.
         self.optimizer.grad_scale = torch.tensor(1 / clipping) if clipping < 1 else None  # type: ignore[attr-defined]
-        has_backbone = any(not group.is_head for group in self.groups)
-        rate = config.learning_rate * factor if has_backbone else float("nan")
-        self.recorder.record_rates(rate, config.head_learning_rate * factor, clipping)
+        self.recorder.record_rates(self.embedding_rate * factor, config.head_learning_rate * factor, clipping)
         return norm
 
     def _row_norms(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:

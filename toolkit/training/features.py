@@ -276,7 +276,7 @@ class HeadStepper:
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
         self.factors = factors
         model = nn.ModuleDict({HEAD.rstrip("."): head})
-        self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config, features.device)
+        self.optimizer = build_optimizer(model, group_parameters(model, config), config, features.device)
         self.trained = dict(model.named_parameters())
         self.has_dropout = any(isinstance(module, nn.Dropout) and module.p for module in head.modules())
 

@@ -24,6 +24,7 @@ from toolkit.training.optimizer import (
     check_finite,
     check_outputs,
     clipping_factor,
+    embedding_rate,
     group_parameters,
     learning_rate_factors,
     restore_state,
@@ -197,9 +198,9 @@ class Stepper:
         recorder: Recorder,
     ) -> None:
         self.accelerator, self.data, self.config, self.recorder = accelerator, data, config, recorder
-        self.groups = group_parameters(model, config.weight_decay)
+        self.groups = group_parameters(model, config)
         self.factors = learning_rate_factors(num_steps, config.warmup_fraction)
-        self.peaks = [config.head_learning_rate if g.is_head else config.learning_rate for g in self.groups]
+        self.embedding_rate = embedding_rate(model, self.groups)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self.trained.values())
         optimizer = build_optimizer(model, self.groups, config, accelerator.device)
@@ -210,8 +211,8 @@ class Stepper:
         """Backward passes over this process's parts of a global batch, then one update; ``step`` counts from 0."""
         accelerator = self.accelerator
         factor = float(self.factors[step])
-        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
-            group["lr"] = peak * factor
+        for group, own in zip(self.optimizer.param_groups, self.groups, strict=True):
+            group["lr"] = own.rate * factor
         num_parts = accelerator.num_processes * accelerator.gradient_accumulation_steps
         loss_sum, norm = torch.zeros((), device=accelerator.device), 0.0
         parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
@@ -246,9 +247,8 @@ class Stepper:
             self.recorder.record_step(indices)
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
         check_finite(norm, step)
-        config, has_backbone = self.config, any(not group.is_head for group in self.groups)
-        rates = (config.learning_rate * factor if has_backbone else float("nan"), config.head_learning_rate * factor)
-        self.recorder.record_rates(*rates, clipping_factor(norm, config.max_gradient_norm))
+        rates = (self.embedding_rate * factor, self.config.head_learning_rate * factor)
+        self.recorder.record_rates(*rates, clipping_factor(norm, self.config.max_gradient_norm))
         return norm
 
     def state(self) -> dict[str, torch.Tensor]:

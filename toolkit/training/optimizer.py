@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.families import ModelFamily, held_name
-from toolkit.models.regimes import BACKBONE, HEAD
+from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of, held_name
+from toolkit.models.regimes import BACKBONE, HEAD, list_components
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +76,68 @@ class ParameterGroup:
 
     names: tuple[str, ...]
     is_head: bool
+    rate: float
+    """Peak learning rate."""
     weight_decay: float
 
 
-def group_parameters(model: nn.Module, weight_decay: float) -> list[ParameterGroup]:
-    """The trainable parameters of a classifier: backbone and head, each with and without decay.
+def group_parameters(model: nn.Module, config: RunConfig) -> list[ParameterGroup]:
+    """The trainable parameters of a classifier: backbone and head, by learning rate, each with and without decay.
 
     LayerNorm and biases, which are the vectors, are not decayed (the habit since BERT), nor are added rows that are
     trained alone: one that no text uses stays as it began, as the old rows do. Every trainable parameter is in exactly
     one group; frozen ones are in none.
     """
-    groups, known = [], {name for name, _ in model.named_parameters()}
-    for is_head in (False, True):
-        for is_decayed in (True, False):
-            names = tuple(
-                name
-                for name, p in model.named_parameters()
-                if p.requires_grad
-                and name.startswith(HEAD) == is_head
-                and (p.ndim > 1 and held_name(name) not in known) == is_decayed
-            )
-            if names:
-                groups.append(ParameterGroup(names, is_head, weight_decay if is_decayed else 0.0))
-    return groups
+    parameters = dict(model.named_parameters())
+    rates = _rates_of_parts(model, config)
+    groups: dict[tuple[bool, float, bool], list[str]] = {}
+    for name, parameter in parameters.items():
+        if parameter.requires_grad:
+            is_head = name.startswith(HEAD)
+            rate = config.head_learning_rate if is_head else rates.get(name, config.learning_rate)
+            is_decayed = parameter.ndim > 1 and held_name(name) not in parameters
+            groups.setdefault((is_head, -rate, not is_decayed), []).append(name)
+    return [
+        ParameterGroup(tuple(names), is_head, -rate, 0.0 if is_plain else config.weight_decay)
+        for (is_head, rate, is_plain), names in sorted(groups.items())
+    ]
+
+
+def _rates_of_parts(model: nn.Module, config: RunConfig) -> dict[str, float]:
+    """Backbone parameter to its own peak rate, of those that have one.
+
+    ``layer_decay`` to the power of the layers above it (Sun et al. 2019, arXiv 1905.05583): none above
+    the top layer, the pooler and what all layers share, all above the embeddings.
+    """
+    if config.layer_decay == 1 and config.embedding_learning_rate is None:
+        return {}
+    backbone: Any = model.backbone
+    family = family_of(backbone.config.model_type)
+    components = list_components(model, family)
+    layers = [leaf for leaf in components if leaf.startswith("layers.")]
+    above = {leaf: len(layers) - 1 - int(leaf.removeprefix("layers.")) for leaf in layers}
+    above |= dict.fromkeys((*EMBEDDING_PARAMETERS, "projection"), len(layers))
+    rates = {
+        n: config.learning_rate * config.layer_decay ** above.get(leaf, 0)
+        for leaf in components
+        for n in components[leaf]
+    }
+    if (own := config.embedding_learning_rate) is not None:
+        rates |= {n: own for leaf in EMBEDDING_PARAMETERS for n in components.get(leaf, ())}
+    return rates
+
+
+def embedding_rate(model: nn.Module, groups: list[ParameterGroup]) -> float:
+    """Peak learning rate of the embedding parameters, which all have one; NaN where the backbone is frozen.
+
+    Where they alone are frozen, the highest of the backbone.
+    """
+    own = [group for group in groups if not group.is_head]
+    if len({group.rate for group in own}) > 1:
+        backbone: Any = model.backbone
+        names = {BACKBONE + n for n in family_of(backbone.config.model_type).embedding_parameters.values()}
+        own = [group for group in own if names & {*group.names}] or own
+    return own[0].rate if own else math.nan
 
 
 def build_optimizer(
@@ -115,7 +154,7 @@ def build_optimizer(
     options: list[dict[str, Any]] = [
         {
             "params": [parameters[name] for name in group.names],
-            "lr": config.head_learning_rate if group.is_head else config.learning_rate,
+            "lr": group.rate,
             DECAY if is_sgd else "weight_decay": group.weight_decay,
         }
         for group in groups

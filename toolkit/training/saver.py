@@ -54,7 +54,7 @@ class Saver:
         """``device``: where training will run; the model may still be elsewhere."""
         self.writer, self.config, self.data, self.loaded, self.recorder = writer, config, data, loaded, recorder
         self.device = device
-        self.groups = group_parameters(loaded.model, config.weight_decay)
+        self.groups = group_parameters(loaded.model, config)
         self.scores: list[dict[str, Any]] = []
         self.predictions: list[pd.DataFrame] = []
         writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))

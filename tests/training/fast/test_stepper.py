@@ -108,6 +108,15 @@ def test_in_every_regime(config, freeze):
     assert all(torch.equal(fast.after[name], fast.before[name]) for name in fast.frozen)
 
 
+@pytest.mark.parametrize("freeze", ["none", "word_embeddings"])
+def test_parts_at_rates_of_their_own(config, freeze):
+    own = replace(config, freeze=freeze, layer_decay=0.5, embedding_learning_rate=3e-3)
+    fast, plain = Training(FastStepper, own), Training(Stepper, own)
+    _check_equal(fast, plain, tolerance=2e-5)
+    for training in (fast, plain):  # what is logged is what moved the embeddings
+        assert max(training.recorder.learning_rates) == pytest.approx(3e-3)
+
+
 def test_accumulated_parts(config):
     own = replace(config, gradient_accumulation_steps=4)
     _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
