@@ -138,7 +138,7 @@ def _layers(
     names = ["series", *(["kind"] if apart else []), "layer", "place", "mean", "low", "high", "interval"]
     base = altair.Chart(data_of(own, names)).encode(**common, **apart)
     area = base.mark_area(fillOpacity=0.16, strokeWidth=0.7)
-    band = area.encode(y=along(y, "low"), y2="high:Q", stroke=outline(hue))
+    band = area.encode(y=along(y, "low"), y2=altair.Y2("high:Q"), stroke=outline(hue))
     strokes = {}
     if kinds:
         patterns = altair.Scale(domain=list(kinds), range=[[1, 0], [2, 3], [6, 3]][: len(kinds)])
@@ -158,11 +158,13 @@ def _layers(
 def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
     names = ["label", "layer", "mean"]
     line = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
-    drawn = [line.encode(x=x, y=y, detail="label:N", tooltip=tips(label="reference", mean=("value", digits)))]
+    drawn = [
+        line.encode(x=x, y=y, detail=altair.Detail("label:N"), tooltip=tips(label="reference", mean=("value", digits)))
+    ]
     if (table["label"] != "").any():
         last = table.loc[table.groupby("label")["layer"].idxmax()]
         text = altair.Chart(data_of(last, names)).mark_text(align="right", baseline="bottom", dy=-2, fontSize=10)
-        drawn.append(text.encode(x=x, y=y, text="label:N"))
+        drawn.append(text.encode(x=x, y=y, text=altair.Text("label:N")))
     return drawn
 
 

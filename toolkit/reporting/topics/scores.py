@@ -180,7 +180,7 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
         base = altair.Chart(data_of(means)).encode(y=y, yOffset=offset, tooltip=said)
         dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"]))
         layers = [
-            base.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2="high:Q", **look["bars"]),
+            base.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2=altair.X2("high:Q"), **look["bars"]),
             dots.mark_circle(size=26, strokeWidth=1).encode(
                 x=along(x, "value"),
                 y=y,
