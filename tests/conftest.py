@@ -67,6 +67,7 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through all that was imported again and again: a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 50)  # more is imported by the first tests that need it
 
 
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {

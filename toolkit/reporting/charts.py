@@ -398,14 +398,16 @@ def panels(
     ``titles``: of several panels; one alone has none.
     """
     if len(charts) > 1 and titles:
-        charts = [chart.properties(title=title) for chart, title in zip(charts, titles, strict=True)]
+        for chart, title in zip(charts, titles, strict=True):
+            chart.title = title
     first, *others = charts
     if picker:
         first = _listening(first, picker)
     if not others:
         return themed(first)
-    grid = altair.concat(first, *others, columns=columns)
-    return themed(grid.resolve_scale(color="shared", shape="shared", strokeDash="shared"))
+    # All at once: each change of a compound chart makes it anew, with several copies of all its parts.
+    shared = altair.Resolve(scale=dict.fromkeys(("color", "shape", "strokeDash"), "shared"))
+    return altair.concat(first, *others, columns=columns, resolve=shared, config=altair.Config(**CONFIG))
 
 
 def _listening(chart: Chart, picker: Picker) -> Chart:
@@ -477,7 +479,7 @@ def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Cha
     )
     texts = base.mark_text(align="left", dx=5).encode(text=altair.Text("said:N"))
     drawn = base.mark_bar(color=COLOURS[0], height=13)
-    return altair.layer(drawn, texts).properties(width=440, height=max(26 * len(shown), 40))
+    return altair.layer(drawn, texts, width=440, height=max(26 * len(shown), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:

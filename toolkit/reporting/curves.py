@@ -100,7 +100,7 @@ def curve_panels(
         layers = _layers(panel, x, y, series, kinds, layer_names or {}, digits, picker)
         head = {"subtitle": panel.subtitle} if panel.subtitle else {}
         title = altair.Title(panel.title, limit=width + beside, **head)
-        drawn.append(altair.layer(*layers).properties(width=width, height=height, title=title))
+        drawn.append(altair.layer(*layers, width=width, height=height, title=title))
     if len(drawn) == 1:
         return drawn[0]
     with warnings.catch_warnings():  # one choice for all panels is what is meant

@@ -157,7 +157,7 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
     if UNSEEN in present:
         layers.append(layer(UNSEEN).mark_line(strokeDash=[2, 2]))
     layers.append(layer(MEDIAN).mark_line(point={"filled": True, "size": 38}))
-    return altair.layer(*layers).properties(width=580, height=HEIGHT)
+    return altair.layer(*layers, width=580, height=HEIGHT)
 
 
 def against_noise(computed: Computed) -> str:

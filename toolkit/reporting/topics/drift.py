@@ -68,8 +68,7 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     parts = []
     for i, name in enumerate(found):
         own = lines[lines["parameter"] == name]
-        panel = _of_parameter(own, axis, zero, time, look, is_first=not i % columns)
-        parts.append(panel.properties(title=name, **size))
+        parts.append(_of_parameter(own, axis, zero, time, look, is_first=not i % columns, title=name, **size))
     return panels(parts, columns, picker)
 
 
@@ -90,7 +89,14 @@ def _whole(drift: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_parameter(
-    lines: pd.DataFrame, axis: LogAxis, zero: Sequence[str], time: Any, look: dict[str, Any], *, is_first: bool
+    lines: pd.DataFrame,
+    axis: LogAxis,
+    zero: Sequence[str],
+    time: Any,
+    look: dict[str, Any],
+    *,
+    is_first: bool,
+    **properties: Any,
 ) -> Chart:
     by = ["regime", "epoch", "time"]
     moved = over_seeds(lines[lines["norm"] > 0], by, "relative")
@@ -123,7 +129,7 @@ def _of_parameter(
         layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
     known = [part for part in (moved, still) if len(part)]  # none where a parameter that was 0 moved under every regime
     marks = pd.concat(known, ignore_index=True) if known else moved
-    return altair.layer(*layers, data=data_of(marks))
+    return altair.layer(*layers, data=data_of(marks), **properties)
 
 
 def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
@@ -189,7 +195,7 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         told = tips(norm=("moved (weight units)", ".3g"), stratum="rows")
         layers.append(each.encode(x=along(x, "norm"), tooltip=told))
     step = max((thickness + 4) * len(shown) + 4, 20)
-    chart = altair.layer(*layers, data=data_of(boxes)).properties(width=WIDE, height=step * len(strata))
+    chart = altair.layer(*layers, data=data_of(boxes), width=WIDE, height=step * len(strata))
     return panels([chart], picker=picker)
 
 
@@ -264,8 +270,8 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
             words = tips(regime="regime", stretch="positions that are exactly 0")
             ends_of = {"x": along(x, "first"), "x2": altair.X2("last:Q"), "y": along(y, "place")}
             layers.append(bar.encode(tooltip=words, **ends_of, **look["bars"]))
-        chart = altair.layer(*layers, data=data_of(moved[moved["position"] <= end]))
-        parts.append(chart.properties(width=590 if len(ends) == 1 else 295, height=HEIGHT + 20))
+        size = {"width": 590 if len(ends) == 1 else 295, "height": HEIGHT + 20}
+        parts.append(altair.layer(*layers, data=data_of(moved[moved["position"] <= end]), **size))
     return panels(parts, 2, picker)
 
 

@@ -220,7 +220,7 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
             tooltip=tips(kind="kind", value=(WHAT[name], ".3g")),
         )
         title = altair.TitleParams(QUESTIONS[name], subtitle=verdict.answer)
-        panels.append(altair.layer(bars, marks).properties(width=270, height=170, title=title))
+        panels.append(altair.layer(bars, marks, width=270, height=170, title=title))
     return altair.hconcat(*panels) if panels else None
 
 
@@ -321,7 +321,7 @@ def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length:
         if default_length is not None and default_length < len(lengths):
             edge = once().mark_rule(color=REFERENCE, strokeDash=[4, 3])
             layers.append(edge.encode(x=altair.datum(default_length - 0.5, scale=places)))
-        panels.append(altair.layer(*layers).properties(width=580, height=120))
+        panels.append(altair.layer(*layers, width=580, height=120))
     return altair.vconcat(*panels, spacing=12)
 
 

@@ -287,7 +287,7 @@ def _legend(names: Sequence[str], shown: Any) -> Any:
     texts = line.mark_text(align="left", cursor="pointer", limit=WIDTH).encode(
         text=altair.Text("run:N"), x=altair.value(16)
     )
-    return altair.layer(dots, texts.add_params(shown)).properties(width=WIDTH, height=18 * len(names))
+    return altair.layer(dots, texts.add_params(shown), width=WIDTH, height=18 * len(names))
 
 
 def _colour(names: Sequence[str]) -> Any:
@@ -345,7 +345,7 @@ def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[A
     texts = labels.mark_text(align=side, dx=shift, fontWeight="bold", limit=150).encode(
         x=label_x, y=label_y, text=altair.Text("word:N")
     )
-    return altair.layer(points, marked, lines, texts).properties(width=WIDTH, height=HEIGHT)
+    return altair.layer(points, marked, lines, texts, width=WIDTH, height=HEIGHT)
 
 
 _BEST = [{"field": "order"}, {"field": "drift", "order": "descending"}]
@@ -392,7 +392,7 @@ def _list(*, has_epochs: bool) -> Any:
         parts.append(text.encode(x=altair.value(x + (44 if x > 0 else 0)), y=y, text=altair.Text(f"{shown}:N")))
         if x > 0:
             parts.append(line.mark_text(align="left", dy=shift, text=field).encode(x=altair.value(x), y=y))
-    return altair.layer(*parts).properties(width=WIDTH, height=NUM_LISTED * 38 + 10)
+    return altair.layer(*parts, width=WIDTH, height=NUM_LISTED * 38 + 10)
 
 
 def slider_places(words: pd.DataFrame) -> list[float]:
