@@ -1,7 +1,9 @@
 """Tiny checkpoints of every family and a tiny config, built once per test session; no network, no weights shipped."""
 
+import copy
 import gc
 import hashlib
+import json
 import os
 import pickle
 import pkgutil
@@ -28,15 +30,19 @@ if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 from tests.run_directories import MakeRun, SharedRuns
+from toolkit.comparison import measure, verify
+from toolkit.comparison.arms import Arm
+from toolkit.comparison.runs import ReportedRun
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.memory import keep_freed_memory
 from toolkit.reporting import chart_files, charts, render_html
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import MANIFEST, Run
 
 CHART_OF = chart_files.image_of
 CHART_LIBRARY = render_html.chart_library
 START_LIBRARY = render_html.start_library
+SCORES = ("scores.csv", "predictions.parquet")
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -61,6 +67,7 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through all that was imported again and again: a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 50)  # more is imported by the first tests that need it
 
 
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
@@ -278,6 +285,48 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
         return known[key]
 
     return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _measured_once() -> Iterator[None]:
+    """What a report measures of a run's tensors is measured once for equal ones: most reports are on the same runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("drift_of", "gauge_of", "measure_first", "strata_of", "measure_arm_words", "distance_of_seeds"):
+            once = _of_files(getattr(measure, name))
+            for module in (measure, verify):
+                patch.setattr(module, name, once)
+        yield
+
+
+def _of_files(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of runs, called once for equal ones, whatever their scores are."""
+    known: dict[Any, Any] = {}
+
+    def call(*values: Any) -> Any:
+        key = tuple(map(_contents, values))
+        if key not in known:
+            known[key] = function(*values)
+        return copy.deepcopy(known[key])
+
+    return call
+
+
+def _contents(value: Any) -> Any:
+    """All that a run holds but its scores: its name, its manifest and the hash of each of its files."""
+    if isinstance(value, Arm):
+        return tuple(map(_contents, value.runs))
+    if isinstance(value, ReportedRun):
+        return value.name, _contents(value.run)
+    if not isinstance(value, Run):
+        return value
+    said = dict(value.manifest if value.is_finished else {"path": str(value.path)})
+    for name in ("task", "linear_probe", "convex_ceiling", "floors", "cost"):
+        said.pop(name, None)
+    held = [path for path in sorted(value.path.rglob("*")) if path.is_file() and path.name not in (*SCORES, MANIFEST)]
+    for name in ("files", "sizes"):
+        said[name] = {file: proof for file, proof in said.get(name, {}).items() if file not in SCORES}
+    hashes = tuple((str(path.relative_to(value.path)), hashlib.sha256(path.read_bytes()).digest()) for path in held)
+    return value.path.name, json.dumps(said, sort_keys=True), hashes
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import Settings, compare, compare_groups
 from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, csv_of, read_evidence, read_table
-from toolkit.comparison.parameter_noise import measure_beyond_noise
+from toolkit.comparison.parameter_noise import drift_of, measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import summarise_scores
 from toolkit.snapshots import files
@@ -155,6 +155,7 @@ def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
         measured.append(source.path.name)
         return measure_beyond_noise(source)
 
+    monkeypatch.setattr("toolkit.comparison.measure.drift_of", drift_of)  # not what the tests before this one know
     monkeypatch.setattr("toolkit.comparison.parameter_noise.measure_beyond_noise", count)
     runs = logged(1)
     evidence = write_evidence(runs, None, "out")

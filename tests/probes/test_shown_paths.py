@@ -14,7 +14,7 @@ from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.probes.flow import FlowSettings
 
-FLOW = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12"]
+FLOW = ["--positions", "4", "--blocks", "3", "--shift", "2", "--num-texts", "4"]
 KINDS: dict[str, list[str]] = {
     "flow of runs": ["flow", "{run}", "{model}", *FLOW],
     "flow of texts": ["flow", "{model}", *FLOW, "--texts", "{texts}"],
@@ -70,7 +70,7 @@ def test_nothing_shows_a_path_that_was_not_typed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
-    monkeypatch.setattr("toolkit.probes.flow.FlowSettings", partial(FlowSettings, num_tokens=200))
+    monkeypatch.setattr("toolkit.probes.flow.FlowSettings", partial(FlowSettings, num_tokens=60))
     out = tmp_path_factory.mktemp("out")
     words = [word.format(**places) for word in KINDS[kind]]
     with pytest.raises(SystemExit) as stop:

@@ -452,8 +452,9 @@ def test_print_shows_the_picture(visit: Callable[..., Any]):
     assert page.locator(".inputs:visible").count() == 0
 
 
-def test_bert_base_is_painted_at_once(visit: Callable[..., Any], tmp_path: Path):
-    words = pd.concat([make_words(20_000)])
+@pytest.mark.parametrize("num_words", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])  # the last: BERT base
+def test_many_words_are_painted_at_once(visit: Callable[..., Any], tmp_path: Path, num_words: int):
+    words = pd.concat([make_words(num_words)])
     chart = ChartBlock(name="words", chart=plot_words(words), caption="Words.", alt="Words.")
     section = Section(id="words", title="Words", blocks=(*20 * (TextBlock(text="Long.\n\n" * 9),), chart))
     path = write(Page(title="Long", sections=(section,)), tmp_path)
@@ -468,5 +469,5 @@ def test_bert_base_is_painted_at_once(visit: Callable[..., Any], tmp_path: Path)
     assert min(last_paints) < 1500
     page.locator("#figure-words").scroll_into_view_if_needed()
     page.locator(f"{LIVE} svg").wait_for()
-    search(page, "word19998")
-    wait_for_text(page, "before of word19998 0.90")
+    search(page, f"word{num_words - 2}")
+    wait_for_text(page, f"before of word{num_words - 2} 0.90")

@@ -2,6 +2,7 @@
 
 import io
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -237,18 +238,22 @@ def test_mistakes_are_one_line(places: list[str], said: str, capsys: pytest.Capt
     assert errors.count("\n") == 1
 
 
-def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path) -> None:
+def run_example(*places: Path) -> None:
+    """experiments/paper_example.py in this process, as from the command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["paper_example.py", *map(str, places)])
+        runpy.run_path(str(ROOT / "experiments" / "paper_example.py"), run_name="__main__")
+
+
+def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
     """One table and one figure, through ``import toolkit`` alone, in under 40 lines."""
     script = ROOT / "experiments" / "paper_example.py"
     source = script.read_text()
     assert len(source.splitlines()) < 40
     imports = set(re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE))
     assert imports - set(sys.stdlib_module_names) == {"toolkit"}
-    command = [sys.executable, str(script), str(runs[0].path), str(runs[2].path), str(tmp_path / "paper")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    with as_files():
+        run_example(runs[0].path, runs[2].path, tmp_path / "paper")
     table = (tmp_path / "paper" / "table.tex").read_text()
     assert r"\toprule" in table
     assert all(name.replace("_", r"\_") in table for name in runs[0].trajectory.parameters)
@@ -262,13 +267,11 @@ def test_the_example_of_a_paper_says_how_it_is_called() -> None:
 
 
 def test_the_example_of_a_paper_needs_a_run_that_moved(runs: list[toolkit.Run], tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "experiments" / "paper_example.py"), "PLACE", str(tmp_path / "paper")]
-    frozen = runs[2].path
-    for place in (frozen, tmp_path / "nowhere"):
-        command[2] = str(place)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
-        assert done.returncode == 1
-        assert done.stderr.count("\n") == 1, done.stderr
+    for place in (runs[2].path, tmp_path / "nowhere"):
+        with pytest.raises(SystemExit) as stop:
+            run_example(place, tmp_path / "paper")
+        assert isinstance(stop.value.code, str), "which Python prints, and ends with 1"
+        assert "\n" not in stop.value.code
 
 
 def values_in(chart: Any) -> list[dict[str, Any]]:
@@ -410,8 +413,8 @@ def test_no_share_of_layer_norm_where_a_projection_stands_before_it(
     tensors = load_file(folder / "model.safetensors")
     save_file({name: tensor * np.float32(1.1) for name, tensor in tensors.items()}, moved / "model.safetensors")
     assert np.isnan(shares_of([folder, moved])["squared drift that LayerNorm takes away (%)"])
-    text = toolkit.write_drift_report([folder, moved], tmp_path / "out").read_text()
-    assert "the sums are projected before LayerNorm" in text
+    page = page_of([folder, moved], gauge=toolkit.measure_gauge(toolkit.import_checkpoints([folder, moved])))
+    assert "the sums are projected before LayerNorm" in markdown.render_markdown(page)
 
 
 def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -> None:
@@ -449,13 +452,12 @@ def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
     assert "[bold]" in shown
 
 
-def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[str], Path]) -> None:
     for family, said in (
         ("roberta", "not applicable: the model has one segment row"),
         ("distilbert", "| segments | "),
     ):
-        places = [tiny_model(family), tiny_model(family)]
-        assert said in toolkit.write_drift_report(places, tmp_path / family).read_text()
+        assert said in markdown.render_markdown(page_of([tiny_model(family), tiny_model(family)]))
 
 
 def test_imported_checkpoints_are_a_source(tiny_model: Callable[[str], Path]) -> None:

@@ -18,7 +18,7 @@ from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.verdicts import VERDICTS, Span
 from toolkit.reporting.chart_files import image_of
 from toolkit.reporting.charts import TICK, spec_of
-from toolkit.reporting.comparison_report import make_page, write_report
+from toolkit.reporting.comparison_report import make_page, report_tables, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.sources import find_runs
@@ -122,13 +122,15 @@ def test_tuning_is_printed_with_its_budget(study):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_many_runs_give_a_line_per_arm_and_a_short_text(study):
-    runs, labels = study(tasks=("a", "b", "c", "d", "e"), num_seeds=1)
-    text = write_report(runs, "out", labels=labels, command="make all").read_text()
+def test_many_runs_give_a_line_per_arm_and_a_short_text(read_study, data_of, cards_of):
+    tasks = ("a", "b", "c", "d", "e")
+    runs, labels = read_study(tasks, num_seeds=1)
+    data, cards = data_of(runs, labels, words={"command": "make all"}), cards_of(tasks, num_seeds=1)
+    text = render_markdown(make_page(data, cards), {group.title for group in data.groups})
     assert all(run.path.name not in text for run in runs)
     assert "```bash\nmake all\n```" in text
     assert "Each of the 15 runs, with its command, is in tables/runs.csv." in text
-    assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs}
+    assert set(report_tables(data, cards)["runs"]["run"]) == {run.path.name for run in runs}
     assert len(text.splitlines()) < 400
 
 

@@ -344,7 +344,7 @@ def _text_columns(table: pd.DataFrame) -> list[Any]:
 
 def _texts(column: pd.Series) -> set[str]:
     """Each text of a column once: a table names a few runs and measures in many lines."""
-    return {cell for cell in column if isinstance(cell, str)}
+    return {cell for cell in column.unique() if isinstance(cell, str)}
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -371,6 +371,8 @@ def settled(table: pd.DataFrame) -> pd.DataFrame:
 
 def _settled(column: pd.Series, name: str) -> pd.Series:
     if name in TEXTS:
+        if column.dtype == "str" and not column.hasnans:
+            return column
         return column.astype(object).where(column.notna(), "").astype(str)
     if column.isna().all():
         return column.astype(object).where(column.notna(), np.nan).astype(float)

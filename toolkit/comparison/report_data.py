@@ -57,18 +57,26 @@ class GroupTables:
 
     def relative_drift(self, arm: Arm, parameter: str) -> NDArray[np.float64]:
         """(runs,) relative drift of a whole parameter at the last epoch; exactly 0 where it did not move."""
-        own = self.moved[self.moved["parameter"] == parameter].set_index("run").reindex(arm.names)
-        is_moved = own["has_moved"].astype(bool)
-        values: NDArray[np.float64] = own["relative_drift"].astype(float).where(is_moved, 0.0).to_numpy()
-        return values
+        return np.array([self._relative_drifts.get((name, parameter), np.nan) for name in arm.names], np.float64)
+
+    @cached_property
+    def _relative_drifts(self) -> dict[tuple[str, str], float]:
+        own = self.moved
+        values = own["relative_drift"].astype(float).where(own["has_moved"].astype(bool), 0.0)
+        return dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
 
     def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
         """Relative drift of the whole parameter in every run and snapshot of an arm after epoch 0."""
         if self.drift.empty:
             return self.drift
-        lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["epoch"] > 0)]
-        chosen = {"parameter": parameter, "stratum": "whole parameter", "measure": "relative", "statistic": statistic}
-        return lines[(lines[list(chosen)] == list(chosen.values())).all(axis=1)]
+        lines = self._relative
+        is_chosen = (lines["parameter"] == parameter) & (lines["statistic"] == statistic)
+        return lines[is_chosen & lines["run"].isin(arm.names)]
+
+    @cached_property
+    def _relative(self) -> pd.DataFrame:
+        own = self.drift
+        return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative") & (own["epoch"] > 0)]
 
     def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""

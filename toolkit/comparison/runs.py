@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -204,11 +204,8 @@ class ReportedRun:
         """
         if not self._shows_learning or self.is_token_task:
             return None
-        from scipy.stats import binomtest
-
         num_right, num_majority, num_items = self.counts_of_right(self.reported_split)
-        low = binomtest(num_right, num_items).proportion_ci(CHANCE_LEVEL, "exact").low
-        return bool(low <= num_majority / num_items)
+        return least_share(num_right, num_items) <= num_majority / num_items
 
     def counts_of_right(self, split: str) -> tuple[int, int, int]:
         """Of a labelled split of a classification: right answers, items of the most frequent label, items."""
@@ -258,6 +255,14 @@ def read_reported(run: Run, name: str, given_task: str | None = None, *, has_ans
     items = ["id", "word"] if "word" in table else ["id"]
     answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
     return ReportedRun(name, run.config, manifest, run.scores, answers, given_task, run)
+
+
+@cache
+def least_share(num_right: int, num_items: int) -> float:
+    """The lower end of the exact interval of CHANCE_LEVEL."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(num_right, num_items).proportion_ci(CHANCE_LEVEL, "exact").low)
 
 
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:

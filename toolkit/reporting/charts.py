@@ -367,7 +367,7 @@ def along(axis: Any, column: str) -> Any:
 def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
     """The intervals of a table's lines, from ``low`` to ``high`` on the axis ``x``, with ticks at their ends."""
     low, high = along(x, "low"), along(x, "high")
-    rule = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q", **look)
+    rule = base.mark_rule(strokeWidth=2).encode(x=low, x2=altair.X2("high:Q"), **look)
     return [rule, *(end_ticks(base.encode(**look) if look else base, end) for end in (low, high))]
 
 
@@ -385,7 +385,7 @@ def over_seeds_layers(base: Chart, y: Any, look: Mapping[str, Any], **line: Any)
     several = base.transform_filter("datum.num_seeds > 1")
     return [
         base.mark_line().encode(y=y, **line, **look["bars"]),
-        several.mark_rule().encode(y=along(y, "low"), y2="high:Q", **look["bars"]),
+        several.mark_rule().encode(y=along(y, "low"), y2=altair.Y2("high:Q"), **look["bars"]),
         base.mark_point().encode(y=y, **look["points"]),
     ]
 
@@ -398,14 +398,16 @@ def panels(
     ``titles``: of several panels; one alone has none.
     """
     if len(charts) > 1 and titles:
-        charts = [chart.properties(title=title) for chart, title in zip(charts, titles, strict=True)]
+        for chart, title in zip(charts, titles, strict=True):
+            chart.title = title
     first, *others = charts
     if picker:
         first = _listening(first, picker)
     if not others:
         return themed(first)
-    grid = altair.concat(first, *others, columns=columns)
-    return themed(grid.resolve_scale(color="shared", shape="shared", strokeDash="shared"))
+    # All at once: each change of a compound chart makes it anew, with several copies of all its parts.
+    shared = altair.Resolve(scale=dict.fromkeys(("color", "shape", "strokeDash"), "shared"))
+    return altair.concat(first, *others, columns=columns, resolve=shared, config=altair.Config(**CONFIG))
 
 
 def _listening(chart: Chart, picker: Picker) -> Chart:
@@ -475,9 +477,9 @@ def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Cha
         x=altair.X(f"{value}:Q", scale=scale, title=title, axis=altair.Axis(tickCount=5, format="~f")),
         tooltip=tips(**{label: label, "said": title}),
     )
-    texts = base.mark_text(align="left", dx=5).encode(text="said:N")
+    texts = base.mark_text(align="left", dx=5).encode(text=altair.Text("said:N"))
     drawn = base.mark_bar(color=COLOURS[0], height=13)
-    return altair.layer(drawn, texts).properties(width=440, height=max(26 * len(shown), 40))
+    return altair.layer(drawn, texts, width=440, height=max(26 * len(shown), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:

@@ -100,7 +100,7 @@ def curve_panels(
         layers = _layers(panel, x, y, series, kinds, layer_names or {}, digits, picker)
         head = {"subtitle": panel.subtitle} if panel.subtitle else {}
         title = altair.Title(panel.title, limit=width + beside, **head)
-        drawn.append(altair.layer(*layers).properties(width=width, height=height, title=title))
+        drawn.append(altair.layer(*layers, width=width, height=height, title=title))
     if len(drawn) == 1:
         return drawn[0]
     with warnings.catch_warnings():  # one choice for all panels is what is meant
@@ -138,7 +138,7 @@ def _layers(
     names = ["series", *(["kind"] if apart else []), "layer", "place", "mean", "low", "high", "interval"]
     base = altair.Chart(data_of(own, names)).encode(**common, **apart)
     area = base.mark_area(fillOpacity=0.16, strokeWidth=0.7)
-    band = area.encode(y=along(y, "low"), y2="high:Q", stroke=outline(hue))
+    band = area.encode(y=along(y, "low"), y2=altair.Y2("high:Q"), stroke=outline(hue))
     strokes = {}
     if kinds:
         patterns = altair.Scale(domain=list(kinds), range=[[1, 0], [2, 3], [6, 3]][: len(kinds)])
@@ -158,11 +158,13 @@ def _layers(
 def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
     names = ["label", "layer", "mean"]
     line = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
-    drawn = [line.encode(x=x, y=y, detail="label:N", tooltip=tips(label="reference", mean=("value", digits)))]
+    drawn = [
+        line.encode(x=x, y=y, detail=altair.Detail("label:N"), tooltip=tips(label="reference", mean=("value", digits)))
+    ]
     if (table["label"] != "").any():
         last = table.loc[table.groupby("label")["layer"].idxmax()]
         text = altair.Chart(data_of(last, names)).mark_text(align="right", baseline="bottom", dy=-2, fontSize=10)
-        drawn.append(text.encode(x=x, y=y, text="label:N"))
+        drawn.append(text.encode(x=x, y=y, text=altair.Text("label:N")))
     return drawn
 
 

@@ -149,7 +149,7 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
 
     layers = [layer(ROW, "token").mark_circle(size=11, opacity=1)]
     if NULL in present:
-        band = layer(NULL, "low", "high").encode(y=along(y, "low"), y2="high:Q")
+        band = layer(NULL, "low", "high").encode(y=along(y, "low"), y2=altair.Y2("high:Q"))
         layers += [
             band.mark_area(fillOpacity=0.28, strokeWidth=0.8).encode(stroke=outline(colours)),
             layer(NULL).mark_line(strokeDash=[6, 3]),
@@ -157,7 +157,7 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
     if UNSEEN in present:
         layers.append(layer(UNSEEN).mark_line(strokeDash=[2, 2]))
     layers.append(layer(MEDIAN).mark_line(point={"filled": True, "size": 38}))
-    return altair.layer(*layers).properties(width=580, height=HEIGHT)
+    return altair.layer(*layers, width=580, height=HEIGHT)
 
 
 def against_noise(computed: Computed) -> str:

@@ -126,7 +126,7 @@ def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
         still = base.transform_filter("datum.percent == 0")
         layers.append(still.mark_point(**marks).encode(y=altair.value(HEIGHT), shape=shapes))
     layers[-1] = layers[-1].add_params(*picker.params)
-    return altair.layer(*layers).properties(width=560, height=HEIGHT)
+    return altair.layer(*layers, width=560, height=HEIGHT)
 
 
 def tiles(changes: pd.DataFrame) -> tuple[Tile, ...]:

@@ -95,7 +95,7 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
                 x=x, color=colour, shape=altair.Shape("verdict:N", scale=shapes, title="Verdict")
             ),
         ]
-        parts.append(altair.layer(*around_zero(scale, margin), *front).properties(**sizes))
+        parts.append(altair.layer(*around_zero(scale, margin), *front, **sizes))
         one, other = own["one"].iloc[0], own["other"].iloc[0]
         titles.append([*_wrap(one), *_wrap(f"minus {other}")] if columns > 1 else textwrap.wrap(str(pair), 64))
     return panels(parts, columns, titles=titles)

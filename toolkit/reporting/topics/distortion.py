@@ -240,5 +240,5 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
         )
         dots = base.mark_point(filled=True, size=36).encode(x=x, shape=marks)
         layers = [*intervals(base, x), dots]
-        drawn.append(altair.layer(*layers).properties(title=f"{model} on {task}", **size))
+        drawn.append(altair.layer(*layers, title=f"{model} on {task}", **size))
     return panels(drawn, columns, picker)

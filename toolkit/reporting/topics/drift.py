@@ -1,5 +1,6 @@
 """What moved: charts, and the sections on parameters, words, positions, segments and tokens of each group."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,8 +68,7 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     parts = []
     for i, name in enumerate(found):
         own = lines[lines["parameter"] == name]
-        panel = _of_parameter(own, axis, zero, time, look, is_first=not i % columns)
-        parts.append(panel.properties(title=name, **size))
+        parts.append(_of_parameter(own, axis, zero, time, look, is_first=not i % columns, title=name, **size))
     return panels(parts, columns, picker)
 
 
@@ -89,7 +89,14 @@ def _whole(drift: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_parameter(
-    lines: pd.DataFrame, axis: LogAxis, zero: Sequence[str], time: Any, look: dict[str, Any], *, is_first: bool
+    lines: pd.DataFrame,
+    axis: LogAxis,
+    zero: Sequence[str],
+    time: Any,
+    look: dict[str, Any],
+    *,
+    is_first: bool,
+    **properties: Any,
 ) -> Chart:
     by = ["regime", "epoch", "time"]
     moved = over_seeds(lines[lines["norm"] > 0], by, "relative")
@@ -113,7 +120,7 @@ def _of_parameter(
     several = base.transform_filter("!datum.is_zero && datum.num_seeds > 1")
     layers += [
         base.transform_filter("!datum.is_zero").mark_line().encode(y=y, **look["bars"]),
-        several.mark_rule().encode(y=along(y, "low"), y2="high:Q", **look["bars"]),
+        several.mark_rule().encode(y=along(y, "low"), y2=altair.Y2("high:Q"), **look["bars"]),
         base.mark_point().encode(y=y, **look["points"]),
     ]
     if (undefined := lines[(lines["norm"] > 0) & lines["relative"].isna()])["regime"].nunique():
@@ -122,7 +129,7 @@ def _of_parameter(
         layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
     known = [part for part in (moved, still) if len(part)]  # none where a parameter that was 0 moved under every regime
     marks = pd.concat(known, ignore_index=True) if known else moved
-    return altair.layer(*layers, data=data_of(marks))
+    return altair.layer(*layers, data=data_of(marks), **properties)
 
 
 def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
@@ -173,12 +180,14 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     hue = outline(look["bars"]["color"])
     box = base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1)
     layers = [
-        base.mark_rule(strokeWidth=1.6).encode(x=x, x2="high:Q", **look["bars"]),
-        box.encode(x=along(x, "q1"), x2="q3:Q", stroke=hue, **look["bars"]),
+        base.mark_rule(strokeWidth=1.6).encode(x=x, x2=altair.X2("high:Q"), **look["bars"]),
+        box.encode(x=along(x, "q1"), x2=altair.X2("q3:Q"), stroke=hue, **look["bars"]),
         base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=along(x, "median"), **look["bars"]),
     ]
     for place, name, words in ((WIDE + 55, "rows", "rows"), (WIDE + 120, "zeros", "exactly 0")):
-        layers.append(base.mark_text(align="right", fontSize=10).encode(x=altair.value(place), text=f"{name}:N"))
+        layers.append(
+            base.mark_text(align="right", fontSize=10).encode(x=altair.value(place), text=altair.Text(f"{name}:N"))
+        )
         head = once().mark_text(align="right", baseline="bottom", fontSize=10)
         layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(words)))
     if len(dots):
@@ -186,7 +195,7 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         told = tips(norm=("moved (weight units)", ".3g"), stratum="rows")
         layers.append(each.encode(x=along(x, "norm"), tooltip=told))
     step = max((thickness + 4) * len(shown) + 4, 20)
-    chart = altair.layer(*layers, data=data_of(boxes)).properties(width=WIDE, height=step * len(strata))
+    chart = altair.layer(*layers, data=data_of(boxes), width=WIDE, height=step * len(strata))
     return panels([chart], picker=picker)
 
 
@@ -259,10 +268,10 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
             flat = still[still["first"] <= end].assign(last=still["last"].clip(upper=end))
             bar = altair.Chart(data_of(flat)).mark_rule(strokeWidth=4, strokeCap="round")
             words = tips(regime="regime", stretch="positions that are exactly 0")
-            ends_of = {"x": along(x, "first"), "x2": "last:Q", "y": along(y, "place")}
+            ends_of = {"x": along(x, "first"), "x2": altair.X2("last:Q"), "y": along(y, "place")}
             layers.append(bar.encode(tooltip=words, **ends_of, **look["bars"]))
-        chart = altair.layer(*layers, data=data_of(moved[moved["position"] <= end]))
-        parts.append(chart.properties(width=590 if len(ends) == 1 else 295, height=HEIGHT + 20))
+        size = {"width": 590 if len(ends) == 1 else 295, "height": HEIGHT + 20}
+        parts.append(altair.layer(*layers, data=data_of(moved[moved["position"] <= end]), **size))
     return panels(parts, 2, picker)
 
 
@@ -352,30 +361,41 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
     header += ["median radial change"]
     columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
-    parts = [(arm, tables.of(arm, parameter)) for arm in tables.group.arms]
-    found = ordered_strata(stratum for _, lines in parts for stratum in lines["stratum"])
+    parts = [(arm, _by_stratum(tables.of(arm, parameter))) for arm in tables.group.arms]
+    found = ordered_strata(stratum for _, own in parts for stratum, _, _ in own)
     rows: list[list[object]] = []
     for stratum in (s for s in found if s != "whole parameter"):
-        for arm, lines in parts:
-            own = lines[lines["stratum"] == stratum]
-            if len(own) and (stratum == ALL_ROWS or not _is_still(lines)):
-                cells = [_statistic(own, *column) for column in columns]
-                rows.append([stratum_text(stratum), arm.label, span(own["num_rows"]), *cells])
+        for arm, own in parts:
+            if (stratum, *columns[0]) in own and (stratum == ALL_ROWS or not _is_still(own)):
+                cells = [_statistic(own[stratum, *column]) for column in columns]
+                counts = [count for _, _, count in own[stratum, *columns[0]]]
+                rows.append([stratum_text(stratum), arm.label, span(counts), *cells])
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 
-def _is_still(lines: pd.DataFrame) -> bool:
+Lines = dict[tuple[str, ...], list[tuple[float, int, int]]]
+
+
+def _by_stratum(lines: pd.DataFrame) -> Lines:
+    """Stratum, measure and statistic to the value, the undefined rows and the rows of each run."""
+    found: Lines = {}
+    columns = ("stratum", "measure", "statistic", "value", "num_undefined", "num_rows")
+    for *key, value, num_undefined, num_rows in zip(*(lines[name].tolist() for name in columns), strict=True):
+        found.setdefault(tuple(key), []).append((value, num_undefined, num_rows))
+    return found
+
+
+def _is_still(own: Lines) -> bool:
     """Whether no row moved; then one line for all rows says everything."""
-    return not lines.query("measure == 'norm' and statistic == 'max'")["value"].any()
+    return not any(value > 0 for key, each in own.items() if key[1:] == ("norm", "max") for value, _, _ in each)
 
 
-def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
-    own = lines[(lines["measure"] == measure) & (lines["statistic"] == statistic)]
-    text = mean_and_sd(own["value"])
-    undefined = own["num_undefined"].sum()
-    if not undefined:
+def _statistic(lines: Sequence[tuple[float, int, int]]) -> str:
+    values, undefined, rows = zip(*lines, strict=True)
+    text = mean_and_sd(values)
+    if not sum(undefined):
         return text
-    return f"{text} ({undefined} of {own['num_rows'].sum()} rows{' undefined' if own['value'].notna().any() else ''})"
+    return f"{text} ({sum(undefined)} of {sum(rows)} rows{'' if all(map(math.isnan, values)) else ' undefined'})"
 
 
 def _tokens(tables: GroupTables) -> list[Block]:

@@ -346,7 +346,7 @@ def picture_of(data: ReportData) -> ChartBlock | None:
         return None
     own = dict.fromkeys(("color", "shape", "yOffset"), "independent")
     parts, captions, alts = zip(*known, strict=True)
-    chart = altair.vconcat(*parts, spacing=14).resolve_scale(**own)
+    chart = altair.vconcat(*parts, spacing=14, resolve=altair.Resolve(scale=own))
     return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=" ".join(alts))
 
 
@@ -438,7 +438,7 @@ def plot_pairs(data: ReportData) -> Chart | None:
     dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, **look)
     layers = [*around_zero(scale, margin), *intervals(base, x, color=look["color"]), dots]
     height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(pairs))
-    return altair.layer(*layers).properties(width=WIDTH, height=height, title="Difference in score")
+    return altair.layer(*layers, width=WIDTH, height=height, title="Difference in score")
 
 
 def _by(names: Sequence[str], field: str, places: Iterable[int], shown: Sequence[str]) -> dict[str, Any]:

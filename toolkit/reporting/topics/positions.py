@@ -157,7 +157,7 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
         plane = altair.Chart().encode(
             x=altair.X("first:Q", scale=scale, axis=None),
             y=altair.Y("second:Q", scale=scale, axis=None),
-            order="position:Q",
+            order=altair.Order("position:Q"),
             tooltip=tips(position=("position", "d")),
         )
         course = plane.mark_line(strokeWidth=0.6, color=REFERENCE)
@@ -203,7 +203,7 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
         bars = altair.Chart(data_of(heights[heights["count"] > 0])).mark_rect(fillOpacity=0.75, strokeWidth=0.8)
         bars = bars.encode(
             x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
-            x2="high:Q",
+            x2=altair.X2("high:Q"),
             y=altair.Y("count:Q", title="control tables"),
             y2=altair.datum(0),
             color=legend,
@@ -214,13 +214,13 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
         lines = pd.DataFrame({"kind": list(rules), "value": [verdict.threshold, verdict.value]})
         marks = altair.Chart(data_of(lines)).mark_rule(strokeWidth=2.2)
         marks = marks.encode(
-            x="value:Q",
+            x=altair.X("value:Q"),
             color=legend,
             strokeDash=altair.StrokeDash("kind:N", scale=patterns, legend=None),
             tooltip=tips(kind="kind", value=(WHAT[name], ".3g")),
         )
         title = altair.TitleParams(QUESTIONS[name], subtitle=verdict.answer)
-        panels.append(altair.layer(bars, marks).properties(width=270, height=170, title=title))
+        panels.append(altair.layer(bars, marks, width=270, height=170, title=title))
     return altair.hconcat(*panels) if panels else None
 
 
@@ -285,7 +285,7 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
         lines = lines.encode(x=x, y=y, opacity=picker.opacity, tooltip=said, **_series(names))
         lines = lines if panels else lines.add_params(*picker.params)
         learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
-        band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2="high:Q")
+        band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2=altair.Y2("high:Q"))
         near = altair.datum.lag <= most
         panels.append(altair.layer(band, lines).transform_filter(near).properties(width=285, height=200))
     return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
@@ -317,11 +317,11 @@ def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length:
             layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=said))
             texts = _names_of_runs(found["position"].to_numpy(), found[quantity].to_numpy())
             named = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
-            layers.append(named.mark_text(dy=-10).encode(x=x, y=y, text="name:N"))
+            layers.append(named.mark_text(dy=-10).encode(x=x, y=y, text=altair.Text("name:N")))
         if default_length is not None and default_length < len(lengths):
             edge = once().mark_rule(color=REFERENCE, strokeDash=[4, 3])
             layers.append(edge.encode(x=altair.datum(default_length - 0.5, scale=places)))
-        panels.append(altair.layer(*layers).properties(width=580, height=120))
+        panels.append(altair.layer(*layers, width=580, height=120))
     return altair.vconcat(*panels, spacing=12)
 
 

@@ -124,4 +124,4 @@ def plot_recall(tables: Tables) -> Chart:
         nulls.encode(x=altair.X("null:Q", scale=scale)),
         *intervals(base, x, color=altair.value(COLOURS[0])),
     ]
-    return altair.layer(*marks, points).properties(width=330, height=30 * len(own))
+    return altair.layer(*marks, points, width=330, height=30 * len(own))

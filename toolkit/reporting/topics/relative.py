@@ -88,10 +88,10 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
             words = tips(split="split", majority_quality=("majority class", ".3f"))
             layers.append(rule.encode(x=along(x, "majority_quality"), tooltip=words, **look["bars"]))
         layers += [
-            marks.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2="high:Q", **look["bars"]),
+            marks.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2=altair.X2("high:Q"), **look["bars"]),
             marks.mark_point(filled=True, size=50).encode(x=x, **look["points"]),
         ]
-        parts.append(altair.layer(*layers).properties(**size))
+        parts.append(altair.layer(*layers, **size))
     return panels(parts, columns, picker, groups)
 
 

@@ -180,7 +180,7 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
         base = altair.Chart(data_of(means)).encode(y=y, yOffset=offset, tooltip=said)
         dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"]))
         layers = [
-            base.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2="high:Q", **look["bars"]),
+            base.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2=altair.X2("high:Q"), **look["bars"]),
             dots.mark_circle(size=26, strokeWidth=1).encode(
                 x=along(x, "value"),
                 y=y,
@@ -193,7 +193,7 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
             base.mark_point(size=60, filled=True).encode(x=x, **look["points"]),
         ]
         size = {"width": 480 if columns == 1 else 225, "height": len(places) * max(13 * len(shown) + 10, 24)}
-        parts.append(altair.layer(*layers).properties(**size))
+        parts.append(altair.layer(*layers, **size))
     return panels(parts, columns, picker, tasks)
 
 
@@ -267,9 +267,8 @@ def plot_scores_over_epochs(
                 words = floor.mark_text(align="right", baseline=side, dx=-2, fontSize=10, text="majority class")
                 layers.append(words.encode(x=altair.value("width")))
         layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", shown))
-        panel = altair.layer(*layers, data=data_of(means))
         width = (620 - 24 * (columns - 1)) // max(columns, 2)
-        parts.append(panel.properties(width=width, height=130, title=str(split)))
+        parts.append(altair.layer(*layers, data=data_of(means), width=width, height=130, title=str(split)))
     return panels(parts, columns, picker)
 
 
@@ -322,7 +321,9 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
 def _of_tasks(parts: Sequence[Chart], tasks: Sequence[str], picker: Picker | None) -> Chart:
     columns = min(len(tasks), 3)
     width = 440 if columns == 1 else 570 // columns - 30
-    return panels([part.properties(width=width, height=150) for part in parts], columns, picker, tasks)
+    for part in parts:
+        part.width, part.height = width, 150
+    return panels(parts, columns, picker, tasks)
 
 
 def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:

@@ -396,5 +396,5 @@ def _forest(
         said = [f"seeds: {own['num_seeds'].iloc[0]}", *(str(key[j]) for j in others)]
         head = altair.Title(f"{key[PANEL.index('task')]}", subtitle=said, limit=width)
         layers = [*around_zero(altair.Undefined, float("nan")), *intervals(base, x), dots]
-        drawn.append(altair.layer(*layers).properties(title=head, **size))
+        drawn.append(altair.layer(*layers, title=head, **size))
     return panels(drawn, columns)

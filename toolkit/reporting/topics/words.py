@@ -284,8 +284,10 @@ def _legend(names: Sequence[str], shown: Any) -> Any:
     dots = line.mark_point(filled=True, size=70, cursor="pointer").encode(
         color=_colour(names), x=altair.value(5), opacity=opacity
     )
-    texts = line.mark_text(align="left", cursor="pointer", limit=WIDTH).encode(text="run:N", x=altair.value(16))
-    return altair.layer(dots, texts.add_params(shown)).properties(width=WIDTH, height=18 * len(names))
+    texts = line.mark_text(align="left", cursor="pointer", limit=WIDTH).encode(
+        text=altair.Text("run:N"), x=altair.value(16)
+    )
+    return altair.layer(dots, texts.add_params(shown), width=WIDTH, height=18 * len(names))
 
 
 def _colour(names: Sequence[str]) -> Any:
@@ -335,13 +337,15 @@ def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[A
         )
     )
     label_x, label_y = altair.X("label_x:Q", scale=x["scale"]), axes.y("label_y")
-    lines = labels.mark_rule(color=MARKED, strokeWidth=1).encode(x=x, y=y, x2="label_x:Q", y2="label_y:Q")
+    lines = labels.mark_rule(color=MARKED, strokeWidth=1).encode(
+        x=x, y=y, x2=altair.X2("label_x:Q"), y2=altair.Y2("label_y:Q")
+    )
     side = altair.ExprRef("datum.is_right ? 'right' : 'left'")
     shift = altair.ExprRef("datum.is_right ? -3 : 3")
     texts = labels.mark_text(align=side, dx=shift, fontWeight="bold", limit=150).encode(
-        x=label_x, y=label_y, text="word:N"
+        x=label_x, y=label_y, text=altair.Text("word:N")
     )
-    return altair.layer(points, marked, lines, texts).properties(width=WIDTH, height=HEIGHT)
+    return altair.layer(points, marked, lines, texts, width=WIDTH, height=HEIGHT)
 
 
 _BEST = [{"field": "order"}, {"field": "drift", "order": "descending"}]
@@ -369,7 +373,7 @@ def _list(*, has_epochs: bool) -> Any:
         .transform_aggregate(found="sum(is_found)", all="count()", groupby=["run", "at_epoch"])
         .transform_calculate(text=f"{epoch} + {which}")
         .mark_text(align="left", fontWeight="bold", limit=WIDTH)
-        .encode(x=altair.value(-40), y=altair.value(0), text="text:N")
+        .encode(x=altair.value(-40), y=altair.value(0), text=altair.Text("text:N"))
     )
     line = _best(altair.Chart()).transform_calculate(
         moved=f"(datum.x > {2 * UNKNOWN} ? 'steps ' + datum.steps + ', ' : '') + "
@@ -385,10 +389,10 @@ def _list(*, has_epochs: bool) -> Any:
         text = line.mark_text(align="left", dy=shift, **style)
         shown = f"nearest_{field}" if field in ("before", "after") else field
         y = altair.Y("best:Q", scale=altair.Scale(domain=[NUM_LISTED + 0.5, 0.3]), axis=None)
-        parts.append(text.encode(x=altair.value(x + (44 if x > 0 else 0)), y=y, text=f"{shown}:N"))
+        parts.append(text.encode(x=altair.value(x + (44 if x > 0 else 0)), y=y, text=altair.Text(f"{shown}:N")))
         if x > 0:
             parts.append(line.mark_text(align="left", dy=shift, text=field).encode(x=altair.value(x), y=y))
-    return altair.layer(*parts).properties(width=WIDTH, height=NUM_LISTED * 38 + 10)
+    return altair.layer(*parts, width=WIDTH, height=NUM_LISTED * 38 + 10)
 
 
 def slider_places(words: pd.DataFrame) -> list[float]:
