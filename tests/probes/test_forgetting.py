@@ -22,6 +22,7 @@ from toolkit.probes.embedding_layer import encode_texts
 from toolkit.probes.forgetting import (
     ACCURACY,
     LOSS,
+    NEW_TOKENS,
     TUNED,
     UNTUNED,
     by_frequency,
@@ -154,6 +155,17 @@ def test_what_has_no_answer_says_so(
         assert said in line["reason"]
     with pytest.raises(ValueError, match="holds no model"):
         measure_forgetting([finetune(replace(bare, seed=1))])
+
+
+def test_a_head_has_no_rows_for_added_tokens(
+    masked_lm: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "tokens.txt").write_text("zwick\n")
+    config = replace(tiny_config, model=str(masked_lm("bert")), max_steps=1, save_model=True)
+    run = finetune(replace(config, add_tokens=str(tmp_path / "tokens.txt"), output_dir=str(tmp_path / "runs")))
+    found = measure_forgetting([run], {"own": TEXTS})
+    assert found["reason"].tolist() == [NEW_TOKENS]
+    assert found["value"].isna().all()
 
 
 def test_a_head_that_is_stored_apart_stays_apart(

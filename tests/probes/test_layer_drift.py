@@ -229,3 +229,16 @@ def test_the_command_compares_two_checkpoints_without_a_run(
             LayersCommand(places=places).run()
     with pytest.raises(ValueError, match="--texts: states need runs"):
         LayersCommand(places=(start, tuned), texts=("a=b",)).run()
+
+
+def test_a_run_is_held_against_its_own_start_whatever_tokens_others_add(
+    train: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Rows drawn for another's new tokens are in another's start: words of theirs are unknown in one without them."""
+    (tmp_path / "tokens.txt").write_text("zwick\n")
+    texts = {"own": [(f"{text} zwick",) for (text,) in TEXTS]}
+    added = {"add_tokens": str(tmp_path / "tokens.txt"), "new_token_init": "random"}
+    runs = [train(), train(**added), train(**added, seed=1)]
+    found = [measure_layer_drift(own, texts).query("comparison == @BEFORE_AND_AFTER") for own in (runs, *zip(runs))]
+    together, *alone = (table["value"].to_numpy() for table in found)
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-9)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -225,3 +226,15 @@ def test_a_rate_of_what_is_not_trained_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         finetune(config)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("own", [{"embedding_learning_rate": 1e-2}, {"layer_decay": 0.5}])
+def test_rates_of_the_backbone_are_no_matter_of_a_head_stage(
+    own: dict[str, float], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """LP-FT: the head that is trained first has none, and what follows starts from the same head."""
+    common = {"head_epochs": 1, "max_steps": 1, "output_dir": str(tmp_path)}
+    runs = [finetune(replace(tiny_config, **common, **changes)) for changes in ({}, own)]
+    firsts = [run.predictions[run.predictions["epoch"] == 0].reset_index(drop=True) for run in runs]
+    pd.testing.assert_frame_equal(*firsts)
+    assert runs[1].optimizer_log.learning_rates[0] != runs[0].optimizer_log.learning_rates[0]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import at_least, unknown
+from toolkit.naming import at_least, lookup
 from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, run_of
@@ -64,7 +64,7 @@ def replay_decay(
     (toolkit.training.optimizer).
     """
     check_replayable(log)
-    check_parameter(log, parameter)
+    check_parameter(parameter)
     if rows.dtype != np.float32:
         raise ValueError(f"decay is replayed in the dtype of training, float32; the rows are {rows.dtype}")
     if last_step is not None and at_least("last_step", last_step, 0) > log.num_steps:
@@ -91,11 +91,9 @@ def check_replayable(log: OptimizerLog) -> None:
         )
 
 
-def check_parameter(log: OptimizerLog, parameter: str) -> None:
-    """ValueError for a name that is neither an embedding parameter's nor in the log, which has over a hundred."""
-    if parameter not in EMBEDDING_PARAMETERS and parameter not in log.weight_decay:
-        said = unknown(parameter, "parameter", EMBEDDING_PARAMETERS)
-        raise ValueError(f"{said}; or any other that was trained, by its name in the optimizer log")
+def check_parameter(parameter: str) -> None:
+    """ValueError for another name than an embedding parameter's, whose learning rate the log has."""
+    lookup(dict.fromkeys(EMBEDDING_PARAMETERS), parameter, "parameter")
 
 
 def unexplained_share(
@@ -252,7 +250,7 @@ class AdamSteps:
     @classmethod
     def of(cls, log: OptimizerLog, parameter: str, num_steps: int) -> "AdamSteps":
         """ValueError when the parameter was frozen, a learning rate is NaN or the log ends before ``num_steps``."""
-        check_parameter(log, parameter)
+        check_parameter(parameter)
         if parameter not in log.weight_decay:
             raise ValueError(f"{parameter} was frozen in this run: the optimizer never moved it")
         if num_steps > log.num_steps:

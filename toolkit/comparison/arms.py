@@ -20,6 +20,7 @@ from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
 from toolkit.comparison.runs import count_at_chance, counted_score, read_reported, reported_first
 from toolkit.config import RunConfig, fields_that
+from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import distinct, names_of, unknown
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
@@ -313,7 +314,12 @@ def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str
 def differing_settings(first: Arm, second: Arm) -> list[str]:
     """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
     one, other = settings(first.runs[0]), settings(second.runs[0])
-    idle = {"learning_rate"} if first.is_feature_extraction or second.is_feature_extraction else set()
+    idle = set[str]()
+    for arm in (first, second):
+        frozen = {name for name in EMBEDDING_PARAMETERS if arm.is_proven_frozen(name)}
+        idle |= {"learning_rate", "layer_decay"} if arm.is_feature_extraction else set()
+        idle |= {"train_rows"} if "word_embeddings" in frozen else set()
+        idle |= {"embedding_learning_rate"} if frozen and frozen >= {*arm.runs[0].parameters} else set()
     # Early stopping is a way to train a head alone: beside another regime it goes without saying.
     idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
     names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]

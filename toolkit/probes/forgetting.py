@@ -33,6 +33,7 @@ TUNED, UNTUNED = "tuned words", "words before"
 """Word table by which the head scores the vocabulary: families whose head shares it with the input have both."""
 NO_HEAD = "has no masked-LM head"
 RANDOM_START = "the run started from random weights, which knew nothing"
+NEW_TOKENS = "tokens were added, for which the masked-LM head has no rows"
 APART = "each text of a pair was encoded apart (--pair-encoding separate)"
 NO_MASK = "the tokenizer has no mask token"
 NO_TOKENS = "no text has a token that can be masked"
@@ -194,6 +195,8 @@ def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> I
 def _why_not(item: ReportedRun, heads: dict[Source, "MaskedLM"]) -> str:
     if item.config.init == "random":
         return RANDOM_START
+    if item.config.add_tokens is not None:
+        return NEW_TOKENS
     if item.config.pair_encoding != "joint":
         return APART
     source = find_checkpoint(name_of_start(item.run))

@@ -478,6 +478,8 @@ def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> di
 def start_of(item: ReportedRun) -> tuple[object, ...]:
     """What distinguishes the models that runs of one group start from: equal for runs that start from the same."""
     config = item.run.config
-    is_drawn = config.init == "random" or config.positions == "shuffled"
+    added = item.part("added_tokens")
+    is_drawn = "random" in (config.init, added.get("init")) or config.positions == "shuffled"
     drawn = config.seed if is_drawn else None
-    return (config.init, config.positions, config.reinject_positions, config.max_length, drawn)
+    settings = (config.init, config.positions, config.reinject_positions, config.max_length)
+    return (*settings, added.get("sha256"), added.get("init"), drawn)

@@ -109,9 +109,9 @@ def _rates_of_parts(model: nn.Module, config: RunConfig) -> dict[str, float]:
     ``layer_decay`` to the power of the layers above it (Sun et al. 2019, arXiv 1905.05583): none above
     the top layer, the pooler and what all layers share, all above the embeddings.
     """
-    if config.layer_decay == 1 and config.embedding_learning_rate is None:
+    backbone: Any = getattr(model, "backbone", None)  # a head that is trained alone has none
+    if backbone is None or (config.layer_decay == 1 and config.embedding_learning_rate is None):
         return {}
-    backbone: Any = model.backbone
     family = family_of(backbone.config.model_type)
     components = list_components(model, family)
     layers = [leaf for leaf in components if leaf.startswith("layers.")]
