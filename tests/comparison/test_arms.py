@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed
+from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed, differing_settings
 from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import shown_path
@@ -282,3 +282,21 @@ def test_one_run_that_is_not_in_a_list_is_one_clear_line(make_run):
     for alone in (run, run.path, str(run.path)):
         with pytest.raises(ValueError, match=r"expected a list of run directories; got .* alone: put it in a list"):
             arrange(alone)
+
+
+@pytest.mark.parametrize(
+    ("own", "regime", "expected"),
+    [
+        ({"embedding_learning_rate": 1e-3}, "embeddings", []),  # where it is refused
+        ({"embedding_learning_rate": 1e-3}, "backbone", []),
+        ({"embedding_learning_rate": 1e-3}, "position_embeddings", ["embedding_learning_rate"]),
+        ({"layer_decay": 0.9}, "backbone", []),
+        ({"layer_decay": 0.9}, "embeddings", ["layer_decay"]),
+        ({"learning_rate": 1e-3}, "embeddings", ["learning_rate"]),
+    ],
+)
+def test_a_setting_of_what_one_arm_freezes_is_no_difference(read_run, own, regime, expected):
+    """Nobody could make the arms equal in it; where both train what it is of, it confounds."""
+    group = arrange([read_run("none", 0, config=own), read_run(regime, 0)])[0]
+    first, second = group.arms
+    assert differing_settings(first, second) == differing_settings(second, first) == expected
