@@ -403,6 +403,7 @@ def trained(tiny_model, tmp_path_factory):
     return train
 
 
+@pytest.mark.slow  # eighteen runs
 def test_a_model_that_learned_something_is_told_from_one_that_learned_nothing(trained):
     """Real labels of `polarity` move words further, and more alike, than a permutation of them; labels that are written
     into the file in random order do not."""

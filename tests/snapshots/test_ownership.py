@@ -62,7 +62,8 @@ def run_killed(change: Callable[[], object], num_changes: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forks of this process")
-@pytest.mark.parametrize("has_old", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow  # a process for each moment
+@pytest.mark.parametrize("has_old", [False, True])
 def test_a_run_that_is_killed_at_any_moment_leaves_the_old_one_whole_and_starts_again(
     has_old: bool, tmp_path: Path
 ) -> None:

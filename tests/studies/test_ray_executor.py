@@ -23,7 +23,8 @@ from toolkit.studies.runner import EXECUTORS
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
 
-@pytest.mark.parametrize("retries", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("retries", [1, 0])
 def test_a_worker_is_killed_in_mid_run(tmp_path: Path, retries: int) -> None:
     held, good = counted_job(tmp_path / "held", hold=True), counted_job(tmp_path / "good")
     first: list[int] = []

@@ -321,13 +321,14 @@ finetune_main(["--config", sys.argv[2]])
 """
 
 
+@pytest.mark.slow  # an interpreter each
 @pytest.mark.parametrize(
     ("moment", "last_state", "code"),
     [
         ("in the same step", 6, 130),
-        pytest.param("while the state is written", 6, 130, marks=pytest.mark.slow),
-        pytest.param("on the way out", 8, 130, marks=pytest.mark.slow),
-        pytest.param("as Python ends", 8, -signal.SIGINT, marks=pytest.mark.slow),
+        ("while the state is written", 6, 130),
+        ("on the way out", 8, 130),
+        ("as Python ends", 8, -signal.SIGINT),
     ],
 )
 def test_a_second_interrupt_ends_it_at_once_in_one_line_and_it_goes_on(

@@ -77,11 +77,10 @@ PROCESSES: list[tuple[dict[str, Any], int, int]] = [
     ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2, 2),  # no gradient above block 1
     ({"freeze": "backbone", "features": "mix", "head": "mlp", "dropout": 0.2, **STOPPED}, 2, 1),
 ]
-# Each launches processes, a quarter of a minute: the first is enough to see that it works at all.
-PROCESSES_SLOW = [PROCESSES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in PROCESSES[1:])]
 
 
-@pytest.mark.parametrize(("changes", "num_processes", "parts"), PROCESSES_SLOW)
+@pytest.mark.slow  # each launches processes, a quarter of a minute
+@pytest.mark.parametrize(("changes", "num_processes", "parts"), PROCESSES)
 def test_several_processes_do_what_one_does(
     tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], num_processes: int, parts: int
 ) -> None:
