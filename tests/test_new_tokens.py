@@ -34,7 +34,7 @@ from toolkit.data.batches import epoch_batches, make_batch
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import example_losses
-from toolkit.models.new_tokens import HeldTable, hold_old_rows, with_new_tokens
+from toolkit.models.new_tokens import HeldTable, add_tokens, hold_old_rows, with_new_tokens
 from toolkit.models.regimes import list_components
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.reporting.page import TableBlock, TextBlock
@@ -296,6 +296,27 @@ def test_random_rows_are_normal_by_the_seed_and_every_saved_part_names_them(trai
             assert loaded.tokenizer.convert_tokens_to_ids(list(TOKENS)) == list(range(new.start, new.stop))
 
 
+@pytest.mark.parametrize("init", ["mean", "random"])
+def test_rows_that_the_tokenizer_lacked_are_filled_like_those_of_added_tokens(
+    init: str, tiny_model: Callable[[str], Path]
+) -> None:
+    """And not by what the global generator draws: as often as they are made, they are the same."""
+    found = []
+    for seed in (1, 2):
+        loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
+        size = loaded.model.backbone.get_input_embeddings().num_embeddings
+        num_lacking = size - len(loaded.tokenizer) + 2
+        loaded.tokenizer.add_tokens([f"ghost{i}" for i in range(num_lacking)])
+        torch.manual_seed(seed)
+        loaded = add_tokens(loaded, TOKENS, init=init, seed=0)
+        assert loaded.added is not None
+        assert loaded.added["first_row"] == size + 2
+        found.append(loaded.model.backbone.get_input_embeddings().weight.detach()[size:])
+    assert torch.equal(*found)
+    assert len(found[0]) == 2 + len(TOKENS)
+    assert torch.equal(found[0][0], found[0][-1]) == (init == "mean")
+
+
 def test_the_name_of_a_run_covers_what_the_file_holds_and_not_where_it_is(
     planted: Callable[..., RunConfig], trained: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -315,6 +336,7 @@ BAD = {
     "spaces": ("a1\nb1 \n", r"line 2: 'b1 ' begins or ends with white space"),
     "twice": ("a1\nb1\na1\n", r"names 'a1' twice, in lines 1 and 3"),
     "known": ("a1\nfilm\nthe\n", r"already: 'film', 'the'; remove"),
+    "known but for case": ("a1\nFilm\n", r"reads 'Film' as its token 'film' already"),
     "twice but for case": ("a1\nA1\n", r"does not give a row of its own to 'A?a?1'"),
     "latin": (b"caf\xe9\n", "is not UTF-8"),
 }
