@@ -4,6 +4,7 @@ Complaints that these tests stand for: huggingface/transformers#35022 (the rows 
 they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens, freeze the old ones).
 """
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -24,11 +25,12 @@ from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from toolkit import Run, finetune
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import save_evidence
+from toolkit.comparison.evidence import Evidence, save_evidence
 from toolkit.comparison.measure import exposure_of, measure
 from toolkit.comparison.parameter_noise import ONLY_ADDED, drift_of, measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import read_reported
+from toolkit.comparison.verdicts import Card
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import epoch_batches, make_batch
 from toolkit.data.tasks import load_task
@@ -590,7 +592,34 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
     assert section is not None
     (claims,) = (block.table for block in section.blocks if isinstance(block, TableBlock))
     assert len(claims) == len(cards)
-    assert "Did the rows of the checkpoint move under full fine-tuning, old word rows held?" in set(claims["column_0"])
+    assert "Did the row of the checkpoint that changed most move under full fine-tuning?" in set(claims["column_0"])
+
+
+def token_cards(evidence: Evidence) -> dict[str, Card]:
+    """The card on added rows, and that on old ones."""
+    found = make_cards(ReportData(evidence, num_draws=0))
+    return {card.id.rpartition(" / ")[2]: card for card in found if card.kind == "tokens"}
+
+
+def test_added_rows_are_held_against_those_that_no_text_showed_where_there_are_any(
+    trained: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "seen.txt").write_text("\n".join(TOKENS[:2]) + "\n")
+    seen = trained(add_tokens=str(tmp_path / "seen.txt"), output_dir=str(tmp_path))
+    nulls = [token_cards(save_evidence(measure([run]), tmp_path / run.path.name))["new"] for run in (trained(), seen)]
+    assert [card.null.what for card in nulls] == ["the farthest added row that no text showed", "rows that stay"]
+
+
+def test_that_old_rows_stayed_is_proven_by_their_hashes_alone(trained: Callable[..., Run], tmp_path: Path) -> None:
+    evidence = save_evidence(measure([trained(train_rows="new")]), tmp_path)
+    assert token_cards(evidence)["old"].verdict == "equivalent"
+    assert "in each of these seeds" in token_cards(evidence)["old"].reason
+    facts = copy.deepcopy(evidence.facts)
+    (proofs,) = (own["manifest"]["frozen"]["parameters"] for own in facts.values())
+    for missing in ("after", "before"):
+        (proof,) = proofs.values()
+        proof.pop(missing)
+        assert token_cards(replace(evidence, facts=facts))["old"].verdict == "not judged"
 
 
 def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Callable[..., Run]) -> None:
