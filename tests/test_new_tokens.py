@@ -43,6 +43,7 @@ from toolkit.reporting.page import TableBlock, TextBlock
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import new_tokens
+from toolkit.reporting.topics.first_screen import MOVED, answers_of, tiles_of
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
 from toolkit.training.encoding import encode_task
@@ -472,6 +473,19 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
             assert line["reason"] == ""
 
 
+@pytest.mark.parametrize("train_rows", ["new", "all"])
+def test_the_first_screen_says_that_added_rows_alone_moved(
+    train_rows: str, trained: Callable[..., Run], tmp_path: Path
+) -> None:
+    data = ReportData(save_evidence(measure([trained(train_rows=train_rows)]), tmp_path), num_draws=0)
+    (tile,) = tiles_of(data)
+    (answer,) = (answer for answer in answers_of(data) if answer.question == MOVED)
+    is_held = train_rows == "new"
+    assert dict(tile.lines)["words moved"].endswith("% (added rows only)" if is_held else "% of norm")
+    assert dict(tile.lines)["positions moved"].endswith("% of norm")
+    assert answer.text.count(" % (added rows only), positions by ") == is_held
+
+
 def test_the_screen_says_that_old_rows_are_held(
     trained: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -515,8 +529,21 @@ def test_a_grown_checkpoint_is_compared_row_by_row_and_its_new_rows_are_describe
     found = toolkit.measure_added_rows(trajectory)
     assert found["token"].tolist() == list(TOKENS)
     assert found["row"].tolist() == list(range(num_old, num_old + len(TOKENS)))
-    assert found[["norm", "relative", "num_steps", "num_tokens"]].isna().all(axis=None)
-    assert set(found["reason"]) == {"the first checkpoint has no row for it"}
+    assert found[["num_steps", "num_tokens"]].isna().all(axis=None)
+    for line in found.to_dict("records"):
+        if (row := line["row"]) < len(tables[0]):
+            start, moved = tables[0][row].astype(np.float64), float(np.linalg.norm(tables[1][row] - tables[0][row]))
+            assert line["norm"] == pytest.approx(moved)
+            assert line["relative"] == pytest.approx(moved / np.linalg.norm(start))
+            assert (line["reason"], moved > 0) == ("", line["token"] == "blorp")
+        else:
+            assert np.isnan([line["norm"], line["relative"]]).all()
+            assert line["reason"] == "the first checkpoint has no row for it"
+    opened = open_sources([before, after])
+    text = new_tokens.section(Computed(opened).add(new_tokens.makers(opened))).blocks[0]
+    starts = f"in the place of {min(spare, len(TOKENS))}, of which 1 moved" if spare else "has no rows to start from"
+    assert isinstance(text, TextBlock)
+    assert starts in text.text
     vocabulary = trajectory.vocabulary
     assert vocabulary is not None
     words = [i for i, t in enumerate(vocabulary.tokens) if i not in vocabulary.special_rows and "[unused" not in t]
@@ -550,7 +577,7 @@ def grow(folder: Path, out: Path, spare: int = 0) -> tuple[Path, Path]:
     tokenizer.add_tokens(list(TOKENS))
     model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
     with torch.no_grad():
-        model.get_input_embeddings().weight[9:12] += 1
+        model.get_input_embeddings().weight[[9, 10, 11, tokenizer.convert_tokens_to_ids("blorp")]] += 1
     model.save_pretrained(out / "after")
     tokenizer.save_pretrained(out / "after")
     return out / "before", out / "after"
