@@ -4,6 +4,7 @@ Complaints that these tests stand for: huggingface/transformers#35022 (the rows 
 they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens, freeze the old ones).
 """
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -24,23 +25,25 @@ from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from toolkit import Run, finetune
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import save_evidence
+from toolkit.comparison.evidence import Evidence, save_evidence
 from toolkit.comparison.measure import exposure_of, measure
 from toolkit.comparison.parameter_noise import ONLY_ADDED, drift_of, measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import read_reported
+from toolkit.comparison.verdicts import Card
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import epoch_batches, make_batch
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import example_losses
-from toolkit.models.new_tokens import HeldTable, hold_old_rows, with_new_tokens
+from toolkit.models.new_tokens import HeldTable, add_tokens, hold_old_rows, with_new_tokens
 from toolkit.models.regimes import list_components
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.reporting.page import TableBlock, TextBlock
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import new_tokens
+from toolkit.reporting.topics.first_screen import MOVED, answers_of, tiles_of
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
 from toolkit.training.encoding import encode_task
@@ -296,6 +299,27 @@ def test_random_rows_are_normal_by_the_seed_and_every_saved_part_names_them(trai
             assert loaded.tokenizer.convert_tokens_to_ids(list(TOKENS)) == list(range(new.start, new.stop))
 
 
+@pytest.mark.parametrize("init", ["mean", "random"])
+def test_rows_that_the_tokenizer_lacked_are_filled_like_those_of_added_tokens(
+    init: str, tiny_model: Callable[[str], Path]
+) -> None:
+    """And not by what the global generator draws: as often as they are made, they are the same."""
+    found = []
+    for seed in (1, 2):
+        loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
+        size = loaded.model.backbone.get_input_embeddings().num_embeddings
+        num_lacking = size - len(loaded.tokenizer) + 2
+        loaded.tokenizer.add_tokens([f"ghost{i}" for i in range(num_lacking)])
+        torch.manual_seed(seed)
+        loaded = add_tokens(loaded, TOKENS, init=init, seed=0)
+        assert loaded.added is not None
+        assert loaded.added["first_row"] == size + 2
+        found.append(loaded.model.backbone.get_input_embeddings().weight.detach()[size:])
+    assert torch.equal(*found)
+    assert len(found[0]) == 2 + len(TOKENS)
+    assert torch.equal(found[0][0], found[0][-1]) == (init == "mean")
+
+
 def test_the_name_of_a_run_covers_what_the_file_holds_and_not_where_it_is(
     planted: Callable[..., RunConfig], trained: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -315,6 +339,7 @@ BAD = {
     "spaces": ("a1\nb1 \n", r"line 2: 'b1 ' begins or ends with white space"),
     "twice": ("a1\nb1\na1\n", r"names 'a1' twice, in lines 1 and 3"),
     "known": ("a1\nfilm\nthe\n", r"already: 'film', 'the'; remove"),
+    "known but for case": ("a1\nFilm\n", r"reads 'Film' as its token 'film' already"),
     "twice but for case": ("a1\nA1\n", r"does not give a row of its own to 'A?a?1'"),
     "latin": (b"caf\xe9\n", "is not UTF-8"),
 }
@@ -448,6 +473,19 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
             assert line["reason"] == ""
 
 
+@pytest.mark.parametrize("train_rows", ["new", "all"])
+def test_the_first_screen_says_that_added_rows_alone_moved(
+    train_rows: str, trained: Callable[..., Run], tmp_path: Path
+) -> None:
+    data = ReportData(save_evidence(measure([trained(train_rows=train_rows)]), tmp_path), num_draws=0)
+    (tile,) = tiles_of(data)
+    (answer,) = (answer for answer in answers_of(data) if answer.question == MOVED)
+    is_held = train_rows == "new"
+    assert dict(tile.lines)["words moved"].endswith("% (added rows only)" if is_held else "% of norm")
+    assert dict(tile.lines)["positions moved"].endswith("% of norm")
+    assert answer.text.count(" % (added rows only), positions by ") == is_held
+
+
 def test_the_screen_says_that_old_rows_are_held(
     trained: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -491,8 +529,21 @@ def test_a_grown_checkpoint_is_compared_row_by_row_and_its_new_rows_are_describe
     found = toolkit.measure_added_rows(trajectory)
     assert found["token"].tolist() == list(TOKENS)
     assert found["row"].tolist() == list(range(num_old, num_old + len(TOKENS)))
-    assert found[["norm", "relative", "num_steps", "num_tokens"]].isna().all(axis=None)
-    assert set(found["reason"]) == {"the first checkpoint has no row for it"}
+    assert found[["num_steps", "num_tokens"]].isna().all(axis=None)
+    for line in found.to_dict("records"):
+        if (row := line["row"]) < len(tables[0]):
+            start, moved = tables[0][row].astype(np.float64), float(np.linalg.norm(tables[1][row] - tables[0][row]))
+            assert line["norm"] == pytest.approx(moved)
+            assert line["relative"] == pytest.approx(moved / np.linalg.norm(start))
+            assert (line["reason"], moved > 0) == ("", line["token"] == "blorp")
+        else:
+            assert np.isnan([line["norm"], line["relative"]]).all()
+            assert line["reason"] == "the first checkpoint has no row for it"
+    opened = open_sources([before, after])
+    text = new_tokens.section(Computed(opened).add(new_tokens.makers(opened))).blocks[0]
+    starts = f"in the place of {min(spare, len(TOKENS))}, of which 1 moved" if spare else "has no rows to start from"
+    assert isinstance(text, TextBlock)
+    assert starts in text.text
     vocabulary = trajectory.vocabulary
     assert vocabulary is not None
     words = [i for i, t in enumerate(vocabulary.tokens) if i not in vocabulary.special_rows and "[unused" not in t]
@@ -526,7 +577,7 @@ def grow(folder: Path, out: Path, spare: int = 0) -> tuple[Path, Path]:
     tokenizer.add_tokens(list(TOKENS))
     model.resize_token_embeddings(max(len(tokenizer), model.get_input_embeddings().num_embeddings))
     with torch.no_grad():
-        model.get_input_embeddings().weight[9:12] += 1
+        model.get_input_embeddings().weight[[9, 10, 11, tokenizer.convert_tokens_to_ids("blorp")]] += 1
     model.save_pretrained(out / "after")
     tokenizer.save_pretrained(out / "after")
     return out / "before", out / "after"
@@ -568,7 +619,34 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
     assert section is not None
     (claims,) = (block.table for block in section.blocks if isinstance(block, TableBlock))
     assert len(claims) == len(cards)
-    assert "Did the rows of the checkpoint move under full fine-tuning, old word rows held?" in set(claims["column_0"])
+    assert "Did the row of the checkpoint that changed most move under full fine-tuning?" in set(claims["column_0"])
+
+
+def token_cards(evidence: Evidence) -> dict[str, Card]:
+    """The card on added rows, and that on old ones."""
+    found = make_cards(ReportData(evidence, num_draws=0))
+    return {card.id.rpartition(" / ")[2]: card for card in found if card.kind == "tokens"}
+
+
+def test_added_rows_are_held_against_those_that_no_text_showed_where_there_are_any(
+    trained: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "seen.txt").write_text("\n".join(TOKENS[:2]) + "\n")
+    seen = trained(add_tokens=str(tmp_path / "seen.txt"), output_dir=str(tmp_path))
+    nulls = [token_cards(save_evidence(measure([run]), tmp_path / run.path.name))["new"] for run in (trained(), seen)]
+    assert [card.null.what for card in nulls] == ["the farthest added row that no text showed", "rows that stay"]
+
+
+def test_that_old_rows_stayed_is_proven_by_their_hashes_alone(trained: Callable[..., Run], tmp_path: Path) -> None:
+    evidence = save_evidence(measure([trained(train_rows="new")]), tmp_path)
+    assert token_cards(evidence)["old"].verdict == "equivalent"
+    assert "in each of these seeds" in token_cards(evidence)["old"].reason
+    facts = copy.deepcopy(evidence.facts)
+    (proofs,) = (own["manifest"]["frozen"]["parameters"] for own in facts.values())
+    for missing in ("after", "before"):
+        (proof,) = proofs.values()
+        proof.pop(missing)
+        assert token_cards(replace(evidence, facts=facts))["old"].verdict == "not judged"
 
 
 def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Callable[..., Run]) -> None:

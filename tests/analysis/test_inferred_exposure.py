@@ -217,6 +217,13 @@ def test_another_vocabulary_is_refused() -> None:
         assert "vocabulary" in line_of(infer_from(Trajectory(snapshots)))["reason"]
 
 
+def test_a_table_of_which_only_new_rows_moved_is_refused_for_the_rows_that_moved() -> None:
+    before, after = make_tables(), make_tables()
+    after[W][-2:] = make_tables(7)[W][-2:]
+    snapshots = [Snapshot(0, 0, {W: before[W].numpy()}), Snapshot(1, 1, {W: after[W].numpy()})]
+    assert line_of(infer_from(Trajectory(snapshots)))["reason"].startswith("most of the rows that moved have nothing")
+
+
 def test_rows_of_new_values_are_not_called_exposed() -> None:
     trajectory, used = train(adamw(0.1))
     after = {name: np.array(table) for name, table in trajectory.snapshots[1].tensors.items()}

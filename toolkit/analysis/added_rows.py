@@ -28,8 +28,8 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """Each added token at each snapshot: its distance from its start, its length among the old rows, its nearest words.
 
     Old rows are those of words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of
-    which the last has tokens that the first has not there are lines for the last alone, and no start. A model without
-    added tokens has no lines.
+    which the last has tokens that the first has not there are lines for the last alone, and a start where the first has
+    a spare row in their place. A model without added tokens has no lines.
     """
     trajectory = trajectory_of(source)
     if not has_added(trajectory):
@@ -43,7 +43,8 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
         unknown = pd.array([pd.NA] * len(rows), dtype="Int64")
         columns = {"row": appended.rows, "num_steps": unknown, "num_tokens": unknown}
         table = np.concatenate([old, appended.read()])
-        columns |= _placed(table, rows, words, tokens) | {"norm": np.nan, "relative": np.nan, "reason": NO_START}
+        start, own = appended.read_start().astype(np.float64), table[rows].astype(np.float64)
+        columns |= _placed(table, rows, words, tokens) | _moved(start, own)
         found = [_led(last, columns)]
     else:
         assert trajectory.vocabulary is not None
@@ -56,17 +57,20 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
             counts = count_exposure(trajectory, PARAMETER, snapshot.step)
             own, columns = table[rows].astype(np.float64), {"row": rows}
             columns |= {name: counts[name][rows] for name in ("num_steps", "num_tokens")}
-            columns |= _placed(table, rows, words, tokens) | {
-                "norm": norm(start, own),
-                "relative": relative(start, own),
-            }
-            columns["reason"] = np.where(np.isnan(columns["relative"]), "its row was 0 before training", "")
+            columns |= _placed(table, rows, words, tokens) | _moved(start, own)
             found.append(_led(snapshot, columns))
     return pd.concat(found, ignore_index=True)[columns_of("measure_added_rows")]
 
 
 def _led(snapshot: Snapshot, columns: dict[str, object]) -> pd.DataFrame:
     return pd.DataFrame({"epoch": float(snapshot.epoch), "step": snapshot.step, **columns})
+
+
+def _moved(start: NDArray[np.float64], own: NDArray[np.float64]) -> dict[str, object]:
+    """How far rows are from their start, NaN for one that has none, and why a number is missing."""
+    found, share = norm(start, own), relative(start, own)
+    why = np.where(np.isnan(found), NO_START, np.where(np.isnan(share), "its row was 0 before training", ""))
+    return {"norm": found, "relative": share, "reason": why}
 
 
 def _placed(

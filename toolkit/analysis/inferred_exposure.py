@@ -205,7 +205,10 @@ def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
     elif finder.found.name in HALF_FORMATS:
         refused = f"its new values fit {finder.found.name}: what would tell is rounded away"
     elif (moved & is_related).sum() < moved.sum() / 2:
-        refused = "most rows have nothing in common with those before: another vocabulary, or a new table"
+        refused = (
+            "most of the rows that moved have nothing in common with those before: another vocabulary, a new table, or "
+            "added rows that were trained alone"
+        )
     return _Table(pair, squares, norms, factors, misfits, is_related, refused)
 
 
@@ -375,9 +378,10 @@ def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
     exactly; or, for optimizers that round more than once in a step, up to 4 spacings of fp32. A row is *exposed* when a
     value of it leaves the curve; *unexposed* when none does, and at least 10 would have, had the row moved by its
     misfit; else it *cannot tell*. It is refused: a table that did not change; one whose new values fit a half
-    precision; one of which most rows have nothing in common with those before; one of which no row keeps to a curve, or
-    so few values that 10 neighbours could not contradict it and no tenfold gap of misfits stands beside it. So L2
-    inside Adam and a table shared with a trained output layer, which move every row, are refused by what they do.
+    precision; one of which most of the rows that moved have nothing in common with those before; one of which no row
+    keeps to a curve, or so few values that 10 neighbours could not contradict it and no tenfold gap of misfits stands
+    beside it. So L2 inside Adam and a table shared with a trained output layer, which move every row, are refused by
+    what they do.
 
     Two that were tuned from one unknown checkpoint may stand for the two: the unexposed rows are then those that
     neither training used, and are the ancestor's up to a factor.

@@ -20,6 +20,7 @@ from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData, at_last_epoch
 from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
 from toolkit.comparison.verdicts import NAN, Card, Null, Span, Verdict, among, verdict
+from toolkit.families import OLD_ROWS
 
 CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median_drift": (PER_SEED, ONE)}
 """Measure to the permutations of the labels that it is held against, the one that can decide it first
@@ -502,10 +503,13 @@ def offset_cards(data: ReportData) -> Iterable[Card]:
 STILL = 0.001
 """Relative drift of a row up to which it counts as where it was: a thousandth of its length."""
 NOT_LEARNING_YET = "what moved need not have learned: scores beside those of a frozen backbone show that"
-BIT_IDENTICAL = "every old row is as it was, bit for bit, which its sha256 in each manifest proves for any seed"
+BIT_IDENTICAL = (
+    "in each of these seeds every old row is as it was, bit for bit: its manifest has the same sha256 of them before "
+    "and after training"
+)
 TOKEN_CLAIMS = {
     "new": "The rows of added tokens that training showed moved under {}",
-    "old": "The rows of the checkpoint moved under {}",
+    "old": "The row of the checkpoint that changed most moved under {}",
 }
 
 
@@ -517,10 +521,11 @@ def token_cards(data: ReportData) -> Iterable[Card]:
             lines = at_last_epoch(strata[strata["run"].isin(arm.names)])
             lines = lines[(lines["parameter"] == "word_embeddings") & (lines["measure"] == "relative")]
             unseen = lines.loc[(lines["stratum"] == ADDED_UNSEEN) & (lines["statistic"] == "max"), "value"]
-            high = float(unseen.max()) if unseen.notna().any() else 0.0
             new = (lines["stratum"] == ADDED) & (lines["statistic"] == "median")
             old = ~lines["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (lines["statistic"] == "max")
-            nulls = {"new": Null("the farthest added row that no text showed", 0, high), "old": Null("rows that stay")}
+            nulls = dict.fromkeys(TOKEN_CLAIMS, Null("rows that stay"))
+            if unseen.notna().any():
+                nulls["new"] = Null("the farthest added row that no text showed", 0, float(unseen.max()))
             for kind, chosen in (("new", new), ("old", old)):
                 values = lines[chosen].groupby("run")["value"].max().reindex(arm.names).to_numpy(float)
                 claims.append((group, arm, kind, values, nulls[kind]))
@@ -567,8 +572,11 @@ def _token_card(
         side="above",
         unit="of its length",
     )
-    is_held = arm.runs[0].config.train_rows == "new" or arm.is_proven_frozen("word_embeddings")
-    if kind == "old" and is_held and len(known) and not known.any():
+    is_held = all(
+        any(is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}")) for run in arm.runs
+    )
+    is_proven = is_held or arm.is_proven_frozen("word_embeddings")
+    if kind == "old" and is_proven and len(known) and not known.any():
         judged = Verdict("equivalent", BIT_IDENTICAL)
     elif kind == "new" and judged.name == "supported":
         judged = Verdict(judged.name, f"{judged.reason}; {NOT_LEARNING_YET}")

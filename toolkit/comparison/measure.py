@@ -23,7 +23,7 @@ from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
 from toolkit.comparison.runs import ReportedRun, canonical_name, with_paths
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.families import EMBEDDING_PARAMETERS, OLD_ROWS
 from toolkit.naming import command_path, distinct, shown_path
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
@@ -331,7 +331,9 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
     kept = {
         name: proof
         for name, proof in proofs.items()
-        if canonical_name(name) in EMBEDDING_PARAMETERS or proof.get("before") != proof.get("after")
+        if canonical_name(name) in EMBEDDING_PARAMETERS
+        or name.endswith(f".{OLD_ROWS}")
+        or proof.get("before") != proof.get("after")
     }
     parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
     hashes = {f"{name}_sha256": files.sha256_of_file(run.run.path / f"{name}.json") for name in ("manifest", "config")}

@@ -63,13 +63,23 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
 
     ``init``: each new row is the ``mean`` of the rows of the tokens that were there, or ``random``: normal, of the
     standard deviation that the checkpoint's config gives as initializer_range, drawn with ``seed``. transformers' own
-    default draws from a normal of the old rows' mean and covariance.
+    default draws from a normal of the old rows' mean and covariance. Tokens that the tokenizer had before without a row
+    get rows the same way.
 
-    ValueError for tokens that are there already, and for those that a text of them would not give.
+    ValueError for tokens that are there already, as they stand or as the tokenizer reads them, and for those that a
+    text of them would not give.
     """
     tokenizer, backbone, name = loaded.tokenizer, loaded.model.backbone, loaded.source.name
     if known := [token for token in tokens if token in tokenizer.get_vocab()]:
         raise ValueError(f"in the vocabulary of {name} already: {_shown(known)}; remove from --add-tokens")
+    for token in tokens:  # which may be another token but for what the tokenizer takes away, such as upper case
+        read = tokenizer(token, add_special_tokens=False)["input_ids"]
+        if len(read) == 1 and read[0] != tokenizer.unk_token_id:
+            old = tokenizer.convert_ids_to_tokens(read[0])
+            raise ValueError(
+                f"the tokenizer of {name} reads {token!r} as its token {old!r} already, whose texts the added one "
+                "would take over; remove it from --add-tokens"
+            )
     tokenizer.add_tokens(list(tokens))
     rows = tokenizer.convert_tokens_to_ids(list(tokens))
     lost = [t for t, row in zip(tokens, rows, strict=True) if row not in tokenizer(t)["input_ids"]]
@@ -82,14 +92,16 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
         with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
             backbone.resize_token_embeddings(rows[-1] + 1, mean_resizing=False)  # type: ignore[operator]
     table: nn.Parameter = backbone.get_input_embeddings().weight  # type: ignore[operator]
+    first = min(rows[0], size)  # of rows to fill: a tokenizer may have had tokens before that the table has no row for
     with torch.no_grad():
         if init == "mean":
-            table[rows] = table[: min(rows[0], size)].double().mean(dim=0).to(table.dtype)
+            table[first : rows[-1] + 1] = table[:first].double().mean(dim=0).to(table.dtype)
         elif (deviation := getattr(backbone.config, "initializer_range", None)) is None:
             raise ValueError(f"the config of {name} has no initializer_range for --new-token-init random: take mean")
         else:
-            draws = np.random.default_rng([*b"new tokens", seed]).normal(0, deviation, (len(rows), table.shape[1]))
-            table[rows] = torch.from_numpy(draws).to(table.dtype)
+            shape = (rows[-1] + 1 - first, table.shape[1])
+            draws = np.random.default_rng([*b"new tokens", seed]).normal(0, deviation, shape)
+            table[first : rows[-1] + 1] = torch.from_numpy(draws).to(table.dtype)
     return replace(loaded, added={"tokens": list(tokens), "first_row": rows[0], "init": init})
 
 

@@ -467,7 +467,18 @@ def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appen
     rows = np.array([row for row, token in enumerate(new.tokens) if token and row not in known], np.int64)
     if not len(rows) or any(new.tokens[row : row + 1] != (token,) for row, token in known.items()):
         return None
-    return Appended(tuple(new.tokens[row] for row in rows), rows, lambda: np.asarray(last.tensors[name])[rows])
+    return Appended(
+        tuple(new.tokens[row] for row in rows),
+        rows,
+        lambda: np.asarray(last.tensors[name])[rows],
+        lambda: _rows_or_nan(np.asarray(first.tensors[name]), rows),
+    )
+
+
+def _rows_or_nan(table: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
+    found = np.full((len(rows), table.shape[1]), np.nan, table.dtype)
+    found[rows < len(table)] = table[rows[rows < len(table)]]
+    return found
 
 
 def _open(place: Place, name: str) -> _Opened:

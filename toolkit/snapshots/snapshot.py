@@ -128,6 +128,8 @@ class Appended:
     """(tokens,) their rows in the later checkpoint's word table."""
     read: Callable[[], np.ndarray]
     """Reads these rows, (tokens, hidden) fp32."""
+    read_start: Callable[[], np.ndarray]
+    """Reads the rows of these numbers in the first checkpoint, (tokens, hidden) fp32; NaN where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,14 +93,16 @@ TRAINED = {"full": "every parameter", "embeddings": "all but the embeddings", "b
 
 
 def _moved(data: ReportData, name: str, parameter: str) -> str:
-    """Relative drift of a parameter in per cent, the range over tasks where there are several."""
+    """Relative drift of a parameter in per cent, the range over tasks where there are several; what it is of."""
     drifts, is_frozen = _drifts(data, name, parameter)
     if not drifts:
         return NOT_APPLICABLE
     if not any(drifts):
         return "0, bit-identical" if is_frozen else "0 exactly"
     low, high = _percent(min(drifts)), _percent(max(drifts))
-    return f"{low} %" if low == high else f"{low} to {high} %"
+    named = [arm for arm in _arms(data) if (arm.base or arm.label) == name]
+    is_held = parameter == "word_embeddings" and all(arm.runs[0].config.train_rows == "new" for arm in named)
+    return (f"{low} %" if low == high else f"{low} to {high} %") + " (added rows only)" * is_held
 
 
 def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:

@@ -31,9 +31,15 @@ def section(computed: Computed) -> Section:
         return Section(id=ID, title=TITLE)
     last = rows[rows["epoch"] == rows["epoch"].max()]
     steps = pd.to_numeric(last["num_steps"])
+    moved, num_starts = last["norm"] > 0, last["norm"].notna().sum()
     said = f"{len(last):,} tokens were added, of which the first checkpoint has no rows to start from."
-    if last["norm"].notna().any():
-        moved, is_seen = last["norm"] > 0, steps > 0
+    if num_starts:
+        said = (
+            f"{len(last):,} tokens were added. The first checkpoint has spare rows in the place of {num_starts:,}, of "
+            f"which {moved.sum():,} moved."
+        )
+    if steps.notna().any():
+        is_seen = steps > 0
         said = (
             f"Of {len(last):,} added tokens training showed {is_seen.sum():,}, of which {(moved & is_seen).sum():,} "
             f"left their start; of the other {(~is_seen).sum():,} {(moved & ~is_seen).sum():,} did."
