@@ -541,7 +541,7 @@ def test_a_grown_checkpoint_is_compared_row_by_row_and_its_new_rows_are_describe
             assert line["reason"] == "the first checkpoint has no row for it"
     opened = open_sources([before, after])
     text = new_tokens.section(Computed(opened).add(new_tokens.makers(opened))).blocks[0]
-    starts = f"in the place of {min(spare, len(TOKENS))}, of which 1 moved" if spare else "has no rows to start from"
+    starts = f"where {min(spare, 3)} of them stand, and 1 of these rows moved" if spare else "has no rows to start from"
     assert isinstance(text, TextBlock)
     assert starts in text.text
     vocabulary = trajectory.vocabulary

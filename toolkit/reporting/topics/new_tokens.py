@@ -35,8 +35,8 @@ def section(computed: Computed) -> Section:
     said = f"{len(last):,} tokens were added, of which the first checkpoint has no rows to start from."
     if num_starts:
         said = (
-            f"{len(last):,} tokens were added. The first checkpoint has spare rows in the place of {num_starts:,}, of "
-            f"which {moved.sum():,} moved."
+            f"{len(last):,} tokens were added. The first checkpoint has a row already where {num_starts:,} of them "
+            f"stand, and {moved.sum():,} of these rows moved."
         )
     if steps.notna().any():
         is_seen = steps > 0
