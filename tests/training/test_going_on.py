@@ -263,24 +263,25 @@ def test_a_signal_ends_the_run_after_its_step_and_keeps_it(tiny_config: RunConfi
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a fork of this process")
 def test_killed_for_good_it_goes_on_in_another_process(tiny_config: RunConfig, tmp_path: Path) -> None:
     config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"), resume_steps=3)
     whole = finetune(replace(config, output_dir=str(tmp_path / "whole")))
-    own = toolkit.pipeline._Progress.on_step
-
-    def on_step(self: Any, log: Any, seconds: float) -> None:
-        own(self, log, seconds)
-        if log.step == 8:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if not (child := os.fork()):
-        toolkit.pipeline._Progress.on_step = on_step  # type: ignore[method-assign]
-        try:
-            finetune(config)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    # An interpreter of its own: a fork of a process with threads of torch and Arrow now and then ends in a fault.
+    code = (
+        "import os, signal, sys, toolkit.pipeline as p\n"
+        "from toolkit.config import RunConfig\n"
+        "own = p._Progress.on_step\n"
+        "def on_step(self, log, seconds):\n"
+        "    own(self, log, seconds)\n"
+        "    if log.step == 8: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "p._Progress.on_step = on_step\n"
+        "p.finetune(RunConfig.from_json(sys.argv[1]))\n"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.run(
+        [sys.executable, "-c", code, config.to_json()], capture_output=True, text=True, check=False, env=environment
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
     assert not (place / MANIFEST).exists()
     assert read_state(place).step == 6  # type: ignore[union-attr]
