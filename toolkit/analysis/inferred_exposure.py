@@ -90,9 +90,9 @@ class Curve:
         most = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
         return cls(at, least, most, slack, misfit)
 
-    def bounds(self, places: Ints) -> tuple[Ints, Ints]:
-        """What is left of some significands, at least and at most."""
-        if places.size < FEW:
+    def bounds(self, places: Ints, num: int = 0) -> tuple[Ints, Ints]:
+        """What is left of some significands, at least and at most; ``num``: how many will be asked for in all."""
+        if max(num, places.size) < FEW:
             return (
                 self.least[np.searchsorted(self.places, places, "right")],
                 self.most[np.searchsorted(self.places, places)],
@@ -249,7 +249,7 @@ def _hold_against(table: _Table, curve: Curve) -> None:
     table.curve, slack = curve, curve.slack
     for rows, a, b in table.pair.blocks():
         places, left, of_use = significands(a, b)
-        low, high = curve.bounds(places)
+        low, high = curve.bounds(places, math.prod(table.pair.shape))
         leaving = (of_use & ((left < low - slack) | (left > high + slack))).sum(axis=1)
         misfits, moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
         would_leave = (of_use & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)
