@@ -7,6 +7,7 @@ they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens
 import copy
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import toolkit
@@ -664,3 +665,28 @@ def test_checkpoints_without_added_tokens_have_no_such_section(tiny_model: Calla
     opened = open_sources([tiny_model("bert"), tiny_model("bert")])
     assert not new_tokens.makers(opened)
     assert not new_tokens.section(Computed(opened)).blocks
+
+
+def test_a_grown_table_is_copied_once_at_most(tmp_path: Path) -> None:
+    """In float64 the old rows alone would be twice the table; of a decoder it has gigabytes."""
+    table = np.random.default_rng(0).standard_normal((20_000, 64), dtype=np.float32)
+    for name, num in (("before", len(table) - 3), ("after", len(table))):
+        (tmp_path / name).mkdir()
+        words = {"embeddings.word_embeddings.weight": np.ascontiguousarray(table[:num])}
+        save_file(words, tmp_path / name / "model.safetensors", {"format": "pt"})
+        config = {"model_type": "bert", "vocab_size": num, "hidden_size": 64}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(num - 5))]
+        (tmp_path / name / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    trajectory = toolkit.import_checkpoints([tmp_path / "before", tmp_path / "after"]).trajectory
+    toolkit.measure_added_rows(trajectory)  # what is read once and kept
+    tracemalloc.start()
+    try:
+        found = toolkit.measure_added_rows(trajectory)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(found["length"], np.linalg.norm(table[-3:].astype(np.float64), axis=1))
+    median = np.median(np.linalg.norm(table[5:-3].astype(np.float64), axis=1))
+    np.testing.assert_allclose(found["times_old_length"], found["length"] / median)
+    assert peak < 2 * table.nbytes

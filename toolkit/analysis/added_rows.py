@@ -15,6 +15,8 @@ from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 NUM_NEAREST = 5
+BLOCK_ROWS = 2048
+"""Old rows that are measured at a time: in float64 a whole table would be three of it."""
 NO_START = "the first checkpoint has no row for it"
 
 
@@ -77,7 +79,8 @@ def _placed(
     table: NDArray[np.float32], rows: NDArray[np.int64], words: NDArray[np.int64], tokens: Sequence[str]
 ) -> dict[str, object]:
     """Texts of some rows, their lengths, these over the median of the old ``words``, and the words nearest to each."""
-    old = lengths(table[words].astype(np.float64))
+    parts = np.array_split(words, 1 + len(words) // BLOCK_ROWS)
+    old = np.concatenate([lengths(table[part].astype(np.float64)) for part in parts])
     own, k = lengths(table[rows].astype(np.float64)), min(NUM_NEAREST, int(np.count_nonzero(old)))
     near = search_nearest(table, k, queries=rows, candidates=words) if k else None
     texts = [""] * len(rows)
