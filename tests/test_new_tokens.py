@@ -8,6 +8,7 @@ import copy
 import json
 import shutil
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -319,6 +320,17 @@ def test_rows_that_the_tokenizer_lacked_are_filled_like_those_of_added_tokens(
     assert torch.equal(*found)
     assert len(found[0]) == 2 + len(TOKENS)
     assert torch.equal(found[0][0], found[0][-1]) == (init == "mean")
+
+
+def test_words_that_an_added_token_splits_are_named(tiny_model: Callable[..., Path]) -> None:
+    def add(token: str) -> None:
+        add_tokens(load_classifier(str(tiny_model("bert")), num_outputs=2, pooling="cls"), [token], init="mean", seed=0)
+
+    with pytest.warns(UserWarning, match=r"^added tokens .*'excellent' are read in parts now$"):
+        add("cellen")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add("excellently")  # which holds an old word, and is held by none
 
 
 def test_the_name_of_a_run_covers_what_the_file_holds_and_not_where_it_is(

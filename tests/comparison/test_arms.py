@@ -6,6 +6,7 @@ from toolkit.comparison.arms import arrange, canonical_name, differences_beside_
 from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import shown_path
+from toolkit.reporting.topics.runs import runs_frame
 
 
 def labels(groups):
@@ -36,6 +37,23 @@ def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
         "full fine-tuning, learning rate 0.5",
         "feature extraction",
     }
+
+
+def test_a_rate_of_parts_is_named_where_there_is_one_and_the_table_of_runs_has_it(make_run):
+    cases = ({}, {"embedding_learning_rate": 1e-6}, {"embedding_learning_rate": 1e-6, "layer_decay": 0.5})
+    groups = arrange([make_run(config=case) for case in cases])
+    assert [arm.label for arm in groups[0].arms] == [
+        "full fine-tuning, embedding learning rate 1e-06, layer decay 0.5",
+        "full fine-tuning, embedding learning rate 1e-06, layer decay 1.0",
+        "full fine-tuning, layer decay 1.0",
+    ]
+    for run in groups[0].runs:
+        object.__setattr__(run, "hashes", dict.fromkeys(("config.json", "manifest.json"), "0"))
+    assert runs_frame(groups)["learning rate"].tolist() == [
+        "5e-05 (embeddings 1e-06, times 0.5 per layer below the top)",
+        "5e-05 (embeddings 1e-06)",
+        "5e-05",
+    ]
 
 
 def test_runs_of_one_label_seed_are_one_arm_and_its_name_says_which_labels_it_learned(make_run):

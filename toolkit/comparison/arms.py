@@ -204,7 +204,7 @@ def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
         words = [key[1]]
         others = [dict(values) for _, spoken, values in keys if spoken == key[1]]
         for name, value in key[2]:
-            if name != _SIZE and any(other[name] != value for other in others):
+            if name != _SIZE and value is not None and any(other[name] != value for other in others):
                 said = name.replace("_", " ")
                 words.append(f"{said} {value}" if not isinstance(value, bool) else said if value else "")
         result.append(_arm(", ".join(filter(None, words)), arms[key], has_size=len(sizes) > 1))

@@ -1,5 +1,6 @@
 """Tokens that a run adds to its checkpoint: read from a file, given rows, and trained without the old rows."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,7 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
             f"the tokenizer of {name} does not give a row of its own to {_shown(lost or tokens)}: is it the same as "
             "another token but for what the tokenizer takes away, such as upper case?"
         )
+    _warn_of_split_words(tokenizer, rows[0], tokens)
     if rows[-1] >= (size := backbone.get_input_embeddings().num_embeddings):  # type: ignore[operator]
         with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
             backbone.resize_token_embeddings(rows[-1] + 1, mean_resizing=False)  # type: ignore[operator]
@@ -103,6 +105,20 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
             draws = np.random.default_rng([*b"new tokens", seed]).normal(0, deviation, shape)
             table[first : rows[-1] + 1] = torch.from_numpy(draws).to(table.dtype)
     return replace(loaded, added={"tokens": list(tokens), "first_row": rows[0], "init": init})
+
+
+def _warn_of_split_words(tokenizer: Any, first_row: int, tokens: Sequence[str]) -> None:
+    """Say so where words of the old vocabulary hold an added token, which the tokenizer now takes out of them."""
+    old = [token for token, row in tokenizer.get_vocab().items() if row < first_row and token not in tokens]
+    words = sorted({word for token in old if (word := tokenizer.convert_tokens_to_string([token]).strip()).isalpha()})
+    read = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
+    added = {token.casefold() for token in tokens}
+    split = [w for w, ids in zip(words, read, strict=True) if max(ids, default=0) >= first_row]
+    if split := [word for word in split if word.casefold() not in added]:
+        warnings.warn(
+            f"added tokens are taken out of longer words too: of the vocabulary, {_shown(split)} are read in parts now",
+            stacklevel=2,
+        )
 
 
 def _shown(tokens: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from toolkit.analysis.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.comparison.evidence import NOT_KEPT
 from toolkit.comparison.report_data import ReportData, order_of
+from toolkit.config import RunConfig
 from toolkit.naming import shorten
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
 from toolkit.reporting.charts import Charts, draw
@@ -147,7 +148,7 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
         "condition": arm.label,
         "seed": str(config.seed),
         "epochs": epochs,
-        "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}",
+        "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else _rates(config),
         "head learning rate": f"{config.head_learning_rate:g}",
         "batch size": batch,
         "precision": str(manifest.get("precision") or config.precision),
@@ -170,6 +171,13 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
     if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
         line = {name: NOT_KEPT if value == UNKNOWN else value for name, value in line.items()}
     return line
+
+
+def _rates(config: RunConfig) -> str:
+    """The backbone's peak learning rate, and those of its parts that have their own."""
+    own = [f"embeddings {config.embedding_learning_rate:g}"] if config.embedding_learning_rate is not None else []
+    own += [f"times {config.layer_decay:g} per layer below the top"] if config.layer_decay != 1 else []
+    return f"{config.learning_rate:g}" + (f" ({', '.join(own)})" if own else "")
 
 
 def _runs_block(groups: Sequence[Group], names: Sequence[str], caption: str) -> Block:
