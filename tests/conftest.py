@@ -70,6 +70,18 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 50)  # more is imported by the first tests that need it
 
 
+NUM_THREADS = torch.get_num_threads()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A test that leaves torch other threads than it found slows all that follow in its process: they wait by turns."""
+    yield
+    if (left := torch.get_num_threads()) != NUM_THREADS:
+        torch.set_num_threads(NUM_THREADS)
+        pytest.fail(f"leaves torch {left} threads, and found {NUM_THREADS}")
+
+
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"type_vocab_size": 1},

@@ -120,6 +120,7 @@ def test_threads_share_no_batches_of_a_model_that_hands_something_on_nor_too_few
     data = encode_task(task, loaded, config.max_length)
     split = data.splits["train"]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # or what follows would have them for good
     monkeypatch.setattr("toolkit.training.evaluation.ThreadPoolExecutor", None)
 
     def run(number):
