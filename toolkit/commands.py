@@ -228,7 +228,7 @@ class PositionsCommand:
     def run(self) -> int:
         from toolkit.naming import at_least, shown_command
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.run_reports import print_positions, write_position_report
+        from toolkit.reporting.run_reports import show_positions
         from toolkit.reporting.sources import open_sources
 
         length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)
@@ -236,11 +236,12 @@ class PositionsCommand:
             check_out(self.out)
         opened = open_sources((self.model,) if self.before is None else (self.before, self.model))
         length = length or opened.default_length
-        print_positions(opened.trajectory, default_length=length)
+        command = ""
         if self.out is not None:
             command = shown_command("positions", (self.model,), self.out, self.title) + shown_flags(self, "before")
-            options = {"title": self.title, "default_length": length, "command": command}
-            show(f"Report: {write_position_report(opened.trajectory, self.out, **options)}")  # type: ignore[arg-type]
+        options = {"title": self.title, "default_length": length, "command": command}
+        if path := show_positions(opened.trajectory, self.out, **options):  # type: ignore[arg-type]
+            show(f"Report: {path}")
         return 0
 
 

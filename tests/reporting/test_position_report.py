@@ -13,9 +13,10 @@ from safetensors.numpy import save_file
 from toolkit.analysis.positions import measure_positions
 from toolkit.analysis.resemblance import few_waves, noisy_sinusoid
 from toolkit.commands import PositionsCommand
+from toolkit.reporting import run_reports
 from toolkit.reporting.cells import number
 from toolkit.reporting.page import TableBlock
-from toolkit.reporting.run_reports import position_page, print_positions, write_position_report
+from toolkit.reporting.run_reports import position_page, show_positions, write_position_report
 from toolkit.reporting.topics import positions
 from toolkit.reporting.topics.position_tables import collect_positions
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -222,7 +223,7 @@ def test_equal_rows_and_a_model_without_positions(tmp_path):
 
 def test_printed(wavy, collected, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    print_positions(wavy, num_draws=DRAWS)
+    show_positions(wavy, num_draws=DRAWS)
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert "made of waves" in printed
@@ -230,6 +231,23 @@ def test_printed(wavy, collected, capsys, monkeypatch):
     assert "weight units" in printed
     for period in positions.waves_table(collected)["period"]:
         assert number(period) in printed
+
+
+def test_with_a_report_all_is_measured_once_and_printed_as_without(wavy, collected, tmp_path, capsys, monkeypatch):
+    brief, asked = collect_positions(wavy, default_length=128, num_draws=DRAWS, is_brief=True), []
+
+    def collect(*_, is_brief=False, **options):
+        asked.append(is_brief)
+        return brief if is_brief else collected
+
+    monkeypatch.setattr(run_reports, "collect_positions", collect)
+    show_positions(wavy)
+    alone = capsys.readouterr().out
+    assert show_positions(wavy, tmp_path / "out").is_file()
+    assert capsys.readouterr().out == alone
+    assert asked == [True, False]
+    assert len(collected.statistics) > len(brief.statistics)
+    assert len(collected.change)
 
 
 def test_rows_that_nothing_trained_and_rows_that_tuning_exposed_are_told(tmp_path, capsys):

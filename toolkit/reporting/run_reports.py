@@ -15,7 +15,7 @@ from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, 
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, open_sources, refused
 from toolkit.reporting.topics import causes, changes, inferred, new_tokens, positions, space
-from toolkit.reporting.topics.position_tables import PositionTables, collect_positions
+from toolkit.reporting.topics.position_tables import PositionTables, brief_of, collect_positions
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Source
@@ -44,12 +44,27 @@ def write_position_report(
     return write_page(position_page(tables, title=title, command=command or ""), out, csv_tables(tables))
 
 
-def print_positions(
-    source: Source, *, default_length: int | None = None, seed: int = 0, num_draws: int = NUM_DRAWS
-) -> None:
-    """The verdicts, the waves, every statistic beside its references, and the rows that stand out, on the terminal."""
-    tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws, is_brief=True)
-    print_page(_page(tables, positions.sections(tables, {})))
+def show_positions(
+    source: Source,
+    out: str | Path | None = None,
+    *,
+    title: str | None = None,
+    default_length: int | None = None,
+    seed: int = 0,
+    num_draws: int = NUM_DRAWS,
+    command: str | None = None,
+) -> Path | None:
+    """Print the verdicts, the waves, every statistic beside its references, and the rows that stand out.
+
+    With ``out`` all is measured once and written too, as :func:`write_position_report` does.
+    """
+    is_brief = out is None
+    tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws, is_brief=is_brief)
+    brief = brief_of(tables)
+    print_page(_page(brief, positions.sections(brief, {})))
+    if out is None:
+        return None
+    return write_page(position_page(tables, title=title, command=command or ""), out, csv_tables(tables))
 
 
 def position_page(tables: PositionTables, *, title: str | None = None, command: str = "") -> Page:

@@ -1,7 +1,7 @@
 """Everything that the page on the positions of one snapshot says and draws, as tables and arrays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -115,6 +115,12 @@ def collect_positions(
         num_untrained=len(whole) - len(table),
         longest_wave=_longest_wave(table),
     )
+
+
+def brief_of(tables: PositionTables) -> PositionTables:
+    """What ``is_brief`` would have collected."""
+    own = tables.statistics
+    return replace(tables, statistics=own[own["window"] == own["window"].iloc[0]], change=pd.DataFrame())
 
 
 def _tables(table: Array, seed: int) -> dict[str, Array]:

@@ -238,7 +238,7 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
     for name, gram in grams.items():
         size = len(gram)
         # Numbers only, and their places computed: the page is a tenth of what records of three values would make it.
-        data = altair.Data(values=[float(f"{value:.3g}") for value in gram.ravel()])
+        data = altair.Data(values=tuple(float(f"{value:.3g}") for value in gram.ravel()))  # no list: charts.data_of
         axis = altair.Axis(values=[i for i in (0, 16, 32, 48) if i < size], labelAngle=0)
         panels.append(
             altair.Chart(data)
