@@ -103,8 +103,12 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def read_git_commit() -> str | None:
-    """The commit of the toolkit's checkout, with ``-dirty`` when it has changes; None when it is installed."""
+    """The commit of the toolkit's checkout, with ``-dirty`` when it has changes; None when it is installed.
+
+    Of the first call: what is checked out later is not what this process runs.
+    """
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None
