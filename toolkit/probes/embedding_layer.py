@@ -424,7 +424,8 @@ def open_model(name: str) -> Loaded:
     if (Path(name) / "snapshots").is_dir():
         run = open_run(name)
         loaded = load_tuned(run)
-        regime = parse_regime(run.config.freeze, tuple(list_components(loaded.model, loaded.family)))
+        freeze = "backbone" if run.config.lora else run.config.freeze
+        regime = parse_regime(freeze, tuple(list_components(loaded.model, loaded.family)))
         apply_regime(loaded.model, regime, loaded.family)
     elif family_of(find_checkpoint(name).read_config().model_type).has_pooler:
         try:
