@@ -49,7 +49,7 @@ def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:
     """
     from transformers.pytorch_utils import Conv1D
 
-    modules = dict(loaded.model.backbone.named_modules())
+    modules = {name: module for name, module in loaded.model.backbone.named_modules() if name}
     places = {table: loaded.family.embedding_parameters.get(table, "").removesuffix(".weight") for table in TABLES}
     tables = {table: place for table, place in places.items() if place in modules}
     linear = {name for name, module in modules.items() if isinstance(module, nn.Linear | Conv1D)}
@@ -88,6 +88,7 @@ def save_adapter(backbone: Any, folder: Path, base: str) -> None:
     folder.mkdir()
     (own,) = backbone.peft_config.values()
     own.base_model_name_or_path, own.inference_mode = base, True
+    own.target_modules = sorted(own.target_modules)  # a set has another order in every process
     own.save_pretrained(folder)
     # Whether tables are saved whole is not left to peft, which would ask the hub whether their sizes have changed.
     tensors = get_peft_model_state_dict(backbone, save_embedding_layers=False)

@@ -21,8 +21,7 @@ from toolkit.families import (
     matches,
 )
 from toolkit.naming import unknown
-
-NOT_REPLAYED = "updates cannot be replayed"
+from toolkit.snapshots.logs import BY_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,7 @@ class Embeddings:
     @property
     def why_not_replayed(self) -> str:
         """Why no update of the adapted tables can be worked out from a log; empty where none is adapted."""
-        said = f"{', '.join(self.adapted)}: trained by an adapter, not as a table: {NOT_REPLAYED}"
-        return said if self.adapted else ""
+        return f"{', '.join(self.adapted)}: {BY_ADAPTER}" if self.adapted else ""
 
     def values(self) -> dict[str, torch.Tensor]:
         """Canonical name to the parameter as it is now, under the active adapters."""

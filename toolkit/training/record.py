@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from toolkit.models.regimes import NOT_REPLAYED, Embeddings, find_parameter, layer_norm_eps, locate_embeddings
+from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.logs import OptimizerLog
+from toolkit.snapshots.logs import NOT_REPLAYED, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
