@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
 import toolkit
@@ -307,6 +308,22 @@ def test_layers_learn_at_their_own_rates(trained: Train) -> None:
     assert found == [{2.5e-4}, {5e-4}, {1e-3}]
 
 
+def test_a_row_that_gets_nothing_keeps_its_bits_those_of_minus_0_too(trained: Train, tmp_path: Path) -> None:
+    run = trained(lora=(W,))
+    base, adapter = load_file(Path(run.config.model) / "model.safetensors"), run.path / "model" / "adapter"
+    name = "embeddings.word_embeddings.weight"
+    base[name][-1, :3] = -0.0
+    shutil.copytree(run.config.model, tmp_path / "base")
+    save_file(base, tmp_path / "base" / "model.safetensors", {"format": "pt"})
+    read = toolkit.import_checkpoints([tmp_path / "base", adapter]).trajectory.snapshots[-1].tensors[W]
+    loaded = load_classifier(str(tmp_path / "base"), pooling="mean", num_outputs=2)
+    put_adapters(loaded, run.config)
+    merged = merged_state(loaded.model.backbone)
+    assert merged is not None
+    for table in (read, merged[name].numpy()):
+        assert np.signbit(table[-1, :3]).all()
+
+
 def test_positions_and_segments_take_adapters_too(trained: Train) -> None:
     own = {"lora": ("position_embeddings", "token_type_embeddings"), "positions": "sinusoidal"}
     run = trained(**own, reinject_positions=True)
@@ -410,10 +427,17 @@ def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, 
     assert len(set(table)) == 3
 
 
+def parts_of(loaded: Loaded) -> tuple[list[str], list[bool]]:
+    """Components, and whether all of each is frozen."""
+    named, components = dict(loaded.model.named_parameters()), list_components(loaded.model, loaded.family)
+    return [*components], [not any(named[name].requires_grad for name in own) for own in components.values()]
+
+
 def test_the_parts_that_look_inside_see_the_adapters(trained: Train) -> None:
     run = trained(lora=("query", "value"))
     loaded = open_model(str(run.path))
-    assert [n for n, p in loaded.model.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+    trained_parts = [leaf for leaf, frozen in zip(*parts_of(loaded), strict=True) if not frozen]
+    assert trained_parts == ["layers.0", "layers.1", "layers.2", "head"]
     lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
     gradients = lines.loc["gradient_norm", "value"]
     assert lines["regime"].eq("lora").all()

@@ -145,11 +145,15 @@ def _adapter_of(module: nn.Module) -> Any:
 
 
 def with_adapters(layer: Any) -> torch.Tensor:
-    """The base's weight and what the active adapters add to it, as far as it is not merged yet."""
+    """The base's weight and what the active adapters add to it, as far as it is not merged yet.
+
+    Where that is 0 the base's bits stay, those of -0 too, which the sum would lose.
+    """
     weight: torch.Tensor = layer.get_base_layer().weight
     active = [name for name in layer.active_adapters if name in {*layer.lora_A, *layer.lora_embedding_A}]
     for name in active if not layer.merged else []:
-        weight = weight + layer.get_delta_weight(name)
+        added = layer.get_delta_weight(name)
+        weight = torch.where(added == 0, weight, weight + added)
     return weight
 
 
