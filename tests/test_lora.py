@@ -33,6 +33,7 @@ from toolkit.models.lora import find_targets, merged_state, put_adapters
 from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned
 from toolkit.probes.embedding_layer import open_model
+from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.topics.first_screen import tiles_of
 from toolkit.reporting.topics.runs import runs_frame
 from toolkit.snapshots.snapshot import capture
@@ -324,8 +325,12 @@ def test_a_row_that_gets_nothing_keeps_its_bits_those_of_minus_0_too(trained: Tr
         assert np.signbit(table[-1, :3]).all()
 
 
-def test_positions_and_segments_take_adapters_too(trained: Train) -> None:
-    own = {"lora": ("position_embeddings", "token_type_embeddings"), "positions": "sinusoidal"}
+def test_positions_and_segments_take_adapters_too(trained: Train, tiny_files: Callable[[str], dict[str, Any]]) -> None:
+    own: dict[str, Any] = {
+        **tiny_files("pair"),
+        "lora": ("position_embeddings", "token_type_embeddings"),
+        "positions": "sinusoidal",
+    }
     run = trained(**own, reinject_positions=True)
     assert run.manifest["positions"]["table"] == "sinusoidal"
     longest = int(run.trajectory.exposure.tables["position_embeddings"].rows.max())
@@ -334,7 +339,7 @@ def test_positions_and_segments_take_adapters_too(trained: Train) -> None:
     assert moved[: longest + 1].all()
     assert not moved[longest + 1 :].any()
     before, after = ends(run, "token_type_embeddings")
-    assert (before != after).any(axis=1).tolist() == [True, False]
+    assert (before != after).any(axis=1).tolist() == [True, True]
     assert np.array_equal(*ends(run))
     assert run.manifest["problems"][0].startswith("position_embeddings, token_type_embeddings: trained by an adapter")
 
@@ -401,6 +406,9 @@ def test_it_is_a_condition_of_its_own(trained: Train) -> None:
     lora = "LoRA r=2 on query, value, lora alpha"
     assert labels == ["full fine-tuning", f"{lora} 4", f"{lora} 8", "LoRA r=2 on word_embeddings", "feature extraction"]
     attention, words = group.arms[2:4]
+    assert "all but the head and LoRA r=2 on word_embeddings" in " ".join(repr(words.runs[0].run).split())
+    unfinished = replace(attention.runs[0], manifest={})
+    assert unfinished.regime == attention.runs[0].regime == "lora"
     assert [arm.is_full for arm in group.arms] == [True, False, False, False, False]
     assert [pair.first.label for pair in pair_arms(group)] == ["full fine-tuning"] * 4
     pairs = pair_arms(group, [("full fine-tuning", attention.label), (attention.label, "feature extraction")])
@@ -442,4 +450,55 @@ def test_the_parts_that_look_inside_see_the_adapters(trained: Train) -> None:
     gradients = lines.loc["gradient_norm", "value"]
     assert lines["regime"].eq("lora").all()
     assert math.isnan(gradients["embeddings"])
-    assert 0 < gradients["body"] < math.inf
+    start = adapted(run)
+    data, split = encode_task(load_task(run.config), start, run.config.max_length), "train"
+    every = np.arange(len(data.splits[split]))
+    logits = start.model.eval()(**make_batch(data.splits[split], every, data))
+    example_losses("classes", logits, torch.from_numpy(data.splits[split].labels)).mean().backward()
+    own = [p.grad for name, p in start.model.named_parameters() if "lora_" in name]
+    assert gradients["body"] == pytest.approx(
+        float(torch.stack([g.square().sum() for g in own]).sum().sqrt()), rel=1e-4
+    )
+
+
+class Heard:
+    """A screen that keeps what it is told of the components."""
+
+    def __init__(self) -> None:
+        self.title, self.rows = "", [("", 0, False)]
+
+    def print_components(self, title: str, rows: list[tuple[str, int, bool]]) -> None:
+        self.title, self.rows = title, rows
+
+    def print_task(self, *_: Any) -> None: ...
+
+    def epoch_line(self, *_: Any) -> str:
+        return ""
+
+    def print_result(self, run: Run, seconds: float) -> None:
+        print_result(run, seconds)
+
+
+def test_the_screen_counts_adapters_by_themselves(
+    tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard = Heard()
+    run = finetune(replace(tiny_config, lora=(W, "query"), output_dir=str(tmp_path), max_steps=1), screen=heard)
+    assert "LoRA r=8 on query, word_embeddings, precision no" in heard.title
+    model = run.manifest["model"]
+    assert sum(number for _, number, _ in heard.rows) == model["num_parameters"]
+    assert sum(number for _, number, is_trained in heard.rows if is_trained) == model["num_trainable"]
+    assert [name for name, _, is_trained in heard.rows if is_trained] == ["head", "adapters"]
+    said = capsys.readouterr().out
+    assert "by an adapter" in said
+    assert f"Frozen: all but adapters and head ({len(run.manifest['frozen']['parameters'])} parameters)" in said
+
+
+@pytest.mark.slow
+def test_attention_alone_learns_word_order_and_moves_no_embedding(tmp_path: Path) -> None:
+    """The positive control with a pretrained model: the same head on its frozen features stays near chance."""
+    config = RunConfig(task="order", max_train_examples=1000, epochs=4, output_dir=str(tmp_path), precision="no")
+    run = finetune(replace(config, lora=("query", "value"), learning_rate=2e-3))
+    assert last_accuracy(run) > 0.95
+    assert all(np.array_equal(*ends(run, name)) for name in run.trajectory.parameters)
+    assert last_accuracy(finetune(replace(config, freeze="backbone", head_training="epochs"))) < 0.6
