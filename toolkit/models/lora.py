@@ -92,4 +92,5 @@ def save_adapter(backbone: Any, folder: Path, base: str) -> None:
     own.save_pretrained(folder)
     # Whether tables are saved whole is not left to peft, which would ask the hub whether their sizes have changed.
     tensors = get_peft_model_state_dict(backbone, save_embedding_layers=False)
-    write_tensors(folder / WEIGHTS, {f"base_model.model.{n}": to_array(t) for n, t in tensors.items()}, {})
+    named = {f"base_model.model.{name}": to_array(tensor) for name, tensor in tensors.items()}
+    write_tensors(folder / WEIGHTS, named, {"format": "pt"})
