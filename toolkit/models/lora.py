@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.families import ADAPTER, BENEATH, TABLES
+from toolkit.families import ADAPTER, BENEATH, TABLES, matches
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import has_adapters, with_adapters
 from toolkit.naming import unknown
@@ -45,7 +45,7 @@ def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:
     """The modules that ``--lora`` names, by their paths in the backbone, sorted.
 
     A word is the end of a module's path, as in peft, ``all-linear``, or a table by its name here in any family. A
-    linear layer takes an adapter, and a table of embeddings that is nothing more than a table.
+    linear layer that passes go through takes an adapter, and a table of embeddings that is nothing more than a table.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -53,6 +53,7 @@ def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:
     places = {table: loaded.family.embedding_parameters.get(table, "").removesuffix(".weight") for table in TABLES}
     tables = {table: place for table, place in places.items() if place in modules}
     linear = {name for name, module in modules.items() if isinstance(module, nn.Linear | Conv1D)}
+    linear = {name for name in linear if not any(matches(own, f"{name}.weight") for own in loaded.family.unused)}
     fitting = linear | {place for place in tables.values() if type(modules[place]) is nn.Embedding}
     found: set[str] = set()
     for word in words:
