@@ -50,6 +50,9 @@ CHANGES = {
     "add_tokens": "new words.txt",
     "new_token_init": "random",
     "train_rows": "new",
+    "lora": ("query", "value"),
+    "lora_rank": 4,
+    "lora_alpha": 16,
     "batch_tokens": 2048,
     "precision": "bf16",
     "snapshot_steps": "log",
@@ -74,8 +77,9 @@ CHANGES = {
 }
 """One other value for every field; a field without one fails the first test."""
 
-ADDED = {"add_tokens": "new words.txt"}
+ADDED, LORA = {"add_tokens": "new words.txt"}, {"lora": ("all-linear",)}
 NEEDED = {"label_seed": {"shuffle_labels": True}, "new_token_init": ADDED, "train_rows": ADDED}
+NEEDED |= {"lora_rank": LORA, "lora_alpha": LORA}
 """What else a field's other value needs."""
 
 FIRST = """

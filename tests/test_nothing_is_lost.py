@@ -299,7 +299,11 @@ ALLOWED = {
         "reporting/comparison_report.py",
         "table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression='zstd')",
     ),
-    ("training/saver.py", "backbone.save_pretrained(folder, state_dict=whole_state(backbone))"),
+    ("models/lora.py", "own.save_pretrained(folder)"),
+    (
+        "training/saver.py",
+        "backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))",
+    ),
     ("training/saver.py", "self.loaded.tokenizer.save_pretrained(folder)"),
     # into memory
     # a lock, opened but not written; and logs, to which lines are added when they are ours

@@ -161,6 +161,14 @@ class ModelConfig:
     train_rows: Literal["all", "new"] = setting("all", is_later=True)
     """Rows of the word table to train: all; or new, those of --add-tokens alone, without weight decay.
     All others then stay as they were, bit for bit."""
+    lora: tuple[str, ...] | None = setting(None, is_later=True)
+    """Train adapters (LoRA, by peft) in these modules and the head, and freeze all else; None: no adapters.
+    Names as in peft's target_modules (such as query value), all-linear, or a table (word_embeddings).
+    They want a higher --learning-rate, such as 1e-3. --save-model merges them, and keeps them too (model/adapter)."""
+    lora_rank: int = setting(8, is_later=True)
+    """Rank of the adapters of --lora."""
+    lora_alpha: int = setting(8, is_later=True)
+    """What the adapters of --lora add is multiplied by this over their rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +259,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("batch_size", "gradient_accumulation_steps", "max_length"):
+        for name in ("batch_size", "gradient_accumulation_steps", "max_length", "lora_rank", "lora_alpha"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("epochs", "head_epochs"):
             given = getattr(self, name) or 0
@@ -281,6 +289,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
                 raise ValueError(
                     f"--{name.replace('_', '-')} {value} is about added tokens: pass --add-tokens FILE too"
                 )
+        _check_lora(self)
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")
@@ -291,6 +300,11 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
                 f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
                 f"--gradient-accumulation-steps {self.gradient_accumulation_steps}"
             )
+
+    @property
+    def adapters(self) -> str:
+        """The regime of a run with adapters in words, such as ``LoRA r=8 on query, value``; empty without any."""
+        return f"LoRA r={self.lora_rank} on {', '.join(self.lora)}" if self.lora else ""
 
     def facts(self) -> dict[str, str]:
         """What is trained on what, and every other field that is not at its default."""
@@ -370,6 +384,32 @@ def _check_features(config: RunConfig) -> None:
             f"--pooling pooler reads the last layer's states, and cannot go with --features {config.features}: "
             "take mean or cls"
         )
+
+
+ALONE = ("freeze", "add_tokens", "head_epochs")
+"""Fields that have to be at their defaults beside ``lora``."""
+
+
+def _check_lora(config: RunConfig) -> None:
+    """ValueError for adapters nowhere, beside what they cannot go with, and for settings of none.
+
+    Each target is kept once and in order of its name: two spellings of a regime are one run.
+    """
+    defaults = {each.name: each.default for each in fields(config)}
+    if config.lora is None:
+        for name in ("lora_rank", "lora_alpha"):
+            if getattr(config, name) != defaults[name]:
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} {getattr(config, name)} is about adapters: pass --lora TARGETS too")
+        return
+    _require(bool(config.lora), config, "lora", "the names of modules, such as query value")
+    for name in ALONE:
+        if (value := getattr(config, name)) != defaults[name]:
+            raise ValueError(
+                f"--lora trains its adapters and the head, all at once, and freezes all else: leave "
+                f"--{name.replace('_', '-')} {value} out"
+            )
+    object.__setattr__(config, "lora", tuple(sorted({*config.lora})))
 
 
 def recipe_of(config: RunConfig) -> dict[str, Any]:
@@ -479,13 +519,16 @@ def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
 
 
 def run_name(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
-    """``<model>_<task>_freeze-<regime>_seed-<n>_<digest>``, safe as a directory name on every system."""
+    """``<model>_<task>_freeze-<regime>_seed-<n>_<digest>``, safe as a directory name on every system.
+
+    With adapters ``lora-<targets>`` stands in place of what is frozen.
+    """
     model = Path(config.model).name if _is_folder(config.model) else config.model
     return "_".join(
         (
             _plain(model),
             _plain(config.task),
-            f"freeze-{_plain(config.freeze)}",
+            f"lora-{_plain('-'.join(config.lora))}" if config.lora else f"freeze-{_plain(config.freeze)}",
             f"seed-{config.seed}",
             digest(config, file_hashes),
         )

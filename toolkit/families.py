@@ -358,8 +358,19 @@ OLD_ROWS = "old_rows"
 """What the rows of a word table are called beside its ``weight`` where only its added rows are trained."""
 
 
+ADAPTER, BENEATH = ".lora_", ".base_layer."
+"""Part of the name of every parameter that peft adds by LoRA, and of those that it is added to."""
+LORA = "lora"
+"""What runs are called whose adapters and head alone are trained, as REGIMES calls others."""
+
+
 def component_of(family: ModelFamily, parameter: str) -> str:
-    """The leaf component that holds a backbone parameter; ValueError when the family does not know the name."""
+    """The leaf component that holds a backbone parameter, or its adapter; ValueError when the family does not know it.
+
+    Of a parameter with an adapter both belong to its component.
+    """
+    place, is_adapter, _ = parameter.replace(BENEATH, ".").partition(ADAPTER)
+    parameter = f"{place}.weight" if is_adapter else place
     for canonical, name in family.embedding_parameters.items():
         if parameter in (name, held_name(name)):
             return canonical

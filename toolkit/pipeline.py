@@ -11,13 +11,22 @@ from tqdm import tqdm
 from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.families import ADAPTER, EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.lora import put_adapters
 from toolkit.models.new_tokens import with_new_tokens
 from toolkit.models.positions import prepare_positions
-from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
+from toolkit.models.regimes import (
+    BACKBONE,
+    Regime,
+    adapter_regime,
+    apply_regime,
+    list_components,
+    locate_embeddings,
+    parse_regime,
+)
 from toolkit.snapshots.run_writer import RunWriter, check_startable
-from toolkit.snapshots.snapshot import capture
+from toolkit.snapshots.snapshot import capture, to_array
 from toolkit.snapshots.store import MANIFEST, Run, open_run
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import as_configured, build_accelerator, start_together
@@ -93,14 +102,20 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         dropout=config.dropout,
     )
     loaded = with_new_tokens(loaded, config)
+    put_adapters(loaded, config)
     components = list_components(loaded.model, loaded.family)
-    regime = parse_regime(config.freeze, tuple(components))
+    regime = adapter_regime(components) if config.lora else parse_regime(config.freeze, tuple(components))
     _check_head_stage(config, regime)
     if config.train_rows == "new" and "word_embeddings" in regime.frozen:
         raise ValueError(f"--train-rows new trains rows of the word table, which --freeze {config.freeze} freezes")
     _check_rates(config, [leaf for leaf in components if leaf not in regime.frozen])
     config = resolve_head_training(config, is_frozen=regime.label == "backbone")
-    config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
+    config = replace(
+        config,
+        freeze=config.freeze if config.lora else regime.label,
+        task=task.name,
+        precision=accelerator.mixed_precision,
+    )
     data = encode_task(task, loaded, config.max_length)
     loaded = prepare_positions(loaded, config)
     added = {} if loaded.added is None else {"add_tokens": loaded.added["sha256"]}
@@ -180,9 +195,15 @@ def _print_plan(
     if loaded.added is not None:
         only = ", of whose table only these rows are trained" if config.train_rows == "new" else ""
         positions += f", {len(loaded.added['tokens']):,} added tokens{only}"
+    parts = {leaf: (names, leaf not in regime.frozen) for leaf, names in components.items()}
+    if config.lora:
+        base = {leaf: tuple(name for name in names if ADAPTER not in name) for leaf, names in components.items()}
+        parts = {leaf: (names, leaf == "head") for leaf, names in base.items()}
+        parts["adapters"] = (tuple(name for name in sizes if ADAPTER in name), True)
     screen.print_components(
-        f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}{positions}",
-        [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
+        f"{config.model} ({loaded.family.name}), {config.adapters or f'regime {regime.label}'}, "
+        f"precision {config.precision}{positions}",
+        [(part, sum(sizes[n] for n in names), is_trained) for part, (names, is_trained) in parts.items()],
     )
 
 
@@ -201,11 +222,10 @@ def _train_and_save(
 ) -> None:
     from accelerate.utils import set_seed
 
-    model, backbone = loaded.model, dict(loaded.model.backbone.named_parameters())
-    names = loaded.family.embedding_parameters
+    model, embeddings = loaded.model, locate_embeddings(loaded.model.backbone)
     recorder = Recorder(
         data,
-        {key: backbone[name] for key, name in names.items() if name in backbone},
+        dict(embeddings.parameters),
         {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None,
     )
     before = fingerprint(model, frozen)
@@ -260,6 +280,7 @@ def _train_and_save(
         with going_on.listening():
             for moment in moments:
                 tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
+                tensors |= {name: to_array(table()) for name, table in embeddings.adapted.items()}
                 if saver is not None:
                     saver.save_snapshot(moment, tensors)
                     progress.on_snapshot(moment, tensors, writer)

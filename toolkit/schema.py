@@ -56,7 +56,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
         "model and task",
     ),
     Column("task", "What the model was trained for.", TEXT),
-    Column("regime", "The components that were frozen.", TEXT),
+    Column("regime", "The components that were frozen; lora: all but adapters and head.", TEXT),
     Column("condition", "Runs that differ in nothing but the seed.", TEXT),
     Column("base", "The condition without its number of training examples: one for all sizes.", TEXT, "", "condition"),
     Column("control", "The condition that learned shuffled labels at the same settings.", TEXT),

@@ -31,6 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "learning_rate": 0.5},
     "new rows": {"add_tokens": "fil\nbori\n", "train_rows": "new", "new_token_init": "random"},
     "new rows by sgd": {"add_tokens": "fil\nbori\n", "train_rows": "new", "optimizer": "sgd", "learning_rate": 0.5},
+    "LoRA": {"lora": ("word_embeddings", "value"), "lora_rank": 2, "learning_rate": 1e-2},
     "mixed layers": {"features": "mix", "gradient_accumulation_steps": 2},
     "bf16": {"precision": "bf16"},
     "few tokens a batch": {"batch_tokens": 200, "max_steps": 9},
@@ -103,7 +104,7 @@ def start_config(way: str, tiny_config: RunConfig, folder: Path) -> RunConfig:
     return replace(config, **own)
 
 
-FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT", "new rows")
+FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT", "new rows", "LoRA")
 ALL_WAYS = [way if way in FAST_WAYS else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 
 

@@ -249,7 +249,7 @@ def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
 
 def _spoken(regime: str, config: RunConfig) -> str:
     """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
-    words = SPOKEN.get(regime, f"{regime} (frozen)")
+    words = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
     if config.head_epochs:
         stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
         words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
@@ -320,6 +320,7 @@ def differing_settings(first: Arm, second: Arm) -> list[str]:
         idle |= {"learning_rate", "layer_decay"} if arm.is_feature_extraction else set()
         idle |= {"train_rows"} if "word_embeddings" in frozen else set()
         idle |= {"embedding_learning_rate"} if frozen and frozen >= {*arm.runs[0].parameters} else set()
+    idle |= {"lora", "lora_rank", "lora_alpha"} if first.runs[0].regime != second.runs[0].regime else set()
     # Early stopping is a way to train a head alone: beside another regime it goes without saying.
     idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
     names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]

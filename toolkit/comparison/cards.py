@@ -21,6 +21,7 @@ from toolkit.comparison.report_data import ReportData, at_last_epoch
 from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
 from toolkit.comparison.verdicts import NAN, Card, Null, Span, Verdict, among, verdict
 from toolkit.families import OLD_ROWS
+from toolkit.snapshots.logs import BY_ADAPTER
 
 CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median_drift": (PER_SEED, ONE)}
 """Measure to the permutations of the labels that it is held against, the one that can decide it first
@@ -426,6 +427,8 @@ def refusal_of(text: str) -> Verdict:
     """A refusal of `measure_beyond_noise` as a verdict: a gauge, a gap in the records, or no measure for this run."""
     if text == SHARED:
         return Verdict("not identifiable", text)
+    if BY_ADAPTER in text:
+        return Verdict("not applicable", text)
     is_gap = any(words in text for words in RECORD_GAPS)
     return Verdict("not recorded" if is_gap else "not measurable here", text)
 

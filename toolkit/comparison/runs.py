@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.config import RunConfig
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, LORA
 from toolkit.naming import shorten, shown_path
 from toolkit.snapshots.store import Run
 
@@ -109,7 +109,7 @@ class ReportedRun:
 
     @property
     def regime(self) -> str:
-        return str(self.part("regime").get("label") or self.config.freeze)
+        return str(self.part("regime").get("label") or (LORA if self.config.lora else self.config.freeze))
 
     @cached_property
     def end_scores(self) -> dict[str, dict[str, dict[str, Any]]]:

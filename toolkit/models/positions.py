@@ -13,6 +13,7 @@ from torch.nn import functional
 from toolkit.config import RunConfig
 from toolkit.families import ModelFamily
 from toolkit.models.classifier import Loaded
+from toolkit.models.regimes import find_parameter
 from toolkit.naming import lookup
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.files import sha256_of_array
@@ -119,8 +120,8 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
     stay. ValueError where the model has no position table, or the table cannot be had.
     """
     parameter = loaded.family.embedding_parameters.get("position_embeddings", "")
-    table = dict(loaded.model.backbone.named_parameters()).get(parameter)
-    if table is None:
+    found = find_parameter(loaded.model.backbone, parameter) if parameter else None
+    if found is None:
         flags = [f"--positions {config.positions}"] * (config.positions != "checkpoint")
         flags += ["--reinject-positions"] * config.reinject_positions
         if flags:
@@ -132,6 +133,7 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
             f"--reinject-positions: not applicable, the embedding layer of {loaded.family.name} is not LayerNorm of a "
             "sum of rows"
         )
+    table = found.parameter
     before = to_array(table)
     first = loaded.position_offset
     num_reached = min(config.max_length, len(before) - first)

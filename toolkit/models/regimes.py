@@ -9,8 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, OLD_ROWS, REGIMES, ModelFamily, component_of, matches
+from toolkit.families import (
+    ADAPTER,
+    EMBEDDING_PARAMETERS,
+    FAMILIES,
+    LORA,
+    OLD_ROWS,
+    REGIMES,
+    ModelFamily,
+    component_of,
+    matches,
+)
 from toolkit.naming import unknown
+from toolkit.snapshots.logs import BY_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,11 @@ class Embeddings:
     """The row of the word table that stands for padding and gets no gradient."""
     adapted: Mapping[str, Callable[[], torch.Tensor]] = field(default_factory=dict)
     """Canonical name of a table that an adapter changes to what computes it; its parameter is the base's, frozen."""
+
+    @property
+    def why_not_replayed(self) -> str:
+        """Why no update of the adapted tables can be worked out from a log; empty where none is adapted."""
+        return f"{', '.join(self.adapted)}: {BY_ADAPTER}" if self.adapted else ""
 
     def values(self) -> dict[str, torch.Tensor]:
         """Canonical name to the parameter as it is now, under the active adapters."""
@@ -119,7 +135,7 @@ def find_parameter(backbone: nn.Module, name: str) -> Found | None:
     if hasattr(layer, "trainable_tokens_delta"):
         return Found(module, layer.get_base_layer().weight, lambda: layer.get_merged_weights(layer.active_adapters))
     if hasattr(layer, "lora_embedding_A") and not len(layer.lora_magnitude_vector or ()):
-        return Found(module, layer.get_base_layer().weight, lambda: _with_lora(layer))
+        return Found(module, layer.get_base_layer().weight, lambda: with_adapters(layer))
     return None
 
 
@@ -128,13 +144,28 @@ def _adapter_of(module: nn.Module) -> Any:
     return getattr(module, "token_adapter", module)
 
 
-def _with_lora(layer: Any) -> torch.Tensor:
-    """The base's table and what the active adapters add, as far as it is not merged yet."""
-    table: torch.Tensor = layer.get_base_layer().weight
-    active = [name for name in layer.active_adapters if name in layer.lora_embedding_A]
+def with_adapters(layer: Any) -> torch.Tensor:
+    """The base's weight and what the active adapters add to it, as far as it is not merged yet.
+
+    Where that is 0 the base's bits stay, those of -0 too, which the sum would lose.
+    """
+    weight: torch.Tensor = layer.get_base_layer().weight
+    active = [name for name in layer.active_adapters if name in {*layer.lora_A, *layer.lora_embedding_A}]
     for name in active if not layer.merged else []:
-        table = table + layer.get_delta_weight(name)
-    return table
+        added = layer.get_delta_weight(name)
+        weight = torch.where(added == 0, weight, weight + added)
+    return weight
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether LoRA is anywhere in a model."""
+    return any(ADAPTER in name for name, _ in model.named_parameters())
+
+
+def word_table(backbone: nn.Module) -> Any:
+    """The module that holds the word table, beneath an adapter too."""
+    words: Any = backbone.get_input_embeddings()  # type: ignore[operator]
+    return getattr(words, "base_layer", words)
 
 
 def _module_at(backbone: nn.Module, place: str) -> nn.Module | None:
@@ -199,6 +230,12 @@ def _rank(leaf: str) -> tuple[int, int]:
         return len(EMBEDDING_PARAMETERS) + 1, int(leaf.removeprefix("layers."))
     order = (*EMBEDDING_PARAMETERS, "projection", "layers", "encoder_other", "decoder", "pooler", "head")
     return order.index(leaf), 0
+
+
+def adapter_regime(components: Mapping[str, tuple[str, ...]]) -> Regime:
+    """The regime of a model with adapters, of these components: those without one are frozen, but for the head."""
+    adapted = {leaf for leaf, names in components.items() if any(ADAPTER in name for name in names)}
+    return Regime(LORA, frozenset(components.keys() - adapted - {"head"}))
 
 
 def _unions(leaves: tuple[str, ...]) -> dict[str, frozenset[str]]:
@@ -281,12 +318,14 @@ def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple
 
     Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two. What takes no
     part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for. So are old rows that
-    are held.
+    are held, and of a model with adapters all of the backbone but these.
     """
+    is_adapted = has_adapters(model)
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
     for name, parameter in model.named_parameters():
         is_unused = any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused)
-        if is_unused or name.endswith(f".{OLD_ROWS}"):
+        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name
+        if is_unused or is_base or name.endswith(f".{OLD_ROWS}"):
             frozen.add(name)
         parameter.requires_grad_(name not in frozen)
     return tuple(sorted(frozen))

@@ -15,6 +15,7 @@ from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded
 from toolkit.models.heads import example_losses
+from toolkit.models.lora import put_adapters
 from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.naming import at_least, unknown
@@ -182,7 +183,7 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
     task, regime = run.manifest["task"], run.manifest["regime"]
     out = splits_out_of_distribution(task, after) if out is None else out
     lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": task["name"]}
-    lead |= {"regime": config.freeze, "head_epochs": config.head_epochs, "seed": config.seed}
+    lead |= {"regime": regime["label"], "head_epochs": config.head_epochs, "seed": config.seed}
     for split in after:
         place = {"place": split, "is_out_of_distribution": split in out, "num_examples": len(after[split])}
         with torch.inference_mode():
@@ -199,6 +200,7 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
             yield lead | {"measure": measure} | place | {"value": value, "reason": reason}
     drawn = np.random.default_rng([*b"gradients", seed]).permutation(len(data.splits["train"]))
     chosen = np.sort(drawn[:num_gradient_examples])
+    put_adapters(loaded, config)
     apply_regime(loaded.model, Regime(regime["label"], frozenset(regime["frozen_components"])), loaded.family)
     for part, value in start_gradients(loaded, data, chosen).items():
         place = {"place": part, "is_out_of_distribution": pd.NA, "num_examples": len(chosen)}

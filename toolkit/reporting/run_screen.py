@@ -73,6 +73,7 @@ def print_result(run: Run, seconds: float) -> None:
     label = run.manifest["regime"]["label"]
     if run.config.train_rows == "new":
         label = f"{label}, old word rows".removeprefix("none, ")
+    label = "all but adapters and head" if run.config.lora else label
     proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
     console.print(f"Frozen: {proof}")
     for doubt in _doubts(run, drift):
@@ -160,6 +161,7 @@ def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
 
     frozen = dict.fromkeys(run.manifest["regime"]["frozen_components"], "frozen")
     frozen |= {"word_embeddings": "added rows"} if run.config.train_rows == "new" else {}
+    trained = "by an adapter" if run.config.lora else "yes"
     table = _table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
     for name in EMBEDDING_PARAMETERS:
         if name not in drift:
@@ -168,7 +170,7 @@ def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
         yardstick = reinitialise(run.trajectory.snapshots[0], name, seed=0)["relative"]
         shown = UNDEFINED if math.isnan(yardstick) else f"{yardstick:.2f}"
         moved = _drift(drift[name]["norm"], drift[name]["relative"])
-        table.add_row(name, frozen.get(name, "yes"), moved, shown)
+        table.add_row(name, frozen.get(name, trained), moved, shown)
     return table
 
 

@@ -78,7 +78,9 @@ class AdaptedTensors(Mapping[str, np.ndarray]):
         out, squares = np.empty(table.shape, np.float32), np.zeros(table.shape[1])
         for start in range(0, len(table), CHECKED_ROWS):
             part = slice(start, start + CHECKED_ROWS)
-            np.add(table[part], (a[:, part].T @ b.T) * np.float32(change.scale), out=out[part])
+            added = (a[:, part].T @ b.T) * np.float32(change.scale)
+            np.add(table[part], added, out=out[part])
+            np.copyto(out[part], table[part], where=added == 0)  # its bits, those of -0 too
             if change.magnitude:
                 squares += np.square(out[part], dtype=np.float64).sum(axis=0)
         if change.magnitude:

@@ -200,6 +200,9 @@ class Exposure:
 
 FORMAT = 1
 """Version of optimizer.json; a reader refuses another."""
+NOT_REPLAYED = "updates cannot be replayed"
+BY_ADAPTER = f"trained by an adapter, not as a table: {NOT_REPLAYED}"
+"""Why the optimizer of an adapted table is not logged: it moves the adapter's factors, of which one moves all rows."""
 ADAMW = "torch.optim.AdamW"
 SGD = "torch.optim.SGD"
 """Without momentum, and with decoupled decay if any: a step is w ← (1 - lr·decay)·w - lr·g."""

@@ -84,7 +84,7 @@ class BackgroundWriter:
 
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "pandas",
-            "scikit-learn", "scipy")  # fmt: skip
+            "scikit-learn", "scipy", "peft")  # fmt: skip
 
 
 def read_versions() -> dict[str, str]:

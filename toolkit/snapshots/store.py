@@ -121,7 +121,8 @@ class Run(Described):
             if self.is_recorded:
                 return known | {"recorded in": "another training loop"}
             config = self.config
-            known |= {"model": config.model, "task": config.task, "frozen": config.freeze, "seed": str(config.seed)}
+            frozen = f"all but the head and {config.adapters}" if config.lora else config.freeze
+            known |= {"model": config.model, "task": config.task, "frozen": frozen, "seed": str(config.seed)}
             if self.is_finished:
                 task = self.manifest["task"]
                 own = self.scores[self.scores["split"] == task["reported_split"]].sort_values("epoch")

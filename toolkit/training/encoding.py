@@ -10,6 +10,7 @@ import numpy as np
 from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
+from toolkit.models.regimes import find_parameter, word_table
 from toolkit.progress import shows_progress
 from toolkit.snapshots.snapshot import check_word_rows
 
@@ -34,14 +35,14 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     if max_length <= num_special:
         raise ValueError(f"--max-length {max_length} leaves no room for text beside {num_special} special tokens")
     name = loaded.family.embedding_parameters.get("token_type_embeddings")
-    table = dict(loaded.model.backbone.named_parameters()).get(name) if name else None
-    num_segments = 0 if table is None else len(table)
+    table = find_parameter(loaded.model.backbone, name) if name else None
+    num_segments = 0 if table is None else len(table.parameter)
     tokenizer = loaded.tokenizer
     splits = {
         name: encode_split(split, tokenizer, max_length, num_segments, pair_encoding=encoding)
         for name, split in task.splits.items()
     }
-    words: Any = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
+    words = word_table(loaded.model.backbone)
     for name, split in splits.items():
         # A decoder that pads with its end-of-text token tells the two apart by the mask alone.
         own = () if tokenizer.pad_token_id == tokenizer.eos_token_id else (tokenizer.pad_token_id,)

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.logs import OptimizerLog
+from toolkit.snapshots.logs import NOT_REPLAYED, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
@@ -83,9 +83,6 @@ def shares_batches(model: nn.Module, num_processes: int) -> bool:
         or sum(not placement.is_replicate() for placement in p.placements) > 1  # HSDP replicates in one of two
         for p in sharded
     )
-
-
-NOT_REPLAYED = "updates cannot be replayed"
 
 
 class UpdateLog:
@@ -312,8 +309,7 @@ class Recording:
         if shares_batches(model, _world_size()):
             self._watch.problem = SHARED_BATCH
         self._log = UpdateLog(dict(self._embeddings.parameters))
-        if adapted:
-            self._log.problem = f"{', '.join(adapted)}: trained by an adapter, not as a table: {NOT_REPLAYED}"
+        self._log.problem = self._embeddings.why_not_replayed or None
         # What an adapter changes is no parameter: of the one beneath it nothing moves.
         own = {name: p for name, p in self._embeddings.parameters.items() if name not in adapted}
         self._live = LiveDrift(own, path.name)

@@ -17,8 +17,9 @@ from toolkit.data.batches import EncodedTask, WordTokens
 from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.heads import HEAD_DESCRIPTIONS
+from toolkit.models.lora import merged_state, save_adapter
 from toolkit.models.new_tokens import whole_state
-from toolkit.models.regimes import Regime, layer_norm_eps
+from toolkit.models.regimes import Regime, layer_norm_eps, locate_embeddings, word_table
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.logs import ADAMW, SGD, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
@@ -59,8 +60,8 @@ class Saver:
         self.predictions: list[pd.DataFrame] = []
         writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))
         writer.write_config(config)
-        words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
-        vocabulary = read_vocabulary(loaded.tokenizer, words.num_embeddings)
+        self.not_replayed = locate_embeddings(loaded.model.backbone).why_not_replayed
+        vocabulary = read_vocabulary(loaded.tokenizer, word_table(loaded.model.backbone).num_embeddings)
         if (added := loaded.added) is not None:
             rows = range(added["first_row"], added["first_row"] + len(added["tokens"]))
             vocabulary = replace(vocabulary, added_rows=frozenset(rows))
@@ -96,7 +97,8 @@ class Saver:
             self.writer.write_scores(scores)
             self.writer.write_predictions(pd.concat(predictions, ignore_index=True))
             self.writer.write_exposure(exposure)
-            self.writer.write_optimizer_log(log)
+            if not self.not_replayed:
+                self.writer.write_optimizer_log(log)
 
         self.writer.background.start(write)
         return list(rows)
@@ -177,6 +179,7 @@ class Saver:
                 "head_training": dict(head_training),
                 "head_stage": head_stage,
                 "optimizer": self.config.optimizer,
+                "problems": [self.not_replayed] if self.not_replayed else [],
                 "added_tokens": None if self.loaded.added is None else dict(self.loaded.added),
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
@@ -238,14 +241,18 @@ class Saver:
         }
 
     def _save_model(self) -> None:
-        """``model/`` for ``AutoModel.from_pretrained``, with the head beside it in head.safetensors."""
+        """``model/`` for ``AutoModel.from_pretrained``, with the head beside it in head.safetensors.
+
+        Adapters are merged into it, and lie in ``model/adapter/`` as peft writes them.
+        """
         backbone: Any = self.loaded.model.backbone
         head = {name: to_array(p) for name, p in self.loaded.model.head.named_parameters()}
         labels = "\n".join(self.data.task.label_names)
 
         def write(folder: Path) -> None:
             with disk_errors(folder):
-                backbone.save_pretrained(folder, state_dict=whole_state(backbone))
+                backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))
+                save_adapter(backbone, folder / "adapter", self.loaded.source.name)
             self.loaded.tokenizer.save_pretrained(folder)
             write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})
 

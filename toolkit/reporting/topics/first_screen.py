@@ -11,7 +11,7 @@ from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
 from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
 from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
 from toolkit.reporting.page import Answer, ChartBlock, Tile
@@ -88,7 +88,12 @@ def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     return (*trained, *((f"{what} moved", text + of * text.endswith("%")) for what, text in texts.items()))
 
 
-TRAINED = {"full": "every parameter", "embeddings": "all but the embeddings", "backbone": "only a new head"}
+TRAINED = {
+    "full": "every parameter",
+    "embeddings": "all but the embeddings",
+    LORA: "adapters and a new head",
+    "backbone": "only a new head",
+}
 """What a condition is to what is trained under it."""
 
 

@@ -1,0 +1,504 @@
+"""LoRA as a regime: what peft makes of the same weights, what stays to the bit, and what no log of it can tell."""
+
+import importlib.util
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModel
+
+import toolkit
+from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
+from toolkit import Run, finetune
+from toolkit.analysis.changes import measure_changes
+from toolkit.comparison.arms import arrange, differing_settings, pair_arms
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.evidence import save_evidence
+from toolkit.comparison.measure import measure
+from toolkit.comparison.parameter_noise import measure_beyond_noise
+from toolkit.comparison.report_data import ReportData
+from toolkit.config import RunConfig, recipe_of
+from toolkit.data.batches import epoch_batches, make_batch
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.heads import example_losses
+from toolkit.models.lora import find_targets, merged_state, put_adapters
+from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components
+from toolkit.models.tuned import load_tuned
+from toolkit.probes.embedding_layer import open_model
+from toolkit.reporting.run_screen import print_result
+from toolkit.reporting.topics.first_screen import tiles_of
+from toolkit.reporting.topics.runs import runs_frame
+from toolkit.snapshots.snapshot import capture
+from toolkit.studies.plan import resolve, run_path
+from toolkit.training.encoding import encode_task
+from toolkit.training.fast_step import serves
+from toolkit.training.optimizer import group_parameters, learning_rate_factors
+
+peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
+
+W = "word_embeddings"
+ATTENTION = {
+    "bert": ("query", "value"),
+    "distilbert": ("q_lin", "v_lin"),
+    "llama": ("q_proj", "v_proj"),
+    "gpt2": ("c_attn",),
+}
+RANK = 2
+Train = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tiny_config: RunConfig, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Train:
+    """A family and changes to a run of it, which is trained once."""
+    folder = tmp_path_factory.mktemp("lora")
+
+    def train(family: str = "bert", **changes: Any) -> Run:
+        own = {"model": str(tiny_model(family)), "pooling": "last" if family in DECODERS else "mean"}
+        own |= {"output_dir": str(folder), "save_model": True, "lora_rank": RANK if changes.get("lora") else 8}
+        own |= {"learning_rate": 1e-2, "weight_decay": 0.1}
+        return finetune(replace(tiny_config, **(own | changes)), reuse_finished=True)
+
+    return train
+
+
+def ends(run: Run, parameter: str = W) -> tuple[np.ndarray, np.ndarray]:
+    before, after = (np.asarray(run.trajectory.snapshots[i].tensors[parameter]) for i in (0, -1))
+    return before, after
+
+
+def merged_by_peft(run: Run) -> dict[str, np.ndarray]:
+    """The oracle: all weights of the base under the saved adapter, as peft loads and merges them."""
+    base = AutoModel.from_pretrained(run.config.model)
+    model = peft.PeftModel.from_pretrained(base, run.path / "model" / "adapter").merge_and_unload()
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("family", ATTENTION)
+@pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
+def test_what_is_saved_is_what_peft_merges_and_all_else_stays(
+    trained: Train, family: str, words: tuple[str, ...]
+) -> None:
+    run = trained(family, lora=(*ATTENTION[family], *words))
+    oracle, saved = merged_by_peft(run), load_file(run.path / "model" / "model.safetensors")
+    start, loaded = load_file(Path(run.config.model) / "model.safetensors"), load_tuned(run)
+    targets = {*ATTENTION[family], *(loaded.family.embedding_parameters[name].split(".")[-2] for name in words)}
+    for name, tensor in saved.items():
+        np.testing.assert_allclose(tensor, oracle[name], rtol=1e-5, atol=1e-7)
+        is_target = name.endswith(".weight") and name.split(".")[-2] in targets
+        assert (tensor != start[name]).any() == is_target, name
+        if is_target:
+            change = tensor.astype(np.float64) - start[name]
+            assert np.linalg.matrix_rank(change, tol=1e-5) == RANK
+    # Snapshots, the saved model, and what `drift BASE ADAPTER` reads are one table.
+    last = run.trajectory.snapshots[-1].tensors
+    read = toolkit.import_checkpoints([run.config.model, run.path / "model" / "adapter"]).trajectory.snapshots[-1]
+    for name, tensor in capture(loaded.model.backbone, loaded.family).items():
+        assert np.array_equal(tensor, last[name])
+        np.testing.assert_allclose(read.tensors[name], last[name], rtol=1e-5, atol=1e-7)
+        assert np.array_equal(*ends(run, name)) == (name not in words)
+    parameters = {*run.trajectory.parameters}
+    assert {*run.manifest["regime"]["frozen_components"]} & parameters == parameters - {*words}
+    proofs = run.manifest["frozen"]["parameters"]
+    assert len(proofs) == len(saved)
+    assert all(proof["before"] == proof["after"] for proof in proofs.values())
+    assert run.manifest["model"]["num_trainable"] == sum(
+        p.numel() for n, p in adapted(run).model.named_parameters() if "lora_" in n or n.startswith(HEAD)
+    )
+    # And the saved model answers as the run did.
+    logits = torch.from_numpy(np.stack(run.predictions.query("epoch == 2 and split == 'validation'")["scores"]))
+    task = load_task(run.config)
+    data = encode_task(task, loaded, run.config.max_length)
+    split = data.splits["validation"]
+    with torch.inference_mode():
+        found = loaded.model(**make_batch(split, np.arange(len(split)), data))
+    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-5)
+
+
+def adapted(run: Run) -> Loaded:
+    """The classifier that a run started from, with its adapters."""
+    config = run.config
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
+    put_adapters(loaded, config)
+    return loaded
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_row_moves_once_it_is_seen_and_from_then_on(trained: Train, family: str, optimizer: str) -> None:
+    """Factor A has a column for each word, 0 at first, B is shared: a row that no text used is still there to the bit,
+    whatever decay does, and one that a text used moves at every later step too, as B does."""
+    rate = 1e-2 if optimizer == "adamw" else 0.5
+    own = {"snapshot_steps": 1, "optimizer": optimizer, "learning_rate": rate, "warmup_fraction": 0.0}
+    run = trained(family, lora=(W,), **own)
+    table, snapshots = run.trajectory.exposure.tables[W], run.trajectory.snapshots
+    tables = [np.asarray(snapshot.tensors[W]) for snapshot in snapshots]
+    assert [snapshot.step for snapshot in snapshots] == list(range(9))
+    num_late = 0
+    for step in range(1, 9):
+        seen = table.step_counts(len(tables[0]), step) > 0
+        assert np.array_equal((tables[step] != tables[0]).any(axis=1), seen)
+        is_used = table.step_counts(len(seen), step) > table.step_counts(len(seen), step - 1)
+        num_late += int((seen & ~is_used).sum())
+        assert np.array_equal((tables[step] != tables[step - 1]).any(axis=1), seen)
+        assert np.linalg.matrix_rank(tables[step].astype(np.float64) - tables[0], tol=1e-5) <= RANK
+    assert num_late > 20  # rows that moved at a step that did not use them
+    assert 0 < seen.sum() < len(seen)
+    strata = toolkit.measure_rows(run, W).set_index("stratum")["norm"]
+    assert (strata.loc["seen in 0 steps"] == 0).all()
+
+
+def test_the_change_of_the_table_is_found_to_be_of_low_rank(trained: Train) -> None:
+    run = trained(lora=(W,), lora_rank=1)
+    found = measure_changes(toolkit.import_checkpoints([run.config.model, run.path / "model"])).set_index("parameter")
+    assert found.loc[W, "kind"] == "low rank"
+    assert found.drop(W)["kind"].eq("identical").all()
+
+
+REPLAYS: dict[str, Callable[[Run], Any]] = {
+    "sign_noise": lambda run: toolkit.sign_noise(run, W, num_replicates=2),
+    "decompose": lambda run: toolkit.decompose(run, W),
+    "explain": lambda run: toolkit.explain(run, W),
+    "regress_drift": lambda run: toolkit.regress_drift(run),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_what_rests_on_the_updates_of_a_row_is_refused(trained: Train, name: str) -> None:
+    run = trained(lora=(W, "query"))
+    assert run.optimizer_log is None
+    assert not toolkit.verify_run(run.path)
+    with pytest.raises(ValueError, match=f"{W}: trained by an adapter, not as a table: updates cannot be replayed"):
+        REPLAYS[name](run)
+    assert run.trajectory.exposure is not None
+    assert np.isnan(run.trajectory.exposure.tables[W].norms).all()
+
+
+def test_beside_a_table_that_is_no_target_the_log_is_kept_and_says_frozen(trained: Train) -> None:
+    run = trained(lora=("query", "value"))
+    assert run.optimizer_log is not None
+    assert run.manifest["problems"] == []
+    assert not {*run.optimizer_log.weight_decay} & {*run.trajectory.parameters}
+    rows = np.asarray(ends(run)[0])
+    assert np.array_equal(toolkit.replay_decay(rows, run.optimizer_log, W), rows)
+    assert measure_beyond_noise(run)["reason"].eq("did not move").all()
+    with pytest.raises(ValueError, match="word_embeddings was frozen in this run"):
+        toolkit.sign_noise(run, W, num_replicates=2)
+
+
+def test_an_independent_loop_over_a_peft_model_ends_with_the_same_table(trained: Train) -> None:
+    run = trained(lora=(W, "query"), lora_alpha=6, dropout=0.0, epochs=1)
+    config = run.config
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
+    data, model = encode_task(load_task(config), loaded, config.max_length), loaded.model.train()
+    torch.manual_seed(config.seed)
+    own = peft.get_peft_model(model.backbone, peft.LoraConfig(r=RANK, lora_alpha=6, target_modules=["query", W]))
+    groups = [
+        {"params": [p], "peak": rate, "weight_decay": config.weight_decay if p.ndim > 1 else 0.0}
+        for part, rate in ((own, config.learning_rate), (model.head, config.head_learning_rate))
+        for p in part.parameters()
+        if p.requires_grad
+    ]
+    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
+    batches = epoch_batches(split.lengths, config, 0)
+    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
+        labels = torch.from_numpy(split.labels[indices])
+        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
+        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
+        for group in stepper.param_groups:
+            group["lr"] = group["peak"] * factor
+        stepper.step()
+        stepper.zero_grad()
+    table = own.merge_and_unload().get_input_embeddings().weight.detach().numpy()
+    before, after = ends(run)
+    np.testing.assert_allclose(after, table, rtol=1e-4, atol=1e-6)
+    assert np.abs(after - before).max() > 1e3 * np.abs(after - table).max()
+
+
+def last_accuracy(run: Run) -> float:
+    scores = run.scores[run.scores["split"] == "validation"].sort_values("epoch")
+    return float(scores["accuracy"].iloc[-1])
+
+
+BUILTIN = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": ()}
+
+
+def test_it_learns_what_random_features_do_not_tell(trained: Train) -> None:
+    """The positive control, and beside it the same head on the features that the adapters start from."""
+    long = {**BUILTIN, "task": "polarity", "max_train_examples": 400, "epochs": 4, "head_learning_rate": 1e-2}
+    long |= {"dropout": 0.0, "save_model": False}
+    assert last_accuracy(trained(lora=("all-linear", W), lora_rank=8, **long)) > 0.9
+    assert last_accuracy(trained(freeze="backbone", **long)) < 0.7
+
+
+def test_adapters_start_by_the_seed_and_change_nothing_at_first(trained: Train) -> None:
+    runs = [trained(lora=(W, "query"), seed=seed) for seed in (0, 1)]
+    full = [trained(seed=seed) for seed in (0, 1)]
+    for run, other in zip(runs, full, strict=True):
+        first = [each.predictions.query("epoch == 0")["scores"].to_list() for each in (run, other)]
+        assert np.array_equal(*map(np.stack, first))
+    one, same, other = (adapted(run).model.backbone.state_dict() for run in (runs[0], runs[0], runs[1]))
+    drawn = [name for name in one if "lora_" in name and one[name].any()]
+    assert len(drawn) == 4  # of three layers A, and B of the table
+    assert all(torch.equal(one[name], same[name]) and not torch.equal(one[name], other[name]) for name in drawn)
+
+
+FAMILIES = [*FAMILY_CONFIGS, *ENCODERS, *DECODERS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_linear_layer_is_what_peft_takes_and_belongs_to_its_component(
+    family: str, tiny_model: Callable[[str], Path]
+) -> None:
+    loaded = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2)
+    other = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model.backbone
+    theirs = peft.get_peft_model(other, peft.LoraConfig(target_modules="all-linear"))
+    unused = {"contact_head.regression"} if family == "esm" else set()
+    assert {*find_targets(loaded, ["all-linear"])} == {*theirs.targeted_module_names} - unused
+    before = list_components(loaded.model, loaded.family)
+    state = {name: tensor.clone() for name, tensor in loaded.model.backbone.state_dict().items()}
+    put_adapters(loaded, RunConfig(lora=("all-linear",)))
+    components = list_components(loaded.model, loaded.family)
+    names = [name for own in components.values() for name in own]
+    assert sorted(names) == sorted(name for name, _ in loaded.model.named_parameters())
+    assert components.keys() == before.keys()
+    apply_regime(loaded.model, adapter_regime(components), loaded.family)
+    trained = {name for name, p in loaded.model.named_parameters() if p.requires_grad}
+    assert trained == {name for name in names if "lora_" in name or name.startswith(HEAD)}
+    merged = merged_state(loaded.model.backbone)
+    assert merged is not None
+    assert merged.keys() == state.keys()
+    assert all(torch.equal(merged[name], tensor) for name, tensor in state.items())
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gemma3_text"])
+def test_the_word_table_of_every_family_takes_an_adapter(family: str, tiny_model: Callable[[str], Path]) -> None:
+    loaded = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2)
+    place = loaded.family.embedding_parameters[W].removesuffix(".weight")
+    assert find_targets(loaded, [W]) == find_targets(loaded, [place]) == [place]
+    put_adapters(loaded, RunConfig(lora=(W,)))
+    assert W not in adapter_regime(list_components(loaded.model, loaded.family)).frozen
+
+
+def test_a_pass_in_fewer_steps_is_left_to_models_without_adapters(
+    trained: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fast step computes layers from their weights alone: it would pass by what is added to them."""
+    accelerator = type("One", (), {"distributed_type": "NO", "device": torch.device("cpu")})()
+    loaded = adapted(trained(lora=("query", "value")))
+    assert not serves(accelerator, loaded.model)
+    assert serves(accelerator, load_classifier(loaded.source.name, pooling="mean", num_outputs=2).model)
+
+
+def test_layers_learn_at_their_own_rates(trained: Train) -> None:
+    loaded = adapted(trained(lora=(W, "query")))
+    apply_regime(loaded.model, adapter_regime(list_components(loaded.model, loaded.family)), loaded.family)
+    config = RunConfig(layer_decay=0.5, embedding_learning_rate=3e-4, learning_rate=1e-3)
+    rates = {name: group.rate for group in group_parameters(loaded.model, config) for name in group.names}
+    assert {rate for name, rate in rates.items() if "embedding" in name} == {3e-4}
+    found = [{rate for name, rate in rates.items() if f"layer.{k}." in name} for k in range(3)]
+    assert found == [{2.5e-4}, {5e-4}, {1e-3}]
+
+
+def test_a_row_that_gets_nothing_keeps_its_bits_those_of_minus_0_too(trained: Train, tmp_path: Path) -> None:
+    run = trained(lora=(W,))
+    base, adapter = load_file(Path(run.config.model) / "model.safetensors"), run.path / "model" / "adapter"
+    name = "embeddings.word_embeddings.weight"
+    base[name][-1, :3] = -0.0
+    shutil.copytree(run.config.model, tmp_path / "base")
+    save_file(base, tmp_path / "base" / "model.safetensors", {"format": "pt"})
+    read = toolkit.import_checkpoints([tmp_path / "base", adapter]).trajectory.snapshots[-1].tensors[W]
+    loaded = load_classifier(str(tmp_path / "base"), pooling="mean", num_outputs=2)
+    put_adapters(loaded, run.config)
+    merged = merged_state(loaded.model.backbone)
+    assert merged is not None
+    for table in (read, merged[name].numpy()):
+        assert np.signbit(table[-1, :3]).all()
+
+
+def test_positions_and_segments_take_adapters_too(trained: Train, tiny_files: Callable[[str], dict[str, Any]]) -> None:
+    own: dict[str, Any] = {
+        **tiny_files("pair"),
+        "lora": ("position_embeddings", "token_type_embeddings"),
+        "positions": "sinusoidal",
+    }
+    run = trained(**own, reinject_positions=True)
+    assert run.manifest["positions"]["table"] == "sinusoidal"
+    longest = int(run.trajectory.exposure.tables["position_embeddings"].rows.max())
+    before, after = ends(run, "position_embeddings")
+    moved = (before != after).any(axis=1)
+    assert moved[: longest + 1].all()
+    assert not moved[longest + 1 :].any()
+    before, after = ends(run, "token_type_embeddings")
+    assert (before != after).any(axis=1).tolist() == [True, True]
+    assert np.array_equal(*ends(run))
+    assert run.manifest["problems"][0].startswith("position_embeddings, token_type_embeddings: trained by an adapter")
+
+
+def test_two_spellings_of_targets_are_one_run(trained: Train) -> None:
+    known = trained(lora=("query", "value"))
+    again = replace(known.config, lora=("value", "query", "value"))
+    assert again.lora == ("query", "value")
+    assert run_path(resolve(again)).name == known.path.name
+    assert "_lora-query-value_seed-0_" in known.path.name
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "nowhere": ({"lora": ()}, "--lora must be the names of modules, such as query value"),
+    "unknown": (
+        {"lora": ("querry",)},
+        r"--lora: unknown module 'querry' \(did you mean 'query'\?\); choose from",
+    ),
+    "empty": ({"lora": ("",)}, "--lora: unknown module ''"),
+    "comma": ({"lora": ("query,value",)}, "--lora: unknown module 'query,value'"),
+    "head": ({"lora": ("classifier",)}, "--lora: unknown module 'classifier'"),
+    "norm": ({"lora": ("query", "LayerNorm")}, "--lora LayerNorm: embeddings.LayerNorm is a LayerNorm, which takes no"),
+    "block": ({"lora": ("attention",)}, "encoder.layer.0.attention is a BertAttention, which takes no adapter"),
+    "rank 0": ({"lora": ("query",), "lora_rank": 0}, "--lora-rank must be at least 1; got 0"),
+    "alpha": ({"lora": ("query",), "lora_alpha": -1}, "--lora-alpha must be at least 1; got -1"),
+    "rank alone": ({"lora_rank": 4}, "--lora-rank 4 is about adapters: pass --lora TARGETS too"),
+    "alpha alone": ({"lora_alpha": 4}, "--lora-alpha 4 is about adapters"),
+    "freeze": ({"lora": ("query",), "freeze": "embeddings"}, "freezes all else: leave --freeze embeddings out"),
+    "tokens": ({"lora": ("query",), "add_tokens": "a.txt"}, "leave --add-tokens a.txt out"),
+    "head first": ({"lora": ("query",), "head_epochs": 1}, "leave --head-epochs 1 out"),
+    "rate of frozen": ({"lora": ("query",), "embedding_learning_rate": 1e-3}, "all embeddings are frozen"),
+    "decay of frozen": ({"lora": (W,), "layer_decay": 0.9}, "all layers are frozen"),
+    "stopping": ({"lora": (W,), "head_training": "early-stopping"}, "trains the head alone"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_one_clear_line(case: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    changes, said = REFUSED[case]
+    with pytest.raises(ValueError, match=said) as caught:
+        finetune(replace(tiny_config, output_dir=str(tmp_path / "runs"), **changes))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tables_that_are_more_than_tables_are_refused(tiny_model: Callable[[str], Path]) -> None:
+    for family, word in (("gemma3_text", W), ("deberta-v2", "rel_embeddings")):
+        loaded = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2)
+        with pytest.raises(ValueError, match=f"--lora {word}: .*, which takes no adapter here"):
+            find_targets(loaded, [word])
+
+
+def test_without_peft_the_extra_is_named(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "peft" else own(name, *rest))
+    with pytest.raises(ValueError, match=r"^--lora needs peft: pip install 'embedding-drift-toolkit\[peft\]'$"):
+        finetune(replace(tiny_config, lora=("query",)))
+
+
+def test_it_is_a_condition_of_its_own(trained: Train) -> None:
+    runs = [trained(seed=seed, **own) for seed in (0, 1) for own in ({}, {"lora": ("query", "value")}, {"lora": (W,)})]
+    (group,) = arrange([*runs, trained(freeze="backbone"), trained(lora=("query", "value"), lora_alpha=4)])
+    labels = [arm.label for arm in group.arms]
+    lora = "LoRA r=2 on query, value, lora alpha"
+    assert labels == ["full fine-tuning", f"{lora} 4", f"{lora} 8", "LoRA r=2 on word_embeddings", "feature extraction"]
+    attention, words = group.arms[2:4]
+    assert "all but the head and LoRA r=2 on word_embeddings" in " ".join(repr(words.runs[0].run).split())
+    unfinished = replace(attention.runs[0], manifest={})
+    assert unfinished.regime == attention.runs[0].regime == "lora"
+    assert [arm.is_full for arm in group.arms] == [True, False, False, False, False]
+    assert [pair.first.label for pair in pair_arms(group)] == ["full fine-tuning"] * 4
+    pairs = pair_arms(group, [("full fine-tuning", attention.label), (attention.label, "feature extraction")])
+    assert [pair.seeds for pair in pairs] == [[0, 1], [0]]
+    assert [differing_settings(pair.first, pair.second) for pair in pairs] == [[], []]
+    assert differing_settings(*group.arms[1:3]) == ["lora_alpha"]
+    assert attention.is_proven_frozen(W)
+    assert not words.is_proven_frozen(W)
+
+
+def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, tmp_path: Path) -> None:
+    runs = [trained(seed=0, **own) for own in ({}, {"lora": ("query", "value")}, {"lora": (W,)})]
+    data = ReportData(save_evidence(measure(runs), tmp_path), num_draws=0)
+    tiles = {tile.title: dict(tile.lines) for tile in tiles_of(data)}
+    still, moved = tiles["LoRA r=2 on query, value"], tiles["LoRA r=2 on word_embeddings"]
+    assert still == {"trained": "adapters and a new head", "embeddings moved": "0, bit-identical"}
+    assert moved["words moved"].endswith("% of norm")
+    assert moved["positions moved"] == "0, bit-identical"
+    cards = {card.id: card for card in make_cards(data) if card.id.startswith("drift: ")}
+    own = [card for name, card in cards.items() if "LoRA" in name]
+    assert [(card.verdict, W in card.id) for card in own] == [("not applicable", True)]
+    assert "trained by an adapter, not as a table" in own[0].reason
+    table = runs_frame(data.groups).set_index("condition")["trainable parameters"]
+    assert len(set(table)) == 3
+
+
+def parts_of(loaded: Loaded) -> tuple[list[str], list[bool]]:
+    """Components, and whether all of each is frozen."""
+    named, components = dict(loaded.model.named_parameters()), list_components(loaded.model, loaded.family)
+    return [*components], [not any(named[name].requires_grad for name in own) for own in components.values()]
+
+
+def test_the_parts_that_look_inside_see_the_adapters(trained: Train) -> None:
+    run = trained(lora=("query", "value"))
+    loaded = open_model(str(run.path))
+    trained_parts = [leaf for leaf, frozen in zip(*parts_of(loaded), strict=True) if not frozen]
+    assert trained_parts == ["layers.0", "layers.1", "layers.2", "head"]
+    lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
+    gradients = lines.loc["gradient_norm", "value"]
+    assert lines["regime"].eq("lora").all()
+    assert math.isnan(gradients["embeddings"])
+    start = adapted(run)
+    data, split = encode_task(load_task(run.config), start, run.config.max_length), "train"
+    every = np.arange(len(data.splits[split]))
+    logits = start.model.eval()(**make_batch(data.splits[split], every, data))
+    example_losses("classes", logits, torch.from_numpy(data.splits[split].labels)).mean().backward()
+    own = [p.grad for name, p in start.model.named_parameters() if "lora_" in name]
+    assert gradients["body"] == pytest.approx(
+        float(torch.stack([g.square().sum() for g in own]).sum().sqrt()), rel=1e-4
+    )
+
+
+class Heard:
+    """A screen that keeps what it is told of the components."""
+
+    def __init__(self) -> None:
+        self.title, self.rows = "", [("", 0, False)]
+
+    def print_components(self, title: str, rows: list[tuple[str, int, bool]]) -> None:
+        self.title, self.rows = title, rows
+
+    def print_task(self, *_: Any) -> None: ...
+
+    def epoch_line(self, *_: Any) -> str:
+        return ""
+
+    def print_result(self, run: Run, seconds: float) -> None:
+        print_result(run, seconds)
+
+
+def test_the_screen_counts_adapters_by_themselves(
+    tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard = Heard()
+    run = finetune(replace(tiny_config, lora=(W, "query"), output_dir=str(tmp_path), max_steps=1), screen=heard)
+    assert "LoRA r=8 on query, word_embeddings, precision no" in heard.title
+    model = run.manifest["model"]
+    assert sum(number for _, number, _ in heard.rows) == model["num_parameters"]
+    assert sum(number for _, number, is_trained in heard.rows if is_trained) == model["num_trainable"]
+    assert [name for name, _, is_trained in heard.rows if is_trained] == ["head", "adapters"]
+    said = capsys.readouterr().out
+    assert "by an adapter" in said
+    assert f"Frozen: all but adapters and head ({len(run.manifest['frozen']['parameters'])} parameters)" in said
+
+
+@pytest.mark.slow
+def test_attention_alone_learns_word_order_and_moves_no_embedding(tmp_path: Path) -> None:
+    """The positive control with a pretrained model: the same head on its frozen features stays near chance."""
+    config = RunConfig(task="order", max_train_examples=1000, epochs=4, output_dir=str(tmp_path), precision="no")
+    run = finetune(replace(config, lora=("query", "value"), learning_rate=2e-3))
+    assert last_accuracy(run) > 0.95
+    assert all(np.array_equal(*ends(run, name)) for name in run.trajectory.parameters)
+    assert last_accuracy(finetune(replace(config, freeze="backbone", head_training="epochs"))) < 0.6
