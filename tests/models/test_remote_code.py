@@ -125,6 +125,7 @@ def test_random_weights_and_plans_ask_nothing(plant: Plant, tiny_config: RunConf
         assert resolve(replace(tiny_config, model=folder, freeze="embeddings")).freeze == "embeddings"
 
 
+@pytest.mark.slow  # every command that loads a model
 @pytest.mark.filterwarnings("ignore")
 def test_no_command_runs_it(plant: Plant, tiny_config: RunConfig, tmp_path: Path) -> None:
     """Fine-tuning, and every command that loads a model of a run or a checkpoint."""

@@ -59,6 +59,7 @@ def places(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> 
     }
 
 
+@pytest.mark.slow  # every command that makes a page
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_shows_a_path_that_was_not_typed(
     kind: str,

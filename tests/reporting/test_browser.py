@@ -452,7 +452,8 @@ def test_print_shows_the_picture(visit: Callable[..., Any]):
     assert page.locator(".inputs:visible").count() == 0
 
 
-@pytest.mark.parametrize("num_words", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])  # the last: BERT base
+@pytest.mark.slow  # it takes time, and needs quiet
+@pytest.mark.parametrize("num_words", [2_000, 20_000])  # the last: BERT base
 def test_many_words_are_painted_at_once(visit: Callable[..., Any], tmp_path: Path, num_words: int):
     words = pd.concat([make_words(num_words)])
     chart = ChartBlock(name="words", chart=plot_words(words), caption="Words.", alt="Words.")

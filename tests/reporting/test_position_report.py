@@ -95,6 +95,7 @@ def test_sections_are_in_order(collected):
     assert 1 <= len(page.answers) <= 3
 
 
+@pytest.mark.slow  # two whole reports
 def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path, as_files):
     with as_files():
         write_position_report(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)

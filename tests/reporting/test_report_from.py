@@ -168,6 +168,7 @@ def command(*words, capsys=None):
     return stop.value.code, shown.out, shown.err
 
 
+@pytest.mark.slow  # whole reports
 def test_a_report_made_again_is_the_same_byte_for_byte(report):
     assert command("report", "--from", report, "--out", "again")[0] == 0
     assert contents(Path("again")) == contents(report)

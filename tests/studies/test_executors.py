@@ -41,7 +41,7 @@ def build(name: str, workers: int = 1, retries: int = 1) -> Executor:
     return EXECUTORS[name](ExecutorOptions(workers=workers, retries=retries, cluster="local"))
 
 
-@pytest.fixture(params=["local", "slurm", "ray"])
+@pytest.fixture(params=["local", "slurm", pytest.param("ray", marks=pytest.mark.slow)])  # a cluster takes seconds
 def name(request: pytest.FixtureRequest) -> str:
     """Every executor that is installed."""
     name = str(request.param)

@@ -264,6 +264,7 @@ def test_a_signal_ends_the_run_after_its_step_and_keeps_it(tiny_config: RunConfi
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.slow  # an interpreter of its own
 def test_killed_for_good_it_goes_on_in_another_process(tiny_config: RunConfig, tmp_path: Path) -> None:
     config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"), resume_steps=3)
     whole = finetune(replace(config, output_dir=str(tmp_path / "whole")))

@@ -181,14 +181,16 @@ def _points(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.Dat
     table = joined[~joined["is_frozen"].astype(bool)]
     table = table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
     sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)
-    keys = [table[name] for name in ("group", "base")]
-    table = table[sizes == sizes.groupby(keys).transform("max")]
+    table = table[sizes == sizes.groupby([table[name] for name in ("group", "base")]).transform("max")]
     table = table.drop_duplicates(["run", "parameter"], keep="last")
-    for (model, base, parameter), own in table.groupby(["model", "base", "parameter"], sort=False):
-        usable = own.dropna(subset=["times_noise", "gain_points"]).groupby("group", sort=False)
-        means = usable[["times_noise", "gain_points"]].mean()
-        means["learning_rate"] = usable["learning_rate"].first()
-        yield (model, base, parameter), means.assign(num_runs=usable.size(), verdict=usable["gain_verdict"].first())
+    keys, usable = ["model", "base", "parameter"], table.dropna(subset=["times_noise", "gain_points"])
+    tasks = usable.groupby([*keys, "group"], sort=False)
+    means = tasks[["times_noise", "gain_points"]].mean()
+    first = tasks[["learning_rate", "gain_verdict"]].first().rename(columns={"gain_verdict": "verdict"})
+    means = means.assign(num_runs=tasks.size(), **first)
+    points = {key: own.droplevel(keys) for key, own in means.groupby(level=keys, sort=False)}
+    for key in table[keys].drop_duplicates().itertuples(index=False, name=None):
+        yield key, points.get(key, means.iloc[:0].droplevel(keys))
 
 
 def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:

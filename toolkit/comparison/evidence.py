@@ -371,8 +371,8 @@ def settled(table: pd.DataFrame) -> pd.DataFrame:
 
 def _settled(column: pd.Series, name: str) -> pd.Series:
     if name in TEXTS:
-        if column.dtype == "str" and not column.hasnans:
-            return column
+        if column.dtype == "str":
+            return column.fillna("") if column.hasnans else column
         return column.astype(object).where(column.notna(), "").astype(str)
     if column.isna().all():
         return column.astype(object).where(column.notna(), np.nan).astype(float)

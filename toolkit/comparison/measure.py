@@ -126,8 +126,9 @@ def led(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]
 
 
 def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
-    table = table.assign(run=run.name)
-    return table[["run", *(name for name in table.columns if name != "run")]]
+    own = table.drop(columns="run", errors="ignore")
+    own.insert(0, "run", run.name)
+    return own
 
 
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
