@@ -419,6 +419,24 @@ def test_it_is_a_condition_of_its_own(trained: Train) -> None:
     assert not words.is_proven_frozen(W)
 
 
+def test_what_drift_bought_is_told_by_the_same_adapters_but_those_of_tables(trained: Train) -> None:
+    both, attention, words = ("query", "value", W), ("query", "value"), (W,)
+    own: list[dict[str, Any]] = [{}, {"freeze": "embeddings"}, {"freeze": "backbone"}]
+    own += [{"lora": each} for each in (both, attention, words)] + [{"lora": both, "lora_alpha": 4}]
+    own += [{"lora": ("query", "embeddings.word_embeddings")}]
+    runs = [trained(**each) for each in own]
+    scores = [100 * last_accuracy(run) for run in runs]
+    joined = toolkit.join_drift(runs).query(f"parameter == '{W}'").set_index("run")
+    lines = [joined.loc[run.path.name] for run in runs]
+    for one, partner, note in ((0, 1, ""), (3, 4, ""), (5, 2, ""), (6, 4, "lora alpha")):
+        assert lines[one]["gain_points"] == pytest.approx(scores[one] - scores[partner])
+        assert lines[one]["note"].partition(" also in ")[2] == note
+    assert [lines[i]["gain_reason"] for i in (1, 2, 4)] == ["no embedding parameter was trained"] * 3
+    assert lines[7]["gain_reason"].startswith("no runs with frozen embeddings")
+    alone = toolkit.join_drift([runs[i] for i in (0, 1, 3)]).set_index("run").loc[runs[3].path.name]
+    assert alone["gain_points"].isna().all()
+
+
 def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, tmp_path: Path) -> None:
     runs = [trained(seed=0, **own) for own in ({}, {"lora": ("query", "value")}, {"lora": (W,)})]
     data = ReportData(save_evidence(measure(runs), tmp_path), num_draws=0)
