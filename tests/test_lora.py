@@ -27,12 +27,13 @@ from toolkit.comparison.report_data import ReportData
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import epoch_batches, make_batch
 from toolkit.data.tasks import load_task
+from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import example_losses
-from toolkit.models.lora import find_targets, merged_state, put_adapters
+from toolkit.models.lora import find_targets, merged_state, put_adapters, save_adapter
 from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned
-from toolkit.probes.embedding_layer import open_model
+from toolkit.probes.embedding_layer import list_parameters, open_model
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.topics.first_screen import tiles_of
 from toolkit.reporting.topics.runs import runs_frame
@@ -344,6 +345,23 @@ def test_positions_and_segments_take_adapters_too(trained: Train, tiny_files: Ca
     assert run.manifest["problems"][0].startswith("position_embeddings, token_type_embeddings: trained by an adapter")
 
 
+@pytest.mark.parametrize("start", [{"init": "random"}, {"positions": "sinusoidal"}], ids=["weights", "positions"])
+def test_adapters_of_other_weights_than_the_checkpoint_are_only_merged(trained: Train, start: dict[str, Any]) -> None:
+    """peft would put them on the checkpoint, which is another model than what was trained."""
+    model = trained(lora=("query", W), **start).path / "model"
+    assert (model / "model.safetensors").is_file()
+    assert not (model / "adapter").exists()
+
+
+def test_an_adapter_names_its_base_as_peft_finds_it(trained: Train, tmp_path: Path) -> None:
+    run = trained(lora=("query",))
+    assert peft.PeftConfig.from_pretrained(run.path / "model" / "adapter").base_model_name_or_path == run.config.model
+    source = Source("owner/name@main", "owner/name", "0123abc", is_hub=True)
+    save_adapter(replace(adapted(run), source=source), run.config, tmp_path / "adapter")
+    written = peft.PeftConfig.from_pretrained(tmp_path / "adapter")
+    assert (written.base_model_name_or_path, written.revision) == ("owner/name", "0123abc")
+
+
 def test_two_spellings_of_targets_are_one_run(trained: Train) -> None:
     known = trained(lora=("query", "value"))
     again = replace(known.config, lora=("value", "query", "value"))
@@ -453,17 +471,19 @@ def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, 
     assert len(set(table)) == 3
 
 
-def parts_of(loaded: Loaded) -> tuple[list[str], list[bool]]:
-    """Components, and whether all of each is frozen."""
-    named, components = dict(loaded.model.named_parameters()), list_components(loaded.model, loaded.family)
-    return [*components], [not any(named[name].requires_grad for name in own) for own in components.values()]
+@pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
+def test_a_tuned_model_knows_which_parameters_moved(trained: Train, words: tuple[str, ...]) -> None:
+    run = trained(lora=("query", "value", *words))
+    loaded, start = open_model(str(run.path)), load_file(Path(run.config.model) / "model.safetensors")
+    for name, p in loaded.model.backbone.named_parameters():
+        assert p.requires_grad == (p.detach().numpy() != start[name]).any(), name
+    states = list_parameters(loaded).set_index("parameter")["requires_grad"]
+    assert states[W] == bool(words)
+    assert states["layers"] is None  # in part
 
 
 def test_the_parts_that_look_inside_see_the_adapters(trained: Train) -> None:
     run = trained(lora=("query", "value"))
-    loaded = open_model(str(run.path))
-    trained_parts = [leaf for leaf, frozen in zip(*parts_of(loaded), strict=True) if not frozen]
-    assert trained_parts == ["layers.0", "layers.1", "layers.2", "head"]
     lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
     gradients = lines.loc["gradient_norm", "value"]
     assert lines["regime"].eq("lora").all()
