@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -27,6 +28,7 @@ from toolkit.comparison.report_data import ReportData
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import epoch_batches, make_batch
 from toolkit.data.tasks import load_task
+from toolkit.families import LORA
 from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import example_losses
@@ -34,7 +36,14 @@ from toolkit.models.lora import find_targets, merged_state, put_adapters, save_a
 from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned
 from toolkit.probes.embedding_layer import list_parameters, open_model
+from toolkit.reporting.charts import regimes_of
+from toolkit.reporting.comparison_report import make_page
+from toolkit.reporting.page import TextBlock
 from toolkit.reporting.run_screen import print_result
+from toolkit.reporting.sources import Computed, open_sources
+from toolkit.reporting.topics import causes, changes
+from toolkit.reporting.topics.drift import ADAPTED
+from toolkit.reporting.topics.drift_and_score import drift_and_score_section
 from toolkit.reporting.topics.first_screen import tiles_of
 from toolkit.reporting.topics.runs import runs_frame
 from toolkit.snapshots.snapshot import capture
@@ -469,6 +478,34 @@ def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, 
     assert "trained by an adapter, not as a table" in own[0].reason
     table = runs_frame(data.groups).set_index("condition")["trainable parameters"]
     assert len(set(table)) == 3
+    section = drift_and_score_section(data, {})
+    assert section is not None
+    (beside,) = (block.text for block in section.blocks if isinstance(block, TextBlock) and "noise" in block.text)
+    assert f"{W} under LoRA r=2 on {W}: " in beside
+    assert "trained by an adapter" in beside
+
+
+@pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
+def test_what_moves_the_rows_of_adapted_tables_is_said_where_there_are_any(
+    trained: Train, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    runs = [trained(), trained(lora=("query", "value", *words))]
+    data = ReportData(save_evidence(measure(runs), tmp_path / "evidence"), num_draws=0)
+    leads = {section.id: section.lead for section in make_page(data, make_cards(data)).sections}
+    assert (ADAPTED in leads["why"]) == bool(words)
+    for run, is_adapted in zip(runs, (False, bool(words)), strict=True):
+        opened = open_sources([run.path])
+        tables = changes.makers(opened) | {"causes": causes.makers(opened)["causes"]}
+        lead = changes.rows_section(Computed(opened).add(tables)).lead
+        assert (ADAPTED in lead, "Adam moves a row" in lead) == (is_adapted, not is_adapted)
+
+
+def test_a_regime_of_adapters_is_called_so_in_charts() -> None:
+    assert regimes_of(pd.DataFrame({"regime": ["none", LORA, "layers.0"]})).tolist() == [
+        "full fine-tuning",
+        "LoRA",
+        "layers.0 frozen",
+    ]
 
 
 @pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
