@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -27,13 +28,22 @@ from toolkit.comparison.report_data import ReportData
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import epoch_batches, make_batch
 from toolkit.data.tasks import load_task
+from toolkit.families import LORA
+from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import example_losses
-from toolkit.models.lora import find_targets, merged_state, put_adapters
+from toolkit.models.lora import find_targets, merged_state, put_adapters, save_adapter
 from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned
-from toolkit.probes.embedding_layer import open_model
+from toolkit.probes.embedding_layer import list_parameters, open_model
+from toolkit.reporting.charts import regimes_of
+from toolkit.reporting.comparison_report import make_page
+from toolkit.reporting.page import TextBlock
 from toolkit.reporting.run_screen import print_result
+from toolkit.reporting.sources import Computed, open_sources
+from toolkit.reporting.topics import causes, changes
+from toolkit.reporting.topics.drift import ADAPTED
+from toolkit.reporting.topics.drift_and_score import drift_and_score_section
 from toolkit.reporting.topics.first_screen import tiles_of
 from toolkit.reporting.topics.runs import runs_frame
 from toolkit.snapshots.snapshot import capture
@@ -344,6 +354,23 @@ def test_positions_and_segments_take_adapters_too(trained: Train, tiny_files: Ca
     assert run.manifest["problems"][0].startswith("position_embeddings, token_type_embeddings: trained by an adapter")
 
 
+@pytest.mark.parametrize("start", [{"init": "random"}, {"positions": "sinusoidal"}], ids=["weights", "positions"])
+def test_adapters_of_other_weights_than_the_checkpoint_are_only_merged(trained: Train, start: dict[str, Any]) -> None:
+    """peft would put them on the checkpoint, which is another model than what was trained."""
+    model = trained(lora=("query", W), **start).path / "model"
+    assert (model / "model.safetensors").is_file()
+    assert not (model / "adapter").exists()
+
+
+def test_an_adapter_names_its_base_as_peft_finds_it(trained: Train, tmp_path: Path) -> None:
+    run = trained(lora=("query",))
+    assert peft.PeftConfig.from_pretrained(run.path / "model" / "adapter").base_model_name_or_path == run.config.model
+    source = Source("owner/name@main", "owner/name", "0123abc", is_hub=True)
+    save_adapter(replace(adapted(run), source=source), run.config, tmp_path / "adapter")
+    written = peft.PeftConfig.from_pretrained(tmp_path / "adapter")
+    assert (written.base_model_name_or_path, written.revision) == ("owner/name", "0123abc")
+
+
 def test_two_spellings_of_targets_are_one_run(trained: Train) -> None:
     known = trained(lora=("query", "value"))
     again = replace(known.config, lora=("value", "query", "value"))
@@ -419,6 +446,24 @@ def test_it_is_a_condition_of_its_own(trained: Train) -> None:
     assert not words.is_proven_frozen(W)
 
 
+def test_what_drift_bought_is_told_by_the_same_adapters_but_those_of_tables(trained: Train) -> None:
+    both, attention, words = ("query", "value", W), ("query", "value"), (W,)
+    own: list[dict[str, Any]] = [{}, {"freeze": "embeddings"}, {"freeze": "backbone"}]
+    own += [{"lora": each} for each in (both, attention, words)] + [{"lora": both, "lora_alpha": 4}]
+    own += [{"lora": ("query", "embeddings.word_embeddings")}]
+    runs = [trained(**each) for each in own]
+    scores = [100 * last_accuracy(run) for run in runs]
+    joined = toolkit.join_drift(runs).query(f"parameter == '{W}'").set_index("run")
+    lines = [joined.loc[run.path.name] for run in runs]
+    for one, partner, note in ((0, 1, ""), (3, 4, ""), (5, 2, ""), (6, 4, "lora alpha")):
+        assert lines[one]["gain_points"] == pytest.approx(scores[one] - scores[partner])
+        assert lines[one]["note"].partition(" also in ")[2] == note
+    assert [lines[i]["gain_reason"] for i in (1, 2, 4)] == ["no embedding parameter was trained"] * 3
+    assert lines[7]["gain_reason"].startswith("no runs with frozen embeddings")
+    alone = toolkit.join_drift([runs[i] for i in (0, 1, 3)]).set_index("run").loc[runs[3].path.name]
+    assert alone["gain_points"].isna().all()
+
+
 def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, tmp_path: Path) -> None:
     runs = [trained(seed=0, **own) for own in ({}, {"lora": ("query", "value")}, {"lora": (W,)})]
     data = ReportData(save_evidence(measure(runs), tmp_path), num_draws=0)
@@ -433,19 +478,49 @@ def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, 
     assert "trained by an adapter, not as a table" in own[0].reason
     table = runs_frame(data.groups).set_index("condition")["trainable parameters"]
     assert len(set(table)) == 3
+    section = drift_and_score_section(data, {})
+    assert section is not None
+    (beside,) = (block.text for block in section.blocks if isinstance(block, TextBlock) and "noise" in block.text)
+    assert f"{W} under LoRA r=2 on {W}: " in beside
+    assert "trained by an adapter" in beside
 
 
-def parts_of(loaded: Loaded) -> tuple[list[str], list[bool]]:
-    """Components, and whether all of each is frozen."""
-    named, components = dict(loaded.model.named_parameters()), list_components(loaded.model, loaded.family)
-    return [*components], [not any(named[name].requires_grad for name in own) for own in components.values()]
+@pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
+def test_what_moves_the_rows_of_adapted_tables_is_said_where_there_are_any(
+    trained: Train, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    runs = [trained(), trained(lora=("query", "value", *words))]
+    data = ReportData(save_evidence(measure(runs), tmp_path / "evidence"), num_draws=0)
+    leads = {section.id: section.lead for section in make_page(data, make_cards(data)).sections}
+    assert (ADAPTED in leads["why"]) == bool(words)
+    for run, is_adapted in zip(runs, (False, bool(words)), strict=True):
+        opened = open_sources([run.path])
+        tables = changes.makers(opened) | {"causes": causes.makers(opened)["causes"]}
+        lead = changes.rows_section(Computed(opened).add(tables)).lead
+        assert (ADAPTED in lead, "Adam moves a row" in lead) == (is_adapted, not is_adapted)
+
+
+def test_a_regime_of_adapters_is_called_so_in_charts() -> None:
+    assert regimes_of(pd.DataFrame({"regime": ["none", LORA, "layers.0"]})).tolist() == [
+        "full fine-tuning",
+        "LoRA",
+        "layers.0 frozen",
+    ]
+
+
+@pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
+def test_a_tuned_model_knows_which_parameters_moved(trained: Train, words: tuple[str, ...]) -> None:
+    run = trained(lora=("query", "value", *words))
+    loaded, start = open_model(str(run.path)), load_file(Path(run.config.model) / "model.safetensors")
+    for name, p in loaded.model.backbone.named_parameters():
+        assert p.requires_grad == (p.detach().numpy() != start[name]).any(), name
+    states = list_parameters(loaded).set_index("parameter")["requires_grad"]
+    assert states[W] == bool(words)
+    assert states["layers"] is None  # in part
 
 
 def test_the_parts_that_look_inside_see_the_adapters(trained: Train) -> None:
     run = trained(lora=("query", "value"))
-    loaded = open_model(str(run.path))
-    trained_parts = [leaf for leaf, frozen in zip(*parts_of(loaded), strict=True) if not frozen]
-    assert trained_parts == ["layers.0", "layers.1", "layers.2", "head"]
     lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
     gradients = lines.loc["gradient_norm", "value"]
     assert lines["regime"].eq("lora").all()

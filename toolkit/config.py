@@ -164,7 +164,8 @@ class ModelConfig:
     lora: tuple[str, ...] | None = setting(None, is_later=True)
     """Train adapters (LoRA, by peft) in these modules and the head, and freeze all else; None: no adapters.
     Names as in peft's target_modules (such as query value), all-linear, or a table (word_embeddings).
-    They want a higher --learning-rate, such as 1e-3. --save-model merges them, and keeps them too (model/adapter)."""
+    They want a higher --learning-rate, such as 1e-3. --save-model merges them, and keeps them too (model/adapter),
+    unless --init or --positions changed what they are put on."""
     lora_rank: int = setting(8, is_later=True)
     """Rank of the adapters of --lora."""
     lora_alpha: int = setting(8, is_later=True)

@@ -20,11 +20,16 @@ from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
 from toolkit.comparison.runs import count_at_chance, counted_score, read_reported, reported_first
 from toolkit.config import RunConfig, fields_that
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import distinct, names_of, unknown
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
-SPOKEN = {"none": "full fine-tuning", "embeddings": "embeddings frozen", "backbone": "feature extraction"}
+SPOKEN = {
+    "none": "full fine-tuning",
+    "embeddings": "embeddings frozen",
+    "backbone": "feature extraction",
+    LORA: "LoRA",
+}
 """Regime label to the words for it, where the field has words."""
 
 Labels = Mapping[str, str]
@@ -89,6 +94,12 @@ class Arm:
     def has(self, parameter: str) -> bool:
         """Whether the model has this embedding parameter."""
         return all(parameter in run.parameters for run in self.runs)
+
+    @property
+    def adapts_embeddings(self) -> bool:
+        """Whether adapters train any of its tables, of which all rows then share a factor."""
+        run = self.runs[0]
+        return run.config.lora is not None and not all(map(self.is_proven_frozen, run.parameters))
 
     def is_proven_frozen(self, parameter: str) -> bool:
         """Whether every run's manifest holds equal hashes of the parameter before and after training."""

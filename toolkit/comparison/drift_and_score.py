@@ -24,6 +24,7 @@ from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table, splits_of
+from toolkit.families import LORA, TABLES
 from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 
@@ -103,21 +104,27 @@ def _scores(group: Group, arm: Arm, split: str | None, lines_of: Callable[[ArmPa
 
 
 def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
-    """The arm of the same size and start with frozen embeddings that agrees in most settings, and what differs."""
+    """The arm of the same size and start that differs in frozen embeddings and in fewest settings, and what these are.
+
+    Of adapters the same ones but those of the tables; where there are no others, a head alone.
+    """
     if all(all(name in run.frozen for name in run.parameters) for run in arm.runs):
         return None, NOT_TRAINED
     config = arm.runs[0].config
+    others = None if config.lora is None else tuple(name for name in config.lora if name not in TABLES)
+    regime = "embeddings" if others is None else LORA if others else "backbone"
     found = [
         other
         for other in group.arms
-        if other.runs[0].regime == "embeddings"
+        if (other.runs[0].regime, other.runs[0].config.lora) == (regime, others or None)
+        and all(other.is_proven_frozen(name) for name in other.runs[0].parameters)
         and other.size == arm.size
         and (other.runs[0].config.init, other.runs[0].config.head_epochs) == (config.init, config.head_epochs)
     ]
     if not found:
         return None, "no runs with frozen embeddings from the same start"
     best = min(found, key=lambda other: len(differing_settings(arm, other)))
-    names = [name.replace("_", " ") for name in differing_settings(arm, best)]
+    names = [name.replace("_", " ") for name in differing_settings(arm, best) if name != "lora"]
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 

@@ -80,15 +80,21 @@ def merged_state(backbone: nn.Module) -> dict[str, torch.Tensor] | None:
     return state | {f"{name}.weight": with_adapters(layer).detach() for name, layer in layers}
 
 
-def save_adapter(backbone: Any, folder: Path, base: str) -> None:
-    """The two files of an adapter as ``PeftModel.save_pretrained`` writes them; nothing without adapters."""
-    if not has_adapters(backbone):
+def save_adapter(loaded: Loaded, config: RunConfig, folder: Path) -> None:
+    """The two files of an adapter as ``PeftModel.save_pretrained`` writes them, for the checkpoint as their base.
+
+    Nothing without adapters, and where they were trained on other weights: random ones, or another position table.
+    """
+    backbone: Any = loaded.model.backbone
+    if not has_adapters(backbone) or not config.init == config.positions == "checkpoint":
         return
     from peft import get_peft_model_state_dict
 
     folder.mkdir()
     (own,) = backbone.peft_config.values()
-    own.base_model_name_or_path, own.inference_mode = base, True
+    source = loaded.source
+    own.base_model_name_or_path = source.location if source.is_hub else source.name
+    own.revision, own.inference_mode = source.revision, True
     own.target_modules = sorted(own.target_modules)  # a set has another order in every process
     own.save_pretrained(folder)
     # Whether tables are saved whole is not left to peft, which would ask the hub whether their sizes have changed.

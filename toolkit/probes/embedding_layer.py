@@ -16,10 +16,10 @@ from toolkit.analysis.measures import Array
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.data.files import read_file
 from toolkit.data.tasks import Split, Task, check_texts, load_task
-from toolkit.families import EMBEDDING_PARAMETERS, TABLES, family_of
+from toolkit.families import BENEATH, EMBEDDING_PARAMETERS, TABLES, family_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
-from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components
+from toolkit.models.regimes import BACKBONE, list_components
 from toolkit.models.tuned import load_tuned
 from toolkit.schema import columns_of
 from toolkit.snapshots.snapshot import check_word_rows
@@ -415,9 +415,9 @@ def relative_difference(values: Array, reference: Array) -> float:
 def open_model(name: str) -> Loaded:
     """The checkpoint (``minilm``, a folder, a hub id) or the tuned model of a run directory, in eval mode.
 
-    A checkpoint's pooler is loaded where its files have one, so that parameters are counted as published; a run's
-    parameters have ``requires_grad`` as its regime left them, those with an adapter as trained. ValueError for a name
-    that cannot be had.
+    A checkpoint's pooler is loaded where its files have one, so that parameters are counted as published; of a run's
+    parameters those have ``requires_grad`` that were trained, themselves or by an adapter. ValueError for a name that
+    cannot be had.
     """
     if not name.strip():
         raise ValueError("MODEL is empty: pass minilm, a folder, a hub id or a run directory")
@@ -425,8 +425,9 @@ def open_model(name: str) -> Loaded:
     if (Path(name) / "snapshots").is_dir():
         run = open_run(name)
         loaded = load_tuned(run)
-        known = run.manifest["regime"]
-        apply_regime(loaded.model, Regime(known["label"], frozenset(known["frozen_components"])), loaded.family)
+        frozen = {n.replace(BENEATH, ".") for n in run.manifest["frozen"]["parameters"] if f"{BENEATH}weight" not in n}
+        for parameter, tensor in loaded.model.named_parameters():
+            tensor.requires_grad_(parameter not in frozen)
     elif family_of(find_checkpoint(name).read_config().model_type).has_pooler:
         try:
             loaded = load_classifier(name, pooling="pooler", num_outputs=1)

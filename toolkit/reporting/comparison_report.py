@@ -27,7 +27,7 @@ from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.caveats import claims_block, covered, decided, described, limits_section, verdicts_frame
 from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_comparison
-from toolkit.reporting.topics.drift import drift_topics, exposure_block
+from toolkit.reporting.topics.drift import ADAPTED, drift_topics, exposure_block
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.new_tokens import cards_section
@@ -325,7 +325,9 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     titles = [tables.group.title for tables in data.details]
     exposed = folds(titles, [[exposure_block(tables)] for tables in data.details])
     parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
-    why = Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*exposed, *parts))
+    adapted = any(arm.adapts_embeddings for group in data.groups for arm in group.arms)
+    lead = f"{EXPOSED} {ADAPTED}" if adapted else EXPOSED
+    why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *parts))
     return [
         *([words] if words else []),
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),

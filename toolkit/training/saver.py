@@ -243,7 +243,8 @@ class Saver:
     def _save_model(self) -> None:
         """``model/`` for ``AutoModel.from_pretrained``, with the head beside it in head.safetensors.
 
-        Adapters are merged into it, and lie in ``model/adapter/`` as peft writes them.
+        Adapters are merged into it, and lie in ``model/adapter/`` as peft writes them, where the checkpoint is their
+        base.
         """
         backbone: Any = self.loaded.model.backbone
         head = {name: to_array(p) for name, p in self.loaded.model.head.named_parameters()}
@@ -252,7 +253,7 @@ class Saver:
         def write(folder: Path) -> None:
             with disk_errors(folder):
                 backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))
-                save_adapter(backbone, folder / "adapter", self.loaded.source.name)
+                save_adapter(self.loaded, self.config, folder / "adapter")
             self.loaded.tokenizer.save_pretrained(folder)
             write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})
 

@@ -38,6 +38,8 @@ from toolkit.reporting.page import (
     table_block,
 )
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of
+from toolkit.reporting.topics.drift import ADAPTED
+from toolkit.snapshots.logs import BY_ADAPTER
 from toolkit.snapshots.store import Source, trajectory_of
 
 HEIGHT = 180
@@ -228,8 +230,11 @@ def _over_epochs(computed: Computed) -> Block:
 
 ROWS_LEAD = (
     "Rows that moved for different reasons are not averaged together, but stand by the optimizer steps that showed "
-    "them (their exposure), where these were recorded. Adam moves a row by the count of those steps and hardly by the "
-    "size of its gradient, so the list of words is no ranking of importance."
+    "them (their exposure), where these were recorded. {how}"
+)
+BY_STEPS = (
+    "Adam moves a row by the count of those steps and hardly by the size of its gradient, so the list of words is no "
+    "ranking of importance."
 )
 STRATA = ("parameter", "stratum", "num_rows", "norm", "greatest", "relative", "angle_degrees", "radial")
 
@@ -281,7 +286,8 @@ def rows_section(computed: Computed) -> Section:
             blocks.append(FoldBlock(title=title, blocks=(_strata(own_strata),), is_open=name == TABLES[0]))
     if len(segments := computed.get("segments", epoch=computed.epoch)):
         blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(segments, reason=""))))
-    lead = ROWS_LEAD if blocks else ""
+    is_adapted = any(BY_ADAPTER in why for why in computed.missing.values())
+    lead = ROWS_LEAD.format(how=ADAPTED if is_adapted else BY_STEPS) if blocks else ""
     return Section(id="rows", title="Which words and rows moved", lead=lead, blocks=tuple(blocks))
 
 

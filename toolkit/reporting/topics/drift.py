@@ -496,6 +496,10 @@ WORDS = (
     "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
     f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
 )
+ADAPTED = (
+    "Rows of a table with an adapter (LoRA) move otherwise: one that no text used stays as it was, whatever decay "
+    "does, and one that a text used moves at every later step, as all rows share a factor."
+)
 SEGMENTS = (
     "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
     "that segments were learned. With single sentences only row 0 is in use."

@@ -165,12 +165,16 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
 
 
 def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
-    """Why parameters have no column: what could not be held against its noise in any run."""
-    refused = table[table.groupby("parameter")["times_noise"].transform("count") == 0]
+    """Why parameters have no column, or conditions no value in it: what no run could hold against its noise."""
+    nowhere = table.groupby("parameter")["times_noise"].transform("count") == 0
+    refused = table[table.groupby(["condition", "parameter"])["times_noise"].transform("count") == 0]
+    refused = refused.assign(
+        name=refused["parameter"].where(nowhere, refused["parameter"] + " under " + refused["condition"])
+    )
     reasons: dict[str, list[str]] = {}
-    for line in refused.drop_duplicates("parameter").to_dict("records"):
+    for line in refused.drop_duplicates("name").to_dict("records"):
         reason = str(line["reason"]).replace(str(line["run"]), "a run")
-        reasons.setdefault(reason, []).append(str(line["parameter"]))
+        reasons.setdefault(reason, []).append(str(line["name"]))
     parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
     return (TextBlock(text=f"Not compared with noise: {'; '.join(parts)}."),) if parts else ()
 
