@@ -316,6 +316,20 @@ def test_accumulation_and_repetition_change_nothing(tiny_config: RunConfig, tmp_
     np.testing.assert_allclose(outputs[0], outputs[2], atol=2e-3)
 
 
+@pytest.mark.parametrize("plain", [{}, {"optimizer": "sgd", "gradient_accumulation_steps": 2}])
+def test_steps_are_counted_from_1_and_the_loss_of_an_epoch_is_their_mean(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: dict[str, Any]
+) -> None:
+    logs: list[Any] = []
+    monkeypatch.setattr("toolkit.pipeline._Progress.on_step", lambda _, log, __: logs.append(log))
+    scores = run(tiny_config, tmp_path, learning_rate=1e-2, **plain).scores
+    assert [log.step for log in logs] == list(range(1, 9))
+    losses = scores.drop_duplicates("epoch").set_index("epoch")["train_loss"]
+    expected = [np.mean([log.loss for log in logs[start : start + 4]]) for start in (0, 4)]
+    assert losses[1:].tolist() == expected
+    assert all(loss != log.loss for loss, log in zip(expected, logs[3::4], strict=True))
+
+
 def test_snapshots_between_epochs_and_their_order(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, snapshot_steps=3)
     assert [(s.epoch, s.step) for s in finished.trajectory] == [(0, 0), (0.75, 3), (1, 4), (1.5, 6), (2, 8)]

@@ -202,6 +202,24 @@ def test_half_precision_before_is_no_reason_to_refuse() -> None:
     assert np.array_equal(np.flatnonzero(found_of(infer_from(trajectory), W) == EXPOSED), np.arange(5, 9))
 
 
+def test_a_kernel_that_rounds_its_last_columns_otherwise_is_allowed_for() -> None:
+    """w - c·w with one rounding, as a fused multiply-add has it, and with two, as what is left of a vector has it."""
+    before = {
+        name: table.half().float().numpy() for name, table in make_tables().items()
+    }  # equal values in many places
+    after = {name: table.copy() for name, table in before.items()}
+    for table in after.values():
+        for step in range(1, 8):
+            taken = np.float32(1e-4 * step)
+            fused, rest = table[:, :40], table[:, 40:]
+            fused[:] = (fused.astype(np.float64) * (1 - np.float64(taken))).astype(np.float32)
+            rest[:] = rest - taken * rest
+    after[W][5:9] += 0.01
+    inferred = infer_from(Trajectory([Snapshot(0, 0, before), Snapshot(1, 1, after)]))
+    assert np.array_equal(np.flatnonzero(found_of(inferred, W) == EXPOSED), np.arange(5, 9))
+    assert (np.delete(found_of(inferred, W), np.arange(5, 9)) == UNEXPOSED).all()
+
+
 def test_frozen_tables_tell_nothing() -> None:
     inferred = infer_from(train(adamw(0.1), trained=(P, S))[0])
     assert "frozen" in line_of(inferred)["reason"]

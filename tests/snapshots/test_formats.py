@@ -259,6 +259,7 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ("vocabulary.json", "a special row beyond"): (json_of(lambda v: v["special_rows"].append(60)), "texts and rows"),
     ("vocabulary.json", "a special row before"): (json_of(lambda v: v["special_rows"].append(-1)), "texts and rows"),
     ("vocabulary.json", "a padding row beyond"): (json_of(lambda v: v.update(pad_row=60)), "texts and rows"),
+    ("vocabulary.json", "no text"): (json_of(lambda v: v["tokens"].__setitem__(0, 1)), "texts and rows"),
     ("vocabulary.json", "tokens gone"): (json_of(lambda v: v["tokens"].pop()), "has 59 tokens, the word table 60 rows"),
     ("scores.csv", "cut within a line"): (text(lambda t: t[:-9]), "its last line is cut"),
     ("scores.csv", "a value gone"): (text(lambda t: t[: t.rindex(",")] + "\n"), "its lines differ in length"),
