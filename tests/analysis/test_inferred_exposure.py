@@ -204,9 +204,8 @@ def test_half_precision_before_is_no_reason_to_refuse() -> None:
 
 def test_a_kernel_that_rounds_its_last_columns_otherwise_is_allowed_for() -> None:
     """w - c·w with one rounding, as a fused multiply-add has it, and with two, as what is left of a vector has it."""
-    before = {
-        name: table.half().float().numpy() for name, table in make_tables().items()
-    }  # equal values in many places
+    halves = make_tables().items()  # of which many values are equal
+    before = {name: table.half().float().numpy() for name, table in halves}
     after = {name: table.copy() for name, table in before.items()}
     for table in after.values():
         for step in range(1, 8):
