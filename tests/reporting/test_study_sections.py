@@ -15,6 +15,7 @@ from toolkit import compare
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.measure import command_of_run
+from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.verdicts import VERDICTS, Span
 from toolkit.reporting.chart_files import image_of
 from toolkit.reporting.charts import TICK, spec_of
@@ -209,6 +210,13 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
     drift = data.details[0].whole(data.details[0].group.arms[0], "word_embeddings")
     last = drift.groupby("run")["value"].last().mean()
     assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} % of norm"
+    table = drift_table_of_groups(data.groups, data.evidence.drift).set_index(["condition", "parameter"])[
+        "exposed_percent"
+    ]
+    seen = f"{table['full fine-tuning', 'word_embeddings']:.2g} %"
+    assert dict(tiles["full fine-tuning"].lines)["those seen in training"] == seen
+    (moved,) = (answer.text for answer in answers_of(data) if answer.question == MOVED)
+    assert f"words by {100 * last:.2g} % (those seen in training: {seen}), positions by" in moved
     lines = data.comparison[data.comparison["is_reported_split"].astype(bool)]
     answers = {answer.question: answer for answer in answers_of(data)}
     for question, second in ((FREEZING, "embeddings frozen"), (EXTRACTION, "feature extraction")):

@@ -55,15 +55,22 @@ class GroupTables:
     """`measure_rows` of the position rows at the last epoch, with `position`."""
     tokens: pd.DataFrame
 
-    def relative_drift(self, arm: Arm, parameter: str) -> NDArray[np.float64]:
-        """(runs,) relative drift of a whole parameter at the last epoch; exactly 0 where it did not move."""
-        return np.array([self._relative_drifts.get((name, parameter), np.nan) for name in arm.names], np.float64)
+    def relative_drift(self, arm: Arm, parameter: str, of: str = "") -> NDArray[np.float64]:
+        """(runs,) relative drift of a whole parameter at the last epoch; exactly 0 where it did not move.
+
+        ``of``: ``exposed_`` or ``unexposed_`` takes these rows alone, NaN where it is not known which they are.
+        """
+        known = self._relative_drifts.get(of, {})
+        return np.array([known.get((name, parameter), np.nan) for name in arm.names], np.float64)
 
     @cached_property
-    def _relative_drifts(self) -> dict[tuple[str, str], float]:
-        own = self.moved
-        values = own["relative_drift"].astype(float).where(own["has_moved"].astype(bool), 0.0)
-        return dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
+    def _relative_drifts(self) -> dict[str, dict[tuple[str, str], float]]:
+        own, found = self.moved, {}
+        for of in ("", "exposed_", "unexposed_"):
+            if (name := f"{of}relative_drift") in own:  # evidence of format 1 has the whole alone
+                values = own[name].astype(float).where(own["has_moved"].astype(bool), 0.0)
+                found[of] = dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
+        return found
 
     def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
         """Relative drift of the whole parameter in every run and snapshot of an arm after epoch 0."""

@@ -23,6 +23,7 @@ MOST_PAIRS = 2
 """Comparisons that are answered on the first screen, and drawn there."""
 SHORT = {"word_embeddings": "words", "position_embeddings": "positions", "token_type_embeddings": "segments"}
 """Embedding table to what its rows are."""
+HELD = " (added rows only)"
 LEVEL = 0.95
 WIDTH = 265
 """Pixels of a panel: beside the answers, and on a phone as it is."""
@@ -85,7 +86,10 @@ def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
         return (*trained, ("embeddings moved", same))
     of = " of norm" if len(data.details) == 1 else ""  # beside a range over tasks there is no room
-    return (*trained, *((f"{what} moved", text + of * text.endswith("%")) for what, text in texts.items()))
+    lines = [(f"{what} moved", text + of * text.endswith("%")) for what, text in texts.items()]
+    if seen := _of_seen(data, name, "word_embeddings"):
+        lines.insert(1, ("those seen in training", seen))
+    return (*trained, *lines)
 
 
 TRAINED = {
@@ -104,10 +108,9 @@ def _moved(data: ReportData, name: str, parameter: str) -> str:
         return NOT_APPLICABLE
     if not any(drifts):
         return "0, bit-identical" if is_frozen else "0 exactly"
-    low, high = _percent(min(drifts)), _percent(max(drifts))
     named = [arm for arm in _arms(data) if (arm.base or arm.label) == name]
     is_held = parameter == "word_embeddings" and all(arm.runs[0].config.train_rows == "new" for arm in named)
-    return (f"{low} %" if low == high else f"{low} to {high} %") + " (added rows only)" * is_held
+    return _range(drifts) + HELD * is_held
 
 
 def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:
@@ -123,7 +126,29 @@ def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], b
 
 def _relative(tables: GroupTables, arm: Arm, parameter: str) -> float:
     """Mean over seeds of the relative drift of the whole parameter at the last epoch; 0 where nothing moved."""
-    drift = tables.relative_drift(arm, parameter)
+    return _mean(tables.relative_drift(arm, parameter))
+
+
+def _of_seen(data: ReportData, name: str, parameter: str) -> str:
+    """:func:`_moved` of the rows that training exposed alone: a table is mostly rows that no text used.
+
+    Empty where nothing moved or added rows alone could, and where it is not known on every task which rows these are.
+    """
+    if not any(_drifts(data, name, parameter)[0]) or _moved(data, name, parameter).endswith(HELD):
+        return ""
+    arms = [(tables, arm) for tables in data.details for arm in tables.group.arms if (arm.base or arm.label) == name]
+    drifts = [_mean(tables.relative_drift(arm, parameter, of="exposed_")) for tables, arm in arms if arm.has(parameter)]
+    if any(map(math.isnan, drifts)):
+        return ""
+    return _range(drifts)
+
+
+def _range(drifts: Sequence[float]) -> str:
+    low, high = _percent(min(drifts)), _percent(max(drifts))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _mean(drift: np.ndarray[Any, Any]) -> float:
     return float(np.nanmean(drift)) if not np.isnan(drift).all() else math.nan
 
 
@@ -213,7 +238,11 @@ def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
     if not trained:
         return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
     name = trained[0]
-    parts = [f"{SHORT[each]} by {found}" for each in SHORT if (found := _moved(data, name, each)) != NOT_APPLICABLE]
+    parts = []
+    for each in SHORT:
+        if (found := _moved(data, name, each)) != NOT_APPLICABLE:
+            seen = _of_seen(data, name, each)
+            parts.append(f"{SHORT[each]} by {found}" + (f" (those seen in training: {seen})" if seen else ""))
     texts = [f"Under {name}, in % of their norm: {', '.join(parts)}."]
     own = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == "word_embeddings")]
     means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
