@@ -64,7 +64,7 @@ class DriftCommand:
     """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files; adapters
     of peft after their base), or one run directory, optionally followed by runs of other seeds."""
     out: Path | None = None
-    """Folder to write the full report into; None: print a summary table only."""
+    """Folder to write the full report into, which takes minutes; None: print a summary table only, in seconds."""
     title: str | None = None
     """Title of the report; None: the default one."""
 
