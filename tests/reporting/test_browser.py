@@ -315,6 +315,15 @@ def test_on_a_phone_the_texts_of_charts_stay_as_large_as_they_are(visit: Callabl
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_on_a_phone_the_words_that_training_saw_most_are_in_sight(visit: Callable[..., Any]):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page.locator(f"{LIVE} svg").wait_for()
+    box = page.locator("#figure-words .scroll")
+    page.wait_for_function("box => box.scrollLeft > 100", arg=box.element_handle())
+    assert box.evaluate("box => box.scrollWidth - box.clientWidth - box.scrollLeft") <= 1
+    assert page.locator("#figure-drift .scroll").evaluate("box => box.scrollLeft") == 0
+
+
 def test_on_a_phone_inputs_are_large_enough_for_a_finger(visit: Callable[..., Any]):
     page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     for box in page.locator("#figure-words .inputs input, #figure-words .inputs select").all():

@@ -3,11 +3,14 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.pages import INJECTION, make_words
@@ -19,7 +22,7 @@ from toolkit.naming import visible
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
-from toolkit.reporting.topics.words import SAME, packed_words, plot_words, words_section
+from toolkit.reporting.topics.words import SAME, packed_words, plot_words, step_ticks, words_section
 from toolkit.snapshots.store import Run
 
 
@@ -53,9 +56,13 @@ def collect(run: Run, **options: Any) -> dict[str, Any]:
     return runs_of(chart_of(section(("one", run), **options)))[0]
 
 
-def chart_of(made: Section) -> Chart:
+def picture_of(made: Section) -> ChartBlock:
     (block,) = (block for block in made.blocks if isinstance(block, ChartBlock))
-    return block.chart
+    return block
+
+
+def chart_of(made: Section) -> Chart:
+    return picture_of(made).chart
 
 
 def table_of(made: Section) -> pd.DataFrame:
@@ -145,6 +152,110 @@ def test_without_exposure_every_word_is_shown(read_run: MakeRun):
     assert (table["x"] < 0.2).all()  # at "not recorded", which is not "never"
     assert table["num_tokens"].isna().all()
     assert set(table_of(made)["num_steps"]) == {"not recorded"}
+
+
+USED = range(5, 25)
+"""Rows that two checkpoints are taken to tell were used."""
+
+
+def inferred(run: Run, *, untold: range = range(0)) -> Any:
+    """A run's trajectory as if two checkpoints alone had told which words training used."""
+    names = np.full(NUM_WORDS, "unexposed", dtype=object)
+    names[list(USED)], names[list(untold)] = "exposed", "cannot tell"
+    return replace(run.trajectory, read_exposure=None, inferred={"word_embeddings": names})
+
+
+@pytest.mark.parametrize("options", [{}, {"budget_bytes": 100}], ids=["all", "the words used alone fit"])
+def test_words_inferred_to_be_used_stand_to_the_right_of_all_others(read_run: MakeRun, options: dict[str, int]):
+    made = section(("one", inferred(read_run(has_exposure=False), untold=range(25, 30))), **options)
+    table = runs_of(chart_of(made))[0]["table"]
+    is_used = table.index.isin([visible(TOKENS[row]) for row in USED])
+    assert is_used.any()
+    assert is_used.all() == bool(options)
+    assert table["x"][is_used].min() > max(table["x"][~is_used], default=0.55)
+    assert table["x"].max() < 1  # which would be a step
+    untold = table["x"][table.index.isin([visible(TOKENS[row]) for row in range(25, 30)])]
+    assert (untold < 0.2).all()
+    assert set(table_of(made)["num_steps"]) == {"unknown (inferred)"}
+
+
+def test_beside_recorded_steps_words_inferred_to_be_used_stand_between_never_and_1(read_run: MakeRun):
+    recorded, told = runs_of(chart_of(section(("a", read_run()), ("b", inferred(read_run(has_exposure=False))))))
+    used = told["table"].query("x > 0.55")["x"]
+    assert len(used) == len(USED)
+    steps = recorded["table"]["x"]
+    assert steps[steps < 1].max() < used.min() <= used.max() < 1
+    assert (steps >= 1).sum() == 42
+
+
+def test_rows_of_an_inferred_trajectory_are_drawn_as_its_section_does(read_run: MakeRun):
+    rows = measure_rows(inferred(read_run(has_exposure=False)), "word_embeddings")
+    (run,) = runs_of(plot_words(rows))
+    expected = [visible(TOKENS[row]) for row in USED]
+    assert set(run["table"].query("x > 0.55").index) == set(expected)
+
+
+CAPTIONS = {
+    "recorded": ["in more optimizer steps", "Blue: training used it; grey: it did not; orange", "seen in training"],
+    "inferred": ["is inferred from the weights", "is not known", "Blue: training used it; grey: it did not; orange"],
+    "neither": ["was not recorded", "Grey: its steps are not known; orange"],
+}
+
+
+@pytest.mark.parametrize("kind", CAPTIONS)
+def test_the_caption_says_what_is_known_of_the_steps(read_run: MakeRun, kind: str):
+    bare = read_run(has_exposure=False)
+    source = {"recorded": read_run(), "inferred": inferred(bare), "neither": bare}[kind]
+    block = picture_of(section(("one", source)))
+    for text in CAPTIONS[kind]:
+        assert text in block.caption
+    for other in set(CAPTIONS) - {kind}:
+        assert CAPTIONS[other][0] not in block.caption
+    assert ("optimizer steps" in block.alt) == (kind == "recorded")
+    several = picture_of(section(("one", source), ("two", source))).caption
+    assert ("The colour of its run: training used it" in several) == (kind != "neither")
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(
+    ("kind", "ticks", "told"),
+    [
+        ("recorded", ["never", "1", "2", "3", "4", "5", "6"], "steps "),
+        ("inferred", ["not used by training", "used by training", "(inferred)"], "steps unknown, drift"),
+        ("neither", ["not recorded"], "drift"),
+    ],
+)
+def test_the_axis_names_what_stands_on_it_and_nothing_else(kind: str, ticks: list[str], told: str):
+    from toolkit.reporting import chart_files
+
+    words = make_words(9, num_epochs=1)
+    words["norm"] = 0.01 + 1e-5 * np.arange(9)
+    words["num_steps"] = [0, 0, 0, 1, 2, 3, 5, 6, 6]
+    if kind != "recorded":
+        is_used = words["num_steps"] > 0
+        words["num_steps"] = words["num_steps"].astype("Int64").mask(is_used | (kind == "neither"))
+        words["stratum"] = np.where(is_used & (kind == "inferred"), "exposed (inferred)", "exposure unknown")
+    picture = chart_files.image_of(plot_words(words), "svg").decode()
+    axes = re.findall(r"role-axis-label.*?</g>", picture, re.DOTALL)
+    labels = re.findall(r">([^<>\n]+)</t", axes[0])
+    assert labels == ticks
+    said = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture) if "angle" in text]
+    assert len(said) == 5
+    assert all(text.startswith(told) for text in said)
+    assert not [text for text in said if "…" in text]
+    assert ("#0072B2" in picture) == (kind != "neither")
+
+
+@given(st.integers(1, 100_000))
+def test_few_steps_are_named_up_to_the_most(most: int):
+    ticks = step_ticks(most)
+    assert ticks[0] == 1
+    assert ticks[-1] <= most < 10 * ticks[-1]
+    assert len(ticks) <= 8
+    assert most <= 8 or all(b >= 1.25 * a for a, b in pairwise(ticks))  # or their texts would meet
+    if most < 100:
+        assert ticks[-1] == most
+        assert all(b < 3.2 * a for a, b in pairwise(ticks))
 
 
 def test_runs_without_drift_or_words_are_named(read_run: MakeRun):

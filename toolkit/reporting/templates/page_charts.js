@@ -16,6 +16,8 @@ function startCharts() {
         tooltip: { disableDefaultStyle: true },
       });
       still.hidden = true;
+      const box = figure.querySelector(".scroll");
+      if (figure.id === "figure-words") box.scrollLeft = box.scrollWidth;  // where the words of training are
     } catch (error) {
       live.hidden = true;
       console.warn(`A chart stays a picture: ${error}`);

@@ -204,6 +204,7 @@ def _kinds(changes: pd.DataFrame) -> Block:
         kind=Column(label="kind of change", how=KIND_HOW),
         moved=Column(label="rows moved", how="Of a LayerNorm vector: entries."),
         value=Column(label="size", how="Of the rows that moved so; relative to their length where no unit is named."),
+        farthest="farthest by relative drift",
         detail=Column(label="detail", how="Σ lr·decay is what weight decay comes to over all steps."),
     )
 

@@ -53,7 +53,7 @@ def section(computed: Computed) -> Section:
     blocks: list[Block] = [_tables(tables)]
     if len(words):
         blocks.append(TextBlock(text=PRIVACY))
-        caption = f"Of {len(words):,} exposed words, those that moved farthest."
+        caption = f"Of {len(words):,} exposed words, those that moved farthest by norm (above: by relative drift)."
         shown = words.head(NUM_WORDS)
         blocks.append(
             FoldBlock(title="Words of the training texts", blocks=(table_block(shown, "token norm relative", caption),))

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from toolkit.analysis.strata import INFERRED
 from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
 from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
@@ -63,28 +65,56 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
         counts.append([run, *seen, table["epoch"].nunique(), words.num_epochs, ""])
     if not frames:
         return None
-    chart = plot_words(pd.concat(frames, ignore_index=True))
+    drawn = pd.concat(frames, ignore_index=True)
+    chart, kinds = plot_words(drawn), _kinds(_places(drawn))
     drawn_seen, all_seen, drawn_rest, all_rest = (sum(line[i] for line in counts) for i in range(1, 5))
+    of_all = f"{drawn_seen:,} of {all_seen:,} words"
+    if kinds != {"unknown"} or all_rest:
+        of_all += f" {'that training used' if 'used' in kinds else 'seen in training'} and "
+        of_all += f"{drawn_rest:,} of {all_rest:,} others, evenly spaced in the vocabulary"
     caption = (
-        "A mark is a word: to the right, training saw it in more optimizer steps, and only these gave its row a "
-        "gradient; upwards, its row moved farther. Marks on the floor are exactly 0. Type part of a word, or click on "
-        "a mark, to read its neighbours: the five words whose rows point most nearly the same way, with their cosines. "
-        "Of several seeds the means are shown, and the neighbours of the first. "
-        f"Drawn: {drawn_seen:,} of {all_seen:,} words seen in training and "
-        f"{drawn_rest:,} of {all_rest:,} others, evenly spaced in the vocabulary."
+        f"A mark is a word: upwards, its row moved farther; marks on the floor are exactly 0. {_sideways(kinds)} "
+        f"{_colours(kinds, len(tables))} Type part of a word, or click on a mark, to read its neighbours: the five "
+        "words whose rows point most nearly the same way, with their cosines. "
+        f"Of several seeds the means are shown, and the neighbours of the first. Drawn: {of_all}."
     )
-    alt = (
-        "Scatter of words: in how many optimizer steps training saw each, against how far its row moved. "
-        "The table below it names those that moved most."
-    )
+    against = {
+        "counted": "in how many optimizer steps training saw each, against ",
+        "used": "whether it was used, against ",
+    }
+    across = next((text for kind, text in against.items() if kind in kinds), "")
+    alt = f"Scatter of words: {across}how far its row moved. The table below it names those that moved most."
     picture = ChartBlock(name="words", chart=chart, caption=caption, alt=alt)
     moved = FoldBlock(
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
     header = ("run", "seen in training: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
-    drawn = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
-    folded = FoldBlock(title="What is drawn of each run", blocks=(drawn,))
+    lines = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
+    folded = FoldBlock(title="What is drawn of each run", blocks=(lines,))
     return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
+
+
+def _sideways(kinds: set[str]) -> str:
+    """What the place of a mark from left to right says of its word."""
+    said = {
+        "counted": "To the right, training saw it in more optimizer steps, and only these gave its row a gradient.",
+        "used": "Whether training used it is inferred from the weights: words that it used stand to the right of those "
+        "that it did not. In how many optimizer steps is not known: within a group, right and left mean nothing.",
+        "unknown": "Of the words over “not recorded” this is not known: there, right and left mean nothing."
+        if len(kinds) > 1
+        else "In how many optimizer steps training saw it was not recorded: right and left mean nothing.",
+    }
+    return " ".join(text for kind, text in said.items() if kind in kinds)
+
+
+def _colours(kinds: set[str], num_runs: int) -> str:
+    """What the colours mean, in one sentence."""
+    others = {"never": "it did not", "unknown": "its steps are not known"}
+    grey = "grey: " + ", or ".join(text for kind, text in others.items() if kind in kinds)
+    used = f"{'blue' if num_runs == 1 else 'the colour of its run'}: training used it"
+    told = [*([used] if kinds & {"used", "counted"} else ()), *([grey] if kinds & set(others) else ())]
+    said = "; ".join([*told, "orange: searched or clicked."])
+    return said[0].upper() + said[1:]
 
 
 def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame, int, int]:
@@ -93,7 +123,11 @@ def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame
     All that are known, where they fit, else those seen in the most steps.
     """
     shown = {name: words.table[name].map(_visible) for name in ("token", "before", "after")}
-    whole = words.table.assign(run=run, **shown)
+    steps = words.table["num_steps"]
+    # Steps are known of the others alone where two checkpoints told which words were used.
+    is_inferred = words.table["is_seen"].astype(bool) & steps.isna() & steps.notna().any()
+    stratum = np.where(is_inferred, INFERRED["exposed"], "")
+    whole = words.table.assign(run=run, stratum=stratum, **shown)
     last = whole[whole["epoch"] == whole["epoch"].max()].set_index("row", drop=False)
     seen = last["is_seen"].astype(bool)
     kept, sample = last.index[seen].to_numpy(), last.index[~seen].to_numpy()
@@ -110,7 +144,11 @@ def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
     """Drawn or not, without the cosines of the neighbours."""
     most = words.sort_values("norm", ascending=False, kind="stable").head(NUM_TABLED)
     near = {name: most[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")}
-    steps = ["not recorded" if pd.isna(count) else int(count) for count in most["num_steps"]]
+    unknown = {INFERRED["exposed"]: "unknown (inferred)"}
+    steps = [
+        unknown.get(stratum, "not recorded") if pd.isna(count) else int(count)
+        for count, stratum in zip(most["num_steps"], most["stratum"], strict=True)
+    ]
     table = most.assign(num_steps=pd.Series(steps, most.index, dtype=object), **near)[list(TABLED)]
     caption = f"Words that moved most: {run}"
     return TableBlock(table=table.reset_index(drop=True), caption=caption, columns=TABLED, num_shown=10)
@@ -122,8 +160,12 @@ MOST_MARKED = 200
 """Words that a search marks, the best matches first."""
 WIDTH, HEIGHT, LABEL = 600, 280, 13
 """Pixels: of the scatter, and from one label to the next."""
-NEVER, UNKNOWN = 0.4, 0.1
-"""Where words stand on the axis of steps that were never seen, or of which that was not recorded."""
+UNKNOWN, NEVER, USED = STRIPS = 0.1, 0.4, 0.75
+"""Where words stand on the axis of steps: of which nothing was recorded, that training never saw, and that it used in
+steps that nobody counted."""
+ENDS = (0.2, 0.55, 1.0)
+"""Where the strip of each ends; then come the steps."""
+KINDS = ("unknown", "never", "used", "counted")
 MARKED = COLOURS[1]
 NOT_NAMED = "shown only for the words that moved most"
 SAME = "="
@@ -140,8 +182,9 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     words
         A table of :func:`toolkit.measure_rows`, or what :func:`toolkit.write_rows` wrote: a line per word, or per word
         and epoch, with the columns ``row``, ``token``, ``num_steps``, ``num_tokens``, ``norm`` and ``angle_degrees``;
-        [PAD] is left out. These may be there too: ``epoch``; ``run``, of which one is shown at a time; ``before`` and
-        ``after``, the word's neighbours as texts. Every line is drawn: where they are too many, choose before.
+        [PAD] is left out. These may be there too: ``stratum``, which tells the words that training is inferred to have
+        used; ``epoch``; ``run``, of which one is shown at a time; ``before`` and ``after``, the word's neighbours as
+        texts. Every line is drawn: where they are too many, choose before.
 
     Returns
     -------
@@ -160,7 +203,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     places = slider_places(words)
     runs = packed_words(words, places)
     names = [run["run"] for run in runs]
-    axes = _Axes.of(words)
+    axes = _Axes.of(words, np.concatenate([run["x"] for run in runs]))
     clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
     shown = _choice(names)
     views = [_scatter(axes, names, clicked, _inputs(places)), _list(has_epochs="epoch" in words)]
@@ -183,8 +226,9 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
         .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
         .transform_calculate(
             y=f"max(datum.drift, {axes.low:g})",
-            steps=f"datum.x >= 1 ? format(datum.x, ',') : datum.x > {2 * UNKNOWN} ? '0' : 'not recorded'",
-            tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : 'not recorded'",
+            steps=_by_kind("'not recorded'", "'0'", "'unknown (inferred from the weights)'", "format(datum.x, ',')"),
+            tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : "
+            f"datum.x > {ENDS[1]} && datum.x < 1 ? 'unknown' : 'not recorded'",
             turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
             nearest_before=f"datum.before || '{NOT_NAMED}'",
             nearest_after=f"datum.after == '{SAME}' ? datum.before : datum.after || '{NOT_NAMED}'",
@@ -210,25 +254,30 @@ class _Axes:
     left: float
     right: float
     strips: tuple[float, ...]
+    most: int
+    """Steps that saw the word of the most; 0 where steps are known of no word that training used."""
 
     @classmethod
-    def of(cls, words: pd.DataFrame) -> "_Axes":
+    def of(cls, words: pd.DataFrame, places: NDArray[np.float64]) -> "_Axes":
         moved = words["norm"][words["norm"] > 0]
-        steps = pd.to_numeric(words["num_steps"]).astype(float)
-        strips = ((UNKNOWN,) if steps.isna().any() else ()) + ((NEVER,) if (steps == 0).any() else ())
+        kinds = _kinds(places)
+        strips = tuple(place for kind, place in zip(KINDS, STRIPS, strict=False) if kind in kinds)
+        most = int(places.max()) if "counted" in kinds else 0
         left = 0.6 * strips[0] if strips else 0.85
-        right = max(1.3 * steps.max(), 2.0) if steps.notna().any() and steps.max() else 1.0
+        right = max(1.3 * most, 2.0) if most else strips[-1] / 0.6
         low = 0.7 * float(moved.min())
         room = math.log(moved.max() / low) * NUM_LISTED * LABEL / (HEIGHT - NUM_LISTED * LABEL)
-        return cls(float(f"{low:.2g}"), float(f"{1.2 * moved.max() * math.exp(room):.2g}"), left, right, strips)
+        high = float(f"{1.2 * moved.max() * math.exp(room):.2g}")
+        return cls(float(f"{low:.2g}"), high, left, right, strips, most)
 
     def x(self) -> Any:
         scale = altair.Scale(type="log", domain=[self.left, self.right], nice=False)
-        powers = [10**i for i in range(round(math.log10(self.right)) + 1) if 10**i <= self.right]
-        label = f"datum.value >= 1 ? format(datum.value, ',') : datum.value == {NEVER} ? 'never' : 'not recorded'"
-        axis = altair.Axis(
-            values=[*self.strips, *powers], labelExpr=label, grid=False, title="optimizer steps that saw the word"
-        )
+        never, used, title = "'never'", "'used'", "optimizer steps that saw the word"
+        if not self.most and USED in self.strips:
+            never, used = "'not used by training'", "['used by training', '(inferred)']"
+            title = "inferred from the weights: the number of steps is not known"
+        label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
+        axis = altair.Axis(values=[*self.strips, *step_ticks(self.most)], labelExpr=label, grid=False, title=title)
         return altair.X("x:Q", scale=scale, axis=axis)
 
     def y(self, field: str = "y") -> Any:
@@ -250,6 +299,15 @@ class _Axes:
     def per_pixel(self) -> float:
         """What one pixel to the right multiplies steps by, as a logarithm."""
         return math.log(self.right / self.left) / WIDTH
+
+
+def step_ticks(most: int) -> list[int]:
+    """Steps from 1 to ``most`` that an axis names: few are all named, of some the last is, of many powers of ten."""
+    if most <= 8:
+        return list(range(1, most + 1))
+    if most >= 100:
+        return [10**i for i in range(len(str(most)))]
+    return [*(steps for steps in (1, 2, 5, 10, 20, 50) if 1.25 * steps < most), most]
 
 
 def _inputs(places: Sequence[float]) -> list[Any]:
@@ -309,8 +367,8 @@ def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[A
     )
     x, y = axes.x(), axes.y()
     base = altair.Chart().encode(x=x, y=y, tooltip=said)
-    # An unseen word is grey in every run.
-    colour = altair.when("datum.x < 1").then(altair.value(REFERENCE)).otherwise(_colour(names))
+    # A word that training did not use is grey in every run.
+    colour = altair.when(f"datum.x < {ENDS[1]}").then(altair.value(REFERENCE)).otherwise(_colour(names))
     points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour)
     points = points.add_params(clicked, *inputs)
     marked = (
@@ -376,8 +434,8 @@ def _list(*, has_epochs: bool) -> Any:
         .encode(x=altair.value(-40), y=altair.value(0), text=altair.Text("text:N"))
     )
     line = _best(altair.Chart()).transform_calculate(
-        moved=f"(datum.x > {2 * UNKNOWN} ? 'steps ' + datum.steps + ', ' : '') + "
-        "'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
+        moved=_by_kind("''", "'steps 0, '", "'steps unknown, '", "'steps ' + datum.steps + ', '")
+        + " + 'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
     )
     parts = [heading]
     for field, x, shift, style in (
@@ -427,7 +485,7 @@ def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[
         "epochs": epochs,
         "at": [max(int(np.searchsorted(epochs, place + 1e-6)) - 1, 0) for place in places],
         "word_lines": "\n".join(shown_word(token, row) for row, token in last["token"].items()),
-        "x": _steps(last["num_steps"]),
+        "x": [int(place) if place >= 1 else round(place, 4 if place < ENDS[0] else 3) for place in _places(last)],
         "num_tokens": [None if pd.isna(count) else int(count) for count in last["num_tokens"]],
     }
     for i, epoch in enumerate(epochs):
@@ -452,13 +510,28 @@ def _visible(text: str) -> str:
     return visible(text).replace("\n", "U+000A")
 
 
-def _steps(counts: "pd.Series[Any]") -> list[float]:
-    """Optimizer steps; where there are none, a place in its strip, spread so that words do not hide one another."""
-    spread = np.random.default_rng(0).uniform(-0.18, 0.18, len(counts))
-    return [
-        round(UNKNOWN * math.exp(shift), 4) if pd.isna(count) else int(count) or round(NEVER * math.exp(shift), 3)
-        for count, shift in zip(counts, spread, strict=True)
-    ]
+def _places(words: pd.DataFrame) -> NDArray[np.float64]:
+    """(words,) optimizer steps; where there are none, a place in a strip, spread so that words do not hide one another.
+
+    Float64.
+    """
+    steps = pd.to_numeric(words["num_steps"]).to_numpy(np.float64, na_value=np.nan)
+    strata = words["stratum"].astype(str) if "stratum" in words else pd.Series("", index=words.index)
+    unknown = np.where(strata == INFERRED["exposed"], USED, UNKNOWN)
+    strips = np.where(np.isnan(steps), unknown, NEVER)
+    spread = np.exp(np.random.default_rng(0).uniform(-0.18, 0.18, len(words)))
+    return np.where(steps >= 1, np.floor(steps), strips * spread)
+
+
+def _kinds(places: NDArray[np.float64]) -> set[str]:
+    """Which of KINDS stand at some places of the axis of steps."""
+    return {KINDS[i] for i in np.digitize(places, ENDS)}
+
+
+def _by_kind(unknown: str, never: str, used: str, counted: str, x: str = "datum.x") -> str:
+    """The expression that is one of four, by where on the axis of steps a place is."""
+    at_unknown, at_never, at_used = (f"{x} < {end}" for end in ENDS)
+    return f"({at_unknown} ? {unknown} : {at_never} ? {never} : {at_used} ? {used} : {counted})"
 
 
 def data_size(words: pd.DataFrame) -> int:
