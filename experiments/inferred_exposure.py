@@ -193,4 +193,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from toolkit.cli import guarded
+
+    raise SystemExit(guarded(main))

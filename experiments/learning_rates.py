@@ -198,4 +198,6 @@ def _tips(series: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    from toolkit.cli import guarded
+
+    raise SystemExit(guarded(lambda: main(*sys.argv[1:])))

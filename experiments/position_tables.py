@@ -111,4 +111,6 @@ def _moved(run: Any, learned: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    from toolkit.cli import guarded
+
+    raise SystemExit(guarded(lambda: main(*sys.argv[1:])))

@@ -117,4 +117,6 @@ def _read(path: str) -> list[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    main()
+    from toolkit.cli import guarded
+
+    raise SystemExit(guarded(main))

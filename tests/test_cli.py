@@ -336,8 +336,10 @@ def test_every_public_name_is_there() -> None:
     import toolkit
 
     assert all(getattr(toolkit, name) is not None for name in toolkit.__all__)
-    with pytest.raises(AttributeError, match="has no attribute 'finetun'"):
-        toolkit.finetun  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'measure_row'; did you mean measure_rows(, \w+)*\?$"):
+        toolkit.measure_row  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'qqq'; it has: .*measure_rows"):
+        toolkit.qqq  # noqa: B018
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

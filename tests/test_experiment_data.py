@@ -3,8 +3,10 @@
 import ast
 import hashlib
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,57 @@ def test_the_command_of_the_table_finds_a_changed_file(tmp_path: Path) -> None:
     assert check() == 0
     file.write_text("another\n")
     assert check() != 0
+
+
+WORDS = {
+    "layer_drift": ("--out", "report"),
+    "learning_rates": ("runs",),
+    "position_tables": ("runs",),
+    "raw_bert": ("--wheel", "nowhere.whl"),
+    "shuffled_labels": ("--out", "report"),
+    "sst2_three_regimes": ("--data", "nowhere", "--out", "report"),
+    "transplants": ("--data", "nowhere", "--out", "report"),
+    "weight_drift": ("--out", "report"),
+    "where_position_goes": ("--out", "report"),
+}
+"""How a script that reads data is called."""
+
+
+def run_script(name: str, patch: pytest.MonkeyPatch) -> object:
+    """In this process, as from the command line; the exit code."""
+    patch.setattr(sys, "argv", [f"{name}.py", *WORDS[name]])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(EXPERIMENTS / f"{name}.py"), run_name="__main__")
+    return end.value.code
+
+
+def test_every_script_that_reads_data_is_called_without_them() -> None:
+    """But those that a study alone runs."""
+    reading = [path for path in EXPERIMENTS.glob("*.py") if re.search('shared/data|"--data"', path.read_text())]
+    assert {path.stem for path in reading if "__main__" in path.read_text()} == set(WORDS)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_where_data_are_missing_a_script_says_so_in_a_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EMBEDDING_DRIFT_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("POSITION_TABLES_SST2", "1")
+    assert run_script(name, monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"error: .*\bnowhere.*\n", said)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_script_that_is_interrupted_says_so_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt("step 45")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolkit.pipeline.finetune", interrupt)
+    monkeypatch.setattr("toolkit.cli.signal.signal", lambda *_: None)
+    assert run_script("weight_drift", monkeypatch) == 130
+    assert capsys.readouterr().err == "interrupted: the same command goes on with an unfinished run\n"

@@ -39,6 +39,7 @@ def experiment(name: str, *words: str) -> Callable[[Path], object]:
 
     def call(out: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("EMBEDDING_DRIFT_DEBUG", "1")  # what is refused is raised, and not said in a line
             patch.setattr(sys, "argv", [name, *(str(out) if word == "OUT" else word for word in words)])
             runpy.run_path(str(ROOT / "experiments" / f"{name}.py"), run_name="__main__")
 

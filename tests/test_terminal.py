@@ -78,6 +78,7 @@ def test_commands_show_names_of_data_without_their_commands(
         assert code_of(main, command) == 0, command
     assert code_of(main, ["verify", str(tmp_path / EVIL)]) == 2
     printed = capsys.readouterr()
+    assert "texts: text; labels: label, 2 classes (" in printed.out
     for text in printed:
         assert "gnp.exe" in text
         found = COMMANDS.search(text := text.replace("\r", ""))  # with which progress bars return

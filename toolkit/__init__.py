@@ -15,7 +15,11 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("embedding-drift-toolkit")
     if name not in __all__:
-        raise AttributeError(f"module 'toolkit' has no attribute {name!r}; it has: {', '.join(__all__)}")
+        from toolkit.naming import near
+
+        found = near(name, __all__)
+        hint = f"did you mean {', '.join(found)}?" if found else f"it has: {', '.join(__all__)}"
+        raise AttributeError(f"module 'toolkit' has no attribute {name!r}; {hint}")
     return _load(name)
 
 

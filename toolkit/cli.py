@@ -226,10 +226,11 @@ def _refuse_empty(args: list[str]) -> None:
             raise ValueError(f"{flag} must be a name or path, or left out; got ''")
 
 
-def guarded(function: Callable[[], int]) -> int:
-    """Run an entry point; a user's mistake or a full disk becomes one line on stderr and exit code 2."""
+def guarded(function: Callable[[], int | None]) -> int:
+    """Run an entry point, also that of a script; a user's mistake or a full disk becomes one line on stderr and exit
+    code 2, and None, what a function returns that says nothing, exit code 0."""
     with _wide_logs(), _plain_warnings():
-        return function() if os.environ.get("EMBEDDING_DRIFT_DEBUG") else _guarded(function)
+        return (function() if os.environ.get("EMBEDDING_DRIFT_DEBUG") else _guarded(function)) or 0
 
 
 @contextlib.contextmanager
@@ -257,7 +258,7 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = kept
 
 
-def _guarded(function: Callable[[], int]) -> int:
+def _guarded(function: Callable[[], int | None]) -> int | None:
     try:
         return function()
     except BrokenPipeError:  # the reader of the output, such as head, has seen enough

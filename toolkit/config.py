@@ -186,7 +186,8 @@ class TrainingConfig:
         "auto", ("numbers",), is_later=True, former="epochs"
     )
     """How long to train: epochs (as many as --epochs), or early-stopping (of a frozen backbone only).
-    That trains the head until the loss on a held-out tenth of train stops falling, whatever --epochs says.
+    That trains the head until the loss on a held-out part of train stops falling, whatever --epochs says.
+    That part is a tenth; of fewer than 200 examples 20, or a third of them where that is less.
     auto: early-stopping where the backbone is wholly frozen, else epochs."""
     max_steps: int | None = setting(None, ("numbers",))
     """Stop after this many optimizer steps, even if --epochs asks for more; None: no limit."""

@@ -103,10 +103,16 @@ def select(table: Mapping[str, T], chosen: Mapping[str, T] | Iterable[str], kind
 
 def unknown(name: str, kind: str, choices: tuple[str, ...]) -> str:
     """One line that says which ``kind`` is unknown, what was probably meant, and everything that is known."""
-    holding = [choice for choice in choices if len(name) > 2 and name in choice]  # cka: debiased_cka rather than svcca
-    nearest = sorted(holding, key=len)[:1] or get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    hint = "".join(f" (did you mean {nearest!r}?)" for nearest in near(name, choices)[:1])
     return f"unknown {kind} {name!r}{hint}; choose from: {', '.join(choices)}"
+
+
+def near(name: str, choices: Iterable[str]) -> list[str]:
+    """At most three of the choices that a mistyped name may have meant, the likeliest first."""
+    choices = list(choices)
+    holding = [choice for choice in choices if len(name) > 2 and name in choice]  # cka: debiased_cka rather than svcca
+    close = get_close_matches(name, choices, n=3, cutoff=0.5)
+    return list(dict.fromkeys([*sorted(holding, key=len)[:1], *close]))[:3]
 
 
 MOST_UP = 2

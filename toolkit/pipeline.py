@@ -52,7 +52,12 @@ class Screen(Protocol):
     """Reports the progress of a run, as `toolkit.reporting.run_screen` does on a terminal."""
 
     def print_task(
-        self, name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
+        self,
+        name: str,
+        taken: str,
+        carrier: str | None,
+        rows: Iterable[tuple[str, int, int, int, float]],
+        max_length: int,
     ) -> None: ...
 
     def print_components(self, title: str, rows: Sequence[tuple[str, int, bool]]) -> None: ...
@@ -188,7 +193,7 @@ def _print_plan(
         (name, len(split), split.num_truncated, split.num_empty_texts, unknown_share(split, loaded.tokenizer))
         for name, split in data.splits.items()
     ]
-    screen.print_task(data.task.name, data.task.carrier, rows, config.max_length)
+    screen.print_task(data.task.name, data.task.taken, data.task.carrier, rows, config.max_length)
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
     positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
     positions += ", added again before each layer" if config.reinject_positions else ""

@@ -5,6 +5,7 @@ import json
 import subprocess
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -319,6 +320,40 @@ def test_a_column_of_names_of_rows_is_doubted_and_one_example_per_class_is_not(
     if is_doubted:
         with pytest.warns(UserWarning, match=f"data has {num_classes} classes in 40 training examples: is --label-col"):
             load_task(RunConfig(train_file=path, validation_file=others[0]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["no", "yes"] * 6 + ["yes"], "2 classes (no: 6, yes: 7)"),
+        ([3, 4] * 6, "2 classes (3: 6, 4: 6)"),
+        ([1.0, 5.5] * 6, "numbers, 1 to 5.5"),
+        ([*"abcdef", "g" * 50], "7 classes (a: 1, b: 1, c: 1, d: 1, e: 1 and 2 more)"),
+        (["x" * 50, "y"], f"2 classes ({'x' * 39}…: 1, y: 1)"),
+    ],
+    ids=["words", "integers", "floats", "many", "long"],
+)
+def test_what_was_taken_as_texts_and_labels_is_said(labels: list[object], said: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"first": "a", "second": "b", "stars": labels})
+    frame["first"] = [f"text {i}" for i in range(len(frame))]
+    path = str(write(frame, tmp_path / "data.csv"))
+    config = RunConfig(train_file=path, validation_file=path, text_columns=("first", "second"), label_column="stars")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert load_task(config).taken == f"texts: first, second; labels: stars, {said}"
+
+
+@pytest.mark.parametrize("name", [*BUILTIN_TASKS, *BUILTIN_TOKEN_TASKS])
+def test_of_a_builtin_task_the_labels_of_train_are_counted(name: str) -> None:
+    task = load_task(RunConfig(task=name))
+    start, found = task.taken.split("; labels: ")
+    others = {"pair": "texts: 2 per example", "roles": "words: each with a tag"}
+    assert start == others.get(name, "texts: 1 per example")
+    labels = task.splits["train"].labels
+    assert labels is not None
+    counts = Counter((np.concatenate(labels) if name == "roles" else labels).tolist())
+    named = ", ".join(f"{label}: {counts[i]:,}" for i, label in enumerate(task.label_names))
+    assert found == f"{len(task.label_names)} {'tags' if name == 'roles' else 'classes'} ({named})"
 
 
 @pytest.mark.parametrize("suffix", READERS)
@@ -696,6 +731,7 @@ def test_glue_tasks_through_the_real_library(name: str, monkeypatch: pytest.Monk
     assert task.out_of_distribution == (("validation_mismatched", "test_mismatched") if name == "mnli" else ())
     assert task.reported_split == validations[0]
     assert len(task.splits["train"].texts[0]) == len(GLUE[name].text_columns)
+    assert task.taken.startswith(f"texts: {', '.join(GLUE[name].text_columns)}; labels: label, ")
 
 
 def test_a_dataset_without_validation_holds_out_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -709,6 +745,7 @@ def test_a_dataset_without_validation_holds_out_a_tenth(monkeypatch: pytest.Monk
     texts = {t for s in task.splits.values() for t in s.texts}
     assert len(texts) == 40
     assert task.name == "name"
+    assert task.taken.startswith("texts: text; labels: label, 2 classes (0: ")
 
 
 def test_a_dataset_of_the_hub_is_known_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ def test_columns_of_lists_are_a_token_task_whose_tags_have_o_first(tmp_path: Pat
     path = write_jsonl(tmp_path / "a.jsonl", ROWS)
     task = load_task(RunConfig(train_file=path, validation_file=path))
     assert (task.kind, task.score, task.label_names) == ("tokens", "f1", ("O", "B-PER"))
+    assert task.taken == "words: tokens; labels: ner_tags, 2 tags (O: 2, B-PER: 1)"
     train = task.splits["train"]
     assert train.words == (("Ada", "sleeps"), ("No",))
     assert train.labels is not None

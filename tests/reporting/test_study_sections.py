@@ -153,11 +153,16 @@ def test_the_interval_that_decided_is_the_one_that_is_shown(cards_of):
     card = next(card for card in cards_of(num_seeds=3) if card.kind == "score")
     wide, narrow = Span(-1.2, 0.4, 0.95), Span(-0.9, 0.1, 0.9)
     for verdict in VERDICTS:
-        own = replace(card, interval=wide, equivalence=narrow, margin=1.0, value=-0.4, verdict=verdict)
+        own = replace(
+            card, interval=wide, equivalence=narrow, margin=1.0, value=-0.4, detectable_gap=0.5, verdict=verdict
+        )
         block = shown(claims_block([own], ""))
         line = dict(zip(block.header, block.rows[0], strict=True))
         ends = ("-0.900", "0.100", "90 %") if verdict == "equivalent" else ("-1.20", "0.400", "95 %")
-        assert line["interval"] == f"{ends[0]} to {ends[1]} ({ends[2]})"
+        said = (f"-0.400 {own.unit}", f"{ends[0]} to {ends[1]} ({ends[2]})", "0.500")
+        if verdict == "not recorded":  # beside that answer a number would contradict it
+            said = ("undefined",) * 3
+        assert (line["estimate"], line["interval"], line["smallest gap"]) == said
         (row,) = verdicts_frame([own]).to_dict("records")
         assert (row["low"], row["high"], row["level"]) == (
             (-0.9, 0.1, 0.9) if verdict == "equivalent" else (-1.2, 0.4, 0.95)

@@ -69,6 +69,20 @@ def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> No
     assert unexplained_by_decay(run.trajectory, log) == 0
 
 
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_a_trainer_without_a_tokenizer_is_warned_of_once(has_tokenizer: bool, tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    settings = TrainingArguments(**arguments(tmp_path / "out", max_steps=2, per_device_train_batch_size=1))
+    own = {"processing_class": tokenizer} if has_tokenizer else {}
+    trainer = Trainer(model, settings, train_dataset=Examples(tokenizer), callbacks=[Callback(tmp_path / "run")], **own)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.train()
+    said = [str(warning.message) for warning in caught if "processing_class" in str(warning.message)]
+    line = "no tokenizer: pass processing_class=tokenizer to the Trainer, or rows have no words"
+    assert said == [line] * (not has_tokenizer)
+
+
 @pytest.mark.parametrize("greater_is_better", [True, False])
 def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     greater_is_better: bool, tiny_model: Any, tmp_path: Path

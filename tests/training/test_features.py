@@ -1,5 +1,6 @@
 """Heads on cached features against a loop written by hand; early stopping; texts of a pair that are read apart."""
 
+import inspect
 import math
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from toolkit import finetune
-from toolkit.config import RunConfig, digest, recipe_of, resolve_head_training
+from toolkit.config import RunConfig, TrainingConfig, digest, recipe_of, resolve_head_training
 from toolkit.data.batches import training_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
@@ -22,7 +23,7 @@ from toolkit.models.tuned import load_tuned
 from toolkit.reporting import run_screen
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
-from toolkit.training.features import hold_out, standardised
+from toolkit.training.features import HELD_OUT_SHARE, LEAST_HELD_OUT, hold_out, standardised
 
 
 def run(config, folder, **changes):
@@ -280,6 +281,14 @@ def test_a_tenth_is_held_out_and_each_class_gives_its_share(labels, seed):
         assert abs((labels[held] == label).sum() - share) <= 1.5
     assert np.array_equal(held, hold_out(labels, len(labels), seed))
     assert len(hold_out(None, len(labels), seed)) == len(held)
+
+
+def test_the_help_says_how_many_are_held_out():
+    text = " ".join(inspect.getsource(TrainingConfig).split())
+    assert 1 / HELD_OUT_SHARE == 10
+    fewer = int(LEAST_HELD_OUT / HELD_OUT_SHARE)
+    assert f"That part is a tenth; of fewer than {fewer} examples {LEAST_HELD_OUT}, or a third of them" in text
+    assert [len(hold_out(None, n, 0)) for n in (fewer + 50, fewer - 50, 3)] == [25, LEAST_HELD_OUT, 1]
 
 
 def test_another_seed_holds_out_others():

@@ -190,7 +190,8 @@ def split_of_frame(
         for row in zip(*(frame[name].tolist() for name in names), strict=True)
     ]
     labels = _labels(frame[label_column].tolist(), source) if label_column in columns else None
-    return RawSplit(texts, labels, columns)  # type: ignore[arg-type]
+    taken_from = f"texts: {', '.join(names)}; labels: {label_column}"
+    return RawSplit(texts, labels, columns, taken_from)  # type: ignore[arg-type]
 
 
 def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
@@ -331,7 +332,8 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
         feature = split.features.get(label_column)
         label_names = label_names or (tuple(feature.names) if hasattr(feature, "names") else None)
         raw = split_of_frame(split.to_pandas(), text_columns, label_column, f"{name} ({split_name})")
-        splits[split_name] = RawSplit(raw.texts, _without_withheld(raw.labels, is_class=label_names is not None))
+        labels = _without_withheld(raw.labels, is_class=label_names is not None)
+        splits[split_name] = RawSplit(raw.texts, labels, taken_from=raw.taken_from)
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
     return RawTask(splits, label_names, hashes={split_name: _sha256(split) for split_name, split in splits.items()})
@@ -379,6 +381,6 @@ def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:
 
     def take(rows: Any) -> RawSplit:
         labels = None if train.labels is None else [train.labels[i] for i in rows]
-        return RawSplit([train.texts[i] for i in rows], labels)
+        return replace(train, texts=[train.texts[i] for i in rows], labels=labels)
 
     return {"train": take(kept), "validation": take(held), **{k: v for k, v in splits.items() if k != "train"}}

@@ -22,6 +22,8 @@ class RawSplit:
     """Per example an int, str or float, None where it is missing; None as a whole when there is no label column."""
     columns: tuple[str, ...] = ()
     """Of the table that it was read from, where there was one."""
+    taken_from: str = ""
+    """``texts: COLUMNS; labels: COLUMN`` of that table, as the screen says it."""
     words: list[tuple[str, ...]] | None = None
     """Of a token task: per example its words. Its text is them with spaces between, its label a tuple of their tags."""
 

@@ -24,6 +24,9 @@ Kind = Literal["classification", "regression", "tokens"]
 
 DEFAULT_TASK = RunConfig().task
 
+NAMED, LONGEST = 5, 40
+"""Classes that a line names at most, and letters of each: a column of texts, or of numbers of rows, has many."""
+
 SELECTION = "selection"
 """The split that --selection-fraction holds out of train."""
 
@@ -77,6 +80,23 @@ class Task:
     """For a built-in task: what carries the label, by construction."""
     out_of_distribution: tuple[str, ...] = ()
     """The splits that are not of the distribution of the training data, as the task or the user says."""
+    taken_from: str = ""
+    """Of a table: ``texts: COLUMNS; labels: COLUMN``."""
+
+    @property
+    def taken(self) -> str:
+        """One line on what was taken as the texts and the labels of train: a wrong column shows here at once."""
+        train = self.splits["train"]
+        assert train.labels is not None
+        texts = "words: each with a tag" if train.words else f"texts: {len(train.texts[0])} per example"
+        start = f"{self.taken_from}, " if self.taken_from else f"{texts}; labels: "
+        if self.kind == "regression":
+            return f"{start}numbers, {train.labels.min():g} to {train.labels.max():g}"
+        places = np.concatenate(train.labels) if self.kind == "tokens" else train.labels
+        counts = np.bincount(places, minlength=len(self.label_names)).tolist()
+        named = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
+        more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
+        return f"{start}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({named}{more})"
 
     @property
     def num_outputs(self) -> int:
@@ -95,6 +115,10 @@ class Task:
                 f"the data of {run} have changed since it was trained ({', '.join(changed)}): put them back, or run "
                 "again"
             )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def _read_builtin(task: BuiltinTask) -> RawTask:
@@ -255,6 +279,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         carrier=raw.carrier,
         out_of_distribution=tuple(k for k in raw.out_of_distribution if k in splits),
         num_near_duplicates=removed,
+        taken_from=raw.splits["train"].taken_from,
     )
 
 

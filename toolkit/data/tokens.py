@@ -80,7 +80,8 @@ def split_of_lists(
                 raise ValueError(
                     f"{source}, row {i + 1}: {len(row)} words and {len(own)} tags: each word needs its tag"
                 )
-    return replace(split_of_words([tuple(map(str, row)) for row in words], tags), columns=columns)
+    split = split_of_words([tuple(map(str, row)) for row in words], tags)
+    return replace(split, columns=columns, taken_from=f"words: {word_column}; labels: {tag_column}")
 
 
 def has_entities(names: Sequence[str]) -> bool:

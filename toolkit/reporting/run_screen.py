@@ -17,15 +17,19 @@ UNDEFINED = "undefined: was 0"
 
 
 def print_task(
-    name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
+    name: str, taken: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
 ) -> None:
-    """The splits of a task; each row is (split, examples, truncated, pairs with an empty text, share unknown)."""
+    """What was taken as texts and labels, and the splits of a task.
+
+    Each row is (split, examples, truncated, pairs with an empty text, share unknown).
+    """
     header = ("split", "examples", f"truncated to {max_length} tokens", "with an empty text", "unknown tokens")
     table = _table(*header, title=escape(f"Task {name}"))
     for split, *counts, unknown in rows:
         share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
     console = open_console()
+    console.print(escape(" ".join(taken.split())), soft_wrap=True)
     console.print(table)
     if carrier:
         console.print(f"What carries the label: {escape(carrier)}")

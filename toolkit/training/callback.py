@@ -1,6 +1,7 @@
 """The callback that records any transformers.Trainer (or sentence-transformers trainer) as a run directory."""
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     """Record the embedding parameters before training and after each epoch of a Trainer, with exposure.
 
     ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
-    ``toolkit.open_run`` opens it, and every analysis takes it.
+    ``toolkit.open_run`` opens it, and every analysis takes it. Pass the Trainer ``processing_class=tokenizer`` too:
+    without a tokenizer the rows of the word table have no words, of which a warning tells.
 
     Parameters
     ----------
@@ -96,10 +98,12 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         facts = {"recorded_by": type(self).__name__, "arguments": {k: getattr(args, k, None) for k in ARGUMENTS}}
         if state.global_step:
             facts["resumed_after_steps"] = state.global_step
-        tokenizer = kwargs.get("processing_class")
-        self._recording = record(
-            kwargs["model"], self._path, tokenizer=tokenizer_of(tokenizer), facts=facts, **self._options
-        )
+        tokenizer = tokenizer_of(kwargs.get("processing_class"))
+        self._recording = record(kwargs["model"], self._path, tokenizer=tokenizer, facts=facts, **self._options)
+        if tokenizer is None and state.is_world_process_zero:
+            warnings.warn(
+                "no tokenizer: pass processing_class=tokenizer to the Trainer, or rows have no words", stacklevel=2
+            )
         self._start, self._last = math.floor(_rounded(float(state.epoch or 0.0))), (-1.0, -1)
         self._snapshot(0.0)
 

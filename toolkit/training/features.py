@@ -116,7 +116,9 @@ def train_head_until_it_stops(
     facts: dict[str, Any],
     going_on: GoingOn,
 ) -> Iterator[Moment]:
-    """Train the head in place until the loss on a held-out tenth of train has stopped falling; yield two moments.
+    """Train the head in place until the loss on a held-out part of train has stopped falling; yield two moments.
+
+    :func:`hold_out` says which part.
 
     They are epoch 0 and the epoch with the lowest loss, whose head is put back. The rate rises to
     ``config.head_learning_rate`` within the first epoch (in ``config.warmup_fraction`` of its steps) and stays there.
@@ -209,7 +211,7 @@ def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> 
     there is nothing else. ValueError for a single example.
     """
     if num_examples < 2:
-        raise ValueError("early stopping holds out a tenth of train, which has 1 example: pass --head-training epochs")
+        raise ValueError("early stopping holds out a part of train, which has 1 example: pass --head-training epochs")
     order = np.random.default_rng([*b"held out", seed]).permutation(num_examples)
     place = np.arange(num_examples) + 0.5
     share = place / num_examples

@@ -1,6 +1,8 @@
 """What a reader of a comparison must know: which lines count, what probes reached, questions and their answers."""
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from toolkit.comparison.cards import NO_CONTROL
 from toolkit.comparison.compare import NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
-from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card
+from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card, Span
 from toolkit.reporting.cells import UNDEFINED, listing, number, points
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
 from toolkit.schema import columns_of, with_columns
@@ -411,9 +413,16 @@ def claims_block(cards: Sequence[Card], caption: str) -> Block:
             number(card.q),
             card.num_seeds,
         ]
-        for card in cards
+        for card in map(_without_contradiction, cards)
     ]
     return rows_block(header, rows, caption, HOWS)
+
+
+def _without_contradiction(card: Card) -> Card:
+    """The card without its numbers where they are multiples of a noise that was not recorded: the answer says so."""
+    if card.verdict != "not recorded":
+        return card
+    return replace(card, value=math.nan, interval=Span(), detectable_gap=math.nan)
 
 
 def described(cards: Sequence[Card]) -> dict[str, Block]:
