@@ -1,12 +1,18 @@
 """How many threads a run takes: all cores alone, its share in a study; and what of a launch it refuses."""
 
 import os
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
 
 from toolkit.config import KEEP_THREADS, RunConfig
+from toolkit.pipeline import finetune
 from toolkit.training.accelerators import build_accelerator, resolve_precision, use_all_cores
 
 
@@ -38,3 +44,16 @@ def test_the_precision_of_a_launch_is_taken_or_refused(monkeypatch: pytest.Monke
     assert resolve_precision("no") == "no"
     with pytest.raises(ValueError, match="asks for fp16, which is not supported: pass --precision bf16"):
         resolve_precision("auto")
+
+
+def test_what_another_loop_left_open_does_not_end_a_batch_early(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """Accelerate keeps in one place for the process whether a data loader is at its end, where gradients are used."""
+    config = replace(tiny_config, gradient_accumulation_steps=2, optimizer="sgd", learning_rate=0.1)
+    expected = finetune(replace(config, output_dir=str(tmp_path / "alone")))
+    loader = Accelerator(cpu=True).prepare(DataLoader(torch.arange(2)))
+    batches = iter(loader)
+    for _ in range(2):  # left within its last batch, as a Trainer that stops leaves it
+        next(batches)
+    found = finetune(replace(config, output_dir=str(tmp_path / "after")))
+    for name, tensor in expected.trajectory.snapshots[-1].tensors.items():
+        assert np.array_equal(tensor, found.trajectory.snapshots[-1].tensors[name])

@@ -96,7 +96,7 @@ def build_accelerator(config: RunConfig) -> Any:
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
-    from accelerate.utils import ProjectConfiguration
+    from accelerate.utils import GradientAccumulationPlugin, ProjectConfiguration
 
     # Before Accelerate looks: without a GPU it would take DDP instead and say nothing.
     for variable, engine in SHARDED.items():
@@ -114,7 +114,10 @@ def build_accelerator(config: RunConfig) -> Any:
         # Without this, processes that torchrun starts on a machine without a GPU do not find each other.
         cpu=not torch.accelerator.is_available(),
         mixed_precision=resolve_precision(config.precision),
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        # A data loader that somebody else left at its end, such as a Trainer's, is not to end our batches early.
+        gradient_accumulation_plugin=GradientAccumulationPlugin(
+            num_steps=config.gradient_accumulation_steps, sync_with_dataloader=False
+        ),
         log_with=config.log_with,
         kwargs_handlers=_handlers(config),
         project_config=ProjectConfiguration(project_dir=logging_dir, logging_dir=logging_dir),
