@@ -238,11 +238,10 @@ def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
     if not trained:
         return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
     name = trained[0]
-    parts = []
-    for each in SHORT:
-        if (found := _moved(data, name, each)) != NOT_APPLICABLE:
-            seen = _of_seen(data, name, each)
-            parts.append(f"{SHORT[each]} by {found}" + (f" (those seen in training: {seen})" if seen else ""))
+    moved = {SHORT[each]: found for each in SHORT if (found := _moved(data, name, each)) != NOT_APPLICABLE}
+    if seen := _of_seen(data, name, "word_embeddings"):
+        moved["words"] += f" (those seen in training: {seen})"
+    parts = [f"{what} by {found}" for what, found in moved.items()]
     texts = [f"Under {name}, in % of their norm: {', '.join(parts)}."]
     own = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == "word_embeddings")]
     means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
