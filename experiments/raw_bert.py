@@ -197,7 +197,7 @@ def train_on_others() -> None:
     from toolkit import RunConfig
     from toolkit.pipeline import finetune
 
-    for arm, settings in reversed(STUDY.arms.items()):
+    for arm, settings in reversed(list(STUDY.arms.items())):
         for split in FILES:
             if split in SPLITS:
                 continue
