@@ -58,7 +58,7 @@ class GroupTables:
     def relative_drift(self, arm: Arm, parameter: str, of: str = "") -> NDArray[np.float64]:
         """(runs,) relative drift of a whole parameter at the last epoch; exactly 0 where it did not move.
 
-        ``of``: ``exposed_`` or ``unexposed_`` takes these rows alone, NaN where it is not known which they are.
+        ``of``: ``exposed_`` takes the rows alone that training exposed, NaN where it is not known which they are.
         """
         known = self._relative_drifts.get(of, {})
         return np.array([known.get((name, parameter), np.nan) for name in arm.names], np.float64)
@@ -66,7 +66,7 @@ class GroupTables:
     @cached_property
     def _relative_drifts(self) -> dict[str, dict[tuple[str, str], float]]:
         own, found = self.moved, {}
-        for of in ("", "exposed_", "unexposed_"):
+        for of in ("", "exposed_"):
             if (name := f"{of}relative_drift") in own:  # evidence of format 1 has the whole alone
                 values = own[name].astype(float).where(own["has_moved"].astype(bool), 0.0)
                 found[of] = dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
