@@ -185,7 +185,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        inferred = infer_from(imported.trajectory) if len(imported.trajectory) > 1 else None
+        inferred = infer_from(imported.trajectory, imported.card_decay) if len(imported.trajectory) > 1 else None
         trajectory = inferred.trajectory if inferred else imported.trajectory
         opened = Opened(trajectory, title, (), (), tuple(notes), is_half, length, inferred)
     if len(opened.trajectory) < at_least:

@@ -1,5 +1,6 @@
 """Checkpoints of any origin as one Trajectory of their embedding parameters, with notes on what was compared."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -359,6 +360,8 @@ class Imported(Described):
     """Parameter -> the type it is stored in, per checkpoint; the snapshots give fp32 always."""
     families: tuple[str, ...]
     """The architectures that the parameter names fit; one where a config.json says so, none for our own snapshots."""
+    card_decay: float = math.nan
+    """The weight decay that the model card (README.md) of the last checkpoint states; NaN where it states none."""
 
     def facts(self) -> dict[str, str]:
         """The checkpoints, the shape of each parameter, and the notes."""
@@ -391,6 +394,26 @@ class _Opened:
     """Whether the word table is the output layer too."""
     num_apart: int = 0
     """Rows in which the output layer differs from the word table although the config ties the two."""
+    card_decay: float = math.nan
+    """The weight decay that its model card states; NaN where it states none."""
+
+
+CARD = "README.md"
+CARD_DECAY = re.compile(r"^\W*weight_decay\W+(\d[\d.e+-]*)", re.MULTILINE | re.IGNORECASE)
+"""As the cards of sentence-transformers list it."""
+MOST_CARD_BYTES = 2**20
+
+
+def _stated_decay(card: Path | None) -> float:
+    """The weight decay that a model card states; NaN where there is no card or it states none."""
+    if card is None or not card.is_file():
+        return math.nan
+    with card.open("rb") as file:
+        stated = CARD_DECAY.search(file.read(MOST_CARD_BYTES).decode(errors="replace"))
+    try:
+        return float(stated[1].rstrip(".")) if stated else math.nan
+    except ValueError:
+        return math.nan
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
@@ -455,6 +478,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         tuple(dict.fromkeys([*notes, *words.notes, *said, *_notes_of(opened, parameters)])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
+        opened[-1].card_decay,
     )
 
 
@@ -516,6 +540,7 @@ def _open(place: Place, name: str) -> _Opened:
         output,
         is_tied,
         num_apart,
+        _stated_decay(place.fetch(CARD)) if place.is_local else math.nan,
     )
 
 
