@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,23 +23,22 @@ from toolkit.training.going_on import GoingOn
 ROOT = Path(__file__).parents[2]
 
 
-def start(config: RunConfig, num_processes: int) -> "subprocess.Popen[str]":
-    """A config under torchrun, in processes of their own."""
-    words = [*config.to_command().split()[3:], "--output-dir", config.output_dir]
+def start(words: Sequence[str], num_processes: int) -> "subprocess.Popen[str]":
+    """A script and its words under torchrun, in processes of their own."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
     return subprocess.Popen(
-        [*command, "finetune.py", *words],
+        [*command, *words],
         cwd=ROOT,
         text=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
 
 
-def launch(config: RunConfig, num_processes: int) -> tuple[int, str]:
+def launch(words: Sequence[str], num_processes: int) -> tuple[int, str]:
     """:func:`start`, until it has ended: the exit code, and what was said."""
-    process = start(config, num_processes)
+    process = start(words, num_processes)
     try:
         said = process.communicate(timeout=180)[1]
     finally:
@@ -46,10 +46,19 @@ def launch(config: RunConfig, num_processes: int) -> tuple[int, str]:
     return process.returncode, said
 
 
-def launched(config: RunConfig, num_processes: int) -> Run:
-    code, said = launch(config, num_processes)
+def words_of(config: RunConfig) -> list[str]:
+    """What stands behind ``python`` to start a run."""
+    return ["finetune.py", *config.to_command().split()[3:], "--output-dir", config.output_dir]
+
+
+def launched(config: RunConfig) -> Run:
+    code, said = launch(words_of(config), 2)
     assert code == 0, said[-3000:]
-    (path,) = (path for path in Path(config.output_dir).iterdir() if path.is_dir())
+    return only_run(Path(config.output_dir))
+
+
+def only_run(folder: Path) -> Run:
+    (path,) = (path for path in folder.iterdir() if path.is_dir())
     return open_run(path)
 
 
@@ -61,7 +70,7 @@ def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig,
     (path / "manifest.json").rename(path / "unfinished.json")
     with (tmp_path / f".{path.name}.lock").open("wb") as file:
         assert try_lock(file)
-        code, said = launch(config, 2)
+        code, said = launch(words_of(config), 2)
     assert code != 0
     assert said.count(f"error: another process is writing {path}: wait until") == 1
     assert (path / "scores.csv").exists()
@@ -80,19 +89,46 @@ PROCESSES: list[tuple[dict[str, Any], int, int]] = [
 ]
 
 
-@pytest.mark.slow  # each launches processes, a quarter of a minute
-@pytest.mark.parametrize(("changes", "num_processes", "parts"), PROCESSES)
-def test_several_processes_do_what_one_does(
-    tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], num_processes: int, parts: int
-) -> None:
-    # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
-    if "add_tokens" in changes:  # parts of words, which texts then hold
-        (tmp_path / "new.txt").write_text("fil\nbori\n")
-        changes = {**changes, "add_tokens": str(tmp_path / "new.txt")}
-    config = replace(tiny_pairs, max_train_examples=60, **{"dropout": 0.0, "max_steps": 7, **changes})
-    config = replace(config, gradient_accumulation_steps=parts)
-    one = finetune(replace(config, output_dir=str(tmp_path / "one")))
-    several = launched(replace(config, output_dir=str(tmp_path / "several")), num_processes)
+SEVERAL = """
+import sys
+from pathlib import Path
+from toolkit import RunConfig, finetune
+
+for path in sys.argv[1:]:
+    finetune(RunConfig.from_json(Path(path).read_text(encoding="utf-8")))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tiny_pairs: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Run, Run]]:
+    """Place in PROCESSES to its run of one process and its run of several, which are launched once for all."""
+    folder, configs = tmp_path_factory.mktemp("processes"), dict[int, RunConfig]()
+    (folder / "new.txt").write_text("fil\nbori\n")  # parts of words, which texts then hold
+    for i, (changes, _, parts) in enumerate(PROCESSES):
+        # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
+        own = {"dropout": 0.0, "max_steps": 7, **changes, "gradient_accumulation_steps": parts}
+        if "add_tokens" in own:
+            own["add_tokens"] = str(folder / "new.txt")
+        configs[i] = replace(tiny_pairs, max_train_examples=60, **own)
+    script = folder / "several.py"
+    script.write_text(SEVERAL, encoding="utf-8")
+    for number in {number for _, number, _ in PROCESSES}:
+        asked = [i for i, (_, own_number, _) in enumerate(PROCESSES) if own_number == number]
+        for i in asked:
+            config = replace(configs[i], output_dir=str(folder / f"several {i}"))
+            (folder / f"{i}.json").write_text(config.to_json(), encoding="utf-8")
+        code, said = launch([str(script), *(str(folder / f"{i}.json") for i in asked)], number)
+        assert code == 0, said[-3000:]
+    return {
+        i: (finetune(replace(config, output_dir=str(folder / f"one {i}"))), only_run(folder / f"several {i}"))
+        for i, config in configs.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(len(PROCESSES)), ids=lambda case: ", ".join(PROCESSES[case][0]))
+def test_several_processes_do_what_one_does(made: dict[int, tuple[Run, Run]], case: int) -> None:
+    (one, several), num_processes = made[case], PROCESSES[case][1]
     assert (one.manifest["num_processes"], several.manifest["num_processes"]) == (1, num_processes)
     assert one.path.name == several.path.name
     first, second = one.trajectory.exposure, several.trajectory.exposure
@@ -169,7 +205,7 @@ def long_run(tiny_config: RunConfig) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def left_alone(long_run: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return launched(replace(long_run, output_dir=str(tmp_path_factory.mktemp("whole"))), 2)
+    return launched(replace(long_run, output_dir=str(tmp_path_factory.mktemp("whole"))))
 
 
 @pytest.mark.slow
@@ -181,7 +217,7 @@ def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
     rank, number, nums_lines = ENDS[name]
     folder = tmp_path / "cut"
     config = replace(long_run, output_dir=str(folder))
-    process = start(config, 2)
+    process = start(words_of(config), 2)
     try:
         wait_for_a_state(process, folder, 3)
         os.kill(process.pid if rank is None else ranks_of(process)[rank], number)
@@ -192,6 +228,6 @@ def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
     assert said.count("error: one of the 2 processes of this run has ended or does not answer") in nums_lines
     assert "finetune_main" not in said, "no traceback of ours"
     assert not list(folder.glob("*/manifest.json")), "it had finished before it was ended"
-    again = launched(config, 2)
+    again = launched(config)
     for file in (file for file in left_alone.manifest["files"] if file != "config.json"):
         assert (again.path / file).read_bytes() == (left_alone.path / file).read_bytes(), file
