@@ -141,6 +141,7 @@ def test_the_table_of_a_paper_compiles(report: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
+@pytest.mark.slow  # whole reports
 def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
     with as_files():
         again = toolkit.write_drift_report([run.path for run in runs[:2]], tmp_path / "again").parent

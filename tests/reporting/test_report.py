@@ -196,6 +196,7 @@ def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
         assert str(tmp_path) not in shown, name
 
 
+@pytest.mark.slow  # whole reports
 def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypatch, as_files):
     import altair
 

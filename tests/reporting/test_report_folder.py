@@ -30,6 +30,7 @@ def names_in(out: Path) -> set[str]:
     return {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow  # whole reports
 def test_nothing_of_an_earlier_report_is_left(make_run) -> None:
     """Arms renamed, one task instead of two, no tuning: what is of before would stand beside what is of now."""
     runs = [make_run(task=task) for task in ("toy", "other")]

@@ -109,7 +109,8 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [(name, number) for name in ("local", "slurm") for number in ENDS]
+    [("local", number) for number in ENDS]
+    + [pytest.param("slurm", number, marks=pytest.mark.slow) for number in ENDS]
     + [pytest.param("ray", signal.SIGKILL, marks=pytest.mark.slow)],  # a cluster takes seconds
     indirect=["name"],
 )

@@ -105,7 +105,7 @@ from toolkit.config import RunConfig
 STUDY = make_study(RunConfig(**{fields!r}), grid=GRID, seeds=(0,))
 """
 NUM_RUNS = 6
-NUM_KILLED_STUDIES = 2
+NUM_KILLED_STUDIES = int(os.environ.get("KILLED_STUDIES", "1"))
 
 
 def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":

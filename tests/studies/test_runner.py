@@ -333,6 +333,7 @@ def test_a_mistake_is_one_line(
 RECIPES = [{}, {"features": "layers.1"}, {"features": "mix", "head": "mlp"}, {"pair_encoding": "separate"}]
 
 
+@pytest.mark.slow  # trains each
 def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path: Path, report: Recorded) -> None:
     """Equal tries for each arm; the final runs of an arm have the recipe that its tuning chose, and are one arm."""
     arms = {"full": ARMS["full"], "features": {"freeze": "backbone", "head_training": "early-stopping"}}

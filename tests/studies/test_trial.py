@@ -187,6 +187,7 @@ RECIPES: dict[str, tuple[dict[str, object], ...]] = {
 }
 
 
+@pytest.mark.slow  # trains each
 @pytest.mark.parametrize("task", RECIPES)
 def test_every_form_of_features_can_be_tried(tiny_config: RunConfig, tmp_path: Path, task: str) -> None:
     stopping = {"freeze": "backbone", "head_training": "early-stopping"}

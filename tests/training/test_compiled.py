@@ -23,6 +23,7 @@ def record_two_steps(model: Any, call: Any, batch: dict[str, torch.Tensor], path
     return toolkit.open_run(path)
 
 
+@pytest.mark.slow  # torch.compile takes seconds
 @pytest.mark.parametrize("way", ["function", "method", "compiled before"])
 def test_a_compiled_model_is_recorded_as_any_other(way: str, tiny_model: Any, tmp_path: Path) -> None:
     """Code that was compiled before the hooks came would not call them, and what stood in it would go uncounted."""

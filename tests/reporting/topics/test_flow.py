@@ -182,6 +182,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow  # whole reports
 def test_every_file_is_there_and_the_same_twice(tmp_path):
     names = ("where_position_goes", "decoding", "counterfactuals")
     for out in ("one", "two"):
