@@ -113,6 +113,7 @@ def test_what_real_labels_add_is_supported(planted_in_five):
     assert (table["q"].dropna() >= table["p"].dropna()).all()
 
 
+@pytest.mark.slow  # many studies
 @pytest.mark.parametrize("size", [0.0, 1.5])
 def test_labels_that_carry_nothing_are_not_distinguishable_from_shuffled_ones(tmp_path, size):
     """With a size both conditions move far beyond sign noise, and their seeds agree, each on its own targets."""

@@ -140,6 +140,7 @@ def test_each_forged_table_is_found_by_the_runs_at_hand(report, name, column, wh
     assert any(what in line for line in verify_report(report))
 
 
+@pytest.mark.slow  # whole reports
 @pytest.mark.parametrize("column", ["times_noise", "relative_drift", "gain_points"])
 def test_forged_evidence_of_an_earlier_version_is_found_by_the_runs_at_hand(report, column):
     evidence = as_format_1(report)

@@ -101,6 +101,7 @@ def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> N
     assert (tables["counterfactuals"]["measure"] == "state").all()
 
 
+@pytest.mark.slow  # whole reports
 def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("toolkit.probes.flow.FlowSettings", partial(FlowSettings, num_tokens=SMALL.num_tokens))

@@ -17,7 +17,7 @@ from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBl
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.topics.words import plot_words
 
-pytestmark = pytest.mark.usefixtures("drawn")
+pytestmark = [pytest.mark.usefixtures("drawn"), pytest.mark.slow]
 
 pytest.importorskip("playwright", reason="pip install playwright, and a Chromium")
 
@@ -468,7 +468,7 @@ def test_print_shows_the_picture(visit: Callable[..., Any]):
     assert page.locator(".inputs:visible").count() == 0
 
 
-@pytest.mark.slow  # it takes time, and needs quiet
+# It takes time, and needs quiet.
 @pytest.mark.parametrize("num_words", [2_000, 20_000])  # the last: BERT base
 def test_many_words_are_painted_at_once(visit: Callable[..., Any], tmp_path: Path, num_words: int):
     words = pd.concat([make_words(num_words)])

@@ -179,6 +179,7 @@ def test_a_report_made_again_is_the_same_byte_for_byte(report):
     assert "Expected before the runs: Much." in text
 
 
+@pytest.mark.slow  # whole reports
 def test_what_it_may_not_replace_is_refused(report, capsys):
     (report / "report.md").write_text("edited")
     code, _, error = command("report", "--from", report, capsys=capsys)
@@ -223,6 +224,7 @@ def test_the_first_format_gives_the_same_cards_and_says_what_it_did_not_keep(rep
     assert evidence.strata.empty
 
 
+@pytest.mark.slow  # whole reports
 def test_what_is_made_again_need_not_be_kept_and_is_the_same_in_its_own_place(report):
     before = contents(report)
     (report / "notes.txt").write_text("mine")

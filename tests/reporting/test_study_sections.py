@@ -122,6 +122,7 @@ def test_tuning_is_printed_with_its_budget(study):
     assert Path("out/tables/tuning.tex").exists()
 
 
+@pytest.mark.slow  # dozens of runs
 @pytest.mark.usefixtures("undrawn")
 def test_many_runs_give_a_line_per_arm_and_a_short_text(read_study, data_of, cards_of):
     tasks = ("a", "b", "c", "d", "e")

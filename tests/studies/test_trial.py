@@ -113,7 +113,7 @@ def test_the_estimate_is_what_the_runs_then_take(
 
 @pytest.mark.slow
 def test_the_estimate_holds_for_real_launches(tiny_config: RunConfig, tmp_path: Path) -> None:
-    runs = plan_runs(long_study(tiny_config, 120).final_cells({}), tmp_path / "runs")
+    runs = plan_runs(long_study(tiny_config, 60).final_cells({}), tmp_path / "runs")
     executor = EXECUTORS["local"](ExecutorOptions(workers=2))
     assert 1 / FACTOR < seconds_estimated(runs, executor) / seconds_taken(runs, executor) < FACTOR
 

@@ -78,6 +78,7 @@ def encoded(kind, labels, num_outputs):
     return EncodedTask(task=task, splits=splits, pad_id=0, num_segments=0, position_offset=0)
 
 
+@pytest.mark.slow  # fits hundreds of probes
 @pytest.mark.parametrize(("noise", "num_classes"), [(0.05, 2), (2.0, 2), (20.0, 2), (3.0, 4)])
 def test_its_choice_is_that_of_a_grid_search(noise, num_classes):
     features, labels = _problem(noise, num_classes)

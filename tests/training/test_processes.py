@@ -200,7 +200,7 @@ the second does, where the launcher has not ended it within the seconds that it 
 @pytest.fixture(scope="module")
 def long_run(tiny_config: RunConfig) -> RunConfig:
     """Two processes are at it for a few seconds."""
-    return replace(tiny_config, epochs=20, max_steps=None, dropout=0.1, resume_steps=1, ddp_timeout=5)
+    return replace(tiny_config, epochs=10, max_steps=None, dropout=0.1, resume_steps=1, ddp_timeout=5)
 
 
 @pytest.fixture(scope="module")
