@@ -111,6 +111,8 @@ def _ceilings(finished: list[Any]) -> list[str]:
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(lambda: main(*sys.argv[1:])))
+    raise SystemExit(guarded(lambda: tyro.cli(main, config=(tyro.conf.Positional,))))
