@@ -72,7 +72,9 @@ class DriftCommand:
         from toolkit.reporting.run_reports import show_drift
 
         report = show_drift(self.places, self.out, title=self.title)
-        if report is not None:
+        if report is None:
+            show("Why the rows moved, and which words: --out FOLDER writes that report.", is_result=False)
+        else:
             show(f"Report: {report}")
         return 0
 
