@@ -41,10 +41,10 @@ from toolkit.models.heads import example_losses
 from toolkit.models.new_tokens import HeldTable, add_tokens, hold_old_rows, with_new_tokens
 from toolkit.models.regimes import list_components
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.reporting.page import TableBlock, TextBlock
+from toolkit.reporting.page import ChartBlock, TableBlock, TextBlock
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import new_tokens
+from toolkit.reporting.topics import changes, new_tokens
 from toolkit.reporting.topics.first_screen import MOVED, answers_of, tiles_of
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
@@ -473,7 +473,8 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
     start = np.asarray(run.trajectory.snapshots[0].tensors[W], np.float64)
     for snapshot in run.trajectory:
         table = np.asarray(snapshot.tensors[W], np.float64)
-        median = np.median(np.linalg.norm(table[words], axis=1))
+        lengths = np.linalg.norm(table[words], axis=1)
+        median, low, high = (np.quantile(lengths, share) for share in (0.5, 0.05, 0.95))
         own = found[found["epoch"] == snapshot.epoch].set_index("row")
         counts = toolkit.measure_rows(run, W, snapshot.epoch)
         for row, token in zip(range(new.start, new.stop), TOKENS, strict=True):
@@ -481,6 +482,7 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
             assert line["token"] == token
             assert line["norm"] == pytest.approx(np.linalg.norm(table[row] - start[row]))
             assert line["times_old_length"] == pytest.approx(np.linalg.norm(table[row]) / median)
+            assert line[["old_length_low", "old_length_high"]].tolist() == pytest.approx([low / median, high / median])
             assert line["nearest_old"] == nearest_slowly(table, row, words, run.vocabulary.tokens)
             assert line["num_steps"] == counts["num_steps"][row]
             assert line["reason"] == ""
@@ -664,11 +666,14 @@ def test_that_old_rows_stayed_is_proven_by_their_hashes_alone(trained: Callable[
 
 def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Callable[..., Run]) -> None:
     opened = open_sources([trained(train_rows="new").path], at_least=2)
-    section = new_tokens.section(Computed(opened).add(new_tokens.makers(opened)))
-    text, table = section.blocks
+    section = new_tokens.section(Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)}))
+    num_old = len(opened.trajectory.snapshots[0].tensors[W]) - len(TOKENS)
+    text, chart, table = section.blocks
     assert isinstance(text, TextBlock)
+    assert isinstance(chart, ChartBlock)
     assert isinstance(table, TableBlock)
-    assert text.text == "Of 3 added tokens training showed 2, of which 2 left their start; of the other 1 0 did."
+    said = "Of 3 added tokens training showed 2, of which 2 left their start; of the 1 that it did not show 0 did."
+    assert text.text == f"{said} Of the {num_old:,} rows that were there 0 moved, not by a bit."
     assert table.table["token"].tolist() == list(TOKENS)
     assert {"nearest_before", "nearest_old", "norm"} <= table.columns.keys()
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,9 @@ class Saver:
         writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))
         writer.write_config(config)
         self.not_replayed = locate_embeddings(loaded.model.backbone).why_not_replayed
-        vocabulary = read_vocabulary(loaded.tokenizer, word_table(loaded.model.backbone).num_embeddings)
-        if (added := loaded.added) is not None:
-            rows = range(added["first_row"], added["first_row"] + len(added["tokens"]))
-            vocabulary = replace(vocabulary, added_rows=frozenset(rows))
-        writer.write_vocabulary(vocabulary)
+        added = () if loaded.added is None else loaded.added["tokens"]
+        num_rows = word_table(loaded.model.backbone).num_embeddings
+        writer.write_vocabulary(read_vocabulary(loaded.tokenizer, num_rows, added))
 
     def restore(self, state: State) -> None:
         """Take up the scores and answers of the epoch ends that ``state`` follows; later ones are made again."""
