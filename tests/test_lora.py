@@ -379,6 +379,20 @@ def test_two_spellings_of_targets_are_one_run(trained: Train) -> None:
     assert "_lora-query-value_seed-0_" in known.path.name
 
 
+OTHER_SPELLINGS = {"bert": ("query", "embeddings.word_embeddings"), "gpt2": ("c_attn", "wte")}
+
+
+@pytest.mark.parametrize("family", OTHER_SPELLINGS)
+def test_two_spellings_of_a_table_are_one_run(trained: Train, family: str) -> None:
+    layer, place = OTHER_SPELLINGS[family]
+    known = trained(family, lora=(layer, W))
+    again = replace(known.config, lora=(place, layer))
+    assert run_path(resolve(again)) == known.path
+    assert trained(family, lora=(place, layer, W)).path == known.path
+    assert known.config.lora == (layer, W)
+    assert run_path(resolve(replace(again, lora=(layer,)))) != known.path
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nowhere": ({"lora": ()}, "--lora must be the names of modules, such as query value"),
     "unknown": (
