@@ -409,7 +409,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rank alone": ({"lora_rank": 4}, "--lora-rank 4 is about adapters: pass --lora TARGETS too"),
     "alpha alone": ({"lora_alpha": 4}, "--lora-alpha 4 is about adapters"),
     "freeze": ({"lora": ("query",), "freeze": "embeddings"}, "freezes all else: leave --freeze embeddings out"),
-    "tokens": ({"lora": ("query",), "add_tokens": "a.txt"}, "leave --add-tokens a.txt out"),
+    "tokens": ({"lora": ("query",), "add_tokens": "a.txt"}, "--add-tokens beside it needs --train-rows new"),
     "head first": ({"lora": ("query",), "head_epochs": 1}, "leave --head-epochs 1 out"),
     "rate of frozen": ({"lora": ("query",), "embedding_learning_rate": 1e-3}, "all embeddings are frozen"),
     "decay of frozen": ({"lora": (W,), "layer_decay": 0.9}, "all layers are frozen"),

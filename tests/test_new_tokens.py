@@ -212,6 +212,79 @@ def train_slowly(config: RunConfig) -> tuple[np.ndarray, list[float]]:
     return table[first : first + len(TOKENS)].detach().numpy(), clipping
 
 
+ADAPTED = {"lora": ("query",), "lora_rank": 2, "learning_rate": 1e-2, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_adapters_beside_added_rows_end_where_peft_takes_them(
+    family: str, planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The oracle: peft's own LoRA and trainable_token_indices together, in a loop that shares model and batches."""
+    peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
+    layer, table = ("query", "word_embeddings") if family == "bert" else ("c_attn", "wte")
+    own = {"model": str(tiny_model(family)), "pooling": "last" if family in DECODERS else "mean"}
+    own |= {"train_rows": "new", "dropout": 0.0, "epochs": 1, "output_dir": str(tmp_path), "save_model": True}
+    config = planted(**own, **(ADAPTED | {"lora": (layer,)}))
+    run = finetune(config)
+    before, after, new = ends(run)
+    proofs = run.manifest["frozen"]["parameters"]
+    assert all(proof["before"] == proof["after"] for proof in proofs.values())
+    assert any(name.endswith(".old_rows") for name in proofs)
+    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
+    assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
+    task = load_task(config)
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
+    loaded = with_new_tokens(loaded, replace(config, train_rows="all", lora=None, lora_rank=8))
+    data, model = encode_task(task, loaded, config.max_length), loaded.model.train()
+    torch.manual_seed(config.seed)
+    rows = {table: list(range(new.start, new.stop))}
+    options = peft.LoraConfig(r=2, lora_alpha=8, target_modules=[layer], trainable_token_indices=rows)
+    adapted = peft.get_peft_model(model.backbone, options)
+    groups = [
+        {"params": [p], "peak": rate, "weight_decay": 0.1 if p.ndim > 1 and "trainable_tokens" not in name else 0.0}
+        for part, rate in ((adapted, config.learning_rate), (model.head, config.head_learning_rate))
+        for name, p in part.named_parameters()
+        if p.requires_grad
+    ]
+    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
+    batches = epoch_batches(split.lengths, config, 0)
+    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
+        labels = torch.from_numpy(split.labels[indices])
+        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
+        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
+        for group in stepper.param_groups:
+            group["lr"] = group["peak"] * factor
+        stepper.step()
+        stepper.zero_grad()
+    expected = adapted.merge_and_unload().state_dict()
+    found = load_tuned(run).model.backbone.state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+    start = load_untuned(run).model.backbone.state_dict()
+    moved = {name for name, tensor in start.items() if not torch.equal(tensor, found[name])}
+    assert moved == {n for n in start if n.endswith((f"{layer}.weight", f"{table}.weight"))}
+    assert not (run.path / "model" / "adapter").exists()
+
+
+def test_adapters_beside_added_rows_are_a_condition_of_their_own(
+    planted: Callable[..., RunConfig], trained: Callable[..., Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft", reason="the extra 'peft' is not installed")
+    run, plain = trained(train_rows="new", **ADAPTED), trained(add_tokens=None, **ADAPTED)
+    assert run_path(resolve(run.config)).name == run.path.name != plain.path.name
+    assert run.manifest["regime"]["label"] == plain.manifest["regime"]["label"] == "lora"
+    assert "word_embeddings" not in run.manifest["regime"]["frozen_components"]
+    assert run.optimizer_log is not None
+    evidence = save_evidence(measure([run, plain]), tmp_path / "evidence")
+    arms = {arm.label: arm for group in ReportData(evidence, num_draws=0).groups for arm in group.arms}
+    beside = arms["LoRA r=2 on query, beside added rows"]
+    assert [beside.adapts_embeddings, arms["LoRA r=2 on query"].adapts_embeddings] == [False, False]
+    assert token_cards(save_evidence(measure([run]), tmp_path / "alone"))["old"].verdict == "equivalent"
+    print_result(run, 1.0)
+    assert "all but added rows, adapters and head" in " ".join(capsys.readouterr().out.split())
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9), st.lists(st.integers(0, 26), min_size=1, max_size=12))
 def test_a_held_table_looks_rows_up_wherever_the_held_ones_are(

@@ -204,7 +204,8 @@ def _print_plan(
     parts = {leaf: (names, leaf not in regime.frozen) for leaf, names in components.items()}
     if config.lora:
         base = {leaf: tuple(name for name in names if ADAPTER not in name) for leaf, names in components.items()}
-        parts = {leaf: (names, leaf == "head") for leaf, names in base.items()}
+        trained = ("head", "word_embeddings") if config.train_rows == "new" else ("head",)
+        parts = {leaf: (names, leaf in trained) for leaf, names in base.items()}
         parts["adapters"] = (tuple(name for name in sizes if ADAPTER in name), True)
     screen.print_components(
         f"{config.model} ({loaded.family.name}), {config.adapters or f'regime {regime.label}'}, "

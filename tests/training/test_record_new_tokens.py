@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, Trainer
 import toolkit
 from tests.chart_data import values_of
 from tests.conftest import build_tokenizer, sizes_of
+from toolkit.reporting import run_reports
 from toolkit.reporting.page import ChartBlock, TextBlock
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import changes, new_tokens
@@ -100,6 +101,18 @@ def test_the_section_answers_for_a_recorded_run(tmp_path: Path) -> None:
         "Of 3 added tokens training showed 2, of which 2 left their start; of the 1 that it did not show 0 did. Of the "
         f"{len(before) - 3:,} rows that were there {moved - 2:,} moved."
     )
+
+
+def test_the_terminal_names_a_picture_where_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_reports, "_write", lambda *_: None)
+    run = in_a_loop(tmp_path / "run", added_tokens=ADDED)
+    for out in (None, tmp_path / "report"):
+        run_reports.show_drift([run.path], out)
+        said = capsys.readouterr().out
+        assert "Of 3 added tokens training showed 2" in said
+        assert ("figures/added-rows.png" in said) == (out is not None)
 
 
 def published_with_added_tokens() -> Any:

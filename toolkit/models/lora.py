@@ -97,10 +97,11 @@ def merged_state(backbone: nn.Module) -> dict[str, torch.Tensor] | None:
 def save_adapter(loaded: Loaded, config: RunConfig, folder: Path) -> None:
     """The two files of an adapter as ``PeftModel.save_pretrained`` writes them, for the checkpoint as their base.
 
-    Nothing without adapters, and where they were trained on other weights: random ones, or another position table.
+    Nothing without adapters, and where they were trained on other weights: random ones, another position table, or one
+    of words with more rows.
     """
     backbone: Any = loaded.model.backbone
-    if not has_adapters(backbone) or not config.init == config.positions == "checkpoint":
+    if not has_adapters(backbone) or not config.init == config.positions == "checkpoint" or loaded.added:
         return
     from peft import get_peft_model_state_dict
 

@@ -18,6 +18,7 @@ from toolkit.families import (
     REGIMES,
     ModelFamily,
     component_of,
+    held_name,
     matches,
 )
 from toolkit.naming import unknown
@@ -238,8 +239,10 @@ def _rank(leaf: str) -> tuple[int, int]:
 
 
 def adapter_regime(components: Mapping[str, tuple[str, ...]]) -> Regime:
-    """The regime of a model with adapters, of these components: those without one are frozen, but for the head."""
-    adapted = {leaf for leaf, names in components.items() if any(ADAPTER in name for name in names)}
+    """The regime of a model with adapters, of these components: those without one are frozen, but for the head and a
+    word table whose added rows are trained.
+    """
+    adapted = {leaf for leaf, names in components.items() if any(ADAPTER in n or OLD_ROWS in n for n in names)}
     return Regime(LORA, frozenset(components.keys() - adapted - {"head"}))
 
 
@@ -323,13 +326,13 @@ def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple
 
     Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two. What takes no
     part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for. So are old rows that
-    are held, and of a model with adapters all of the backbone but these.
+    are held, and of a model with adapters all of the backbone but these and added rows.
     """
-    is_adapted = has_adapters(model)
+    is_adapted, known = has_adapters(model), dict(model.named_parameters())
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
-    for name, parameter in model.named_parameters():
+    for name, parameter in known.items():
         is_unused = any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused)
-        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name
+        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name and held_name(name) not in known
         if is_unused or is_base or name.endswith(f".{OLD_ROWS}"):
             frozen.add(name)
         parameter.requires_grad_(name not in frozen)

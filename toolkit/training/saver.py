@@ -249,7 +249,7 @@ class Saver:
 
         def write(folder: Path) -> None:
             with disk_errors(folder):
-                backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))
+                backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))
                 save_adapter(self.loaded, self.config, folder / "adapter")
             self.loaded.tokenizer.save_pretrained(folder)
             write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})
