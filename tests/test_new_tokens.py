@@ -1,7 +1,7 @@
 """Added tokens: new rows learn, and where they alone are trained all others stay as they were, bit for bit.
 
-Complaints that these tests stand for: huggingface/transformers#35022 (the rows of new tokens are after training what
-they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens, freeze the old ones).
+Complaints that these tests stand for: huggingface/transformers#35022 (train nothing but the rows of added tokens),
+hiyouga/LlamaFactory#10563 (the same by a mask of gradients, which decay and momentum pass).
 """
 
 import copy
@@ -102,7 +102,7 @@ LONG = {"epochs": 8, "learning_rate": 3e-2, "head_learning_rate": 1e-2, "freeze"
 
 @pytest.mark.parametrize("train_rows", ["new", "all"])
 def test_new_words_that_carry_the_label_learn_it(trained: Callable[..., Run], train_rows: str) -> None:
-    """huggingface/transformers#35022: trained, the rows of new tokens differ from what they were, and it shows."""
+    """huggingface/transformers#35022: the rows of new tokens and a head, beside frozen layers, learn the task."""
     run = trained(train_rows=train_rows, **LONG)
     before, after, new = ends(run)
     assert accuracy(run) == 1

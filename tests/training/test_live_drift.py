@@ -270,6 +270,8 @@ def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_pa
         expected = [drift_and_norms(first.tensors, own.tensors)[f"drift/{name}"] for own in (first, *others)]
         assert [point.step for point in points] == [own.step for own in (first, *others)]
         assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+        norms = [float(np.linalg.norm(own.tensors[name].astype(float))) for own in (first, *others)]
+        assert [point.value for point in found.Scalars(f"norm/{name}")] == pytest.approx(norms, rel=1e-6)
 
 
 LOW_RATE = {"learning_rate": 1e-30, "weight_decay": 0.0}

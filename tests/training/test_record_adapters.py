@@ -127,6 +127,58 @@ def test_rows_that_no_text_used_move_by_the_columns_lengths_alone(way: str, tmp_
 
 
 @pytest.mark.parametrize("model_type", NAMES)
+@pytest.mark.parametrize("idle", ["frozen", "in no optimizer", ""])
+def test_a_table_whose_adapter_does_not_train_is_named(
+    idle: str, model_type: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """unslothai/unsloth#9326: the word table got an adapter that stayed as it was, and nothing said so."""
+    model, _ = adapt(model_type, "LoRA")
+    own = [p for name, p in model.named_parameters() if "lora_embedding" in name]
+    if idle == "in no optimizer":
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad and id(p) not in map(id, own)])
+    else:
+        for parameter in own:
+            parameter.requires_grad_(not idle)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    with toolkit.record(model.train(), tmp_path / "run") as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (1, 2, 3):
+            model(input_ids=IDS, labels=torch.tensor([0, 1]) if model_type == "bert" else IDS).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recording.snapshot(epoch=epoch)
+    said = [text for w in recwarn if "exactly as before" in (text := str(w.message))]
+    expected = "run: word_embeddings: has an adapter, but is exactly as before training: "
+    assert [text.startswith(expected) for text in said] == [True] * bool(idle)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_rows_that_are_trained_beside_a_whole_output_layer(tied: bool, tmp_path: Path) -> None:
+    """huggingface/peft#2653: what peft can pass through is read; where the tables are tied it cannot, and says so."""
+
+    def build(**options: Any) -> Any:
+        torch.manual_seed(0)
+        config = AutoConfig.for_model("llama", **sizes_of("llama", vocab_size=40, tie_word_embeddings=tied))
+        options |= {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [7, 8, 20]}}
+        return peft.get_peft_model(AutoModelForCausalLM.from_config(config), peft.LoraConfig(r=2, **options))
+
+    model = build(modules_to_save=["lm_head"])
+    if tied:
+        with pytest.raises(ValueError, match="TrainableTokensLayer wraps an unknown layer type"):
+            train(model, tmp_path / "run")
+        assert not toolkit.open_run(tmp_path / "run").is_finished
+        model = build()  # the way out: the output layer takes the trained rows of the table that it is
+    first, *_, last = train(model, tmp_path / "run").trajectory.snapshots
+    merged = model.merge_and_unload()
+    words, output = (own().weight for own in (merged.get_input_embeddings, merged.get_output_embeddings))
+    after = np.asarray(last.tensors["word_embeddings"])
+    np.testing.assert_array_equal(after, words.detach().numpy())
+    moved = (after != np.asarray(first.tensors["word_embeddings"])).any(axis=1)
+    assert np.flatnonzero(moved).tolist() == [7, 8, 20]  # of which no text has the last: decay
+    assert torch.equal(words, output) == tied
+
+
+@pytest.mark.parametrize("model_type", NAMES)
 @pytest.mark.parametrize("way", WAYS)
 def test_exposure_counts_the_input_and_no_update_is_replayed(way: str, model_type: str, tmp_path: Path) -> None:
     is_adapted = WAYS[way][0]

@@ -385,15 +385,18 @@ class Recording:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
             self._log.note_moved(self._writer.moved_parameters())
             self._write_logs(self._writer)
-            self._look_at(tensors, self._writer)
+            self._look_at(tensors, self._writer, is_epoch_end=float(epoch).is_integer())
 
-    def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter) -> None:
+    def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
         """Drift since the first snapshot, and warnings of what trains otherwise than it seems to."""
         run = Run(self.path)
         reference = run.open_snapshot(run.snapshot_names()[0]).tensors
         self._drift = drift_and_norms(reference, tensors)
         log = self._log.settings
-        self._live.warn_of_stillness(writer.moved_parameters())
+        moved = writer.moved_parameters()
+        self._live.warn_of_stillness(moved)
+        if is_epoch_end and self.num_steps > 1:  # the rate of a first step may be 0, as warm-up has it
+            self._live.warn_of_idle_adapters([name for name in self._embeddings.adapted if name not in moved])
         self._live.warn_of_l2(log["algorithm"], log["weight_decay"], self._watch.exposure(), reference, tensors)
 
     def _write_logs(self, writer: RunWriter) -> None:
