@@ -280,9 +280,29 @@ def test_adapters_beside_added_rows_are_a_condition_of_their_own(
     arms = {arm.label: arm for group in ReportData(evidence, num_draws=0).groups for arm in group.arms}
     beside = arms["LoRA r=2 on query, beside added rows"]
     assert [beside.adapts_embeddings, arms["LoRA r=2 on query"].adapts_embeddings] == [False, False]
-    assert token_cards(save_evidence(measure([run]), tmp_path / "alone"))["old"].verdict == "equivalent"
+    alone = save_evidence(measure([run]), tmp_path / "alone")
+    assert token_cards(alone)["old"].verdict == "equivalent"
+    (tile,) = tiles_of(ReportData(alone, num_draws=0))
+    assert dict(tile.lines)["trained"] == "added rows, adapters and a new head"
     print_result(run, 1.0)
     assert "all but added rows, adapters and head" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("is_adapted", [False, True])
+def test_the_gradient_of_held_rows_counts_nowhere(is_adapted: bool, trained: Callable[..., Run]) -> None:
+    """That of the added rows is an independent model's, whose table is one parameter."""
+    own = ADAPTED if is_adapted else {"freeze": ONLY_WORDS}
+    run = trained(train_rows="new", seed=3, epochs=1, save_model=True, **own)
+    lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
+    start = load_untuned(run)
+    data, first = encode_task(load_task(run.config), start, run.config.max_length), ends(run)[2]
+    split = data.splits["train"]
+    logits = start.model.eval()(**make_batch(split, np.arange(len(split)), data))
+    example_losses("classes", logits, torch.from_numpy(split.labels)).mean().backward()
+    gradient = start.model.backbone.get_input_embeddings().weight.grad
+    found = lines.loc["gradient_norm", "value"]["embeddings"]
+    assert found == pytest.approx(float(gradient[first].norm()), rel=1e-6)
+    assert found != pytest.approx(float(gradient.norm()), rel=1e-4)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -30,9 +30,9 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """Each added token at each snapshot: its distance from its start, its length among the old rows, its nearest words.
 
     Which tokens were added is what ``--add-tokens`` or ``toolkit.record(added_tokens=)`` said. Old rows are those of
-    words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of
-    which the last has tokens that the first has not there are lines for the last alone, and a start where the first has
-    a spare row in their place. A model without added tokens has no lines.
+    words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of which the last has
+    tokens that the first has not there are lines for the last alone, and a start where the first has a spare row in
+    their place. A model without added tokens has no lines.
     """
     trajectory = trajectory_of(source)
     if not has_added(trajectory):

@@ -81,8 +81,8 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     """How far words, positions and segments moved; one line for a condition that moved none of them."""
     texts = {SHORT[parameter]: _moved(data, name, parameter) for parameter in SHORT}
-    rows = ", added rows" * _is_held(data, name)
-    trained = (("trained", TRAINED[kind] + rows),) if (kind := _kinds(data)[name]) in TRAINED else ()
+    rows = "added rows, " * _is_held(data, name)
+    trained = (("trained", rows + TRAINED[kind]),) if (kind := _kinds(data)[name]) in TRAINED else ()
     distinct = set(texts.values()) - {NOT_APPLICABLE}
     if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
         return (*trained, ("embeddings moved", same))
