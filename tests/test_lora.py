@@ -379,6 +379,20 @@ def test_two_spellings_of_targets_are_one_run(trained: Train) -> None:
     assert "_lora-query-value_seed-0_" in known.path.name
 
 
+OTHER_SPELLINGS = {"bert": ("query", "embeddings.word_embeddings"), "gpt2": ("c_attn", "wte")}
+
+
+@pytest.mark.parametrize("family", OTHER_SPELLINGS)
+def test_two_spellings_of_a_table_are_one_run(trained: Train, family: str) -> None:
+    layer, place = OTHER_SPELLINGS[family]
+    known = trained(family, lora=(layer, W))
+    again = replace(known.config, lora=(place, layer))
+    assert run_path(resolve(again)) == known.path
+    assert trained(family, lora=(place, layer, W)).path == known.path
+    assert known.config.lora == (layer, W)
+    assert run_path(resolve(replace(again, lora=(layer,)))) != known.path
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nowhere": ({"lora": ()}, "--lora must be the names of modules, such as query value"),
     "unknown": (
@@ -395,7 +409,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rank alone": ({"lora_rank": 4}, "--lora-rank 4 is about adapters: pass --lora TARGETS too"),
     "alpha alone": ({"lora_alpha": 4}, "--lora-alpha 4 is about adapters"),
     "freeze": ({"lora": ("query",), "freeze": "embeddings"}, "freezes all else: leave --freeze embeddings out"),
-    "tokens": ({"lora": ("query",), "add_tokens": "a.txt"}, "leave --add-tokens a.txt out"),
+    "tokens": ({"lora": ("query",), "add_tokens": "a.txt"}, "--add-tokens beside it needs --train-rows new"),
     "head first": ({"lora": ("query",), "head_epochs": 1}, "leave --head-epochs 1 out"),
     "rate of frozen": ({"lora": ("query",), "embedding_learning_rate": 1e-3}, "all embeddings are frozen"),
     "decay of frozen": ({"lora": (W,), "layer_decay": 0.9}, "all layers are frozen"),

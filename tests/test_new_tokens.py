@@ -1,7 +1,7 @@
 """Added tokens: new rows learn, and where they alone are trained all others stay as they were, bit for bit.
 
-Complaints that these tests stand for: huggingface/transformers#35022 (the rows of new tokens are after training what
-they were before it), hiyouga/LlamaFactory#10563 (train the rows of added tokens, freeze the old ones).
+Complaints that these tests stand for: huggingface/transformers#35022 (train nothing but the rows of added tokens),
+hiyouga/LlamaFactory#10563 (the same by a mask of gradients, which decay and momentum pass).
 """
 
 import copy
@@ -41,10 +41,10 @@ from toolkit.models.heads import example_losses
 from toolkit.models.new_tokens import HeldTable, add_tokens, hold_old_rows, with_new_tokens
 from toolkit.models.regimes import list_components
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.reporting.page import TableBlock, TextBlock
+from toolkit.reporting.page import ChartBlock, TableBlock, TextBlock
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import new_tokens
+from toolkit.reporting.topics import changes, new_tokens
 from toolkit.reporting.topics.first_screen import MOVED, answers_of, tiles_of
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
@@ -102,7 +102,7 @@ LONG = {"epochs": 8, "learning_rate": 3e-2, "head_learning_rate": 1e-2, "freeze"
 
 @pytest.mark.parametrize("train_rows", ["new", "all"])
 def test_new_words_that_carry_the_label_learn_it(trained: Callable[..., Run], train_rows: str) -> None:
-    """huggingface/transformers#35022: trained, the rows of new tokens differ from what they were, and it shows."""
+    """huggingface/transformers#35022: the rows of new tokens and a head, beside frozen layers, learn the task."""
     run = trained(train_rows=train_rows, **LONG)
     before, after, new = ends(run)
     assert accuracy(run) == 1
@@ -210,6 +210,99 @@ def train_slowly(config: RunConfig) -> tuple[np.ndarray, list[float]]:
         with torch.no_grad():
             table.copy_(torch.where(is_old, start, table))
     return table[first : first + len(TOKENS)].detach().numpy(), clipping
+
+
+ADAPTED = {"lora": ("query",), "lora_rank": 2, "learning_rate": 1e-2, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_adapters_beside_added_rows_end_where_peft_takes_them(
+    family: str, planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The oracle: peft's own LoRA and trainable_token_indices together, in a loop that shares model and batches."""
+    peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
+    layer, table = ("query", "word_embeddings") if family == "bert" else ("c_attn", "wte")
+    own = {"model": str(tiny_model(family)), "pooling": "last" if family in DECODERS else "mean"}
+    own |= {"train_rows": "new", "dropout": 0.0, "epochs": 1, "output_dir": str(tmp_path), "save_model": True}
+    config = planted(**own, **(ADAPTED | {"lora": (layer,)}))
+    run = finetune(config)
+    before, after, new = ends(run)
+    proofs = run.manifest["frozen"]["parameters"]
+    assert all(proof["before"] == proof["after"] for proof in proofs.values())
+    assert any(name.endswith(".old_rows") for name in proofs)
+    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
+    assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
+    task = load_task(config)
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
+    loaded = with_new_tokens(loaded, replace(config, train_rows="all", lora=None, lora_rank=8))
+    data, model = encode_task(task, loaded, config.max_length), loaded.model.train()
+    torch.manual_seed(config.seed)
+    rows = {table: list(range(new.start, new.stop))}
+    options = peft.LoraConfig(r=2, lora_alpha=8, target_modules=[layer], trainable_token_indices=rows)
+    adapted = peft.get_peft_model(model.backbone, options)
+    groups = [
+        {"params": [p], "peak": rate, "weight_decay": 0.1 if p.ndim > 1 and "trainable_tokens" not in name else 0.0}
+        for part, rate in ((adapted, config.learning_rate), (model.head, config.head_learning_rate))
+        for name, p in part.named_parameters()
+        if p.requires_grad
+    ]
+    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
+    batches = epoch_batches(split.lengths, config, 0)
+    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
+        labels = torch.from_numpy(split.labels[indices])
+        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
+        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
+        for group in stepper.param_groups:
+            group["lr"] = group["peak"] * factor
+        stepper.step()
+        stepper.zero_grad()
+    expected = adapted.merge_and_unload().state_dict()
+    found = load_tuned(run).model.backbone.state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+    start = load_untuned(run).model.backbone.state_dict()
+    moved = {name for name, tensor in start.items() if not torch.equal(tensor, found[name])}
+    assert moved == {n for n in start if n.endswith((f"{layer}.weight", f"{table}.weight"))}
+    assert not (run.path / "model" / "adapter").exists()
+
+
+def test_adapters_beside_added_rows_are_a_condition_of_their_own(
+    planted: Callable[..., RunConfig], trained: Callable[..., Run], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("peft", reason="the extra 'peft' is not installed")
+    run, plain = trained(train_rows="new", **ADAPTED), trained(add_tokens=None, **ADAPTED)
+    assert run_path(resolve(run.config)).name == run.path.name != plain.path.name
+    assert run.manifest["regime"]["label"] == plain.manifest["regime"]["label"] == "lora"
+    assert "word_embeddings" not in run.manifest["regime"]["frozen_components"]
+    assert run.optimizer_log is not None
+    evidence = save_evidence(measure([run, plain]), tmp_path / "evidence")
+    arms = {arm.label: arm for group in ReportData(evidence, num_draws=0).groups for arm in group.arms}
+    beside = arms["LoRA r=2 on query, beside added rows"]
+    assert [beside.adapts_embeddings, arms["LoRA r=2 on query"].adapts_embeddings] == [False, False]
+    alone = save_evidence(measure([run]), tmp_path / "alone")
+    assert token_cards(alone)["old"].verdict == "equivalent"
+    (tile,) = tiles_of(ReportData(alone, num_draws=0))
+    assert dict(tile.lines)["trained"] == "added rows, adapters and a new head"
+    print_result(run, 1.0)
+    assert "all but added rows, adapters and head" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("is_adapted", [False, True])
+def test_the_gradient_of_held_rows_counts_nowhere(is_adapted: bool, trained: Callable[..., Run]) -> None:
+    """That of the added rows is an independent model's, whose table is one parameter."""
+    own = ADAPTED if is_adapted else {"freeze": ONLY_WORDS}
+    run = trained(train_rows="new", seed=3, epochs=1, save_model=True, **own)
+    lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
+    start = load_untuned(run)
+    data, first = encode_task(load_task(run.config), start, run.config.max_length), ends(run)[2]
+    split = data.splits["train"]
+    logits = start.model.eval()(**make_batch(split, np.arange(len(split)), data))
+    example_losses("classes", logits, torch.from_numpy(split.labels)).mean().backward()
+    gradient = start.model.backbone.get_input_embeddings().weight.grad
+    found = lines.loc["gradient_norm", "value"]["embeddings"]
+    assert found == pytest.approx(float(gradient[first].norm()), rel=1e-6)
+    assert found != pytest.approx(float(gradient.norm()), rel=1e-4)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -473,7 +566,8 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
     start = np.asarray(run.trajectory.snapshots[0].tensors[W], np.float64)
     for snapshot in run.trajectory:
         table = np.asarray(snapshot.tensors[W], np.float64)
-        median = np.median(np.linalg.norm(table[words], axis=1))
+        lengths = np.linalg.norm(table[words], axis=1)
+        median, low, high = (np.quantile(lengths, share) for share in (0.5, 0.05, 0.95))
         own = found[found["epoch"] == snapshot.epoch].set_index("row")
         counts = toolkit.measure_rows(run, W, snapshot.epoch)
         for row, token in zip(range(new.start, new.stop), TOKENS, strict=True):
@@ -481,6 +575,7 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
             assert line["token"] == token
             assert line["norm"] == pytest.approx(np.linalg.norm(table[row] - start[row]))
             assert line["times_old_length"] == pytest.approx(np.linalg.norm(table[row]) / median)
+            assert line[["old_length_low", "old_length_high"]].tolist() == pytest.approx([low / median, high / median])
             assert line["nearest_old"] == nearest_slowly(table, row, words, run.vocabulary.tokens)
             assert line["num_steps"] == counts["num_steps"][row]
             assert line["reason"] == ""
@@ -664,11 +759,14 @@ def test_that_old_rows_stayed_is_proven_by_their_hashes_alone(trained: Callable[
 
 def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Callable[..., Run]) -> None:
     opened = open_sources([trained(train_rows="new").path], at_least=2)
-    section = new_tokens.section(Computed(opened).add(new_tokens.makers(opened)))
-    text, table = section.blocks
+    section = new_tokens.section(Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)}))
+    num_old = len(opened.trajectory.snapshots[0].tensors[W]) - len(TOKENS)
+    text, chart, table = section.blocks
     assert isinstance(text, TextBlock)
+    assert isinstance(chart, ChartBlock)
     assert isinstance(table, TableBlock)
-    assert text.text == "Of 3 added tokens training showed 2, of which 2 left their start; of the other 1 0 did."
+    said = "Of 3 added tokens training showed 2, of which 2 left their start; of the 1 that it did not show 0 did."
+    assert text.text == f"{said} Of the {num_old:,} rows that were there 0 moved, not by a bit."
     assert table.table["token"].tolist() == list(TOKENS)
     assert {"nearest_before", "nearest_old", "norm"} <= table.columns.keys()
 

@@ -70,6 +70,7 @@ from .reporting.topics.drift import plot_drift as plot_drift
 from .reporting.topics.drift import plot_position_drift as plot_position_drift
 from .reporting.topics.drift import plot_word_drift as plot_word_drift
 from .reporting.topics.drift_and_score import plot_drift_and_score as plot_drift_and_score
+from .reporting.topics.new_tokens import plot_added_rows as plot_added_rows
 from .reporting.topics.relative import plot_relative_quality as plot_relative_quality
 from .reporting.topics.scores import plot_cost as plot_cost
 from .reporting.topics.scores import plot_data_efficiency as plot_data_efficiency

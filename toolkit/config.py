@@ -163,9 +163,10 @@ class ModelConfig:
     All others then stay as they were, bit for bit."""
     lora: tuple[str, ...] | None = setting(None, is_later=True)
     """Train adapters (LoRA, by peft) in these modules and the head, and freeze all else; None: no adapters.
+    Beside --train-rows new the added rows are trained too.
     Names as in peft's target_modules (such as query value), all-linear, or a table (word_embeddings).
     They want a higher --learning-rate, such as 1e-3. --save-model merges them, and keeps them too (model/adapter),
-    unless --init or --positions changed what they are put on."""
+    unless --init, --positions or --add-tokens changed what they are put on."""
     lora_rank: int = setting(8, is_later=True)
     """Rank of the adapters of --lora."""
     lora_alpha: int = setting(8, is_later=True)
@@ -306,7 +307,8 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
     @property
     def adapters(self) -> str:
         """The regime of a run with adapters in words, such as ``LoRA r=8 on query, value``; empty without any."""
-        return f"LoRA r={self.lora_rank} on {', '.join(self.lora)}" if self.lora else ""
+        beside = ", beside added rows" if self.train_rows == "new" else ""
+        return f"LoRA r={self.lora_rank} on {', '.join(self.lora)}{beside}" if self.lora else ""
 
     def facts(self) -> dict[str, str]:
         """What is trained on what, and every other field that is not at its default."""
@@ -388,7 +390,7 @@ def _check_features(config: RunConfig) -> None:
         )
 
 
-ALONE = ("freeze", "add_tokens", "head_epochs")
+ALONE = ("freeze", "head_epochs")
 """Fields that have to be at their defaults beside ``lora``."""
 
 
@@ -411,6 +413,10 @@ def _check_lora(config: RunConfig) -> None:
                 f"--lora trains its adapters and the head, all at once, and freezes all else: leave "
                 f"--{name.replace('_', '-')} {value} out"
             )
+    if config.add_tokens is not None and config.train_rows != "new":
+        raise ValueError(
+            "--lora freezes the word table: --add-tokens beside it needs --train-rows new, or no added row learns"
+        )
     object.__setattr__(config, "lora", tuple(sorted({*config.lora})))
 
 

@@ -13,7 +13,7 @@ from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
 from toolkit.families import ADAPTER, EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.lora import put_adapters
+from toolkit.models.lora import put_adapters, with_own_names
 from toolkit.models.new_tokens import with_new_tokens
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import (
@@ -106,6 +106,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         seed=config.seed,
         dropout=config.dropout,
     )
+    config = with_own_names(config, loaded.family)
     loaded = with_new_tokens(loaded, config)
     put_adapters(loaded, config)
     components = list_components(loaded.model, loaded.family)
@@ -203,7 +204,8 @@ def _print_plan(
     parts = {leaf: (names, leaf not in regime.frozen) for leaf, names in components.items()}
     if config.lora:
         base = {leaf: tuple(name for name in names if ADAPTER not in name) for leaf, names in components.items()}
-        parts = {leaf: (names, leaf == "head") for leaf, names in base.items()}
+        trained = ("head", "word_embeddings") if config.train_rows == "new" else ("head",)
+        parts = {leaf: (names, leaf in trained) for leaf, names in base.items()}
         parts["adapters"] = (tuple(name for name in sizes if ADAPTER in name), True)
     screen.print_components(
         f"{config.model} ({loaded.family.name}), {config.adapters or f'regime {regime.label}'}, "

@@ -242,6 +242,8 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("similarity_after", "Cosine with it after training."),
     Column("is_new", "Whether it was none before.", FLAG),
     Column("times_old_length", "The row's length over the median length of the words that were there.", NUMBER, "1"),
+    Column("old_length_low", "5 % of the words that were there are shorter; over their median length.", NUMBER, "1"),
+    Column("old_length_high", "5 % of the words that were there are longer; over their median length.", NUMBER, "1"),
     Column("nearest_old", "Its nearest words of those that were there, each with its cosine, nearest first.", TEXT),
     Column("overlap", "Share of the k neighbours before that are among those after."),
     Column("corrected_overlap", "(overlap - chance) / (1 - chance): 1 is unchanged, 0 unrelated."),
@@ -645,7 +647,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "measure_drift": "epoch step parameter stratum measure statistic value unit num_rows num_undefined",
         "measure_rows": f"row token stratum num_steps num_tokens {_MEASURES} path_efficiency",
         "measure_added_rows": (
-            "epoch step row token num_steps num_tokens norm relative length times_old_length nearest_old reason"
+            "epoch step row token num_steps num_tokens norm relative length times_old_length old_length_low "
+            "old_length_high nearest_old reason"
         ),
         "measure_changes": (
             "parameter kind value unit detail relative_drift num_rows num_moved share_moved num_cast num_decayed "

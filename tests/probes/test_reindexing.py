@@ -398,15 +398,36 @@ def test_the_words_of_the_probe_and_of_its_page_are_one() -> None:
         assert getattr(topic, name) == getattr(probe, name)
 
 
+def collapsed(copies: int, seed: int) -> Any:
+    """Vectors that stand for this many texts each, but for rounding."""
+    return 3 * drawn(1)[np.arange(NUM) // copies] + 1e-8 * drawn(seed)
+
+
+K = 5
+
+
 @pytest.mark.parametrize("side", ["BEFORE", "AFTER"])
-@pytest.mark.parametrize("different", [1, 9, 10])
-def test_a_model_that_gives_texts_the_same_vectors_has_no_nearest(side: str, different: int) -> None:
-    """But for rounding, which would choose them: a collapsed model looked as if all had to be indexed again."""
-    noise = 1e-8 * drawn(2)
-    collapsed = 3 * drawn(1)[np.arange(NUM) % different] + noise
-    vectors = (collapsed, drawn(0)) if side == "BEFORE" else (drawn(0), collapsed)
-    if different == 10:
-        assert compare_vectors(*vectors, drawn(3, QUERIES), k=5, num_null=5)[0]["value"].notna().all()
-        return
-    with pytest.raises(ValueError, match=rf"{side} gives 200 texts {different} vectors .* \(at least 10 are needed\)"):
-        compare_vectors(*vectors, drawn(3, QUERIES), k=5, num_null=5)
+@pytest.mark.parametrize("copies", [NUM, 40, K + 1, K, 4])
+def test_where_rounding_decides_which_are_nearest_there_is_no_answer(side: str, copies: int) -> None:
+    """A model that is the same but for rounding looked as if its vectors had to be stored again."""
+    vectors = [collapsed(copies, 2), collapsed(copies, 4)]
+    plain = drawn(0)
+    sides = (vectors[0], plain) if side == "BEFORE" else (plain, vectors[0])
+    with pytest.raises(ValueError, match=f"{side} gives many texts nearly the same vector: of the {K} ") as caught:
+        compare_vectors(*sides, drawn(3, QUERIES), k=K, num_null=5)
+    assert "\n" not in str(caught.value)
+    truth = probe.search(vectors[1], drawn(3, QUERIES), K)
+    by_rounding = probe.neighbours_kept(*vectors, K, 0, 0)[0].mean()
+    assert min(by_rounding, probe.recall(truth, vectors[0], drawn(3, QUERIES), 0, 0)[0].mean()) < probe.SETTLED
+
+
+def test_where_rounding_decides_nothing_there_is_an_answer() -> None:
+    assert lines_of(collapsed(1, 2), collapsed(1, 4), drawn(3, QUERIES), k=K)["value"].tolist()[:2] == [1, 1]
+
+
+def test_a_few_texts_that_say_the_same_do_no_harm() -> None:
+    rows = drawn(0)
+    rows[:4] = rows[4:8]
+    assert lines_of(rows, rows + 1e-8 * drawn(2), drawn(1, QUERIES))["value"].iloc[:2].tolist() == pytest.approx(
+        [1, 1], abs=0.02
+    )

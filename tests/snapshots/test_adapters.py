@@ -150,7 +150,8 @@ TIED: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 @pytest.mark.parametrize("way", TIED)
 def test_a_merge_that_would_change_the_model_is_foretold(way: str, model_type: str, tmp_path: Path) -> None:
-    """huggingface/peft#2018 and huggingface/transformers#45127; the oracle merges, saves, and reads what that gives."""
+    """huggingface/peft#2018 (LoRA of the output layer of a tied model is merged into its words), #2972 (of both) and
+    huggingface/transformers#45127; the oracle merges, saves, and reads what that gives."""
     adapted = save(build(model_type, tie_word_embeddings=True), TIED[way](model_type), tmp_path)
     words = import_checkpoints([tmp_path / "base", tmp_path / "adapter"])
     ids = torch.arange(7, 17)[None]
@@ -160,6 +161,25 @@ def test_a_merge_that_would_change_the_model_is_foretold(way: str, model_type: s
         after = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(input_ids=ids).logits
     is_changed = not torch.allclose(before, after, rtol=1e-3, atol=1e-3)
     assert ("untie them before" in said(words)) == is_changed == way.startswith("LoRA")
+
+
+@pytest.mark.parametrize("way", TIED)
+def test_a_tied_vocabulary_that_grew_beside_an_adapter(way: str, tmp_path: Path) -> None:
+    """huggingface/transformers#45127: words are added, both tables are trained, and what is merged is read again."""
+    model = build("llama", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(53)
+    adapted = tune(peft.get_peft_model(model, TIED[way]("llama")))
+    adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=True)
+    for folder, num in (("base", 50), ("adapter", 53)):
+        (tmp_path / folder / "vocab.txt").write_text("\n".join(f"word{i}" for i in range(num)))
+    words = said(pair(tmp_path))
+    ids = torch.arange(44, 53)[None]
+    with torch.no_grad():
+        before = adapted(input_ids=ids).logits
+        adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+        after = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(input_ids=ids).logits
+    assert ("untie them before" in words) == (not torch.allclose(before, after, rtol=1e-3, atol=1e-3))
 
 
 def test_an_adapter_is_no_model(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "new rows": {"add_tokens": "fil\nbori\n", "train_rows": "new", "new_token_init": "random"},
     "new rows by sgd": {"add_tokens": "fil\nbori\n", "train_rows": "new", "optimizer": "sgd", "learning_rate": 0.5},
     "LoRA": {"lora": ("word_embeddings", "value"), "lora_rank": 2, "learning_rate": 1e-2},
+    "LoRA beside new rows": {"lora": ("value",), "lora_rank": 2, "add_tokens": "fil\nbori\n", "train_rows": "new"},
     "mixed layers": {"features": "mix", "gradient_accumulation_steps": 2},
     "bf16": {"precision": "bf16"},
     "few tokens a batch": {"batch_tokens": 200, "max_steps": 9},

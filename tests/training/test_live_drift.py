@@ -270,3 +270,38 @@ def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_pa
         expected = [drift_and_norms(first.tensors, own.tensors)[f"drift/{name}"] for own in (first, *others)]
         assert [point.step for point in points] == [own.step for own in (first, *others)]
         assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+        norms = [float(np.linalg.norm(own.tensors[name].astype(float))) for own in (first, *others)]
+        assert [point.value for point in found.Scalars(f"norm/{name}")] == pytest.approx(norms, rel=1e-6)
+
+
+LOW_RATE = {"learning_rate": 1e-30, "weight_decay": 0.0}
+STILL: dict[str, tuple[dict[str, Any], str]] = {
+    "sound": ({}, ""),
+    "frozen": ({"freeze": "embeddings"}, ""),
+    "new words": ({"add_tokens": "blorp zwick", "train_rows": "new", "train_file": "with blorp"}, ""),
+    "a rate that is too low": (LOW_RATE, "raise the learning rate"),
+    "one that is too low for the embeddings": ({"embedding_learning_rate": 1e-30, "weight_decay": 0.0}, "raise the"),
+    "new words in no text": ({"add_tokens": "blorp zwick", "train_rows": "new"}, "no text used one of its trained row"),
+}
+
+
+@pytest.mark.parametrize("case", STILL)
+def test_of_a_run_of_ours_what_stands_still_is_said_once(case: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    changes, line = STILL[case]
+    if "add_tokens" in changes:
+        (tmp_path / "new.txt").write_text("\n".join(changes["add_tokens"].split()) + "\n")
+        changes = changes | {"add_tokens": str(tmp_path / "new.txt")}
+    if "train_file" in changes:
+        text = Path(str(tiny_config.train_file)).read_text()
+        (tmp_path / "train.tsv").write_text(text.replace(".\t", " blorp.\t"))
+        changes = changes | {"train_file": str(tmp_path / "train.tsv")}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path / "runs"), epochs=3, **changes))
+    said = [str(w.message) for w in found if "exactly as before training" in str(w.message)]
+    first, last = (run.trajectory.snapshots[i].tensors for i in (0, -1))
+    frozen = run.manifest["regime"]["frozen_components"]
+    still = [name for name in first if name not in frozen and np.array_equal(first[name], last[name])]
+    assert [text.partition(":")[0] for text in said] == still
+    assert bool(still) == bool(line)
+    assert all(line in text and "\n" not in text for text in said)

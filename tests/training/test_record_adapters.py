@@ -25,11 +25,16 @@ from toolkit.snapshots.snapshot import capture
 
 peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 NAMES = {"bert": ("query", "word_embeddings"), "llama": ("q_proj", "embed_tokens"), "gpt2": ("c_attn", "wte")}
+SHARED = "the table that encoder and decoder share"
 IDS = torch.tensor([[7, 8, 7, 9], [10, 11, 12, 8]])
 WAYS: dict[str, tuple[bool, dict[str, Any]]] = {
     "attention": (False, {}),
     "modules_to_save": (False, {"modules_to_save": True}),
     "LoRA": (True, {}),
+    "rslora": (True, {"use_rslora": True, "r": 3, "lora_alpha": 5}),
+    "DoRA": (True, {"use_dora": True}),
+    "DoRA and rslora": (True, {"use_dora": True, "use_rslora": True, "r": 3, "lora_alpha": 5}),
+    "DoRA of attention": (False, {"use_dora": True}),
     "trainable_token_indices": (True, {"trainable_token_indices": [7, 8, 20]}),
 }
 
@@ -45,8 +50,9 @@ def adapt(model_type: str, way: str) -> tuple[Any, dict[str, np.ndarray]]:
     options = dict(WAYS[way][1])
     if "modules_to_save" in options:
         options["modules_to_save"] = [words]
-    targets = [attention, words] if way == "LoRA" else [attention]
-    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets, **options)), before
+    is_lora = WAYS[way][0] and "trainable_token_indices" not in options
+    targets = [attention, words] if is_lora else [attention]
+    return peft.get_peft_model(model, peft.LoraConfig(**{"r": 2, "target_modules": targets} | options)), before
 
 
 def train(model: Any, path: Path) -> toolkit.Run:
@@ -79,11 +85,97 @@ def test_snapshots_are_what_peft_merges(
     first, last = run.trajectory.snapshots[0].tensors, run.trajectory.snapshots[-1].tensors
     assert list(first) == list(last) == list(before)
     for name, tensor in before.items():
-        np.testing.assert_array_equal(first[name], tensor)
+        # DoRA starts at the base's own lengths of columns: a factor of 1, but for the rounding of two sums.
+        np.testing.assert_allclose(first[name], tensor, rtol=3e-7 if way.startswith("DoRA") else 0, atol=0)
         np.testing.assert_allclose(last[name], after[name], rtol=1e-6, atol=1e-7)
-        is_trained = name == "word_embeddings" and way != "attention"
+        is_trained = name == "word_embeddings" and "attention" not in way
         assert (last[name] != tensor).any() == is_trained
         assert (name in run.manifest["regime"]["frozen_components"]) != is_trained
+
+
+@pytest.mark.parametrize("merged_first", [False, True])
+@pytest.mark.parametrize("with_dora", [(True, False), (False, True), (True, True), (False, False)])
+def test_several_adapters_are_merged_in_their_order(with_dora: tuple[bool, bool], merged_first: bool) -> None:
+    model = adapt("bert", "attention")[0].unload()
+    for number, use_dora in enumerate(with_dora):
+        config = peft.LoraConfig(r=2, target_modules=["word_embeddings"], use_dora=use_dora)
+        if number == 0:
+            model = peft.get_peft_model(model, config, "0")
+        else:
+            model.add_adapter("1", config)
+    model.base_model.set_adapter(["0", "1"])
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    if merged_first:
+        model.merge_adapter()
+    found = locate_embeddings(model).values()["word_embeddings"].detach().clone()
+    merged = model.merge_and_unload().bert.embeddings.word_embeddings.weight
+    torch.testing.assert_close(found, merged.detach(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("way", ["LoRA", "rslora", "DoRA"])
+def test_rows_that_no_text_used_move_by_the_columns_lengths_alone(way: str, tmp_path: Path) -> None:
+    """Each by its own values times what DoRA makes of each column: LoRA has no such factor, and they stay."""
+    snapshots = train(adapt("bert", way)[0], tmp_path / "run").trajectory.snapshots
+    first, last = (np.asarray(snapshots[i].tensors["word_embeddings"]) for i in (0, -1))
+    unused = np.setdiff1d(np.arange(40), [0, *IDS.flatten().tolist()])
+    factors = last[unused] / first[unused]
+    np.testing.assert_allclose(factors, np.tile(factors[:1], (len(unused), 1)), rtol=1e-5)
+    assert (factors == 1).all() == (way != "DoRA")
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+@pytest.mark.parametrize("idle", ["frozen", "in no optimizer", ""])
+def test_a_table_whose_adapter_does_not_train_is_named(
+    idle: str, model_type: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """unslothai/unsloth#9326: the word table got an adapter that stayed as it was, and nothing said so."""
+    model, _ = adapt(model_type, "LoRA")
+    own = [p for name, p in model.named_parameters() if "lora_embedding" in name]
+    if idle == "in no optimizer":
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad and id(p) not in map(id, own)])
+    else:
+        for parameter in own:
+            parameter.requires_grad_(not idle)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    with toolkit.record(model.train(), tmp_path / "run") as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (1, 2, 3):
+            model(input_ids=IDS, labels=torch.tensor([0, 1]) if model_type == "bert" else IDS).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            recording.snapshot(epoch=epoch)
+    said = [text for w in recwarn if "exactly as before" in (text := str(w.message))]
+    expected = "run: word_embeddings: has an adapter, but is exactly as before training: "
+    assert [text.startswith(expected) for text in said] == [True] * bool(idle)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_rows_that_are_trained_beside_a_whole_output_layer(tied: bool, tmp_path: Path) -> None:
+    """huggingface/peft#2653: what peft can pass through is read; where the tables are tied it cannot, and says so."""
+
+    def build(**options: Any) -> Any:
+        torch.manual_seed(0)
+        config = AutoConfig.for_model("llama", **sizes_of("llama", vocab_size=40, tie_word_embeddings=tied))
+        options |= {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [7, 8, 20]}}
+        return peft.get_peft_model(AutoModelForCausalLM.from_config(config), peft.LoraConfig(r=2, **options))
+
+    model = build(modules_to_save=["lm_head"])
+    if tied:
+        with pytest.raises(ValueError, match="TrainableTokensLayer wraps an unknown layer type"):
+            train(model, tmp_path / "run")
+        assert not toolkit.open_run(tmp_path / "run").is_finished
+        model = build()  # the way out: the output layer takes the trained rows of the table that it is
+    first, *_, last = train(model, tmp_path / "run").trajectory.snapshots
+    merged = model.merge_and_unload()
+    words, output = (own().weight for own in (merged.get_input_embeddings, merged.get_output_embeddings))
+    after = np.asarray(last.tensors["word_embeddings"])
+    np.testing.assert_array_equal(after, words.detach().numpy())
+    moved = (after != np.asarray(first.tensors["word_embeddings"])).any(axis=1)
+    assert np.flatnonzero(moved).tolist() == [7, 8, 20]  # of which no text has the last: decay
+    assert torch.equal(words, output) == tied
 
 
 @pytest.mark.parametrize("model_type", NAMES)
@@ -126,18 +218,20 @@ def test_copies_of_vectors_and_copies_within_copies_are_those_in_use(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("model_type", "options", "line"),
+    ("model_type", "config", "line"),
     [
-        ("bert", {"target_modules": ["word_embeddings"], "use_dora": True}, "holds no backbone"),
-        ("bert", {"target_modules": ["position_embeddings"], "use_dora": True}, "position_embeddings of PeftModel"),
-        ("t5", {"target_modules": ["shared"]}, "the table that encoder and decoder share"),
-        ("t5", {"target_modules": ["q"], "modules_to_save": ["shared"]}, "the table that encoder and decoder share"),
+        ("bert", peft.HiraConfig(r=2, target_modules=["word_embeddings"]), "holds no backbone"),
+        ("bert", peft.HiraConfig(r=2, target_modules=["position_embeddings"]), "position_embeddings of PeftModel"),
+        ("t5", peft.LoraConfig(target_modules=["shared"]), SHARED),
+        ("t5", peft.LoraConfig(target_modules=["shared"], use_dora=True), SHARED),
+        ("t5", peft.LoraConfig(target_modules=["q"], modules_to_save=["shared"]), SHARED),
     ],
 )
-def test_what_cannot_be_read_live_is_refused(model_type: str, options: Any, line: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_live_is_refused(model_type: str, config: Any, line: str, tmp_path: Path) -> None:
     model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes_of(model_type, vocab_size=40)))
     with pytest.raises(ValueError, match=line) as caught:
-        toolkit.record(peft.get_peft_model(model, peft.LoraConfig(r=2, **options)), tmp_path / "run")
+        toolkit.record(peft.get_peft_model(model, config), tmp_path / "run")
+    assert "\n" not in str(caught.value)
     assert ("python -m toolkit drift BASE ADAPTER" in str(caught.value)) == (model_type == "bert")
 
 

@@ -29,9 +29,10 @@ def has_added(trajectory: Trajectory) -> bool:
 def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """Each added token at each snapshot: its distance from its start, its length among the old rows, its nearest words.
 
-    Old rows are those of words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of
-    which the last has tokens that the first has not there are lines for the last alone, and a start where the first has
-    a spare row in their place. A model without added tokens has no lines.
+    Which tokens were added is what ``--add-tokens`` or ``toolkit.record(added_tokens=)`` said. Old rows are those of
+    words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of which the last has
+    tokens that the first has not there are lines for the last alone, and a start where the first has a spare row in
+    their place. A model without added tokens has no lines.
     """
     trajectory = trajectory_of(source)
     if not has_added(trajectory):
@@ -89,6 +90,7 @@ def _placed(
             ", ".join(f"{tokens[i]} {cosine:.2f}" for i, cosine in zip(*line, strict=True) if i >= 0)
             for line in zip(near.indices, near.similarity, strict=True)
         ]
-    middle = float(np.median(old)) if len(old) else np.nan
-    share = own / middle if middle > 0 else np.full(len(rows), np.nan)
-    return {"token": [tokens[row] for row in rows], "length": own, "times_old_length": share, "nearest_old": texts}
+    low, middle, high = np.quantile(old, [0.05, 0.5, 0.95]) if len(old) else [np.nan] * 3
+    by = middle if middle > 0 else np.nan
+    old_lengths = {"times_old_length": own / by, "old_length_low": low / by, "old_length_high": high / by}
+    return {"token": [tokens[row] for row in rows], "length": own, **old_lengths, "nearest_old": texts}

@@ -99,7 +99,8 @@ class Arm:
     def adapts_embeddings(self) -> bool:
         """Whether adapters train any of its tables, of which all rows then share a factor."""
         run = self.runs[0]
-        return run.config.lora is not None and not all(map(self.is_proven_frozen, run.parameters))
+        others = [name for name in run.parameters if name != "word_embeddings" or run.config.train_rows == "all"]
+        return run.config.lora is not None and not all(map(self.is_proven_frozen, others))
 
     def is_proven_frozen(self, parameter: str) -> bool:
         """Whether every run's manifest holds equal hashes of the parameter before and after training."""
@@ -266,7 +267,7 @@ def _spoken(regime: str, config: RunConfig) -> str:
         words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
     if config.init == "random":
         words = "random init" if words == SPOKEN["none"] else f"{words}, random init"
-    if config.train_rows == "new":
+    if config.train_rows == "new" and not config.lora:
         words += ", old word rows held"
     return f"{words}, {shuffling(config)}" if config.shuffle_labels else words
 

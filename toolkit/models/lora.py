@@ -3,6 +3,7 @@
 import importlib.util
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.families import ADAPTER, BENEATH, TABLES, matches
+from toolkit.families import ADAPTER, BENEATH, TABLES, ModelFamily, matches
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import has_adapters, with_adapters
 from toolkit.naming import unknown
@@ -39,6 +40,19 @@ def put_adapters(loaded: Loaded, config: RunConfig) -> None:
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")  # peft then sets it for GPT-2's layers
         torch.manual_seed(config.seed)
         inject_adapter_in_model(own, loaded.model.backbone)
+
+
+def with_own_names(config: RunConfig, family: ModelFamily) -> RunConfig:
+    """``config`` whose targets that are tables have their names here: two spellings of a table are one run."""
+    if config.lora is None:
+        return config
+    return replace(config, lora=tuple(dict.fromkeys(_table_at(family, word) or word for word in config.lora)))
+
+
+def _table_at(family: ModelFamily, word: str) -> str | None:
+    """The table whose path, or its end, a word is."""
+    places = ((t, f".{path.removesuffix('.weight')}") for t, path in family.embedding_parameters.items() if t in TABLES)
+    return next((table for table, place in places if place.endswith(f".{word}")), None)
 
 
 def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:
@@ -83,10 +97,11 @@ def merged_state(backbone: nn.Module) -> dict[str, torch.Tensor] | None:
 def save_adapter(loaded: Loaded, config: RunConfig, folder: Path) -> None:
     """The two files of an adapter as ``PeftModel.save_pretrained`` writes them, for the checkpoint as their base.
 
-    Nothing without adapters, and where they were trained on other weights: random ones, or another position table.
+    Nothing without adapters, and where they were trained on other weights: random ones, another position table, or one
+    of words with more rows.
     """
     backbone: Any = loaded.model.backbone
-    if not has_adapters(backbone) or not config.init == config.positions == "checkpoint":
+    if not has_adapters(backbone) or not config.init == config.positions == "checkpoint" or loaded.added:
         return
     from peft import get_peft_model_state_dict
 

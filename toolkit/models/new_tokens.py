@@ -168,11 +168,14 @@ def hold_old_rows(loaded: Loaded) -> None:
     backbone.set_input_embeddings(HeldTable(table, range(first, first + len(loaded.added["tokens"]))))
 
 
-def whole_state(backbone: nn.Module) -> dict[str, torch.Tensor] | None:
-    """What ``save_pretrained`` is to write of a backbone whose old rows are held; None of any other."""
+def whole_state(backbone: nn.Module, state: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
+    """What ``save_pretrained`` is to write of a backbone whose old rows are held; of any other ``state``.
+
+    ``state``: what it would write else, where that is not the backbone's own.
+    """
     table: Any = backbone.get_input_embeddings()  # type: ignore[operator]
     if not isinstance(table, HeldTable):
-        return None
+        return state
     (place,) = (name for name, module in backbone.named_modules() if module is table)
-    state = {name: tensor for name, tensor in backbone.state_dict().items() if name != f"{place}.old_rows"}
+    state = {n: tensor for n, tensor in (state or backbone.state_dict()).items() if n != f"{place}.old_rows"}
     return state | {f"{place}.weight": table.whole_table.detach()}

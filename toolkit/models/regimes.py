@@ -18,6 +18,7 @@ from toolkit.families import (
     REGIMES,
     ModelFamily,
     component_of,
+    held_name,
     matches,
 )
 from toolkit.naming import unknown
@@ -73,9 +74,9 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
         supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
         raise ValueError(
             f"{type(model).__name__} holds no backbone of a supported family (model types: {supported}) "
-            "with embedding parameters that can be read (no parametrization, FSDP1 or DoRA on them, nor the embeddings "
-            "compiled alone; FSDP2, DDP, torch.compile of the whole model and peft's other ways are understood; of "
-            f"DoRA, {SAVE_IT})"
+            "with embedding parameters that can be read (no parametrization or FSDP1 on them, nor the embeddings "
+            "compiled alone; FSDP2, DDP, torch.compile of the whole model and, of peft's ways to adapt tables, LoRA, "
+            f"DoRA and trainable tokens are understood; of others, {SAVE_IT})"
         )
     if len(found) > 1:
         names = ", ".join(repr(name) for name, _, _ in found)
@@ -134,7 +135,7 @@ def find_parameter(backbone: nn.Module, name: str) -> Found | None:
     layer = _adapter_of(module)
     if hasattr(layer, "trainable_tokens_delta"):
         return Found(module, layer.get_base_layer().weight, lambda: layer.get_merged_weights(layer.active_adapters))
-    if hasattr(layer, "lora_embedding_A") and not len(layer.lora_magnitude_vector or ()):
+    if hasattr(layer, "lora_embedding_A"):
         return Found(module, layer.get_base_layer().weight, lambda: with_adapters(layer))
     return None
 
@@ -145,15 +146,20 @@ def _adapter_of(module: nn.Module) -> Any:
 
 
 def with_adapters(layer: Any) -> torch.Tensor:
-    """The base's weight and what the active adapters add to it, as far as it is not merged yet.
+    """The base's weight and what the active adapters make of it, one after another, as far as it is not merged yet.
 
-    Where that is 0 the base's bits stay, those of -0 too, which the sum would lose.
+    Where LoRA adds 0 the base's bits stay, those of -0 too, which the sum would lose. DoRA then brings each column to
+    its trained length from that which base and addition have (Liu et al. 2024, arXiv 2402.09353, eq. 5): all rows move.
     """
-    weight: torch.Tensor = layer.get_base_layer().weight
+    base: torch.Tensor = layer.get_base_layer().weight
+    weight, magnitudes = base, layer.lora_magnitude_vector or {}
     active = [name for name in layer.active_adapters if name in {*layer.lora_A, *layer.lora_embedding_A}]
     for name in active if not layer.merged else []:
         added = layer.get_delta_weight(name)
         weight = torch.where(added == 0, weight, weight + added)
+        if name in magnitudes:
+            lengths = torch.linalg.vector_norm(base + added, dim=0)
+            weight = (weight * (magnitudes[name].weight / lengths)).to(base.dtype)
     return weight
 
 
@@ -233,8 +239,10 @@ def _rank(leaf: str) -> tuple[int, int]:
 
 
 def adapter_regime(components: Mapping[str, tuple[str, ...]]) -> Regime:
-    """The regime of a model with adapters, of these components: those without one are frozen, but for the head."""
-    adapted = {leaf for leaf, names in components.items() if any(ADAPTER in name for name in names)}
+    """The regime of a model with adapters, of these components: those without one are frozen, but for the head and a
+    word table whose added rows are trained.
+    """
+    adapted = {leaf for leaf, names in components.items() if any(ADAPTER in n or OLD_ROWS in n for n in names)}
     return Regime(LORA, frozenset(components.keys() - adapted - {"head"}))
 
 
@@ -318,13 +326,13 @@ def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple
 
     Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two. What takes no
     part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for. So are old rows that
-    are held, and of a model with adapters all of the backbone but these.
+    are held, and of a model with adapters all of the backbone but these and added rows.
     """
-    is_adapted = has_adapters(model)
+    is_adapted, known = has_adapters(model), dict(model.named_parameters())
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
-    for name, parameter in model.named_parameters():
+    for name, parameter in known.items():
         is_unused = any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused)
-        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name
+        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name and held_name(name) not in known
         if is_unused or is_base or name.endswith(f".{OLD_ROWS}"):
             frozen.add(name)
         parameter.requires_grad_(name not in frozen)

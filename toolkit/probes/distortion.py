@@ -16,6 +16,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded
 from toolkit.models.heads import example_losses
 from toolkit.models.lora import put_adapters
+from toolkit.models.new_tokens import hold_old_rows
 from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.naming import at_least, unknown
@@ -200,6 +201,8 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
             yield lead | {"measure": measure} | place | {"value": value, "reason": reason}
     drawn = np.random.default_rng([*b"gradients", seed]).permutation(len(data.splits["train"]))
     chosen = np.sort(drawn[:num_gradient_examples])
+    if config.train_rows == "new":
+        hold_old_rows(loaded)
     put_adapters(loaded, config)
     apply_regime(loaded.model, Regime(regime["label"], frozenset(regime["frozen_components"])), loaded.family)
     for part, value in start_gradients(loaded, data, chosen).items():

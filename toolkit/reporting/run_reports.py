@@ -167,7 +167,7 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
             *_notes(opened),
         ),
     )
-    print_page(short)
+    print_page(short, has_charts=out is not None)
     return None if out is None else _write(computed, places, Path(out), title)
 
 

@@ -77,7 +77,8 @@ def print_result(run: Run, seconds: float) -> None:
     label = run.manifest["regime"]["label"]
     if run.config.train_rows == "new":
         label = f"{label}, old word rows".removeprefix("none, ")
-    label = "all but adapters and head" if run.config.lora else label
+    if run.config.lora:
+        label = f"all but {'added rows, ' * (run.config.train_rows == 'new')}adapters and head"
     proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
     console.print(f"Frozen: {proof}")
     for doubt in _doubts(run, drift):

@@ -142,7 +142,7 @@ class Vocabulary:
     """Rows of special tokens, [PAD] among them."""
     pad_row: int | None
     added_rows: frozenset[int] = frozenset()
-    """Rows of tokens that the run added to its checkpoint."""
+    """Rows of tokens that the run added to its checkpoint, or whoever recorded it did."""
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.tokens):,} tokens, {len(self.special_rows)} special)"
@@ -308,6 +308,7 @@ class Tokenizer(Protocol):
 
     def __len__(self) -> int: ...
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]: ...
+    def get_vocab(self) -> dict[str, int]: ...
 
 
 def check_word_rows(model: str, num_tokens: int, num_rows: int) -> None:
@@ -319,10 +320,16 @@ def check_word_rows(model: str, num_tokens: int, num_rows: int) -> None:
         )
 
 
-def read_vocabulary(tokenizer: Tokenizer, num_rows: int) -> Vocabulary:
-    """The token text of every row of a word table with ``num_rows`` rows."""
+def read_vocabulary(tokenizer: Tokenizer, num_rows: int, added: Sequence[str] = ()) -> Vocabulary:
+    """The token text of every row of a word table with ``num_rows`` rows, and the rows of ``added`` tokens.
+
+    ValueError for one of these that the tokenizer lacks.
+    """
+    rows = tokenizer.get_vocab() if added else {}
+    if missing := [token for token in added if token not in rows]:
+        raise ValueError(f"the tokenizer lacks the added token {missing[0]!r}: call tokenizer.add_tokens first")
     known = min(len(tokenizer), num_rows)
     tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(range(known))]
     tokens += [""] * (num_rows - known)
     special = frozenset(i for i in tokenizer.all_special_ids if i < num_rows)
-    return Vocabulary(tuple(tokens), special, tokenizer.pad_token_id)
+    return Vocabulary(tuple(tokens), special, tokenizer.pad_token_id, frozenset(rows[token] for token in added))

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig, fields_that, resolve_head_training, run_name
+from toolkit.families import ModelFamily, family_of
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.store import DIVERGED, MANIFEST, Run, open_run
@@ -92,8 +93,11 @@ def run_path(resolved: RunConfig) -> Path:
 def resolve(config: RunConfig) -> RunConfig:
     """``config`` with the regime's canonical label, the task's name and this machine's precision, as runs keep it."""
     from toolkit.data.tasks import task_name
+    from toolkit.models.lora import with_own_names
     from toolkit.training.accelerators import resolve_precision
 
+    if config.lora:
+        config = with_own_names(config, _family(config.model))
     label = _regime_label(config.freeze, config.model, config.pooling)
     return replace(
         resolve_head_training(config, is_frozen=label == "backbone"),
@@ -111,18 +115,23 @@ def _regime_label(freeze: str, model: str, pooling: str) -> str:
 
 
 @lru_cache
+def _family(model: str) -> ModelFamily:
+    from toolkit.models.checkpoints import find_checkpoint
+
+    return family_of(find_checkpoint(model).read_config().model_type)
+
+
+@lru_cache
 def _leaves(model: str, pooling: str) -> tuple[str, ...]:
     """The leaf components of a classifier; ValueError for a checkpoint that cannot be found."""
     import torch
     from torch import nn
     from transformers import AutoModel
 
-    from toolkit.families import family_of
     from toolkit.models.checkpoints import find_checkpoint
     from toolkit.models.regimes import BACKBONE, HEAD, list_components
 
-    config = find_checkpoint(model).read_config()
-    family = family_of(config.model_type)
+    config, family = find_checkpoint(model).read_config(), _family(model)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
     with torch.device("meta"):
         parts = {BACKBONE: AutoModel.from_config(config, trust_remote_code=False, **options), HEAD: nn.Linear(1, 1)}

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from toolkit.snapshots.run_writer import check_startable
-from toolkit.training.record import Recording, named_folder, record
+from toolkit.training.record import Recording, check_tokens, named_folder, record
 
 ARGUMENTS = (
     "learning_rate",
@@ -44,6 +44,9 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         fine.
     snapshot_steps
         Also take a snapshot every so many optimizer steps; None takes none between epochs.
+    added_tokens
+        Tokens that you added to the model's own, as ``tokenizer.add_tokens`` was given them; see
+        :func:`toolkit.record`.
     allow_half
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
@@ -67,6 +70,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         run_dir: str | Path,
         *,
         snapshot_steps: int | None = None,
+        added_tokens: Sequence[str] = (),
         allow_half: bool = False,
         overwrite: bool = False,
     ) -> None:
@@ -75,7 +79,8 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         # Now already: train() may come after an hour of preparing data.
         check_startable(named_folder(run_dir), overwrite=overwrite, is_recorded=True)
         self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
-        self._options = {"allow_half": allow_half, "overwrite": overwrite}
+        self._options: dict[str, Any] = {"allow_half": allow_half, "overwrite": overwrite}
+        self._options["added_tokens"] = check_tokens(added_tokens)
         self._recording: Recording | None = None
         self._log: Callable[[dict[str, float]], None] | None = None
         self._last = (-1.0, -1)

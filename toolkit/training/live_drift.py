@@ -104,6 +104,12 @@ class LiveDrift:
         for why, names in found.items():
             self._warn(names, "stillness", why)
 
+    def warn_of_idle_adapters(self, still: Sequence[str]) -> None:
+        """Warn of ``still``, the tables that have an adapter and yet are as before training."""
+        why = "has an adapter, but is exactly as before training: is that frozen, in no optimizer that stepped, or of "
+        why += "rows that no text uses?"
+        self._warn(still, "stillness", why)
+
     def _why_still(self, name: str) -> str:
         """Empty where it is too early to tell: the rate of a first step may be 0, as warm-up has it."""
         rates = self._rates[name]

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -225,11 +225,19 @@ def named_folder(run_dir: str | Path) -> Path:
     return Path(run_dir)
 
 
+def check_tokens(tokens: Sequence[str]) -> Sequence[str]:
+    """``added_tokens`` as a list; ValueError for one text, whose letters would be taken for tokens."""
+    if isinstance(tokens, str):
+        raise ValueError(f"added_tokens must be a list of tokens; got the text {tokens!r}")
+    return list(tokens)
+
+
 def record(
     model: nn.Module,
     run_dir: str | Path,
     *,
     tokenizer: Any = None,
+    added_tokens: Sequence[str] = (),
     allow_half: bool = False,
     overwrite: bool = False,
     facts: Mapping[str, Any] | None = None,
@@ -248,6 +256,10 @@ def record(
         The run directory to write: new, empty, or with an unfinished run, which starts again.
     tokenizer
         Gives the rows their texts; None leaves them without.
+    added_tokens
+        Tokens that you added to the model's own, as ``tokenizer.add_tokens`` was given them: their rows are told of
+        apart (:func:`toolkit.measure_added_rows`). They are not guessed: ``tokenizer.get_added_vocab()`` holds tokens
+        that checkpoints come with, too, and words that had a row before.
     allow_half
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
@@ -264,8 +276,8 @@ def record(
     ------
     ValueError
         The model is of no supported family, a process holds only flat parts of it (FSDP1, DeepSpeed ZeRO-3), the
-        tokenizer has more tokens than the model has word rows, the directory holds anything else, or trainable
-        embeddings are in half precision.
+        tokenizer has more tokens than the model has word rows, or lacks an added one, the directory holds anything
+        else, or trainable embeddings are in half precision.
 
     Notes
     -----
@@ -274,14 +286,21 @@ def record(
     calls everything, after DDP or FSDP2 has the model (a torch.compile may come later); rows are those of all
     processes. A model that tensor parallelism shares out has no exposure.
     """
-    return Recording(model, named_folder(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
+    return Recording(model, named_folder(run_dir), tokenizer, added_tokens, allow_half, overwrite, dict(facts or {}))
 
 
 class Recording:
     """A run directory that is being written; made by :func:`record`."""
 
     def __init__(
-        self, model: nn.Module, path: Path, tokenizer: Any, allow_half: bool, overwrite: bool, facts: dict[str, Any]
+        self,
+        model: nn.Module,
+        path: Path,
+        tokenizer: Any,
+        added_tokens: Sequence[str],
+        allow_half: bool,
+        overwrite: bool,
+        facts: dict[str, Any],
     ) -> None:
         self.path = path
         put_back_shards(model)
@@ -291,17 +310,20 @@ class Recording:
         _check_precision(self._embeddings.parameters, allow_half)
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = _fingerprint(self._frozen)
-        num_rows = len(self._embeddings.parameters["word_embeddings"])
+        num_rows, vocabulary = len(self._embeddings.parameters["word_embeddings"]), None
         if tokenizer is not None:
             check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
+            vocabulary = read_vocabulary(tokenizer, num_rows, check_tokens(added_tokens))
+        elif added_tokens:
+            raise ValueError("added_tokens needs the tokenizer, which says where their rows are: pass it too")
         self._writer: RunWriter | None
         self._writer, _ = start_together(path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
         if self._writer is not None:
             eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
             self._writer.facts = facts_of(self._embeddings.position_offset, eps)
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
-            if tokenizer is not None:
-                self._writer.write_vocabulary(read_vocabulary(tokenizer, num_rows))
+            if vocabulary is not None:
+                self._writer.write_vocabulary(vocabulary)
         shared = _shared(model, self._embeddings)
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
@@ -363,15 +385,18 @@ class Recording:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
             self._log.note_moved(self._writer.moved_parameters())
             self._write_logs(self._writer)
-            self._look_at(tensors, self._writer)
+            self._look_at(tensors, self._writer, is_epoch_end=float(epoch).is_integer())
 
-    def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter) -> None:
+    def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
         """Drift since the first snapshot, and warnings of what trains otherwise than it seems to."""
         run = Run(self.path)
         reference = run.open_snapshot(run.snapshot_names()[0]).tensors
         self._drift = drift_and_norms(reference, tensors)
         log = self._log.settings
-        self._live.warn_of_stillness(writer.moved_parameters())
+        moved = writer.moved_parameters()
+        self._live.warn_of_stillness(moved)
+        if is_epoch_end and self.num_steps > 1:  # the rate of a first step may be 0, as warm-up has it
+            self._live.warn_of_idle_adapters([name for name in self._embeddings.adapted if name not in moved])
         self._live.warn_of_l2(log["algorithm"], log["weight_decay"], self._watch.exposure(), reference, tensors)
 
     def _write_logs(self, writer: RunWriter) -> None:

@@ -1,8 +1,8 @@
 """The files of a run directory, written as training goes; the manifest last."""
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,14 @@ class Saver:
         self.predictions: list[pd.DataFrame] = []
         writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))
         writer.write_config(config)
-        self.not_replayed = locate_embeddings(loaded.model.backbone).why_not_replayed
-        vocabulary = read_vocabulary(loaded.tokenizer, word_table(loaded.model.backbone).num_embeddings)
-        if (added := loaded.added) is not None:
-            rows = range(added["first_row"], added["first_row"] + len(added["tokens"]))
-            vocabulary = replace(vocabulary, added_rows=frozenset(rows))
-        writer.write_vocabulary(vocabulary)
+        embeddings = locate_embeddings(loaded.model.backbone)
+        self.not_replayed = embeddings.why_not_replayed
+        self._trained = [name for name, parameter in embeddings.parameters.items() if parameter.requires_grad]
+        self._ends = 0
+        """Ends of epochs after the first step that have been written, or are being."""
+        added = () if loaded.added is None else loaded.added["tokens"]
+        num_rows = word_table(loaded.model.backbone).num_embeddings
+        writer.write_vocabulary(read_vocabulary(loaded.tokenizer, num_rows, added))
 
     def restore(self, state: State) -> None:
         """Take up the scores and answers of the epoch ends that ``state`` follows; later ones are made again."""
@@ -78,8 +80,23 @@ class Saver:
 
     def save_snapshot(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Begin to write a snapshot; ``tensors`` must not change any more."""
+        self.writer.background.wait()
+        if self._ends:
+            self._warn_of_stillness()
+        self._ends += moment.is_epoch_end and moment.step > 0
         write = partial(self.writer.write_snapshot, is_epoch_end=moment.is_epoch_end)
         self.writer.background.start(lambda: write(moment.epoch, moment.step, tensors))
+
+    def _warn_of_stillness(self) -> None:
+        """Warn, once, of embedding parameters that are trained and yet are in all snapshots what they were at first."""
+        moved = self.writer.moved_parameters()
+        for name in [name for name in self._trained if name not in moved]:
+            used, first = self.recorder.exposure().tables.get(name), self.recorder.first_rows.get(name, 0)
+            is_used = used is None or bool((used.rows >= first).any())
+            why = "each update was 0 or lost to the rounding of float32; raise the learning rate"
+            why = why if is_used else "no text used one of its trained rows; are the added tokens in the texts?"
+            warnings.warn(f"{name}: trainable, but exactly as before training: {why}", stacklevel=2)
+            self._trained.remove(name)
 
     def discard_snapshot(self, moment: Moment) -> None:
         """Take the snapshot of a moment away again at which training turns out to have diverged."""
@@ -155,6 +172,8 @@ class Saver:
         """Prove that what was frozen did not move, save the model if asked, and write the manifest.
         RuntimeError when a frozen parameter has changed: then the run proves nothing, and no manifest is written.
         """
+        self.writer.background.wait()
+        self._warn_of_stillness()
         after = fingerprint(self.loaded.model, before)
         moved = [name for name in before if before[name] != after[name]]
         if moved:
@@ -252,7 +271,7 @@ class Saver:
 
         def write(folder: Path) -> None:
             with disk_errors(folder):
-                backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))
+                backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))
                 save_adapter(self.loaded, self.config, folder / "adapter")
             self.loaded.tokenizer.save_pretrained(folder)
             write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})

@@ -497,8 +497,9 @@ WORDS = (
     f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
 )
 ADAPTED = (
-    "Rows of a table with an adapter (LoRA) move otherwise: one that no text used stays as it was, whatever decay "
-    "does, and one that a text used moves at every later step, as all rows share a factor."
+    "Rows of a table with an adapter move otherwise: under LoRA one that no text used stays as it was, whatever decay "
+    "does, and one that a text used moves at every later step, as all rows share a factor; under DoRA every row moves, "
+    "by what it makes of each column's length."
 )
 SEGMENTS = (
     "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "

@@ -81,7 +81,8 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     """How far words, positions and segments moved; one line for a condition that moved none of them."""
     texts = {SHORT[parameter]: _moved(data, name, parameter) for parameter in SHORT}
-    trained = (("trained", TRAINED[kind]),) if (kind := _kinds(data)[name]) in TRAINED else ()
+    rows = "added rows, " * _is_held(data, name)
+    trained = (("trained", rows + TRAINED[kind]),) if (kind := _kinds(data)[name]) in TRAINED else ()
     distinct = set(texts.values()) - {NOT_APPLICABLE}
     if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
         return (*trained, ("embeddings moved", same))
@@ -108,9 +109,13 @@ def _moved(data: ReportData, name: str, parameter: str) -> str:
         return NOT_APPLICABLE
     if not any(drifts):
         return "0, bit-identical" if is_frozen else "0 exactly"
+    return _range(drifts) + HELD * (parameter == "word_embeddings" and _is_held(data, name))
+
+
+def _is_held(data: ReportData, name: str) -> bool:
+    """Whether a condition trains of the word table the added rows alone."""
     named = [arm for arm in _arms(data) if (arm.base or arm.label) == name]
-    is_held = parameter == "word_embeddings" and all(arm.runs[0].config.train_rows == "new" for arm in named)
-    return _range(drifts) + HELD * is_held
+    return all(arm.runs[0].config.train_rows == "new" for arm in named)
 
 
 def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:

@@ -2,12 +2,28 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from toolkit.analysis.added_rows import has_added, measure_added_rows
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import Card
-from toolkit.reporting.page import Section, TextBlock, folds, table_block
+from toolkit.reporting.charts import (
+    COLOURS,
+    REFERENCE,
+    Chart,
+    along,
+    altair,
+    colour,
+    data_of,
+    in_time,
+    once,
+    panels,
+    pick,
+    shape,
+    tips,
+)
+from toolkit.reporting.page import Block, Section, TextBlock, folds, picture, table_block
 from toolkit.reporting.sources import Computed, Makers, Opened
 from toolkit.reporting.topics.caveats import claims_block, group_of
 
@@ -17,6 +33,14 @@ LEAD = (
     "against those of a run that trains nothing of the backbone. Rows of added tokens are counted neither among the "
     "words that training exposed nor among the others."
 )
+MOST_SERIES, MOST_LINES = len(COLOURS), 60
+"""Tokens that have a colour each; more are drawn by whether training showed them, these many at most."""
+CAPTION = (
+    "The rows of added tokens at each snapshot. Left: their length in medians of the words that were there, whose 5 to "
+    "95 % are the grey band, the median the dashed line. Right: how far each is from its start, {}."
+)
+AXES = {"relative": "in lengths of the row at the start", "norm": "in weight units"}
+"""What the distance from the start is counted in; relative where each row has a length to start from."""
 
 
 def makers(opened: Opened) -> Makers:
@@ -42,18 +66,79 @@ def section(computed: Computed) -> Section:
         is_seen = steps > 0
         said = (
             f"Of {len(last):,} added tokens training showed {is_seen.sum():,}, of which {(moved & is_seen).sum():,} "
-            f"left their start; of the other {(~is_seen).sum():,} {(moved & ~is_seen).sum():,} did."
+            f"left their start; of the {(~is_seen).sum():,} that it did not show {(moved & ~is_seen).sum():,} did."
         )
         first = rows[rows["epoch"] == rows["epoch"].min()].set_index("row")["nearest_old"]
         last = last.assign(nearest_before=last["row"].map(first))
+        said += _old_rows(computed, last)
     names = "token num_steps num_tokens norm relative length times_old_length nearest_before nearest_old reason"
     shown = last.assign(**{name: pd.to_numeric(last[name]) for name in ("num_steps", "num_tokens")})
     shown = shown.dropna(axis="columns", how="all").sort_values("row")
     caption = "The added tokens at the last snapshot; epochs before are in tables/added_rows.csv."
     own = {"norm": "‖Δ‖", "relative": "relative drift", "nearest_before": "nearest at first", "nearest_old": "nearest"}
-    return Section(
-        id=ID, title=TITLE, lead=LEAD, blocks=(TextBlock(text=said), table_block(shown, names, caption, **own))
+    blocks: list[Block] = [TextBlock(text=said)]
+    drawn = CAPTION.format(AXES[_distance(rows)])
+    if len(last) > MOST_LINES:
+        drawn += f" {MOST_LINES} of the {len(last):,} tokens are drawn, evenly from the most shown to the least."
+    if chart := picture("added-rows", plot_added_rows(rows), drawn):
+        blocks.append(chart)
+    return Section(id=ID, title=TITLE, lead=LEAD, blocks=(*blocks, table_block(shown, names, caption, **own)))
+
+
+def _old_rows(computed: Computed, last: pd.DataFrame) -> str:
+    """How many of a run's rows that were there moved, in one sentence; empty where that is not known."""
+    line = computed.get("changes", parameter="word_embeddings")
+    if line.empty or line["num_moved"].isna().any():
+        return ""
+    others = int(line["num_rows"].iloc[0]) - len(last)
+    moved = int(line["num_moved"].iloc[0]) - int((last["norm"] > 0).sum())
+    return f" Of the {others:,} rows that were there {moved:,} moved{'' if moved else ', not by a bit'}."
+
+
+def _distance(rows: pd.DataFrame) -> str:
+    return "norm" if rows["relative"].isna().any() else "relative"
+
+
+def plot_added_rows(rows: pd.DataFrame) -> Chart | None:
+    """Length and distance from the start of added rows over epochs, from :func:`toolkit.measure_added_rows`.
+
+    Of more than 60 tokens 60 are drawn, evenly from the most shown to the least. None where there is but one snapshot.
+    """
+    if rows["epoch"].nunique() < 2:
+        return None
+    steps = pd.to_numeric(rows["num_steps"]).astype(float)
+    order = steps.groupby(rows["row"]).max().sort_values(ascending=False, kind="stable").index
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, MOST_LINES).astype(int))]
+    by_kind = np.where(steps.groupby(rows["row"]).transform("max") > 0, "training showed it", "never shown")
+    is_few = len(order) <= MOST_SERIES
+    series = rows["token"] if is_few else pd.Series("added token" if steps.isna().any() else by_kind, rows.index)
+    own = rows.assign(series=series, run="", regime="", shown=steps)[rows["row"].isin(chosen)]
+    own, x, _ = in_time(own)
+    names = list(dict.fromkeys(own.sort_values("row")["series"]))
+    picker = pick("series", names, "token") if len(names) > 1 else None
+    columns = ["series", "row", "token", "time", "epoch", "shown", "times_old_length", "old_length_low"]
+    base = altair.Chart(data_of(own, [*columns, "old_length_high", _distance(rows)])).encode(
+        x=x, color=colour("series", names), detail="row:N", **({"opacity": picker.opacity} if picker else {})
     )
+    marks = {"shape": shape("series", names)} if is_few else {}
+    thin = {} if is_few else {"strokeWidth": 0.8}
+    titles = {
+        "times_old_length": ["length, in medians of", "the words that were there"],
+        _distance(rows): ["distance from its start,", AXES[_distance(rows)]],
+    }
+    drawn = []
+    for name, title in titles.items():
+        y = altair.Y(f"{name}:Q", title=title, scale=altair.Scale(zero=True))
+        said = tips(token="token", epoch=("epoch", "~f"), shown=("steps", ",.0f"), **{name: (" ".join(title), ".3g")})
+        layers = [base.mark_line(**thin).encode(y=y), base.mark_point(size=18).encode(y=y, tooltip=said, **marks)]
+        if name == "times_old_length":
+            once_each = own.drop_duplicates("time")[["time", "old_length_low", "old_length_high"]]
+            old = altair.Chart(data_of(once_each)).mark_area(color=REFERENCE, fillOpacity=0.16)
+            band = old.encode(x=x, y=along(y, "old_length_low"), y2=altair.Y2("old_length_high:Q"))
+            middle = once().mark_rule(color=REFERENCE, strokeDash=[6, 3]).encode(y=altair.datum(1))
+            layers = [band, middle, *layers]
+        drawn.append(altair.layer(*layers, width=262, height=170))
+    return panels(drawn, 2, picker)
 
 
 def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:

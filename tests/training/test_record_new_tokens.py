@@ -1,0 +1,204 @@
+"""Tokens that whoever records a loop has added: their rows are told of apart, and no other is taken for one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+import toolkit
+from tests.chart_data import values_of
+from tests.conftest import build_tokenizer, sizes_of
+from toolkit.reporting import run_reports
+from toolkit.reporting.page import ChartBlock, TextBlock
+from toolkit.reporting.sources import Computed, open_sources
+from toolkit.reporting.topics import changes, new_tokens
+
+W = "word_embeddings"
+ADDED = ("blorp", "zwick", "grumf")
+"""Two that texts use, and one that none does."""
+TEXTS = ["the film was blorp .", "the film was zwick ."]
+
+
+def grown(tokenizer: Any = None) -> tuple[Any, Any]:
+    """A classifier and its tokenizer after a user has added tokens."""
+    torch.manual_seed(0)
+    tokenizer = tokenizer or build_tokenizer()
+    sizes = sizes_of("bert", vocab_size=len(tokenizer))
+    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("bert", **sizes))
+    tokenizer.add_tokens(list(ADDED))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return model, tokenizer
+
+
+def in_a_loop(path: Path, **options: Any) -> toolkit.Run:
+    model, tokenizer = grown()
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with toolkit.record(model.train(), path, tokenizer=tokenizer, **options) as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (1, 2):
+            optimizer.zero_grad()
+            model(**batch, labels=torch.tensor([0, 1])).loss.backward()
+            optimizer.step()
+            recording.snapshot(epoch=epoch)
+    return toolkit.open_run(path)
+
+
+def in_a_trainer(path: Path, **options: Any) -> toolkit.Run:
+    model, tokenizer = grown()
+    items = [{**tokenizer(text), "labels": i} for i, text in enumerate(TEXTS)]
+    settings = TrainingArguments(
+        str(path.with_name("out")),
+        num_train_epochs=2,
+        optim="sgd",
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        report_to="none",
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    callback = toolkit.EmbeddingSnapshotCallback(path, **options)
+    Trainer(model, settings, train_dataset=items, processing_class=tokenizer, callbacks=[callback]).train()
+    return toolkit.open_run(path)
+
+
+@pytest.mark.parametrize("train", [in_a_loop, in_a_trainer])
+def test_named_rows_are_told_of_apart_and_without_names_none_is(
+    train: Callable[..., toolkit.Run], tmp_path: Path
+) -> None:
+    run, plain = train(tmp_path / "a" / "run", added_tokens=ADDED), train(tmp_path / "b" / "run")
+    tokenizer = grown()[1]
+    rows = tokenizer.convert_tokens_to_ids(list(ADDED))
+    assert run.vocabulary is not None
+    assert run.vocabulary.added_rows == frozenset(rows)
+    found = toolkit.measure_added_rows(run)
+    last = found[found["epoch"] == 2]
+    assert last["token"].tolist() == list(ADDED)
+    assert (last["norm"] > 0).tolist() == [True, True, False]
+    strata = toolkit.measure_rows(run, W).set_index("row")["stratum"].astype(str)
+    assert strata[rows].tolist() == ["added", "added", "added, never seen"]
+    assert not strata.drop(rows).str.startswith("added").any()
+    assert toolkit.measure_added_rows(plain).empty
+    assert not toolkit.measure_rows(plain, W)["stratum"].astype(str).str.startswith("added").any()
+
+
+def test_the_section_answers_for_a_recorded_run(tmp_path: Path) -> None:
+    run = in_a_loop(tmp_path / "run", added_tokens=ADDED)
+    opened = open_sources([run.path], at_least=2)
+    computed = Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)})
+    text, chart, _ = new_tokens.section(computed).blocks
+    before, after = (np.asarray(run.trajectory.snapshots[i].tensors[W]) for i in (0, -1))
+    moved = int((before != after).any(axis=1).sum())
+    assert isinstance(text, TextBlock)
+    assert isinstance(chart, ChartBlock)
+    assert text.text == (
+        "Of 3 added tokens training showed 2, of which 2 left their start; of the 1 that it did not show 0 did. Of the "
+        f"{len(before) - 3:,} rows that were there {moved - 2:,} moved."
+    )
+
+
+def test_the_terminal_names_a_picture_where_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_reports, "_write", lambda *_: None)
+    run = in_a_loop(tmp_path / "run", added_tokens=ADDED)
+    for out in (None, tmp_path / "report"):
+        run_reports.show_drift([run.path], out)
+        said = capsys.readouterr().out
+        assert "Of 3 added tokens training showed 2" in said
+        assert ("figures/added-rows.png" in said) == (out is not None)
+
+
+def published_with_added_tokens() -> Any:
+    """A byte-level tokenizer as some decoders come: of its tokens that are called added one is not special."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, special_tokens=["<|end|>"], initial_alphabet=alphabet)
+    inner.train_from_iterator(["the film was good", "the doctor was bad"] * 9, trainer)
+    inner.add_tokens([AddedToken("<tool_call>", special=False, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>", pad_token="<|end|>")
+
+
+@pytest.mark.parametrize("build", [build_tokenizer, published_with_added_tokens])
+def test_what_a_tokenizer_calls_added_is_no_answer(build: Callable[[], Any], tmp_path: Path) -> None:
+    """Of tokens that it came with, or that had a row before, ``get_added_vocab`` says the same as of new ones."""
+    tokenizer = build()
+    inner = "film" if build is build_tokenizer else "<tool_call>"
+    model, tokenizer = grown(tokenizer)
+    if build is build_tokenizer:
+        tokenizer.add_tokens(["film"])  # which has a row
+    called = tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens)
+    assert called == {*ADDED, inner}
+    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
+        recording.snapshot(epoch=0)
+    vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
+    assert vocabulary is not None
+    assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
+    assert min(vocabulary.added_rows) == len(tokenizer) - 3
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a token that is none": ({"added_tokens": ["blorp", "nosuch"]}, "the tokenizer lacks the added token 'nosuch': "),
+    "one text": ({"added_tokens": "blorp"}, "added_tokens must be a list of tokens; got the text 'blorp'"),
+    "no tokenizer": ({"added_tokens": ADDED, "tokenizer": None}, "added_tokens needs the tokenizer"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_names_no_rows_is_one_line_and_writes_nothing(case: str, tmp_path: Path) -> None:
+    options, line = BAD[case]
+    model, tokenizer = grown()
+    with pytest.raises(ValueError, match=line) as raised:
+        toolkit.record(model, tmp_path / "run", **{"tokenizer": tokenizer, **options})
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def table_of(num_tokens: int, num_epochs: int, **changes: Any) -> pd.DataFrame:
+    """What :func:`toolkit.measure_added_rows` could give; every third token is in no text."""
+    lines = [(float(epoch), row) for epoch in range(num_epochs) for row in range(num_tokens)]
+    table = pd.DataFrame(lines, columns=["epoch", "row"])
+    moved = table["epoch"] * (table["row"] % 3 > 0) * (1 + table["row"])
+    table = table.assign(token="t" + table["row"].astype(str), num_steps=moved.astype(int), norm=moved)
+    table = table.assign(relative=2 * moved, times_old_length=1 + moved, old_length_low=0.5, old_length_high=2.0)
+    return table.assign(**changes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"relative": np.nan}, {"num_steps": pd.NA}], ids=["plain", "zero", "unknown"])
+@pytest.mark.parametrize("num_tokens", [1, 8, 9, 200])
+def test_the_chart_draws_the_table(num_tokens: int, changes: dict[str, Any]) -> None:
+    table = table_of(num_tokens, 3, **changes)
+    chart = toolkit.plot_added_rows(table)
+    drawn = [line for line in values_of(chart) if "token" in line]
+    rows = {line["row"] for line in drawn}
+    assert len(rows) == min(num_tokens, new_tokens.MOST_LINES)
+    own = table.set_index(["epoch", "row"])
+    name = "norm" if "relative" in changes else "relative"
+    for line in drawn:
+        expected = own.loc[(line["epoch"], line["row"])]
+        assert line[name] == pytest.approx(expected[name], rel=1e-4)
+        assert line["times_old_length"] == pytest.approx(expected["times_old_length"], rel=1e-4)
+    series = {line["series"] for line in drawn}
+    if num_tokens <= 8:
+        assert series == {f"t{row}" for row in range(num_tokens)}
+    else:
+        assert series == ({"added token"} if "num_steps" in changes else {"training showed it", "never shown"})
+    bands = [line for line in values_of(chart) if "old_length_low" in line and "token" not in line]
+    assert [(line["time"], line["old_length_low"], line["old_length_high"]) for line in bands] == [
+        (epoch, 0.5, 2.0) for epoch in (0.0, 1.0, 2.0)
+    ]
+
+
+def test_of_one_snapshot_there_is_no_chart() -> None:
+    assert toolkit.plot_added_rows(table_of(2, 1)) is None
+    assert toolkit.plot_added_rows(table_of(2, 2)) is not None
