@@ -66,6 +66,8 @@ CHANGES = {
     "text_columns": ("a", "b"),
     "label_column": "y",
     "label_kind": "classes",
+    "objective": "mlm",
+    "mlm_probability": 0.3,
     "output_dir": "elsewhere",
     "overwrite": True,
     "save_model": True,
@@ -79,6 +81,7 @@ CHANGES = {
 
 ADDED, LORA = {"add_tokens": "new words.txt"}, {"lora": ("all-linear",)}
 NEEDED = {"label_seed": {"shuffle_labels": True}, "new_token_init": ADDED, "train_rows": ADDED}
+NEEDED |= {"mlm_probability": {"objective": "mlm"}}
 NEEDED |= {"lora_rank": LORA, "lora_alpha": LORA}
 """What else a field's other value needs."""
 

@@ -303,6 +303,10 @@ ALLOWED = {
     ("models/lora.py", "own.save_pretrained(folder)"),
     (
         "training/saver.py",
+        "whole.save_pretrained(folder)",
+    ),
+    (
+        "training/saver.py",
         "backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))",
     ),
     ("training/saver.py", "self.loaded.tokenizer.save_pretrained(folder)"),

@@ -47,6 +47,9 @@ Subject = Literal["data", "examples", "model", "recipe"]
 """What a field says: which data are learned from, which examples of them there are, where training starts, what a head
 reads and is."""
 
+MLM = "mlm"
+"""The objective of masked-language modelling; as a value of ``--task`` it stands for that, on texts of the user's."""
+
 NEVER = object()
 """The former value of a field that had none before it came."""
 
@@ -80,9 +83,17 @@ class DataConfig:
     task: str = setting("polarity", says="data")
     """Built-in task: polarity, order, pair, or roles (whose words are tagged).
     Task of GLUE: sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte.
-    Your own data: --train-file or --dataset."""
+    Your own data: --train-file or --dataset; of these mlm, for --objective mlm, needs no labels."""
+    objective: Literal["labels", "mlm"] = setting("labels", says="data", is_later=True)
+    """What is learned of the texts: their labels, or mlm, tokens that are masked in them (Devlin et al. 2019, 3.1).
+    mlm trains the checkpoint's own masked-LM head, at --learning-rate. A text is truncated, not joined to others.
+    Of a training text other tokens are masked in each epoch, of a scored one the same always."""
+    mlm_probability: float = setting(0.15, ("numbers",), is_later=True)
+    """Of --objective mlm: share of a text's tokens to tell (at least one, special ones never).
+    In training 80 % of them are masked, 10 % replaced by a random token, 10 % left; in scoring all are masked."""
     train_file: str | None = setting(None, says="data", is_hashed=True)
     """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
+    Of --task mlm also .txt, a text a line.
     Columns of lists (words and their tags), or .conll, are a token task."""
     validation_file: str | None = setting(None, says="data", is_hashed=True)
     """Your validation data; required with --train-file."""
@@ -262,6 +273,9 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     def __post_init__(self) -> None:
         _check_types(self)
+        if self.task == MLM:
+            object.__setattr__(self, "objective", MLM)
+        _check_objective(self)
         for name in ("batch_size", "gradient_accumulation_steps", "max_length", "lora_rank", "lora_alpha"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("epochs", "head_epochs"):
@@ -303,6 +317,11 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
                 f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
                 f"--gradient-accumulation-steps {self.gradient_accumulation_steps}"
             )
+
+    @property
+    def head_rate(self) -> float:
+        """Peak learning rate of the head: the backbone's where the head is the checkpoint's own, not a fresh one."""
+        return self.learning_rate if self.objective == MLM else self.head_learning_rate
 
     @property
     def adapters(self) -> str:
@@ -390,6 +409,30 @@ def _check_features(config: RunConfig) -> None:
         )
 
 
+LABELLED = (
+    *("pooling", "features", "pair_encoding", "head", "head_epochs", "head_training", "head_learning_rate"),
+    *("label_column", "label_kind", "shuffle_labels", "add_tokens", "lora"),
+)
+"""Fields that ``--objective mlm`` leaves at their defaults: of labels, of fresh heads, and what changes the words."""
+
+
+def _check_objective(config: RunConfig) -> None:
+    """ValueError for a setting that the objective has no use for."""
+    defaults = {each.name: each.default for each in fields(config)}
+    if config.objective != MLM:
+        if config.mlm_probability != defaults["mlm_probability"]:
+            raise ValueError(f"--mlm-probability {config.mlm_probability:g} goes with --objective mlm")
+        return
+    _require(0 < config.mlm_probability < 1, config, "mlm_probability", "above 0 and below 1")
+    for name in LABELLED:
+        if (value := getattr(config, name)) != defaults[name] and (name, value) != ("head_training", "epochs"):
+            shown = "" if isinstance(value, bool) else f" {' '.join(value) if isinstance(value, tuple) else value}"
+            raise ValueError(
+                f"--{name.replace('_', '-')}{shown} is not for --objective mlm, which reads no labels and trains the "
+                "checkpoint's own head and words: leave it out"
+            )
+
+
 ALONE = ("freeze", "head_epochs")
 """Fields that have to be at their defaults beside ``lora``."""
 
@@ -431,7 +474,7 @@ def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
     ValueError for early stopping of anything but a head alone, and where --epochs or --max-steps and the default of a
     frozen backbone contradict one another.
     """
-    own = replace(config, epochs=config.num_epochs)
+    own, is_frozen = replace(config, epochs=config.num_epochs), is_frozen and config.objective != MLM
     if config.head_training == "early-stopping" and not is_frozen:
         raise ValueError("--head-training early-stopping trains the head alone: it needs --freeze backbone")
     if config.head_training == "early-stopping" and config.max_steps:
@@ -535,7 +578,7 @@ def run_name(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     return "_".join(
         (
             _plain(model),
-            _plain(config.task),
+            _plain(config.task) + (f"-{MLM}" if config.objective == MLM else ""),
             f"lora-{_plain('-'.join(config.lora))}" if config.lora else f"freeze-{_plain(config.freeze)}",
             f"seed-{config.seed}",
             digest(config, file_hashes),

@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
-from toolkit.data.tasks import load_task
+from toolkit.data.tasks import load_task, task_name
 from toolkit.families import ADAPTER, EMBEDDING_PARAMETERS
-from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.classifier import Loaded, load_classifier, tied_tables
 from toolkit.models.lora import put_adapters, with_own_names
 from toolkit.models.new_tokens import with_new_tokens
 from toolkit.models.positions import prepare_positions
@@ -30,7 +30,7 @@ from toolkit.snapshots.snapshot import capture, to_array
 from toolkit.snapshots.store import MANIFEST, Run, open_run
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import as_configured, build_accelerator, start_together
-from toolkit.training.encoding import encode_task, unknown_share
+from toolkit.training.encoding import encode_task, mask_task, unknown_share
 from toolkit.training.evaluation import extract_features
 from toolkit.training.features import (
     Features,
@@ -102,6 +102,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         **recipe_of(config),
         num_outputs=task.num_outputs,
         is_token_task=task.kind == "tokens",
+        is_masked_lm=task.kind == "masked",
         init=config.init,
         seed=config.seed,
         dropout=config.dropout,
@@ -119,10 +120,10 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     config = replace(
         config,
         freeze=config.freeze if config.lora else regime.label,
-        task=task.name,
+        task=task_name(config),
         precision=accelerator.mixed_precision,
     )
-    data = encode_task(task, loaded, config.max_length)
+    data = mask_task(encode_task(task, loaded, config.max_length), loaded, config)
     loaded = prepare_positions(loaded, config)
     added = {} if loaded.added is None else {"add_tokens": loaded.added["sha256"]}
     path = Path(config.output_dir) / run_name(config, {**task.file_hashes, **loaded.source.digest_entry(), **added})
@@ -198,6 +199,7 @@ def _print_plan(
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
     positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
     positions += ", added again before each layer" if config.reinject_positions else ""
+    positions += "".join(f", {name} tied to the output layer" for name in tied_tables(loaded))
     if loaded.added is not None:
         only = ", of whose table only these rows are trained" if config.train_rows == "new" else ""
         positions += f", {len(loaded.added['tokens']):,} added tokens{only}"
@@ -234,6 +236,7 @@ def _train_and_save(
         data,
         dict(embeddings.parameters),
         {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None,
+        tied_tables(loaded),
     )
     before = fingerprint(model, frozen)
     saver = None
@@ -265,7 +268,8 @@ def _train_and_save(
 
         features: Features | None = None
         head_training: dict[str, Any] = {"mode": config.head_training}
-        if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
+        is_frozen = all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE))
+        if is_frozen and data.masking is None:  # of texts masked anew in each epoch no state can be kept
             started = time.perf_counter()
             features = extract_features(accelerator, model, data)
             progress.seconds["features"] = time.perf_counter() - started

@@ -288,5 +288,5 @@ def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
 def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:
     own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
     config = replace(tuned_run("single").config, **own, max_train_examples=16, max_steps=1, output_dir=str(tmp_path))
-    with pytest.raises(ValueError, match="by the class of each text, and roles tags every word"):
+    with pytest.raises(ValueError, match="by the class of each text, and roles tags words"):
         play_run(finetune(config), TransplantSettings())

@@ -47,6 +47,8 @@ def test_an_epochs_line_names_every_split():
     assert epoch_line("f1", rows) == "epoch 1: f1 dev 0.840, ood -; train loss 0.432"
     rows = [{"epoch": 0, "split": "dev", "accuracy": 0.5, "train_loss": math.nan}]
     assert epoch_line("accuracy", rows) == "before training: accuracy dev 0.500"
+    rows = [{**rows[0], "perplexity": 12.345}]
+    assert epoch_line("accuracy", rows) == "before training: accuracy dev 0.500 (perplexity 12.35)"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "mixed layers": {"features": "mix", "gradient_accumulation_steps": 2},
     "bf16": {"precision": "bf16"},
     "few tokens a batch": {"batch_tokens": 200, "max_steps": 9},
+    "masked tokens": {"objective": "mlm", "init": "random"},
     "words that are tagged": {"task": "roles", "max_length": 16, "max_train_examples": 40},
 }
 """One run of each kind; the plain step of the loop, the fast one and the head's are all among them."""
@@ -105,7 +106,7 @@ def start_config(way: str, tiny_config: RunConfig, folder: Path) -> RunConfig:
     return replace(config, **own)
 
 
-FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT", "new rows", "LoRA")
+FAST_WAYS = ("full fine-tuning", "part", "feature extraction", "LP-FT", "new rows", "LoRA", "masked tokens")
 ALL_WAYS = [way if way in FAST_WAYS else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
 
 

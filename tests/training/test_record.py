@@ -660,7 +660,7 @@ def test_a_table_that_is_also_the_output_layer(
     causes = toolkit.explain(run, "word_embeddings")
     assert set(causes["stratum"]) >= {"used at the input", "not used at the input"}
     assert not causes.filter(like="unexplained").fillna(0).to_numpy().any(), "of such a table nothing is explained"
-    with pytest.raises(ValueError, match="exposure"):
+    with pytest.raises(ValueError, match="is the output layer too, by which each of its rows may get a gradient"):
         toolkit.sign_noise(run, "word_embeddings", num_replicates=2)
     show_drift((str(run.path),), tmp_path / "report")
     assert "used at the input" in (tmp_path / "report" / "report.md").read_text()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.measures import Array
-from toolkit.analysis.strata import count_rows, table_exposure
+from toolkit.analysis.strata import count_rows, table_exposure, why_unknown
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import at_least, lookup
 from toolkit.snapshots.logs import OptimizerLog
@@ -198,7 +198,7 @@ def row_steps(trajectory: Trajectory, parameter: str, num_steps: int) -> RowStep
         return RowSteps(num_steps, np.array([num_steps]), every, np.full(num_steps, np.nan))
     table = table_exposure(trajectory, parameter)
     if table is None:
-        raise ValueError(f"the exposure of {parameter} was not recorded: which steps moved its rows is unknown")
+        raise ValueError(f"{why_unknown(trajectory, parameter)}: which steps moved its rows is unknown")
     if table.num_steps < num_steps:
         raise ValueError(f"the exposure of {parameter} ends at step {table.num_steps}, the snapshot is of {num_steps}")
     end = int(table.offsets[num_steps])

@@ -27,6 +27,7 @@ INFERRED = {"exposed": "exposed (inferred)", "unexposed": "unexposed (inferred)"
 """Where exposure was not recorded, but two checkpoints told it (:func:`toolkit.infer_exposure`)."""
 ADDED, ADDED_UNSEEN = "added", "added, never seen"
 """Rows of tokens that a run added to its checkpoint; those that it never showed, where its exposure is known."""
+IS_OUTPUT_TOO = "is the output layer too, by which each of its rows may get a gradient at any step"
 AT_INPUT, NOT_AT_INPUT = "used at the input", "not used at the input"
 """Of a word table that is the output layer too, whose every row may get a gradient at each step."""
 WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, *list(INFERRED.values())[:2], AT_INPUT, NOT_AT_INPUT)
@@ -126,6 +127,13 @@ def input_tokens(trajectory: Trajectory, parameter: str) -> Steps | None:
     """(rows,) tokens of the input, of a table that is the output layer too; None of another, or where unknown."""
     exposure = trajectory.exposure
     return exposure.input_tokens(parameter, count_rows(trajectory, parameter)) if exposure else None
+
+
+def why_unknown(trajectory: Trajectory, parameter: str) -> str:
+    """Why the exposure of a table is not known, where :func:`table_exposure` is None."""
+    if input_tokens(trajectory, parameter) is not None:
+        return f"{parameter} {IS_OUTPUT_TOO}"
+    return f"the exposure of {parameter} was not recorded"
 
 
 def _word_strata(

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.measures import Array
-from toolkit.analysis.strata import count_rows, table_exposure
+from toolkit.analysis.strata import count_rows, input_tokens, table_exposure
 from toolkit.families import TABLES
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.logs import Design
@@ -218,6 +218,12 @@ def why_no_gauge(trajectory: Trajectory) -> str:
     return APART if len({tensors[name].shape[-1] for name in trajectory.parameters if name in TABLES}) > 1 else ""
 
 
+SEES_WORDS = (
+    "is the output layer too, whose softmax is blind to one offset of all words alone: an offset of a word or a pair "
+    "of rows, which the input does not show, shows there"
+)
+
+
 def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     """The run's own tokens; uniform frequencies, and a note, without exposure.
 
@@ -237,6 +243,8 @@ def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     else:
         frequencies = {name: _uniform(trajectory, name) for name in tables}
     notes = [] if is_recorded else ["uniform frequencies: no exposure was recorded"]
+    if tied := [name for name in tables if input_tokens(trajectory, name) is not None]:
+        notes.append(f"{', '.join(tied)} {SEES_WORDS}")
     if design is not None:
         sizes = {name: len(values) for name, values in frequencies.items()}
         groups = label_groups(design, sizes)
@@ -289,6 +297,8 @@ def draw_combinations(
 
 
 def _token_counts(trajectory: Trajectory, table: str) -> NDArray[np.int64] | None:
+    if (at_input := input_tokens(trajectory, table)) is not None:
+        return at_input
     exposure = table_exposure(trajectory, table)
     counts = None if exposure is None else exposure.token_counts(count_rows(trajectory, table))
     return counts if counts is not None and counts.any() else None

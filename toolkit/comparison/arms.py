@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
 from toolkit.comparison.runs import count_at_chance, counted_score, read_reported, reported_first
-from toolkit.config import RunConfig, fields_that
+from toolkit.config import MLM, RunConfig, fields_that
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import distinct, names_of, unknown
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
@@ -57,7 +57,7 @@ class Arm:
 
     @property
     def is_feature_extraction(self) -> bool:
-        return self.runs[0].regime == "backbone"
+        return self.runs[0].regime == "backbone" and self.runs[0].config.objective != MLM
 
     @property
     def is_shuffled(self) -> bool:
@@ -262,6 +262,8 @@ def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
 def _spoken(regime: str, config: RunConfig) -> str:
     """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
     words = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
+    if regime == "backbone" and config.objective == MLM:
+        words = "head alone"  # the checkpoint's own, on states that are made anew in each step
     if config.head_epochs:
         stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
         words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"

@@ -20,6 +20,7 @@ from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData, at_last_epoch
 from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
 from toolkit.comparison.verdicts import NAN, Card, Null, Span, Verdict, among, verdict
+from toolkit.config import MLM
 from toolkit.families import OLD_ROWS
 from toolkit.snapshots.logs import BY_ADAPTER
 
@@ -321,6 +322,7 @@ NO_CONTROL = (
     "--shuffle-labels (another permutation per seed), the control for how far rows move, and with --shuffle-labels "
     "--label-seed 0 (one permutation for all), the control for whether seeds agree"
 )
+NO_LABELS = "masked tokens have no labels to shuffle, and no other control was run"
 MARGIN = 0.05
 """Drift of .95 to 1.05 times its noise is called equivalent to noise: the choice of the null alone moves the ratio by 2
 to 4 % (parameter_noise.py)."""
@@ -386,6 +388,7 @@ def _drift_card(
     )
     if judged.name in VERDICTS_ON_NOISE:
         control = HAS_CONTROL if len(labels) else NO_CONTROL
+        control = NO_LABELS if arm.runs[0].config.objective == MLM else control
         judged = Verdict(DESCRIBED, f"{judged.reason}; {NOT_LEARNING}: {control}")
     distances = seeds.loc[seeds["parameter"] == parameter, "distance"]
     return _card(

@@ -18,7 +18,7 @@ from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log
 from toolkit.analysis.blocks import RowPass, Scratch, iterate_blocks, whole_values
 from toolkit.analysis.measures import MEASURES, Array, dots
 from toolkit.analysis.nulls import expected_squares
-from toolkit.analysis.strata import count_rows, is_added, table_exposure
+from toolkit.analysis.strata import count_rows, is_added, table_exposure, why_unknown
 from toolkit.comparison.arms import Arm, Group, Labels, Runs, arrange
 from toolkit.comparison.intervals import statistics
 from toolkit.comparison.runs import ReportedRun
@@ -97,7 +97,7 @@ def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reas
     if is_held:
         return line | {"reason": ONLY_ADDED}
     if shown is None:
-        return line | {"reason": f"the exposure of {parameter} was not recorded"}
+        return line | {"reason": why_unknown(trajectory, parameter)}
     if parameter in TABLES and len(shown) < 2:
         return line | {"reason": SHARED}
     before, after = (_rows(snapshot, parameter, shown) for snapshot in (first, last))

@@ -16,7 +16,10 @@ CHUNK_BATCHES = 50
 """Examples are sorted by length inside chunks of this many batches: little padding, and still a shuffled order."""
 
 IS_WORD = "is_word"
-"""The part of a batch that no backbone takes: which tokens answer for words."""
+"""The part of a batch that no backbone takes: which tokens answer for words, or are masked."""
+
+LABELS = "labels"
+"""Another one: the rows of masked tokens, from which their likelihood is made before all others' are forgotten."""
 
 EVALUATION_TOKENS = 4096
 """Of a batch that nothing is learned from, padding included: as fast as larger ones on a CPU, and bounded in memory."""
@@ -100,6 +103,49 @@ class EncodedSplit:
         return sequences
 
 
+MASKED_SHARE, REPLACED_SHARE = 0.8, 0.1
+"""Of the tokens to tell: those that the mask token stands for, and those that another token does; the rest stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """Which tokens of a text are to be told, and what stands in their places (Devlin et al. 2019, section 3.1)."""
+
+    mask_row: int
+    rows: NDArray[np.int64]
+    """Rows of the vocabulary that are no special token's: these may be masked, and stand in for others."""
+    probability: float
+
+    def mask(self, split: EncodedSplit, seed: Sequence[int], masked_share: float = MASKED_SHARE) -> EncodedSplit:
+        """The split as the model is to see it, with the masked tokens in ``words`` and their rows as ``labels``.
+
+        Of n tokens ``probability`` x n are drawn, rounded up or down at random so that their mean is just that, but at
+        least one. All is a function of ``seed`` and the split's tokens. ``masked_share`` 1 leaves none of them to be
+        seen: a token that stays as it was is told by copying it. ValueError for a text without such a token.
+        """
+        rng = np.random.default_rng(seed)
+        owner = np.repeat(np.arange(len(split)), np.diff(split.offsets))
+        address = np.flatnonzero(np.isin(split.tokens, self.rows))
+        sizes = np.bincount(owner[address], minlength=len(split))
+        if not sizes.all():
+            raise ValueError(
+                f"row {split.ids[int(sizes.argmin())] + 1} has no token to mask, only special or unknown ones: drop "
+                "the row, if the tokenizer is that of the model"
+            )
+        chosen = np.maximum(np.floor(sizes * self.probability + rng.random(len(split))).astype(np.int64), 1)
+        drawn = address[np.lexsort((rng.random(len(address)), owner[address]))]  # each text's in random order
+        rank = np.arange(len(drawn)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        masked = np.sort(drawn[rank < np.repeat(chosen, sizes)])
+        tokens, fate = split.tokens.copy(), rng.random(len(masked))
+        others = rng.choice(self.rows, len(masked))
+        tokens[masked[fate < masked_share]] = self.mask_row
+        is_replaced = (fate >= masked_share) & (fate < masked_share + REPLACED_SHARE)
+        tokens[masked[is_replaced]] = others[is_replaced]
+        places = masked - split.offsets[owner[masked]]
+        words = WordTokens(places, places, np.concatenate([[0], np.cumsum(chosen)]))
+        return replace(split, tokens=tokens, labels=split.tokens[masked].astype(np.int64), words=words)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedTask:
     """What training needs to know of a task."""
@@ -111,6 +157,15 @@ class EncodedTask:
     """Rows of the model's segment table; 0 where it has none. token_type_ids are passed when there are two or more."""
     position_offset: int
     """Position row of an example's first token."""
+    masking: Masking | None = None
+    """Of masked-LM training, where the scored splits are masked once and for all, and train anew in each epoch."""
+
+    def of_epoch(self, seed: int, epoch: int) -> "EncodedTask":
+        """What the steps of an epoch learn from: this task itself, or with train masked by seed and epoch."""
+        if self.masking is None:
+            return self
+        train = self.masking.mask(self.splits["train"], [seed, 5, epoch])
+        return replace(self, splits={**self.splits, "train": train})
 
 
 def encode_split(
@@ -210,8 +265,8 @@ def _addresses(offsets: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[N
 def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:
     """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (sequences, longest) int64.
 
-    Of a token task also ``is_word``, bool: the tokens that answer for words. Sequences are examples; of texts encoded
-    apart there are twice as many, the two of an example in a row.
+    Of a token task also ``is_word``, bool: the tokens that answer for words; of masked ones ``labels`` (rows,) too.
+    Sequences are examples; of texts encoded apart there are twice as many, the two of an example in a row.
     """
     address, place = gather_tokens(split, indices)
     sequences = split.sequences_of(indices)
@@ -232,6 +287,8 @@ def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTas
             np.repeat(np.arange(len(indices)), split.sizes_of(indices)), split.words.places[split.rows_of(indices)]
         ] = True
         batch[IS_WORD] = torch.from_numpy(is_word)
+    if data.masking is not None and split.labels is not None:
+        batch[LABELS] = torch.from_numpy(split.labels[split.rows_of(indices)])
     return batch
 
 

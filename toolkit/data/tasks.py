@@ -10,17 +10,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.config import RunConfig
+from toolkit.config import MLM, RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
-from toolkit.data.labels import RawTask, encode_labels
+from toolkit.data.labels import RawSplit, RawTask, encode_labels
 from toolkit.data.tokens import as_objects, encode_tags, has_entities
 from toolkit.naming import lookup
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
-Kind = Literal["classification", "regression", "tokens"]
+Kind = Literal["classification", "regression", "tokens", "masked"]
 
 DEFAULT_TASK = RunConfig().task
 
@@ -87,7 +87,8 @@ class Task:
     def taken(self) -> str:
         """One line on what was taken as the texts and the labels of train: a wrong column shows here at once."""
         train = self.splits["train"]
-        assert train.labels is not None
+        if train.labels is None:
+            return f"{self.taken_from or f'texts: {len(train.texts[0])} per example'}; learned: tokens masked in them"
         texts = "words: each with a tag" if train.words else f"texts: {len(train.texts[0])} per example"
         start = f"{self.taken_from}, " if self.taken_from else f"{texts}; labels: "
         if self.kind == "regression":
@@ -144,7 +145,8 @@ def load_task(config: RunConfig) -> Task:
     hashes: dict[str, str] = {}
     if config.train_file:
         paths = file_roles(config)
-        splits = {role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()}
+        label_column = None if config.objective == MLM else config.label_column
+        splits = {role: read_file(path, config.text_columns, label_column) for role, path in paths.items()}
         raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
         if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
@@ -153,6 +155,12 @@ def load_task(config: RunConfig) -> Task:
         raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
     else:
         raw = TASKS[config.task]()
+    if config.objective == MLM:
+        texts = {
+            k: RawSplit(own.texts, None, taken_from=own.taken_from.partition("; ")[0]) for k, own in raw.splits.items()
+        }
+        raw = replace(raw, splits=texts, carrier=None)
+        return _build(f"{task_name(config)} (masked LM)", raw, hashes, config)
     return _build(task_name(config), raw, hashes, config)
 
 
@@ -166,6 +174,11 @@ def check_sources(config: RunConfig) -> None:
     if config.train_file:
         for path in file_roles(config).values():
             check_file(path)
+    elif not config.dataset and config.task == MLM:
+        raise ValueError(
+            "--task mlm learns from texts of your own: pass --train-file or --dataset, or --task polarity --objective "
+            "mlm for the texts of a built-in task"
+        )
     elif not config.dataset:
         lookup(TASKS, config.task, "task")
 
@@ -180,7 +193,9 @@ def task_name(config: RunConfig) -> str:
     else:
         return config.task
     name = config.task_name or name
-    if config.task not in (DEFAULT_TASK, name):
+    if config.objective != MLM and name == MLM:
+        raise ValueError(f"{MLM} is what --task calls masked-LM training: give your data another --task-name")
+    if config.task not in (DEFAULT_TASK, MLM, name):
         raise ValueError(f"--task {config.task} and data of your own are two sources of data: leave --task out")
     return name
 
@@ -244,7 +259,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
                 f"split 'train' has no labels: check --label-column (no column {config.label_column!r}; it has: "
                 f"{', '.join(split.columns)})"
             )
-    kind, label_names, labels = _encode(name, raw, config.label_kind)
+    kind, label_names, labels = _encode(name, raw, config)
     splits = {
         k: Split(np.arange(len(s.texts)), tuple(s.texts), labels[k], None if s.words is None else tuple(s.words))
         for k, s in raw.splits.items()
@@ -273,7 +288,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         label_names=label_names,
         splits=splits,
         reported_split=reported,
-        score=raw.score or ("pearson" if kind == "regression" else headline),
+        score="accuracy" if kind == "masked" else raw.score or ("pearson" if kind == "regression" else headline),
         file_hashes=hashes,
         split_hashes=raw.hashes,
         carrier=raw.carrier,
@@ -284,9 +299,12 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
 
 
 def _encode(
-    name: str, raw: RawTask, label_kind: str
+    name: str, raw: RawTask, config: RunConfig
 ) -> tuple[Kind, tuple[str, ...], Mapping[str, NDArray[Any] | None]]:
     """The kind of a task, the names of its labels, and the encoded labels of each split."""
+    if config.objective == MLM:
+        return "masked", (), dict.fromkeys(raw.splits)
+    label_kind = config.label_kind
     with_words = [split_name for split_name, split in raw.splits.items() if split.words is not None]
     if with_words and len(with_words) < len(raw.splits):
         others = ", ".join(split_name for split_name in raw.splits if split_name not in with_words)

@@ -17,6 +17,7 @@ from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
 
+NO_HEAD = "has no masked-LM head"
 SAVED = "pass a folder that save_pretrained wrote"
 
 
@@ -139,14 +140,20 @@ class Source:
 
     def read_masked_lm(self, config: Any) -> nn.Module:
         """The AutoModelForMaskedLM in fp32, in eval mode; ValueError where the checkpoint has no such head."""
-        from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
+        from transformers import AutoModelForMaskedLM
 
-        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-            raise ValueError(f"{self.name} has no masked-LM head: {config.model_type} has none")
+        self.check_masked_lm(config)
         model, info = self._load(AutoModelForMaskedLM, config, {})
         if missing := sorted(info["missing_keys"]):
-            raise ValueError(f"{self.name} has no masked-LM head: it lacks {missing[0]}")
+            raise ValueError(f"{self.name} {NO_HEAD}: it lacks {missing[0]}")
         return model
+
+    def check_masked_lm(self, config: Any) -> None:
+        """ValueError for an architecture that transformers has no masked-LM head of."""
+        from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+            raise ValueError(f"{self.name} {NO_HEAD}: {config.model_type} has none")
 
     def _load(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         source = self._options()

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from toolkit.families import ModelFamily, family_of
-from toolkit.models.checkpoints import Source, find_checkpoint
-from toolkit.models.heads import answer, build_head, chosen_layers, num_blocks
+from toolkit.models.checkpoints import NO_HEAD, Source, find_checkpoint
+from toolkit.models.heads import MaskedHead, answer, build_head, chosen_layers, num_blocks
+from toolkit.models.regimes import locate_embeddings
 
 
 class Classifier(nn.Module):
@@ -52,7 +53,7 @@ class Classifier(nn.Module):
             is_paired=pair_encoding == "separate",
         )
         """Called with ``num_outputs`` and ``generator`` it gives a fresh head for these features."""
-        self.head = self.make_head(num_outputs=num_outputs, generator=generator)
+        self.head: nn.Module = self.make_head(num_outputs=num_outputs, generator=generator)
 
     def features(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """(examples, width) fp32 pooled vectors of a batch of (sequences, longest) id tensors: what the head reads."""
@@ -60,7 +61,7 @@ class Classifier(nn.Module):
 
     def run(self, backbone: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
         """What ``backbone`` (this one, or one that stands in for it) makes of a batch, and the tokens that are read."""
-        inputs = {name: tensor for name, tensor in batch.items() if name != "is_word"}
+        inputs = {name: tensor for name, tensor in batch.items() if name not in ("is_word", "labels")}
         return backbone(**inputs | self.asked), batch.get("is_word", batch["attention_mask"])
 
     def pool(self, output: Any, is_read: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -94,6 +95,13 @@ class Classifier(nn.Module):
             return states[torch.arange(len(states), device=states.device), last]
         mask = is_read.unsqueeze(-1).to(states.dtype)
         return (states * mask).sum(dim=1) / mask.sum(dim=1)
+
+    def train(self, mode: bool = True) -> "Classifier":
+        """A backbone of which nothing is trained stays in eval mode: its dropout would be noise on fixed features."""
+        super().train(mode)
+        if not any(parameter.requires_grad for parameter in self.backbone.parameters()):
+            self.backbone.eval()
+        return self
 
     def forward(self, **batch: torch.Tensor) -> torch.Tensor:
         """(examples, outputs) fp32 logits, or values in regression."""
@@ -138,16 +146,17 @@ def load_classifier(
     pair_encoding: str = "joint",
     head: str = "linear",
     is_token_task: bool = False,
+    is_masked_lm: bool = False,
     init: str = "checkpoint",
     seed: int = 0,
     dropout: float | None = None,
 ) -> Loaded:
-    """Load a checkpoint and put a fresh head on it.
+    """Load a checkpoint and put a fresh head on it, or with ``is_masked_lm`` its own masked-LM head.
 
     ``pooling``, ``features``, ``pair_encoding``, ``head``: fields of a RunConfig (:func:`toolkit.config.recipe_of`).
     The pooler is built only for ``pooling="pooler"``: unused it would get no gradient. ValueError for a name that
     cannot be had, an unsupported architecture, a pooling that the family lacks, layers that the model lacks, or a
-    checkpoint with missing tensors.
+    checkpoint with missing tensors, such as those of a masked-LM head.
     """
     source = find_checkpoint(name).pinned()
     config = source.read_config()
@@ -178,8 +187,18 @@ def load_classifier(
         _set_dropout(config, dropout)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
     chosen_layers(features, num_blocks(config))  # a mistake shows before the weights are read
-    backbone = _random_backbone(config, seed, options) if init == "random" else source.read_backbone(config, options)
+    masked_head: MaskedHead | None = None
+    if is_masked_lm:
+        whole = _masked_lm(source, config, init, seed)
+        backbone: nn.Module = whole.base_model
+        masked_head = MaskedHead(whole, name)
+    elif init == "random":
+        backbone = _random_backbone(config, seed, options)
+    else:
+        backbone = source.read_backbone(config, options)
     tokenizer = source.read_tokenizer()
+    if is_masked_lm and tokenizer.mask_token_id is None:
+        raise ValueError(f"the tokenizer of {name} has no mask token, which --objective mlm puts in place of others")
     if tokenizer.pad_token_id is None:
         _pad_with_eos(tokenizer, family, name)
     if family.position_start == "after_padding" and family.padding_row is None and config.pad_token_id is None:
@@ -187,23 +206,32 @@ def load_classifier(
     generator = torch.Generator().manual_seed(seed)
     offset = family.first_position(config.pad_token_id)
     limit = getattr(config, "max_position_embeddings", None)
+    model = Classifier(
+        backbone,
+        pooling,
+        num_outputs,
+        generator,
+        features=features,
+        pair_encoding=pair_encoding,
+        head=head,
+        is_token_task=is_token_task or is_masked_lm,
+    )
+    if masked_head is not None:
+        model.head = masked_head
     return Loaded(
-        Classifier(
-            backbone,
-            pooling,
-            num_outputs,
-            generator,
-            features=features,
-            pair_encoding=pair_encoding,
-            head=head,
-            is_token_task=is_token_task,
-        ),
+        model,
         tokenizer,
         family,
         source,
         offset,
         limit - offset if limit else None,
     )
+
+
+def tied_tables(loaded: Loaded) -> tuple[str, ...]:
+    """The embedding parameters that the head uses too: of a masked-LM head the word table, where the two are tied."""
+    parameters, head = locate_embeddings(loaded.model.backbone).parameters, loaded.model.head
+    return head.tied(parameters) if isinstance(head, MaskedHead) else ()
 
 
 def check_first_token(family: ModelFamily, pooling: str) -> None:
@@ -243,6 +271,22 @@ def _random_backbone(config: Any, seed: int, options: dict[str, Any]) -> nn.Modu
         torch.manual_seed(seed)
         backbone: nn.Module = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False, **options)
     return backbone
+
+
+def _masked_lm(source: Source, config: Any, init: str, seed: int) -> Any:
+    """The AutoModelForMaskedLM of a checkpoint, or one of random weights; ValueError where it has none."""
+    from transformers import AutoModelForMaskedLM
+
+    try:
+        if init == "checkpoint":
+            return source.read_masked_lm(config)
+        source.check_masked_lm(config)
+    except ValueError as error:
+        instead = "a checkpoint of pretraining, such as google-bert/bert-base-uncased, or --init random to begin anew"
+        raise ValueError(f"{error}; --objective mlm needs one: {instead}" if NO_HEAD in str(error) else error) from None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """Which layers features are made of, the heads that read them, and the losses of their outputs."""
 
+import contextlib
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,59 @@ class BiLstm(nn.Module):
         is_word = torch.arange(padded.shape[1]) < sizes[:, None]
         outputs: torch.Tensor = self.output(self.dropout(padded[is_word.to(padded.device)]))
         return outputs
+
+
+class MaskedHead(nn.Module):
+    """The masked-LM head of a checkpoint: all that its AutoModelForMaskedLM does after the backbone, to single states.
+
+    A decoder that is tied to the word table shares that parameter with the backbone, here too.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        """``model``: the AutoModelForMaskedLM, from which the backbone is taken out; ``name``: of the checkpoint.
+
+        ValueError where the head reads more than the backbone's last states.
+        """
+        super().__init__()
+        self.place, backbone = str(model.base_model_prefix), model.base_model
+        setattr(model, self.place, _Given())
+        self.model = model.eval()
+        try:
+            with torch.inference_mode():
+                self(torch.zeros(1, backbone.config.hidden_size))
+        except AttributeError:
+            raise ValueError(
+                f"the masked-LM head of {name} reads more than the last states of its backbone: it is not trained here"
+            ) from None
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(tokens, rows of the vocabulary) logits from states (tokens, hidden)."""
+        logits: torch.Tensor = self.model(inputs_embeds=features[None]).logits[0]
+        return logits
+
+    def tied(self, parameters: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+        """Those of some parameters of the backbone, by name, that the head uses too."""
+        own = {id(p) for p in self.parameters()}
+        return tuple(name for name, p in parameters.items() if id(p) in own)
+
+    @contextlib.contextmanager
+    def whole(self, backbone: nn.Module) -> Iterator[Any]:
+        """The AutoModelForMaskedLM with the backbone in its place again."""
+        given = getattr(self.model, self.place)
+        setattr(self.model, self.place, backbone)
+        try:
+            yield self.model
+        finally:
+            setattr(self.model, self.place, given)
+
+
+class _Given(nn.Module):
+    """In a backbone's place: what it is given are its last states."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
 def build_head(

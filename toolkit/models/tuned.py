@@ -6,6 +6,7 @@ from typing import Any
 from toolkit.config import RunConfig, recipe_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.heads import MaskedHead
 from toolkit.models.new_tokens import add_tokens
 from toolkit.models.positions import prepare_positions
 from toolkit.naming import REMEDY
@@ -34,7 +35,9 @@ def load_tuned(run: Run) -> Loaded:
     folder = run.path / "model"
     loaded = load_classifier(str(folder), **recipe_of(run.config), **_outputs_of(run))
     try:
-        loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
+        # A masked-LM head is among the weights of model/; here is what it does not share with the backbone.
+        is_whole = not isinstance(loaded.model.head, MaskedHead)
+        loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE), strict=is_whole)
     except (RuntimeError, SafetensorError) as error:  # torch's is of several lines
         said = " ".join(str(error).split())[:300]
         raise ValueError(f"{folder / HEAD_FILE} is not this model's head ({said}): {REMEDY}") from None
@@ -83,4 +86,5 @@ def name_of_start(run: Run) -> str:
 
 def _outputs_of(run: Run) -> dict[str, Any]:
     task = run.manifest["task"]
-    return {"num_outputs": len(task["label_names"]) or 1, "is_token_task": task.get("kind") == "tokens"}
+    kinds = {"is_token_task": task.get("kind") == "tokens", "is_masked_lm": task.get("kind") == "masked"}
+    return {"num_outputs": len(task["label_names"]) or 1, **kinds}

@@ -20,7 +20,7 @@ from toolkit.models.new_tokens import hold_old_rows
 from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.naming import at_least, unknown
-from toolkit.probes.embedding_layer import batch_on, task_of
+from toolkit.probes.embedding_layer import ANSWERED, batch_on, task_of
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
@@ -160,6 +160,9 @@ def measure_distortion(
     opened = runs_of(runs)
     if not opened:
         raise ValueError("no runs to measure: pass at least one finished run with --save-model")
+    for run in opened:
+        if run.manifest["task"].get("kind") == "masked":
+            raise ValueError(f"{run.path} {ANSWERED['masked']}: distortion is of features that a fresh head reads")
     at_least("num_gradient_examples", num_gradient_examples, 1)
     splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
     if isinstance(out_of_distribution, str):

@@ -26,6 +26,9 @@ from toolkit.snapshots.snapshot import check_word_rows
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.encoding import encode_task
 
+ANSWERED = {"tokens": "tags words", "masked": "tells masked tokens"}
+"""Kinds of task that have no one answer to a text, and what they do."""
+
 
 def task_of(run: Run) -> Task:
     """The task of a finished run, read again; ValueError where its data are not those that the manifest names."""

@@ -25,7 +25,15 @@ from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import distinct, lookup, shorten, shown_path
-from toolkit.probes.embedding_layer import TEXTS, find_parts, one_sequence_each, replaced, task_of, task_of_texts
+from toolkit.probes.embedding_layer import (
+    ANSWERED,
+    TEXTS,
+    find_parts,
+    one_sequence_each,
+    replaced,
+    task_of,
+    task_of_texts,
+)
 from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
 from toolkit.probes.flow_ledger import (
     NUM_BLOCKS,
@@ -262,10 +270,10 @@ def open_subjects(
         raise ValueError("no model is named: pass a checkpoint (minilm, a folder, a hub id) or run directories")
     runs = [open_run(place) for place in places if (Path(place) / "snapshots").is_dir()]
     for run in runs:
-        if run.manifest["task"].get("kind") == "tokens":
+        if (kind := run.manifest["task"].get("kind")) in ANSWERED:
             raise ValueError(
-                f"{run.path}: flow compares one answer per text, and this run tags words: look at its body instead, "
-                f"{run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
+                f"{run.path}: flow compares one answer per text, and this run {ANSWERED[kind]}: look at its body "
+                f"instead, {run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
             )
     own = None
     if texts is not None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
+from toolkit.config import MLM
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.models.checkpoints import Source, find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode
@@ -31,7 +32,7 @@ MOST_LOGITS = 2**25
 LOSS, ACCURACY = "masked-LM loss", "masked-LM accuracy"
 TUNED, UNTUNED = "tuned words", "words before"
 """Word table by which the head scores the vocabulary: families whose head shares it with the input have both."""
-NO_HEAD = "has no masked-LM head"
+TRAINED = "the run trained the masked-LM head too: its masked-LM loss is among its scores"
 RANDOM_START = "the run started from random weights, which knew nothing"
 NEW_TOKENS = "tokens were added, for which the masked-LM head has no rows"
 APART = "each text of a pair was encoded apart (--pair-encoding separate)"
@@ -199,6 +200,8 @@ def _why_not(item: ReportedRun, heads: dict[Source, "MaskedLM"]) -> str:
         return NEW_TOKENS
     if item.config.pair_encoding != "joint":
         return APART
+    if item.config.objective == MLM:
+        return TRAINED
     source = find_checkpoint(name_of_start(item.run))
     if source.read_tokenizer().mask_token_id is None:
         return NO_MASK

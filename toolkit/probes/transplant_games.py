@@ -15,7 +15,7 @@ from toolkit.families import TABLES
 from toolkit.models.classifier import Classifier, Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.naming import lookup
-from toolkit.probes.embedding_layer import batch_on, task_of
+from toolkit.probes.embedding_layer import ANSWERED, batch_on, task_of
 from toolkit.probes.transplant_players import (
     CHANGES,
     RANDOM,
@@ -319,7 +319,7 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
     loaded = load_untuned(run) if is_reverse else tuned
     task = task_of(run)
     if task.kind != "classification":
-        own = "tags every word" if task.kind == "tokens" else "is a regression"
+        own = ANSWERED.get(task.kind, "is a regression")
         raise ValueError(f"{run.path}: transplants are scored by the class of each text, and {task.name} {own}")
     name = settings.split or task.reported_split
     if lookup(task.splits, name, "split").labels is None:

@@ -57,7 +57,8 @@ def _table(*header: str, **options: Any) -> Table:
 def epoch_line(score: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """The headline score of every split at an epoch's end: ``epoch 1: accuracy validation 0.840; train loss 0.432``."""
     epoch, loss = rows[0]["epoch"], rows[0]["train_loss"]
-    scores = ", ".join(f"{row['split']} {_number(row[score])}" for row in rows)
+    beside = {row["split"]: f" (perplexity {row['perplexity']:.4g})" for row in rows if "perplexity" in row}
+    scores = ", ".join(f"{row['split']} {_number(row[score])}{beside.get(row['split'], '')}" for row in rows)
     when = "before training" if epoch == 0 else f"epoch {epoch:.3g}"
     return f"{when}: {score} {scores}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
 

@@ -19,8 +19,12 @@ from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure, TableExposure
 if TYPE_CHECKING:
     import pandas as pd
 
-SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2", "loss")
-"""Scores in the order of every table; loss in nats, the others as shares or coefficients."""
+SCORES = (
+    *("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2"),
+    *("perplexity", "loss"),
+)
+"""Scores in the order of every table; loss in nats, perplexity its exponential, the others as shares or
+coefficients."""
 SCORE_COLUMNS = ("epoch", "step", "split", "num_examples", "loss", *SCORES[:-1], "train_loss")
 PREDICTION_COLUMNS = ("epoch", "split", "id", "word", "label", "prediction", "scores")
 
@@ -125,7 +129,8 @@ def read_exposure(
     wanted += [name for name in ("design.counts",) if "design" in present]
     if missing := [name for name in wanted if name not in tensors]:
         raise _damaged(path, f"lacks {missing[0]}")
-    if not may_lack and (unknown := [name for name in num_rows if name not in present]):
+    marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
+    if not may_lack and (unknown := [name for name in num_rows if name not in present and name not in marked]):
         raise _damaged(path, f"lacks the rows of {unknown[0]}")
     design = {name: tensor for name, tensor in tensors.items() if name.startswith("design.")}
     if len(design) == 1:
@@ -138,7 +143,6 @@ def read_exposure(
         rows = [tensors[key] for key in (f"{name}.rows", f"design.{name}") if key in tensors]
         if any(len(each) and not (each.min() >= 0 and each.max() < num_rows[name]) for each in rows):
             raise _damaged(path, f"has rows of {name} beyond its {num_rows[name]} rows")
-    marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
     if odd := [name for name in marked if name in present or f"design.{name}" not in design]:
         raise _damaged(path, f"says that of {odd[0]} the input is known, which its other arrays do not bear out")
     if any((counts < 1).any() for name, counts in tensors.items() if name.endswith(".counts")):

@@ -3,11 +3,13 @@
 import math
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
+from toolkit.config import RunConfig
+from toolkit.data.batches import EncodedSplit, EncodedTask, Masking, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import find_parameter, word_table
@@ -66,6 +68,29 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         num_segments=num_segments,
         position_offset=loaded.position_offset,
     )
+
+
+def mask_task(data: EncodedTask, loaded: Loaded, config: RunConfig) -> EncodedTask:
+    """A task of masked tokens with what masks them, its scored splits masked; any other as it is.
+
+    What is masked of these depends on nothing but their tokens, so that all runs answer the same; the mask token stands
+    for all of it, as where :mod:`toolkit.probes.forgetting` asks what was forgotten. ValueError for a text
+    of any split that has no token to mask.
+    """
+    if data.task.kind != "masked":
+        return data
+    tokenizer = loaded.tokenizer
+    num_rows = min(len(tokenizer), word_table(loaded.model.backbone).num_embeddings)
+    rows = np.setdiff1d(np.arange(num_rows), tokenizer.all_special_ids)
+    masking = Masking(tokenizer.mask_token_id, rows, config.mlm_probability)
+    splits = {}
+    for name, split in data.splits.items():
+        try:
+            masked = masking.mask(split, [*b"masked", *name.encode()], 1.0)
+        except ValueError as error:
+            raise ValueError(f"split {name!r}, {error}") from None
+        splits[name] = split if name == "train" else masked
+    return replace(data, splits=splits, masking=masking)
 
 
 def unknown_share(split: EncodedSplit, tokenizer: Any) -> float:

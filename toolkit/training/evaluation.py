@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
+from toolkit.data.batches import EVALUATION_TOKENS, LABELS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.data.tokens import has_entities
 from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.regimes import locate_embeddings
@@ -22,10 +22,16 @@ TOKEN_SCORES = ("accuracy", "precision", "recall", "f1")
 """Of a token task: of words, and of entities, an entity being right when its words and its type are."""
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1", "matthews")
 REGRESSION_SCORES = ("pearson", "spearman", "r2")
+MASKED_SCORES = ("accuracy", "perplexity")
 
 
 def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDArray[np.float64]:
-    """(examples,) predicted class indices, or values in regression, from outputs (examples, classes or 1)."""
+    """(examples,) predicted class indices, or values in regression, from outputs (examples, classes or 1).
+
+    Of masked tokens the rows of the vocabulary, from what :func:`told_of_tokens` gives.
+    """
+    if kind == "masked":
+        return outputs[:, 1].astype(np.int64)
     return outputs.argmax(axis=1) if kind != "regression" else outputs[:, 0].astype(np.float64)
 
 
@@ -50,11 +56,15 @@ def compute_scores(
     mean, as scikit-learn's r2_score) where the labels are or there is one; macro-F1 is over the classes that occur in
     labels or predictions. Of a token task rows are words, ``offsets`` (examples + 1,) says which of them are one
     example's, ``label_names`` what the tags are called. Precision, recall and F1 are seqeval's of entities (as CoNLL's
-    own script counts them), 0 where none is found, NaN where the tags mark none.
+    own script counts them), 0 where none is found, NaN where the tags mark none. Of masked tokens ``outputs`` are as
+    :func:`told_of_tokens` gives them, and perplexity is e to the loss.
     """
-    names = {"classification": CLASSIFICATION_SCORES, "tokens": TOKEN_SCORES}.get(kind, REGRESSION_SCORES)
+    names = {"classification": CLASSIFICATION_SCORES, "tokens": TOKEN_SCORES, "masked": MASKED_SCORES}
     if labels is None:
-        return dict.fromkeys(("loss", *names), float("nan"))
+        return dict.fromkeys(("loss", *names.get(kind, REGRESSION_SCORES)), float("nan"))
+    if kind == "masked":
+        loss = -float(outputs[:, 0].astype(np.float64).mean())
+        return {"loss": loss, "accuracy": float((outputs[:, 1] == labels).mean()), "perplexity": float(np.exp(loss))}
     if kind == "tokens":
         return _tokens(labels, outputs, offsets, label_names)
     if kind == "classification":
@@ -138,9 +148,17 @@ def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str
     with scoring(accelerator, model) as backbone:
 
         def score(batch: Batch) -> torch.Tensor:
-            return model.classify(*model.run(backbone, batch))
+            outputs = model.classify(*model.run(backbone, batch))
+            return told_of_tokens(outputs, batch[LABELS]) if LABELS in batch else outputs
 
         return {name: run_over(accelerator, model, score, split, data) for name, split in others.items()}
+
+
+def told_of_tokens(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(tokens, 2) of masked tokens, from logits (tokens, vocabulary) and labels (tokens,): the log-likelihood (nats) of
+    the right row, and the likeliest row. The logits of a split, a vocabulary for each token, would fill the memory."""
+    likelihoods = torch.log_softmax(logits.double(), dim=1).gather(1, labels[:, None])
+    return torch.cat([likelihoods, logits.argmax(dim=1, keepdim=True).double()], dim=1)
 
 
 def extract_features(

@@ -20,7 +20,7 @@ from torch.nn import functional
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
-from toolkit.models.heads import example_losses
+from toolkit.models.heads import MaskedHead, example_losses
 from toolkit.models.new_tokens import HeldTable
 from toolkit.models.regimes import BACKBONE, Embeddings, has_adapters, locate_embeddings
 from toolkit.training.accelerators import is_fast
@@ -55,10 +55,11 @@ SERVED = ("BERT", "RoBERTa", "DistilBERT", "ELECTRA", "ALBERT", "DeBERTa-v2", "M
 def serves(accelerator: Any, model: Classifier) -> bool:
     """Whether what is here stands in for a model: of SERVED, in one process on a CPU, which reads the last layer.
 
-    What stands in for layers hands no states of theirs on, and knows of no adapter in them.
+    What stands in for layers hands no states of theirs on, and knows of no adapter in them, nor of a masked-LM head.
     """
     is_served = locate_embeddings(model.backbone).family.name in SERVED and not has_adapters(model.backbone)
-    return is_fast(accelerator) and is_served and not model.asked
+    # Of a masked-LM head all word rows get a gradient, and not only those of the batch.
+    return is_fast(accelerator) and is_served and not model.asked and not isinstance(model.head, MaskedHead)
 
 
 def halved_names(embeddings: Embeddings) -> tuple[str, ...]:

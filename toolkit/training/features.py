@@ -275,6 +275,7 @@ class HeadStepper:
         labels = self.split.labels
         assert labels is not None
         self.head, self.features, self.config, self.recorder = head, features, config, recorder
+        self.data = data
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
         self.factors = factors
         model = nn.ModuleDict({HEAD.rstrip("."): head})

@@ -53,9 +53,9 @@ def measure_floors(data: EncodedTask, config: RunConfig, source: Source, device:
       applicable elsewhere, or to a start at random, and left out, with a warning, where the checkpoint cannot be read
       again.
 
-    A function of data and config. None under shuffled labels, of which nothing is a floor.
+    A function of data and config. None under shuffled labels, of which nothing is a floor, and of masked tokens.
     """
-    if config.shuffle_labels:
+    if config.shuffle_labels or data.masking is not None:
         return None
     started = time.perf_counter()
     choice: dict[str, float | int | None] = {}

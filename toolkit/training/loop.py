@@ -136,6 +136,9 @@ def build_stepper(
 class TakesSteps(Trainer, Protocol):
     """A trainer that takes one step at a time."""
 
+    data: EncodedTask
+    """What its steps learn from, of which the loop puts that of each epoch there."""
+
     def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
         """One update on a batch; ``step`` counts from 0."""
 
@@ -168,6 +171,8 @@ def run_epochs(
         if step >= end:
             continue
         batches = epoch_batches(lengths, config, epoch)[step - start : end - start]
+        if data.masking is not None:
+            stepper.data = recorder.data = data.of_epoch(config.seed, epoch)
         recorder.expect(batches)
         for indices in batches:
             started = time.perf_counter()
@@ -247,7 +252,7 @@ class Stepper:
             self.recorder.record_step(indices)
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
         check_finite(norm, step)
-        rates = (self.embedding_rate * factor, self.config.head_learning_rate * factor)
+        rates = (self.embedding_rate * factor, self.config.head_rate * factor)
         self.recorder.record_rates(*rates, clipping_factor(norm, self.config.max_gradient_norm))
         return norm
 

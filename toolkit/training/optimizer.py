@@ -94,7 +94,7 @@ def group_parameters(model: nn.Module, config: RunConfig) -> list[ParameterGroup
     for name, parameter in parameters.items():
         if parameter.requires_grad:
             is_head = name.startswith(HEAD)
-            rate = config.head_learning_rate if is_head else rates.get(name, config.learning_rate)
+            rate = config.head_rate if is_head else rates.get(name, config.learning_rate)
             is_decayed = parameter.ndim > 1 and held_name(name) not in parameters
             groups.setdefault((is_head, -rate, not is_decayed), []).append(name)
     return [

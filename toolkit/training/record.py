@@ -20,12 +20,8 @@ from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_arra
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
 from toolkit.training.live_drift import LiveDrift, drift_and_norms
-from toolkit.training.step_recorder import ExposureWatch, RowsByTable, uncompiled
+from toolkit.training.step_recorder import IS_OUTPUT_TOO, ExposureWatch, RowsByTable, uncompiled
 
-IS_OUTPUT_TOO = (
-    "also serves elsewhere in the model (as its output layer, say), where any row may get a gradient: what the input "
-    "used is known, not which rows each step moved"
-)
 IS_ADAPTED = (
     "is changed by an adapter: its snapshots are the base's table with what the active adapters make of it, and what "
     "the input used is known, not the gradient of a row"

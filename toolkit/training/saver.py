@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import EncodedTask, WordTokens
 from toolkit.data.tasks import Split
-from toolkit.models.classifier import Loaded
-from toolkit.models.heads import HEAD_DESCRIPTIONS
+from toolkit.models.classifier import Loaded, tied_tables
+from toolkit.models.heads import HEAD_DESCRIPTIONS, MaskedHead
 from toolkit.models.lora import merged_state, save_adapter
 from toolkit.models.new_tokens import whole_state
-from toolkit.models.regimes import Regime, layer_norm_eps, locate_embeddings, word_table
+from toolkit.models.regimes import HEAD, Regime, layer_norm_eps, locate_embeddings, word_table
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.logs import ADAMW, SGD, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
@@ -31,7 +31,7 @@ from toolkit.training.features import LinearProbe
 from toolkit.training.floors import Floors
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
-from toolkit.training.step_recorder import Recorder
+from toolkit.training.step_recorder import IS_OUTPUT_TOO, Recorder
 
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -198,7 +198,7 @@ class Saver:
                 "head_training": dict(head_training),
                 "head_stage": head_stage,
                 "optimizer": self.config.optimizer,
-                "problems": [self.not_replayed] if self.not_replayed else [],
+                "problems": self._problems(),
                 "added_tokens": None if self.loaded.added is None else dict(self.loaded.added),
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
@@ -217,6 +217,10 @@ class Saver:
             }
         )
 
+    def _problems(self) -> list[str]:
+        tied = [f"{name} {IS_OUTPUT_TOO}" for name in tied_tables(self.loaded)]
+        return tied + ([self.not_replayed] if self.not_replayed else [])
+
     def _describe_model(self) -> dict[str, Any]:
         parameters = list(self.loaded.model.parameters())
         source = self.loaded.source
@@ -231,10 +235,16 @@ class Saver:
             "pooling": self.config.pooling,
             "features": self.config.features,
             "pair_encoding": self.config.pair_encoding,
-            "head": HEAD_DESCRIPTIONS[self.config.head],
+            "head": self._describe_head(),
             "num_parameters": sum(p.numel() for p in parameters),
             "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
         }
+
+    def _describe_head(self) -> str:
+        if not isinstance(self.loaded.model.head, MaskedHead):
+            return HEAD_DESCRIPTIONS[self.config.head]
+        tied = "".join(f", its decoder tied to {name}" for name in tied_tables(self.loaded))
+        return f"masked LM ({'random' if self.config.init == 'random' else 'of the checkpoint'}{tied})"
 
     def _describe_task(self) -> dict[str, Any]:
         task = self.data.task
@@ -253,7 +263,7 @@ class Saver:
                     "num_examples": len(split),
                     "num_truncated": split.num_truncated,
                     "num_empty_texts": split.num_empty_texts,
-                    **({} if split.words is None else _words_of(split.words, task.splits[name])),
+                    **_words_of(split.words, task.splits[name]),
                 }
                 for name, split in self.data.splits.items()
             },
@@ -266,12 +276,17 @@ class Saver:
         base.
         """
         backbone: Any = self.loaded.model.backbone
-        head = {name: to_array(p) for name, p in self.loaded.model.head.named_parameters()}
+        own, model = HEAD, self.loaded.model
+        head = {name.removeprefix(own): to_array(p) for name, p in model.named_parameters() if name.startswith(own)}
         labels = "\n".join(self.data.task.label_names)
 
         def write(folder: Path) -> None:
             with disk_errors(folder):
-                backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))
+                if isinstance(model.head, MaskedHead):
+                    with model.head.whole(backbone) as whole:  # AutoModel finds the backbone in it
+                        whole.save_pretrained(folder)
+                else:
+                    backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))
                 save_adapter(self.loaded, self.config, folder / "adapter")
             self.loaded.tokenizer.save_pretrained(folder)
             write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})
@@ -279,10 +294,17 @@ class Saver:
         self.writer.write_folder("model", write)
 
 
-def _words_of(found: WordTokens, split: Split) -> dict[str, int]:
-    """Words that are answered for, and those that were truncated or of which the tokenizer keeps nothing."""
+def _words_of(found: WordTokens | None, split: Split) -> dict[str, int]:
+    """Words that are answered for, and those that were truncated or of which the tokenizer keeps nothing.
+
+    Of a split that is masked, its masked tokens.
+    """
+    if found is None:
+        return {}
     num_words = len(found.places)
-    return {"num_words": num_words, "num_words_lost": sum(map(len, split.words or ())) - num_words}
+    if split.words is None:
+        return {"num_masked_tokens": num_words}
+    return {"num_words": num_words, "num_words_lost": sum(map(len, split.words)) - num_words}
 
 
 def _choice_of(probe: LinearProbe) -> dict[str, Any]:

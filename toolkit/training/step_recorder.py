@@ -78,16 +78,23 @@ class Recorder:
     """Keeps, for every optimizer step, which rows it used, their gradients' norms, learning rates and clipping."""
 
     def __init__(
-        self, data: EncodedTask, tables: dict[str, torch.Tensor], first_rows: Mapping[str, int] | None = None
+        self,
+        data: EncodedTask,
+        tables: dict[str, torch.Tensor],
+        first_rows: Mapping[str, int] | None = None,
+        shared: Collection[str] = (),
     ) -> None:
         """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step.
 
-        ``first_rows``: of a table of which only some rows are trained, and given, the first of these.
+        ``first_rows``: of a table of which only some rows are trained, and given, the first of these. ``shared``:
+        tables that are the output layer too, of which any row may get a gradient: what the input used is kept of them,
+        and nothing by step.
         """
-        self._data = data
+        self.data = data
         self.first_rows = dict(first_rows or {})
         self._tables = tables
         self._names = tuple(name for name in TABLES if name in tables)
+        self._input_only = tuple(name for name in self._names if name in shared)
         self._design = DesignCounter(self._names)
         self._coming: Iterator[NDArray[np.int64]] = iter(())
         self._blocks: list[_Block] = []
@@ -116,7 +123,8 @@ class Recorder:
         """
         if not (self._blocks and self._blocks[-1].batches):
             self._count_design()
-            self._blocks.append(_Block(self._data, self._look_ahead() or [indices], self._names))
+            batches = self._look_ahead() or [indices]
+            self._blocks.append(_Block(self.data, batches, self._names, self._input_only))
         self._blocks[-1].record(indices, norms or (lambda name, rows: self.norms(name, self._tables[name].grad, rows)))
         self.num_examples += len(indices)
 
@@ -135,9 +143,12 @@ class Recorder:
         self._count_design()
         before = {} if self._before is None else self._before.tables
         parts = {
-            n: [*([before[n]] if n in before else []), *(b.exposure(n) for b in self._blocks)] for n in self._names
+            n: [*([before[n]] if n in before else []), *(b.exposure(n) for b in self._blocks)]
+            for n in self._names
+            if n not in self._input_only
         }
-        return Exposure({name: TableExposure.join(own) for name, own in parts.items()}, self._design.design())
+        tables = {name: TableExposure.join(own) for name, own in parts.items()}
+        return Exposure(tables, self._design.design(), self._input_only)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that is recorded so far, as named arrays."""
@@ -155,7 +166,7 @@ class Recorder:
     def _look_ahead(self) -> list[NDArray[np.int64]]:
         """The next expected batches, as many as are found together."""
         ahead: list[NDArray[np.int64]] = []
-        split, num_tokens = self._data.splits["train"], 0
+        split, num_tokens = self.data.splits["train"], 0
         while len(ahead) < BATCHES_AHEAD and num_tokens < TOKENS_AHEAD:
             batch = next(self._coming, None)
             if batch is None:
@@ -172,7 +183,9 @@ class Recorder:
 class _Block:
     """Some batches and what each of them uses, found at once and kept in few large arrays (see exposure's JOINED)."""
 
-    def __init__(self, data: EncodedTask, batches: list[NDArray[np.int64]], names: tuple[str, ...]) -> None:
+    def __init__(
+        self, data: EncodedTask, batches: list[NDArray[np.int64]], names: Collection[str], input_only: Collection[str]
+    ) -> None:
         split = data.splits["train"]
         rows = exposed_rows(split, np.concatenate(batches), data.position_offset)
         self.batches = batches[::-1]
@@ -182,7 +195,8 @@ class _Block:
         self._ends = np.cumsum([0, *sizes])
         number = np.repeat(np.arange(len(batches)), sizes)
         self._rows = {name: rows[name].astype(np.int32) for name in names}
-        self._tables = {name: _exposure_of(rows[name], number, len(batches)) for name in names}
+        by_step = [name for name in names if name not in input_only]
+        self._tables = {name: _exposure_of(rows[name], number, len(batches)) for name in by_step}
 
     def record(self, indices: NDArray[np.int64], norms: Norms) -> None:
         """Note the norms of the next batch's rows."""
@@ -238,6 +252,11 @@ Key = tuple[int, tuple[int, ...]]
 USED_ELSEWHERE = (
     "rows that no recorded forward pass used got gradients (another use of the table, a penalty on it, padding that "
     "the loss counts, or gradients left from an earlier step): its exposure is not known"
+)
+
+IS_OUTPUT_TOO = (
+    "also serves elsewhere in the model (as its output layer, say), where any row may get a gradient: what the input "
+    "used is known, not which rows each step moved"
 )
 
 BY_VECTORS = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"

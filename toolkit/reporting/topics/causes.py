@@ -8,7 +8,7 @@ import pandas as pd
 from toolkit.analysis.causes import explain
 from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.nulls import is_beyond_both, regress_drift, sign_noise
-from toolkit.analysis.strata import BY_STEPS
+from toolkit.analysis.strata import BY_STEPS, why_unknown
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
@@ -87,7 +87,7 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
     epoch = trajectory.snapshots[-1].epoch
     rows = measure_rows(trajectory, parameter, epoch, ("norm",))
     if rows["num_steps"].isna().all():
-        raise ValueError(f"the exposure of {parameter} was not recorded: there is nothing to plot its drift against")
+        raise ValueError(f"{why_unknown(trajectory, parameter)}: there is nothing to plot its drift against")
     seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
     unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
     if seen.empty:

@@ -11,6 +11,7 @@ from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
 from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
+from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
 from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
@@ -93,11 +94,13 @@ def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     return (*trained, *lines)
 
 
+OWN_HEAD = "own head"
 TRAINED = {
     "full": "every parameter",
     "embeddings": "all but the embeddings",
     LORA: "adapters and a new head",
     "backbone": "only a new head",
+    OWN_HEAD: "only the masked-LM head",
 }
 """What a condition is to what is trained under it."""
 
@@ -195,7 +198,8 @@ def _open(data: ReportData) -> Answer:
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
     parts = ["What holds for other models or tasks."]
     if not any(run.config.shuffle_labels for run in data.runs):
-        parts.append("How much of the movement is learning: no run had shuffled labels.")
+        has_labels = any(run.config.objective != MLM for run in data.runs)
+        parts.append("How much of the movement is learning" + (": no run had shuffled labels." if has_labels else "."))
     parts += _at_ceiling(data)
     if num_open := int((~verdicts).sum()):
         parts.append(f"{num_open} of {len(verdicts)} comparisons stay undecided.")
@@ -228,9 +232,14 @@ def compared(data: ReportData) -> pd.DataFrame:
 def _kinds(data: ReportData) -> dict[str, str]:
     """Condition to ``full``, or to its regime; what else a condition changes makes it neither."""
     return {
-        arm.base or arm.label: "full" if arm.is_full else arm.runs[0].regime if _is_plain(arm) else ""
+        arm.base or arm.label: "full" if arm.is_full else _regime_of(arm) if _is_plain(arm) else ""
         for arm in _arms(data)
     }
+
+
+def _regime_of(arm: Arm) -> str:
+    regime = arm.runs[0].regime
+    return OWN_HEAD if regime == "backbone" and not arm.is_feature_extraction else regime
 
 
 def _is_plain(arm: Arm) -> bool:

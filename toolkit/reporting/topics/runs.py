@@ -149,7 +149,7 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
         "seed": str(config.seed),
         "epochs": epochs,
         "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else _rates(config),
-        "head learning rate": f"{config.head_learning_rate:g}",
+        "head learning rate": f"{config.head_rate:g}",
         "batch size": batch,
         "precision": str(manifest.get("precision") or config.precision),
         "pooling": str(model.get("pooling") or config.pooling),
