@@ -9,15 +9,18 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo test test-slow test-oldest lint clean
 .DELETE_ON_ERROR:
 
-.venv/base: pyproject.toml constraints.txt
+.venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
+
+.venv/base: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable .
 	@touch $@
 
-.venv/dev: .venv/base
+# What .venv/base has, and more: installed at once, or pip would resolve everything twice.
+.venv/dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	@touch .venv/base $@
 
 # The main job, offline: three regimes of the embedded BERT on a built-in task, three seeds each, and their report.
 demo: .venv/base

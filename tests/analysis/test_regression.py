@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from tests.analysis.adam_runs import WORDS, constant, make_log, plant, random_exposure, signs
 from toolkit.analysis.nulls import FEWEST_ROWS, regress_drift
@@ -81,6 +82,10 @@ def test_numbers_are_those_of_a_plain_formula():
     found = table[table["outcome"] == "drift"]
     assert np.allclose(found["value"], beta, rtol=1e-9)
     assert np.allclose(found["se"], error, rtol=1e-9)
+    half = stats.t.ppf(0.975, len(outcome) - 3) * error
+    assert np.allclose(found["low"], beta - half, rtol=1e-9)
+    assert np.allclose(found["high"], beta + half, rtol=1e-9)
+    assert np.allclose(found["p"], 2 * stats.t.sf(np.abs(beta / error), len(outcome) - 3), rtol=1e-6)
     assert np.allclose(found["r_squared"], 1 - residual.var() / outcome.var(), rtol=1e-9)
     assert (found["num_rows"] == seen.sum()).all()
     assert (found["num_left_out"] == (~seen).sum()).all()
@@ -120,21 +125,25 @@ def test_tokens_instead_of_steps():
 
 @pytest.mark.parametrize("exposure", ["num_steps", "num_tokens"])
 def test_what_came_after_the_epoch_changes_nothing(exposure):
-    """Later steps expose other rows than earlier ones: their tokens are no exposure up to the epoch."""
+    """Later steps expose other rows than earlier ones, and decay all: neither has come by the epoch."""
     early, late = random_exposure(100, 60, 0.2, seed=1), random_exposure(100, 60, 0.2, seed=2)
-    run = plant(signs(), np.concatenate([early, late]), snapshot_steps=(100,), log=make_log([1e-4] * 200))
+    log, shorter = (make_log([1e-4] * num_steps, decay=100) for num_steps in (200, 100))
+    run = plant(signs(), np.concatenate([early, late]), snapshot_steps=(100,), log=log)
     recorded = run.trajectory.exposure
     cut = Trajectory(
         run.trajectory.snapshots[:2],
         read_exposure=lambda: Exposure({WORDS: recorded.tables[WORDS].first(100)}),
     )
-    tables = [regress_drift(own, epoch=0.5, exposure=exposure, log=run.log) for own in (run.trajectory, cut)]
+    tables = [
+        regress_drift(own, epoch=0.5, exposure=exposure, log=its)
+        for own, its in ((run.trajectory, log), (cut, shorter))
+    ]
     pd.testing.assert_frame_equal(*tables)
 
 
 def test_where_decay_is_all_the_movement_the_null_follows_the_norm():
     """Decay takes a share of each row, whatever its exposure: slopes 1 and 0. Adam alone would have its own."""
-    trajectory, log, *_ = _world(0, 1)
+    trajectory, log, *_ = _world(0, 1, num_rows=1200)  # several blocks
     strong = make_log(log.learning_rates, decay=1e4)
     table = regress_drift(_float32(trajectory), epoch=1, log=strong).set_index(["outcome", "term"])
     null = table.loc["sign noise", "value"]

@@ -472,7 +472,7 @@ def test_a_run_and_its_trajectory_say_what_they_are(make_run, tmp_path):
 def test_a_damaged_run_says_so_where_it_is_shown(make_run, name):
     run = make_run()
     (run.path / name).write_text("{")
-    assert "damaged" in repr(open_run(run.path))
+    assert open_run(run.path).facts()["damaged"]
     for path in sorted(run.path.glob("*.*")):
         path.unlink()
     assert "unfinished" in repr(Run(run.path))
