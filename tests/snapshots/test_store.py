@@ -434,6 +434,24 @@ def test_a_damaged_file_of_a_run_is_named(name: str, contents: tuple[str, ...], 
             read_all(path)
 
 
+def test_a_file_that_is_missing_is_named_and_why_where_the_run_is_unfinished(tmp_path: Path) -> None:
+    path = write_whole_run(tmp_path, "none", 0).path
+    (path / "scores.csv").unlink()
+    with pytest.raises(ValueError, match=r"scores\.csv is missing$"):
+        _ = open_run(path, verify=False).scores
+    (path / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"scores\.csv is missing \(the run is unfinished: run it again\)$"):
+        _ = open_run(path).scores
+
+
+def test_a_manifest_that_names_a_snapshot_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = write_whole_run(tmp_path, "none", 0).path
+    (path / "snapshots" / "notes.txt").write_text("mine")
+    rehash(path, "snapshots/notes.txt")
+    with pytest.raises(ValueError, match=rf"{path / 'manifest.json'} names snapshots/notes\.txt, which is not a snap"):
+        open_run(path).snapshot_names()
+
+
 def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
     run = write_whole_run(tmp_path, "none", 0)
     RunWriter(run.path).write_predictions(run.predictions.drop(columns="label"))
