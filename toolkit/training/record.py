@@ -225,11 +225,14 @@ def named_folder(run_dir: str | Path) -> Path:
     return Path(run_dir)
 
 
-def check_tokens(tokens: Sequence[str]) -> Sequence[str]:
-    """``added_tokens`` as a list; ValueError for one text, whose letters would be taken for tokens."""
-    if isinstance(tokens, str):
-        raise ValueError(f"added_tokens must be a list of tokens; got the text {tokens!r}")
-    return list(tokens)
+def check_tokens(tokens: Sequence[Any]) -> list[str]:
+    """``added_tokens`` as a list of texts, of an AddedToken its own; ValueError for what is no list.
+
+    Of one text the letters would be taken for tokens.
+    """
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise ValueError(f"added_tokens must be a list of tokens; got {tokens!r}")
+    return [getattr(token, "content", token) for token in tokens]
 
 
 def record(
@@ -311,10 +314,11 @@ class Recording:
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = _fingerprint(self._frozen)
         num_rows, vocabulary = len(self._embeddings.parameters["word_embeddings"]), None
+        added = check_tokens(added_tokens)
         if tokenizer is not None:
             check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
-            vocabulary = read_vocabulary(tokenizer, num_rows, check_tokens(added_tokens))
-        elif added_tokens:
+            vocabulary = read_vocabulary(tokenizer, num_rows, added)
+        elif added:
             raise ValueError("added_tokens needs the tokenizer, which says where their rows are: pass it too")
         self._writer: RunWriter | None
         self._writer, _ = start_together(path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
