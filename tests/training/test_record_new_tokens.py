@@ -215,6 +215,18 @@ def test_tokens_are_named_as_they_were_added(kind: Callable[[str], Any], tmp_pat
     assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
 
 
+def test_a_token_that_had_a_row_before_is_named(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """A list of words of a field goes to add_tokens whole, which passes by those that the vocabulary has."""
+    for added in (ADDED, ("film", *ADDED)):
+        model, tokenizer = grown()
+        tokenizer.add_tokens(list(added))
+        toolkit.record(model, tmp_path / added[0], tokenizer=tokenizer, added_tokens=added).close()
+        said = [str(w.message) for w in recwarn if "added_tokens names" in str(w.message)]
+        assert [line.startswith("film: added_tokens names 'film', in the voc") for line in said] == [True] * (
+            "film" in added
+        )
+
+
 def table_of(num_tokens: int, num_epochs: int, **changes: Any) -> pd.DataFrame:
     """What :func:`toolkit.measure_added_rows` could give; every third token is in no text."""
     lines = [(float(epoch), row) for epoch in range(num_epochs) for row in range(num_tokens)]

@@ -16,7 +16,7 @@ from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, l
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.logs import NOT_REPLAYED, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
-from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
+from toolkit.snapshots.snapshot import Vocabulary, check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
 from toolkit.training.live_drift import LiveDrift, drift_and_norms
@@ -262,7 +262,7 @@ def record(
     added_tokens
         Tokens that you added to the model's own, as ``tokenizer.add_tokens`` was given them: their rows are told of
         apart (:func:`toolkit.measure_added_rows`). They are not guessed: ``tokenizer.get_added_vocab()`` holds tokens
-        that checkpoints come with, too, and words that had a row before.
+        that checkpoints come with, too, and words that had a row before (name none of these: there is a warning).
     allow_half
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
@@ -290,6 +290,18 @@ def record(
     processes. A model that tensor parallelism shares out has no exposure.
     """
     return Recording(model, named_folder(run_dir), tokenizer, added_tokens, allow_half, overwrite, dict(facts or {}))
+
+
+def _warn_of_old_rows(name: str, vocabulary: Vocabulary, tokenizer: Any) -> None:
+    """Say so where tokens that are called added have rows of the tokenizer's own: ``add_tokens`` passes by these."""
+    old = [row for row in sorted(vocabulary.added_rows) if row < getattr(tokenizer, "vocab_size", 0)]
+    if old:
+        shown = _some([repr(vocabulary.tokens[row]) for row in old])
+        warnings.warn(
+            f"{name}: added_tokens names {shown}, in the vocabulary that the tokenizer came with: add_tokens gives "
+            "such a token no new row; leave it out, unless its row was a spare one",
+            stacklevel=4,
+        )
 
 
 class Recording:
@@ -328,6 +340,7 @@ class Recording:
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
             if vocabulary is not None:
                 self._writer.write_vocabulary(vocabulary)
+                _warn_of_old_rows(path.name, vocabulary, tokenizer)
         shared = _shared(model, self._embeddings)
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
