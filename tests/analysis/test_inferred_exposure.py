@@ -354,6 +354,11 @@ def test_a_logged_run_of_ours(read_run) -> None:
         (0.1, "- `learning_rate`: 5e-05\n- `weight_decay`: 0.1\n", ""),
         (0.0, "| weight_decay | 0.0 |", ""),
         (0.1, "weight_decay: none to speak of", ""),
+        (0.0, "weight_decay: .01", "a weight decay of 0.01, and no decay shows here"),
+        (0.0, "weight_decay:\n\n2 epochs", ""),
+        (0.1, "weight_decay: 0,1", ""),
+        (0.0, "weight_decay: -1", ""),
+        (0.0, "weight_decay: 10%", ""),
         (0.1, None, ""),
     ],
 )

@@ -8,13 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, Trainer, TrainingArguments
+from tokenizers import AddedToken
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
 
 import toolkit
 from tests.chart_data import values_of
 from tests.conftest import build_tokenizer, sizes_of
 from toolkit.reporting import run_reports
-from toolkit.reporting.page import ChartBlock, TextBlock
+from toolkit.reporting.page import ChartBlock, TableBlock, TextBlock
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import changes, new_tokens
 
@@ -103,6 +110,37 @@ def test_the_section_answers_for_a_recorded_run(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_of_checkpoints(
+    is_known: bool, tmp_path: Path
+) -> None:
+    """The steps of no row are known of a tied table; of vectors in place of ids not what the input showed either."""
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer()
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("gpt2", **sizes_of("gpt2", vocab_size=len(tokenizer)))
+    )
+    tokenizer.add_tokens(list(ADDED))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    ids, words = tokenizer(TEXTS, return_tensors="pt")["input_ids"], model.get_input_embeddings()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with toolkit.record(model.train(), tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
+        recording.snapshot(epoch=0)
+        model(**({"input_ids": ids} if is_known else {"inputs_embeds": words(ids)}), labels=ids).loss.backward()
+        optimizer.step()
+        recording.snapshot(epoch=1)
+    opened = open_sources([tmp_path / "run"], at_least=2)
+    computed = Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)})
+    text, _, table = new_tokens.section(computed).blocks
+    assert isinstance(text, TextBlock)
+    assert isinstance(table, TableBlock)
+    known = "training showed 2, of which 2 left their start; of the 1 that it did not show 1 did."
+    expected = known if is_known else "3 left their start; which training showed is not known."
+    old = len(tokenizer) - 3
+    assert text.text == f"Of 3 added tokens {expected} Of the {old:,} rows that were there {old:,} moved."
+    assert "nearest_before" in table.columns
+
+
 def test_the_terminal_names_a_picture_where_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,8 +187,11 @@ def test_what_a_tokenizer_calls_added_is_no_answer(build: Callable[[], Any], tmp
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a token that is none": ({"added_tokens": ["blorp", "nosuch"]}, "the tokenizer lacks the added token 'nosuch': "),
-    "one text": ({"added_tokens": "blorp"}, "added_tokens must be a list of tokens; got the text 'blorp'"),
+    "one text": ({"added_tokens": "blorp"}, "added_tokens must be a list of tokens; got 'blorp'"),
+    "none": ({"added_tokens": None}, "added_tokens must be a list of tokens; got None"),
+    "one token": ({"added_tokens": AddedToken("blorp")}, "added_tokens must be a list of tokens; got AddedToken"),
     "no tokenizer": ({"added_tokens": ADDED, "tokenizer": None}, "added_tokens needs the tokenizer"),
+    "an array and no tokenizer": ({"added_tokens": np.array(ADDED), "tokenizer": None}, "needs the tokenizer"),
 }
 
 
@@ -162,6 +203,28 @@ def test_what_names_no_rows_is_one_line_and_writes_nothing(case: str, tmp_path: 
         toolkit.record(model, tmp_path / "run", **{"tokenizer": tokenizer, **options})
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", [AddedToken, np.str_])
+def test_tokens_are_named_as_they_were_added(kind: Callable[[str], Any], tmp_path: Path) -> None:
+    model, tokenizer = grown()
+    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=list(map(kind, ADDED))) as recording:
+        recording.snapshot(epoch=0)
+    vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
+    assert vocabulary is not None
+    assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
+
+
+def test_a_token_that_had_a_row_before_is_named(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """A list of words of a field goes to add_tokens whole, which passes by those that the vocabulary has."""
+    for added in (ADDED, ("film", *ADDED)):
+        model, tokenizer = grown()
+        tokenizer.add_tokens(list(added))
+        toolkit.record(model, tmp_path / added[0], tokenizer=tokenizer, added_tokens=added).close()
+        said = [str(w.message) for w in recwarn if "added_tokens names" in str(w.message)]
+        assert [line.startswith("film: added_tokens names 'film', in the voc") for line in said] == [True] * (
+            "film" in added
+        )
 
 
 def table_of(num_tokens: int, num_epochs: int, **changes: Any) -> pd.DataFrame:

@@ -399,8 +399,10 @@ class _Opened:
 
 
 CARD = "README.md"
-CARD_DECAY = re.compile(r"^\W*weight_decay\W+(\d[\d.e+-]*)", re.MULTILINE | re.IGNORECASE)
-"""As the cards of sentence-transformers list it."""
+CARD_DECAY = re.compile(
+    r"^\W*weight_decay[^\w\n.,+-]+(\d*\.?\d+(?:e[+-]?\d+)?)(?![\w%/]|[.,]\d)", re.MULTILINE | re.IGNORECASE
+)
+"""As the cards of sentence-transformers list it: a plain number on the same line."""
 MOST_CARD_BYTES = 2**20
 
 
@@ -410,10 +412,7 @@ def _stated_decay(card: Path | None) -> float:
         return math.nan
     with card.open("rb") as file:
         stated = CARD_DECAY.search(file.read(MOST_CARD_BYTES).decode(errors="replace"))
-    try:
-        return float(stated[1].rstrip(".")) if stated else math.nan
-    except ValueError:
-        return math.nan
+    return float(stated[1]) if stated else math.nan
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:

@@ -106,8 +106,8 @@ class LiveDrift:
 
     def warn_of_idle_adapters(self, still: Sequence[str]) -> None:
         """Warn of ``still``, the tables that have an adapter and yet are as before training."""
-        why = "has an adapter, but is exactly as before training: is that frozen, in no optimizer that stepped, or of "
-        why += "rows that no text uses?"
+        why = "has an adapter, but is exactly as before training: is that frozen, not the active one, in no optimizer "
+        why += "that stepped, or of rows that no text uses?"
         self._warn(still, "stillness", why)
 
     def _why_still(self, name: str) -> str:

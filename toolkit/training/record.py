@@ -16,7 +16,7 @@ from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, l
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.logs import NOT_REPLAYED, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
-from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
+from toolkit.snapshots.snapshot import Vocabulary, check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
 from toolkit.training.live_drift import LiveDrift, drift_and_norms
@@ -221,11 +221,14 @@ def named_folder(run_dir: str | Path) -> Path:
     return Path(run_dir)
 
 
-def check_tokens(tokens: Sequence[str]) -> Sequence[str]:
-    """``added_tokens`` as a list; ValueError for one text, whose letters would be taken for tokens."""
-    if isinstance(tokens, str):
-        raise ValueError(f"added_tokens must be a list of tokens; got the text {tokens!r}")
-    return list(tokens)
+def check_tokens(tokens: Sequence[Any]) -> list[str]:
+    """``added_tokens`` as a list of texts, of an AddedToken its own; ValueError for what is no list.
+
+    Of one text the letters would be taken for tokens.
+    """
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise ValueError(f"added_tokens must be a list of tokens; got {tokens!r}")
+    return [getattr(token, "content", token) for token in tokens]
 
 
 def record(
@@ -255,7 +258,7 @@ def record(
     added_tokens
         Tokens that you added to the model's own, as ``tokenizer.add_tokens`` was given them: their rows are told of
         apart (:func:`toolkit.measure_added_rows`). They are not guessed: ``tokenizer.get_added_vocab()`` holds tokens
-        that checkpoints come with, too, and words that had a row before.
+        that checkpoints come with, too, and words that had a row before (name none of these: there is a warning).
     allow_half
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
@@ -285,6 +288,18 @@ def record(
     return Recording(model, named_folder(run_dir), tokenizer, added_tokens, allow_half, overwrite, dict(facts or {}))
 
 
+def _warn_of_old_rows(name: str, vocabulary: Vocabulary, tokenizer: Any) -> None:
+    """Say so where tokens that are called added have rows of the tokenizer's own: ``add_tokens`` passes by these."""
+    old = [row for row in sorted(vocabulary.added_rows) if row < getattr(tokenizer, "vocab_size", 0)]
+    if old:
+        shown = _some([repr(vocabulary.tokens[row]) for row in old])
+        warnings.warn(
+            f"{name}: added_tokens names {shown}, in the vocabulary that the tokenizer came with: add_tokens gives "
+            "such a token no new row; leave it out, unless its row was a spare one",
+            stacklevel=4,
+        )
+
+
 class Recording:
     """A run directory that is being written; made by :func:`record`."""
 
@@ -307,10 +322,11 @@ class Recording:
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = _fingerprint(self._frozen)
         num_rows, vocabulary = len(self._embeddings.parameters["word_embeddings"]), None
+        added = check_tokens(added_tokens)
         if tokenizer is not None:
             check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
-            vocabulary = read_vocabulary(tokenizer, num_rows, check_tokens(added_tokens))
-        elif added_tokens:
+            vocabulary = read_vocabulary(tokenizer, num_rows, added)
+        elif added:
             raise ValueError("added_tokens needs the tokenizer, which says where their rows are: pass it too")
         self._writer: RunWriter | None
         self._writer, _ = start_together(path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
@@ -320,6 +336,7 @@ class Recording:
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
             if vocabulary is not None:
                 self._writer.write_vocabulary(vocabulary)
+                _warn_of_old_rows(path.name, vocabulary, tokenizer)
         shared = _shared(model, self._embeddings)
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]

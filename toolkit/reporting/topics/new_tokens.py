@@ -54,20 +54,24 @@ def section(computed: Computed) -> Section:
     if rows.empty:
         return Section(id=ID, title=TITLE)
     last = rows[rows["epoch"] == rows["epoch"].max()]
-    steps = pd.to_numeric(last["num_steps"])
+    tokens = pd.to_numeric(last["num_tokens"])  # known of a table whose steps are not: tied, or with an adapter
     moved, num_starts = last["norm"] > 0, last["norm"].notna().sum()
-    said = f"{len(last):,} tokens were added, of which the first checkpoint has no rows to start from."
-    if num_starts:
-        said = (
-            f"{len(last):,} tokens were added. The first checkpoint has a row already where {num_starts:,} of them "
-            f"stand, and {moved.sum():,} of these rows moved."
-        )
-    if steps.notna().any():
-        is_seen = steps > 0
+    if tokens.notna().any():
+        is_seen = tokens > 0
         said = (
             f"Of {len(last):,} added tokens training showed {is_seen.sum():,}, of which {(moved & is_seen).sum():,} "
             f"left their start; of the {(~is_seen).sum():,} that it did not show {(moved & ~is_seen).sum():,} did."
         )
+    elif computed.opened.trajectory.appended is None:
+        said = f"Of {len(last):,} added tokens {moved.sum():,} left their start; which training showed is not known."
+    elif num_starts:
+        said = (
+            f"{len(last):,} tokens were added. The first checkpoint has a row already where {num_starts:,} of them "
+            f"stand, and {moved.sum():,} of these rows moved."
+        )
+    else:
+        said = f"{len(last):,} tokens were added, of which the first checkpoint has no rows to start from."
+    if computed.opened.trajectory.appended is None:
         first = rows[rows["epoch"] == rows["epoch"].min()].set_index("row")["nearest_old"]
         last = last.assign(nearest_before=last["row"].map(first))
         said += _old_rows(computed, last)
