@@ -24,7 +24,7 @@ from toolkit.models.tuned import load_tuned
 from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.encoding import encode_task, mask_task
+from toolkit.training.encoding import encode_task, mask_task, unknown_share
 from toolkit.training.fast_step import serves
 
 MASK, SPECIAL, ROWS = 4, (0, 1, 2, 3, 4), np.arange(5, 60)
@@ -348,6 +348,30 @@ def test_a_builtin_task_lends_its_texts_pairs_and_words_too(masked_lm: Callable[
         assert {split.labels is None and split.words is None for split in task.splits.values()} == {True}
         assert len(task.splits["train"]) == 50
         assert task.name == f"{name} (masked LM)"
+
+
+@pytest.mark.parametrize("column", ["label", "text"])
+def test_labels_of_a_dataset_are_not_read(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of classes, which no other objective takes, in the column that --label-column stands for."""
+    import datasets
+
+    texts = ["the hawk was near", "the rabbit was near", "the nurse was near"]
+    rows = {"text": texts, "label": [[0, 1], [1], []]} if column == "text" else {"label": texts}
+    made = datasets.DatasetDict({k: datasets.Dataset.from_dict(rows) for k in ("train", "validation")})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+    task = load_task(RunConfig(task="mlm", dataset="owner/name", text_columns=(column,)))
+    assert task.splits["train"].texts == tuple((text,) for text in texts)
+    assert task.splits["train"].labels is None
+
+
+def test_the_share_of_unknown_tokens_is_that_of_the_texts(config: RunConfig, tmp_path: Path) -> None:
+    file = write(tmp_path / "files", "notes.txt", ["qqq hawk near", "the nurse was near zzz"])
+    loaded, data = encoded(
+        replace(config, train_file=file, validation_file=file, test_file=(), text_columns=(), mlm_probability=0.9)
+    )
+    assert data.splits["validation"].num_rows > 2
+    for split in data.splits.values():
+        assert unknown_share(split, loaded.tokenizer) == 2 / 8
 
 
 def test_what_cannot_be_masked_or_trained_is_refused_in_one_line(
