@@ -21,6 +21,9 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, Masking, epoch_batch
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.tuned import load_tuned
+from toolkit.reporting.run_reports import show_drift
+from toolkit.reporting.topics.drift import TIED
+from toolkit.reporting.topics.words import packed_words
 from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training.accelerators import build_accelerator
@@ -243,6 +246,15 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
     assert set(causes["cause"]) == {"exposure unknown"}
 
 
+def test_words_of_a_tied_table_are_drawn_by_use_at_the_input(config: RunConfig) -> None:
+    rows = toolkit.measure_rows(toolkit.finetune(config), WORDS, 2)
+    (packed,) = packed_words(rows, [0.0])
+    tokens, x = np.array(packed["num_tokens"]), np.array(packed["x"])
+    assert packed["is_input"]
+    assert 0.3 < x[tokens == 0].min() < x[tokens == 0].max() < 0.5  # the strip of words that were never used
+    assert 0.6 < x[tokens > 0].min() < x[tokens > 0].max() < 1  # and of those that were, nobody knows how often
+
+
 def test_of_an_untied_table_rows_that_no_text_used_are_only_decayed(config: RunConfig, tmp_path: Path) -> None:
     run = toolkit.finetune(replace(config, model=untied_folder(tmp_path / "untied")))
     exposure = run.trajectory.exposure
@@ -426,8 +438,25 @@ def test_report_and_probes_say_nothing_that_is_not_so(config: RunConfig, tmp_pat
     assert "head alone" in text
     for wrong in ("feature extraction", "a new head", "--shuffle-labels", "no run had shuffled labels"):
         assert wrong not in text
+    for wrong in (
+        "A row that no batch",
+        "exposure was not recorded",
+        "was not recorded: right and left",
+        "| mean | last",
+    ):
+        assert wrong not in text
+    why, rows = (text.split(title)[1].split("|")[0] for title in ("## Why rows moved", "### Word rows, seen"))
+    assert why.count(TIED) == rows.count(TIED) == 1
+    assert "Not applicable: word_embeddings is the output layer too" in text
+    assert "To the right stand words that the input used" in text
+    assert "any (output layer)" in text
+    assert "| not applicable | last | joint | masked LM" in text
     assert "only the masked-LM head" in text
     assert "word_embeddings is the output layer too" in text
+    show_drift([runs[0].path], tmp_path / "drift")
+    text = (tmp_path / "drift" / "report.md").read_text()
+    assert text.count(TIED) == 1
+    assert "by the count of those steps" not in text
     lines = toolkit.measure_forgetting(runs[:1])
     assert lines["reason"].str.startswith("the run trained the masked-LM head too").all()
     with pytest.raises(ValueError, match="tells masked tokens: distortion is of features"):
