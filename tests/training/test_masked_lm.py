@@ -238,6 +238,8 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
     for null in (toolkit.sign_noise, toolkit.regress_drift):
         with pytest.raises(ValueError, match="word_embeddings is the output layer too, by which each of its rows may"):
             null(run, WORDS)
+    with pytest.raises(ValueError, match=r"only_seen .*, but word_embeddings is the output layer too"):
+        toolkit.measure_neighbours(run, only_seen=True)
     gauge = toolkit.measure_gauge(run)
     assert set(gauge["frequencies"]) == {"run's tokens"}
     assert gauge["note"].str.contains("an offset of a word or a pair of rows").all()
@@ -457,6 +459,9 @@ def test_report_and_probes_say_nothing_that_is_not_so(config: RunConfig, tmp_pat
     text = (tmp_path / "drift" / "report.md").read_text()
     assert text.count(TIED) == 1
     assert "by the count of those steps" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| word_embeddings | all rows |")]
+    num_rows, *counts = (int(cell) for cell in line.split("|")[3:9])
+    assert sum(counts) == num_rows
     lines = toolkit.measure_forgetting(runs[:1])
     assert lines["reason"].str.startswith("the run trained the masked-LM head too").all()
     with pytest.raises(ValueError, match="tells masked tokens: distortion is of features"):
