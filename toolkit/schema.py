@@ -184,7 +184,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("num_momentum_after_its_last_exposure", "Rows shown before the reference epoch and not since.", COUNT),
     Column("num_gradient", "Rows that gradients moved.", COUNT),
     Column("num_unexplained", "Rows never shown that decay does not explain.", COUNT),
-    Column("num_exposure_unknown", "Rows that updates moved, where exposure was not recorded.", COUNT),
+    Column("num_exposure_unknown", "Rows that updates moved, where it is not known in which steps.", COUNT),
     Column("squared_drift", "Σ‖Δ‖².", NUMBER, "weight units²"),
     Column("decay_share", "Σ‖decay‖² as a share of it."),
     Column("update_share", "Σ‖update‖² as a share of it."),

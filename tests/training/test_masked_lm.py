@@ -21,10 +21,13 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, Masking, epoch_batch
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.tuned import load_tuned
+from toolkit.reporting.run_reports import show_drift
+from toolkit.reporting.topics.drift import TIED
+from toolkit.reporting.topics.words import packed_words
 from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.encoding import encode_task, mask_task
+from toolkit.training.encoding import encode_task, mask_task, unknown_share
 from toolkit.training.fast_step import serves
 
 MASK, SPECIAL, ROWS = 4, (0, 1, 2, 3, 4), np.arange(5, 60)
@@ -235,12 +238,23 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
     for null in (toolkit.sign_noise, toolkit.regress_drift):
         with pytest.raises(ValueError, match="word_embeddings is the output layer too, by which each of its rows may"):
             null(run, WORDS)
+    with pytest.raises(ValueError, match=r"only_seen .*, but word_embeddings is the output layer too"):
+        toolkit.measure_neighbours(run, only_seen=True)
     gauge = toolkit.measure_gauge(run)
     assert set(gauge["frequencies"]) == {"run's tokens"}
     assert gauge["note"].str.contains("an offset of a word or a pair of rows").all()
     assert len(toolkit.sign_noise(run, "position_embeddings", num_replicates=5, num_coordinates=0))
     causes = toolkit.decompose(run, WORDS)
     assert set(causes["cause"]) == {"exposure unknown"}
+
+
+def test_words_of_a_tied_table_are_drawn_by_use_at_the_input(config: RunConfig) -> None:
+    rows = toolkit.measure_rows(toolkit.finetune(config), WORDS, 2)
+    (packed,) = packed_words(rows, [0.0])
+    tokens, x = np.array(packed["num_tokens"]), np.array(packed["x"])
+    assert packed["is_input"]
+    assert 0.3 < x[tokens == 0].min() < x[tokens == 0].max() < 0.5  # the strip of words that were never used
+    assert 0.6 < x[tokens > 0].min() < x[tokens > 0].max() < 1  # and of those that were, nobody knows how often
 
 
 def test_of_an_untied_table_rows_that_no_text_used_are_only_decayed(config: RunConfig, tmp_path: Path) -> None:
@@ -350,6 +364,30 @@ def test_a_builtin_task_lends_its_texts_pairs_and_words_too(masked_lm: Callable[
         assert task.name == f"{name} (masked LM)"
 
 
+@pytest.mark.parametrize("column", ["label", "text"])
+def test_labels_of_a_dataset_are_not_read(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of classes, which no other objective takes, in the column that --label-column stands for."""
+    import datasets
+
+    texts = ["the hawk was near", "the rabbit was near", "the nurse was near"]
+    rows = {"text": texts, "label": [[0, 1], [1], []]} if column == "text" else {"label": texts}
+    made = datasets.DatasetDict({k: datasets.Dataset.from_dict(rows) for k in ("train", "validation")})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+    task = load_task(RunConfig(task="mlm", dataset="owner/name", text_columns=(column,)))
+    assert task.splits["train"].texts == tuple((text,) for text in texts)
+    assert task.splits["train"].labels is None
+
+
+def test_the_share_of_unknown_tokens_is_that_of_the_texts(config: RunConfig, tmp_path: Path) -> None:
+    file = write(tmp_path / "files", "notes.txt", ["qqq hawk near", "the nurse was near zzz"])
+    loaded, data = encoded(
+        replace(config, train_file=file, validation_file=file, test_file=(), text_columns=(), mlm_probability=0.9)
+    )
+    assert data.splits["validation"].num_rows > 2
+    for split in data.splits.values():
+        assert unknown_share(split, loaded.tokenizer) == 2 / 8
+
+
 def test_what_cannot_be_masked_or_trained_is_refused_in_one_line(
     config: RunConfig, tiny_model: Callable[[str], Path], masked_lm: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -402,8 +440,28 @@ def test_report_and_probes_say_nothing_that_is_not_so(config: RunConfig, tmp_pat
     assert "head alone" in text
     for wrong in ("feature extraction", "a new head", "--shuffle-labels", "no run had shuffled labels"):
         assert wrong not in text
+    for wrong in (
+        "A row that no batch",
+        "exposure was not recorded",
+        "was not recorded: right and left",
+        "| mean | last",
+    ):
+        assert wrong not in text
+    why, rows = (text.split(title)[1].split("|")[0] for title in ("## Why rows moved", "### Word rows, seen"))
+    assert why.count(TIED) == rows.count(TIED) == 1
+    assert "Not applicable: word_embeddings is the output layer too" in text
+    assert "To the right stand words that the input used" in text
+    assert "any (output layer)" in text
+    assert "| not applicable | last | joint | masked LM" in text
     assert "only the masked-LM head" in text
     assert "word_embeddings is the output layer too" in text
+    show_drift([runs[0].path], tmp_path / "drift")
+    text = (tmp_path / "drift" / "report.md").read_text()
+    assert text.count(TIED) == 1
+    assert "by the count of those steps" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| word_embeddings | all rows |")]
+    num_rows, *counts = (int(cell) for cell in line.split("|")[3:9])
+    assert sum(counts) == num_rows
     lines = toolkit.measure_forgetting(runs[:1])
     assert lines["reason"].str.startswith("the run trained the masked-LM head too").all()
     with pytest.raises(ValueError, match="tells masked tokens: distortion is of features"):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
 from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
-from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure
+from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure, why_unknown
 from toolkit.analysis.updates import name_of
 from toolkit.naming import at_least, lookup
 from toolkit.progress import shows_progress
@@ -111,7 +111,9 @@ def list_words(trajectory: Trajectory, snapshot: Snapshot, *, only_seen: bool, i
     if only_seen:
         exposure = table_exposure(trajectory, PARAMETER)
         if exposure is None:
-            raise ValueError("only_seen needs the run's exposure, which was not recorded: leave it out")
+            raise ValueError(
+                f"only_seen needs the run's exposure, but {why_unknown(trajectory, PARAMETER)}: leave it out"
+            )
         is_word &= exposure.step_counts(len(is_word), snapshot.step) > 0
     return np.flatnonzero(is_word)
 

@@ -96,6 +96,11 @@ class Arm:
         return all(parameter in run.parameters for run in self.runs)
 
     @property
+    def is_tied(self) -> bool:
+        """Whether its word table is the output layer too, by which any row may get a gradient."""
+        return "tied to word_embeddings" in str(self.runs[0].part("model").get("head"))
+
+    @property
     def adapts_embeddings(self) -> bool:
         """Whether adapters train any of its tables, of which all rows then share a factor."""
         run = self.runs[0]

@@ -322,7 +322,7 @@ def read_glue(name: str) -> RawTask:
     return replace(raw, score=glue.score, out_of_distribution=glue.out_of_distribution)
 
 
-def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str) -> RawTask:
+def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str | None) -> RawTask:
     """Read a dataset of the hub; ValueError when it cannot be read, saying what to pass instead."""
     dataset = _load(name, config)
     splits, label_names, rank = {}, None, {"train": 0, "validation": 1}

@@ -143,16 +143,16 @@ def load_task(config: RunConfig) -> Task:
     """Read, check and encode the task of a config; ValueError, in one line, for anything that cannot be trained on."""
     check_sources(config)
     hashes: dict[str, str] = {}
+    label_column = None if config.objective == MLM else config.label_column
     if config.train_file:
         paths = file_roles(config)
-        label_column = None if config.objective == MLM else config.label_column
         splits = {role: read_file(path, config.text_columns, label_column) for role, path in paths.items()}
         raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
         if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
             warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
-        raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
+        raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, label_column)
     else:
         raw = TASKS[config.task]()
     if config.objective == MLM:

@@ -27,7 +27,7 @@ from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.caveats import claims_block, covered, decided, described, limits_section, verdicts_frame
 from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_comparison
-from toolkit.reporting.topics.drift import ADAPTED, drift_topics, exposure_block
+from toolkit.reporting.topics.drift import ADAPTED, EXPOSED, drift_topics, exposure_block, words_lead
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.new_tokens import cards_section
@@ -326,7 +326,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     exposed = folds(titles, [[exposure_block(tables)] for tables in data.details])
     parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
     adapted = any(arm.adapts_embeddings for group in data.groups for arm in group.arms)
-    lead = f"{EXPOSED} {ADAPTED}" if adapted else EXPOSED
+    lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * adapted
     why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *parts))
     return [
         *([words] if words else []),
@@ -360,10 +360,6 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     ]
 
 
-EXPOSED = (
-    "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
-    "leaves nothing, decay is the whole cause."
-)
 SURE = "The questions that these runs decide, then every comparison with its tests."
 REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
 ABOUT = (

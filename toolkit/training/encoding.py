@@ -96,9 +96,10 @@ def mask_task(data: EncodedTask, loaded: Loaded, config: RunConfig) -> EncodedTa
 def unknown_share(split: EncodedSplit, tokenizer: Any) -> float:
     """Share of a split's tokens, special ones left out, that the tokenizer does not know; NaN where it knows all.
 
-    A tokenizer of bytes may have no unknown token, or name another special one in its place.
+    A tokenizer of bytes may have no unknown token, or name another special one in its place. The mask token counts as
+    known: in masked splits it stands for tokens that are.
     """
-    others = [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "cls", "eos", "mask", "pad", "sep")]
+    others = [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "cls", "eos", "pad", "sep")]
     if tokenizer.unk_token_id is None or tokenizer.unk_token_id in others:
         return math.nan
     others = [number for number in others if number is not None]

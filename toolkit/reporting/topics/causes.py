@@ -216,15 +216,17 @@ def section(computed: Computed) -> Section:
 
 
 def _causes(causes: pd.DataFrame) -> Block:
+    unknown = "num_exposure_unknown " * bool(causes["num_exposure_unknown"].any())
     return table_block(
         causes,
         "parameter stratum num_rows num_weight_decay_alone num_momentum_after_its_last_exposure num_gradient "
-        "num_unexplained squared_drift update_share unexplained_share",
+        f"num_unexplained {unknown}squared_drift update_share unexplained_share",
         "How many rows of each kind moved for which reason.",
         stratum="rows",
         num_rows="number",
         num_weight_decay_alone="decay alone",
         num_momentum_after_its_last_exposure="momentum only",
+        num_exposure_unknown="updates, steps unknown",
         squared_drift="Σ‖Δ‖²",
         update_share="share of Adam's update",
         unexplained_share="never-seen drift unexplained",

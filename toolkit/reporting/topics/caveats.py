@@ -190,14 +190,6 @@ UNSTABLE_POINTS = 20
 """A chosen setting is called unstable if it scored more than this above the final runs (ours)."""
 
 
-TIED = (
-    "Under masked-LM training the word table is the output layer too: each of its rows may get a gradient in every "
-    "step, those of unused and special words among them. Its strata go by what the input used, with the words that "
-    "stood there at random, which tells nothing of what moved a row; frozen embeddings freeze the output layer's "
-    "weight with them."
-)
-
-
 def caveats(data: ReportData) -> list[str]:
     """What has to be read with any number of the report: failed runs, settings, model, seeds."""
     said = (broken_freezes, failures, below_floor, unstable, edge_warning)
@@ -206,8 +198,6 @@ def caveats(data: ReportData) -> list[str]:
     sentences += [*data.left_out, *([] if data.is_whole else [NOT_KEPT])]
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
-    if any("tied to" in str(run.part("model").get("head")) for run in data.runs):
-        sentences.append(TIED)
     if data.num_seeds == 1:
         over = covered(headline(data.comparison))
         what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"

@@ -8,6 +8,7 @@ import pandas as pd
 
 from toolkit.analysis.changes import KINDS, NOT_APPLICABLE, measure_changes
 from toolkit.analysis.drift import WHOLE, measure_drift, measure_rows, measure_segments
+from toolkit.analysis.strata import AT_INPUT, NOT_AT_INPUT
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.cells import Column, number
@@ -38,7 +39,7 @@ from toolkit.reporting.page import (
     table_block,
 )
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of
-from toolkit.reporting.topics.drift import ADAPTED
+from toolkit.reporting.topics.drift import ADAPTED, TIED
 from toolkit.snapshots.logs import BY_ADAPTER
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -288,7 +289,9 @@ def rows_section(computed: Computed) -> Section:
     if len(segments := computed.get("segments", epoch=computed.epoch)):
         blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(segments, reason=""))))
     is_adapted = any(BY_ADAPTER in why for why in computed.missing.values())
-    lead = ROWS_LEAD.format(how=ADAPTED if is_adapted else BY_STEPS) if blocks else ""
+    is_tied = strata["stratum"].isin([AT_INPUT, NOT_AT_INPUT]).any()
+    how = TIED if is_tied else ADAPTED if is_adapted else BY_STEPS
+    lead = ROWS_LEAD.format(how=how) if blocks else ""
     return Section(id="rows", title="Which words and rows moved", lead=lead, blocks=tuple(blocks))
 
 

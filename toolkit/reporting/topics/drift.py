@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.drift import ALL_ROWS
-from toolkit.comparison.arms import Arm
+from toolkit.analysis.strata import IS_OUTPUT_TOO
+from toolkit.comparison.arms import Arm, Group
 from toolkit.comparison.measure import RANKINGS, boxes_of
 from toolkit.comparison.report_data import GroupTables, order_of, ordered_strata
 from toolkit.comparison.summaries import check_table
@@ -413,8 +414,9 @@ def _tokens_of(tables: GroupTables, arm: Arm, title: str) -> Block:
     own = tables.tokens[tables.tokens["run"] == arm.runs[0].name] if len(tables.tokens) else tables.tokens
     if own.empty:
         known = tables.exposed.loc[tables.exposed["run"] == arm.runs[0].name, "is_recorded"].astype(bool).any()
-        text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
-        return TextBlock(text=text)
+        why = f"word_embeddings {IS_OUTPUT_TOO}" if arm.is_tied else "exposure was not recorded"
+        is_still = known or arm.is_proven_frozen("word_embeddings")
+        return TextBlock(text="No row seen in training moved." if is_still else f"Not applicable: {why}.")
     sides = []
     for ranking in RANKINGS:
         lines = own[own["ranking"] == ranking].to_dict("records")
@@ -453,6 +455,8 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
             claim = [claims[title]] if topic.id == "drift" and title in claims else []
             bodies.append([*figure, *topic.blocks(own), *claim])
         lead = drift_lead(tables) if topic.id == "drift" else topic.lead
+        if topic.id == "word-rows":
+            lead = f"{words_lead(topic.lead, [own.group for own in tables])} {FIRST_SEED}"
         sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
     return sections
 
@@ -492,9 +496,19 @@ DRIFT = (
     "rows that training showed, without the offset that they share, which is why their numbers differ "
     "from those of the whole parameter."
 )
+EXPOSED = (
+    "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
+    "leaves nothing, decay is the whole cause."
+)
 WORDS = (
     "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
-    f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
+    "Adam's momentum. The strata count optimizer steps of the whole run."
+)
+TIED = (
+    "Where the word table is the output layer too, as under masked-LM training, each of its rows may get a gradient in "
+    "every step, those of unused and special words among them: its strata go by what the input used, with the words "
+    "that stood there at random, which tells nothing of what moved a row. Frozen embeddings freeze the output layer's "
+    "weight with them."
 )
 ADAPTED = (
     "Rows of a table with an adapter move otherwise: under LoRA one that no text used stays as it was, whatever decay "
@@ -510,6 +524,12 @@ TOKENS = (
     "row by the count of the steps that showed it and hardly by the size of its gradient: a rare row carries little "
     "more than the gradient's sign, so these lists are no ranking of importance."
 )
+
+
+def words_lead(lead: str, groups: Sequence[Group]) -> str:
+    """What is to be known of word rows: ``lead``, unless it holds of no arm, and what holds of tied tables."""
+    are_tied = [arm.is_tied for group in groups for arm in group.arms]
+    return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
 
 
 def drift_lead(tables: Sequence[GroupTables]) -> str:

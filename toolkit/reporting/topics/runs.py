@@ -11,7 +11,7 @@ from toolkit.analysis.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.comparison.evidence import NOT_KEPT
 from toolkit.comparison.report_data import ReportData, order_of
-from toolkit.config import RunConfig
+from toolkit.config import MLM, RunConfig
 from toolkit.naming import shorten
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
 from toolkit.reporting.charts import Charts, draw
@@ -152,7 +152,7 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
         "head learning rate": f"{config.head_rate:g}",
         "batch size": batch,
         "precision": str(manifest.get("precision") or config.precision),
-        "pooling": str(model.get("pooling") or config.pooling),
+        "pooling": NOT_APPLICABLE if config.objective == MLM else str(model.get("pooling") or config.pooling),
         "features": config.features,
         "pair encoding": config.pair_encoding,
         "head": str(model.get("head") or UNKNOWN),

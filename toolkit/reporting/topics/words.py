@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.strata import INFERRED
+from toolkit.analysis.strata import AT_INPUT, INFERRED, NOT_AT_INPUT
 from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
 from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
@@ -29,7 +29,11 @@ HOW_NEIGHBOURS = (
 )
 TABLED: Mapping[str, Column] = {
     "token": Column(label="word", how="As the model's vocabulary spells it; ## continues a word."),
-    "num_steps": Column(label="steps", how="Optimizer steps whose batch held the word: only these gave it a gradient."),
+    "num_steps": Column(
+        label="steps",
+        how="Optimizer steps whose batch held the word: only these gave it a gradient, unless its table is the output "
+        "layer too.",
+    ),
     "norm": Column(label="drift", how="Norm of the change of its row over all of training, in weight units."),
     "angle_degrees": Column(label="angle", how="Between its row before and after training.", unit="degrees"),
     "before": Column(label="nearest before training", how=HOW_NEIGHBOURS),
@@ -66,10 +70,10 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     if not frames:
         return None
     drawn = pd.concat(frames, ignore_index=True)
-    chart, kinds = plot_words(drawn), _kinds(_places(drawn))
+    chart, kinds = plot_words(drawn), _kinds(_places(drawn)) | ({"input"} if _is_at_input(drawn).any() else set())
     drawn_seen, all_seen, drawn_rest, all_rest = (sum(line[i] for line in counts) for i in range(1, 5))
     of_all = f"{drawn_seen:,} of {all_seen:,} words"
-    if kinds != {"unknown"} or all_rest:
+    if all_rest or not kinds & {"unknown", "input"}:
         of_all += f" {'that training used' if 'used' in kinds else 'seen in training'} and "
         of_all += f"{drawn_rest:,} of {all_rest:,} others, evenly spaced in the vocabulary"
     caption = (
@@ -88,7 +92,7 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     moved = FoldBlock(
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
-    header = ("run", "seen in training: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
+    header = ("run", "may have had a gradient: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
     lines = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
     folded = FoldBlock(title="What is drawn of each run", blocks=(lines,))
     return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
@@ -98,12 +102,16 @@ def _sideways(kinds: set[str]) -> str:
     """What the place of a mark from left to right says of its word."""
     said = {
         "counted": "To the right, training saw it in more optimizer steps, and only these gave its row a gradient.",
+        "input": "To the right stand words that the input used, to the left those that it did not: as the table is the "
+        "output layer too, any step may have moved any of them. Within a group, right and left mean nothing.",
         "used": "Whether training used it is inferred from the weights: words that it used stand to the right of those "
         "that it did not. In how many optimizer steps is not known: within a group, right and left mean nothing.",
         "unknown": "Of the words over “not recorded” this is not known: there, right and left mean nothing."
         if len(kinds) > 1
         else "In how many optimizer steps training saw it was not recorded: right and left mean nothing.",
     }
+    if "input" in kinds:
+        said.pop("used")
     return " ".join(text for kind, text in said.items() if kind in kinds)
 
 
@@ -126,7 +134,9 @@ def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame
     steps = words.table["num_steps"]
     # Steps are known of the others alone where two checkpoints told which words were used.
     is_inferred = words.table["is_seen"].astype(bool) & steps.isna() & steps.notna().any()
-    stratum = np.where(is_inferred, INFERRED["exposed"], "")
+    # Nor of any word of a table that is the output layer too, of which the tokens of the input are known.
+    at_input = np.where(words.table["num_tokens"].notna() & steps.isna(), AT_INPUT, "")
+    stratum = np.where(is_inferred, INFERRED["exposed"], at_input)
     whole = words.table.assign(run=run, stratum=stratum, **shown)
     last = whole[whole["epoch"] == whole["epoch"].max()].set_index("row", drop=False)
     seen = last["is_seen"].astype(bool)
@@ -144,10 +154,10 @@ def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
     """Drawn or not, without the cosines of the neighbours."""
     most = words.sort_values("norm", ascending=False, kind="stable").head(NUM_TABLED)
     near = {name: most[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")}
-    unknown = {INFERRED["exposed"]: "unknown (inferred)"}
+    unknown = {INFERRED["exposed"]: "unknown (inferred)", ANY_STEP: ANY_STEP}
     steps = [
         unknown.get(stratum, "not recorded") if pd.isna(count) else int(count)
-        for count, stratum in zip(most["num_steps"], most["stratum"], strict=True)
+        for count, stratum in zip(most["num_steps"], most["stratum"].mask(_is_at_input(most), ANY_STEP), strict=True)
     ]
     table = most.assign(num_steps=pd.Series(steps, most.index, dtype=object), **near)[list(TABLED)]
     caption = f"Words that moved most: {run}"
@@ -166,6 +176,7 @@ steps that nobody counted."""
 ENDS = (0.2, 0.55, 1.0)
 """Where the strip of each ends; then come the steps."""
 KINDS = ("unknown", "never", "used", "counted")
+ANY_STEP = "any (output layer)"
 MARKED = COLOURS[1]
 NOT_NAMED = "shown only for the words that moved most"
 SAME = "="
@@ -203,7 +214,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     places = slider_places(words)
     runs = packed_words(words, places)
     names = [run["run"] for run in runs]
-    axes = _Axes.of(words, np.concatenate([run["x"] for run in runs]))
+    axes = _Axes.of(words, np.concatenate([run["x"] for run in runs]), is_input=any("is_input" in run for run in runs))
     clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
     shown = _choice(names)
     views = [_scatter(axes, names, clicked, _inputs(places)), _list(has_epochs="epoch" in words)]
@@ -226,7 +237,8 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
         .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
         .transform_calculate(
             y=f"max(datum.drift, {axes.low:g})",
-            steps=_by_kind("'not recorded'", "'0'", "'unknown (inferred from the weights)'", "format(datum.x, ',')"),
+            steps=f"datum.is_input ? '{ANY_STEP}' : "
+            + _by_kind("'not recorded'", "'0'", "'unknown (inferred from the weights)'", "format(datum.x, ',')"),
             tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : "
             f"datum.x > {ENDS[1]} && datum.x < 1 ? 'unknown' : 'not recorded'",
             turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
@@ -254,11 +266,13 @@ class _Axes:
     left: float
     right: float
     strips: tuple[float, ...]
+    is_input: bool
+    """Whether of any run the use at the input is known, and no steps."""
     most: int
     """Steps that saw the word of the most; 0 where steps are known of no word that training used."""
 
     @classmethod
-    def of(cls, words: pd.DataFrame, places: NDArray[np.float64]) -> "_Axes":
+    def of(cls, words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -> "_Axes":
         moved = words["norm"][words["norm"] > 0]
         kinds = _kinds(places)
         strips = tuple(place for kind, place in zip(KINDS, STRIPS, strict=False) if kind in kinds)
@@ -268,7 +282,7 @@ class _Axes:
         low = 0.7 * float(moved.min())
         room = math.log(moved.max() / low) * NUM_LISTED * LABEL / (HEIGHT - NUM_LISTED * LABEL)
         high = float(f"{1.2 * moved.max() * math.exp(room):.2g}")
-        return cls(float(f"{low:.2g}"), high, left, right, strips, most)
+        return cls(float(f"{low:.2g}"), high, left, right, strips, is_input, most)
 
     def x(self) -> Any:
         scale = altair.Scale(type="log", domain=[self.left, self.right], nice=False)
@@ -276,6 +290,8 @@ class _Axes:
         if not self.most and USED in self.strips:
             never, used = "'not used by training'", "['used by training', '(inferred)']"
             title = "inferred from the weights: the number of steps is not known"
+            if self.is_input:
+                never, used, title = "'not at the input'", "'at the input'", "use by the input, in any number of steps"
         label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
         axis = altair.Axis(values=[*self.strips, *step_ticks(self.most)], labelExpr=label, grid=False, title=title)
         return altair.X("x:Q", scale=scale, axis=axis)
@@ -434,7 +450,9 @@ def _list(*, has_epochs: bool) -> Any:
         .encode(x=altair.value(-40), y=altair.value(0), text=altair.Text("text:N"))
     )
     line = _best(altair.Chart()).transform_calculate(
-        moved=_by_kind("''", "'steps 0, '", "'steps unknown, '", "'steps ' + datum.steps + ', '")
+        moved="(datum.is_input ? '' : "
+        + _by_kind("''", "'steps 0, '", "'steps unknown, '", "'steps ' + datum.steps + ', '")
+        + ")"
         + " + 'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
     )
     parts = [heading]
@@ -488,6 +506,8 @@ def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[
         "x": [int(place) if place >= 1 else round(place, 4 if place < ENDS[0] else 3) for place in _places(last)],
         "num_tokens": [None if pd.isna(count) else int(count) for count in last["num_tokens"]],
     }
+    if _is_at_input(last).any():
+        packed["is_input"] = True
     for i, epoch in enumerate(epochs):
         for name, column in (("drift", "norm"), ("angle", "angle_degrees")):
             packed[f"{name}{i}"] = [_rounded(value) for value in at[epoch].loc[last.index, column]]
@@ -517,10 +537,18 @@ def _places(words: pd.DataFrame) -> NDArray[np.float64]:
     """
     steps = pd.to_numeric(words["num_steps"]).to_numpy(np.float64, na_value=np.nan)
     strata = words["stratum"].astype(str) if "stratum" in words else pd.Series("", index=words.index)
+    tokens = pd.to_numeric(words["num_tokens"]).to_numpy(np.float64, na_value=np.nan)
     unknown = np.where(strata == INFERRED["exposed"], USED, UNKNOWN)
+    unknown = np.where(_is_at_input(words), np.where(tokens > 0, USED, NEVER), unknown)
     strips = np.where(np.isnan(steps), unknown, NEVER)
     spread = np.exp(np.random.default_rng(0).uniform(-0.18, 0.18, len(words)))
     return np.where(steps >= 1, np.floor(steps), strips * spread)
+
+
+def _is_at_input(words: pd.DataFrame) -> "pd.Series[bool]":
+    """Words of a table that is the output layer too: the tokens of the input are known, and no steps."""
+    is_tied = "stratum" in words and words["stratum"].isin([AT_INPUT, NOT_AT_INPUT]).any()
+    return words["num_steps"].isna() & words["num_tokens"].notna() & is_tied
 
 
 def _kinds(places: NDArray[np.float64]) -> set[str]:
