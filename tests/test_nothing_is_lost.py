@@ -307,7 +307,7 @@ ALLOWED = {
     ),
     (
         "training/saver.py",
-        "backbone.save_pretrained(folder, state_dict=merged_state(backbone) or whole_state(backbone))",
+        "backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))",
     ),
     ("training/saver.py", "self.loaded.tokenizer.save_pretrained(folder)"),
     # into memory

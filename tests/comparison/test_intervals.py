@@ -148,7 +148,7 @@ def test_what_one_seed_or_one_item_does_not_cover_is_said():
         (lambda: seeds_interval([0.3]), ONE_SEED),
         (lambda: seeds_interval([0.3, 0.3, 0.3]), EQUAL_SEEDS),
         (lambda: seeds_interval([0.4 - 0.1, 0.5 - 0.2, 0.7 - 0.4]), EQUAL_SEEDS),
-        (lambda: seeds_interval([1e-10, 2e-10, 3e-10], size=1), EQUAL_SEEDS),  # rounding of scores of about 1
+        (lambda: seeds_interval([0.3, 0.3 + 1e-8, 0.3 + 2e-8], size=100), EQUAL_SEEDS),  # rounding of scores of 100
         (lambda: two_way_interval([[0.4 - 0.1, 0.5 - 0.2], [0.7 - 0.4, 0.3]]), EQUAL_VALUES),
         (lambda: seeds_interval([]), NO_SEED),
     ],

@@ -96,7 +96,7 @@ class Saver:
             why = "each update was 0 or lost to the rounding of float32; raise the learning rate"
             why = why if is_used else "no text used one of its trained rows; are the added tokens in the texts?"
             warnings.warn(f"{name}: trainable, but exactly as before training: {why}", stacklevel=2)
-            self._trained.remove(name)
+        self._trained = [name for name in self._trained if name in moved]
 
     def discard_snapshot(self, moment: Moment) -> None:
         """Take the snapshot of a moment away again at which training turns out to have diverged."""
