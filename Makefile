@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # A process per core (tests/conftest.py counts them) of one thread each; a file stays in one process, and so do its fixtures.
-PYTEST := -m pytest -n auto --dist loadfile
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # Where bytecode isn't kept, each process compiles every module again and pytest rewrites every test again.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -46,6 +46,14 @@ SCORES = ("scores.csv", "predictions.parquet")
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
+LONGEST = {
+    "test_interrupted.py",
+    "test_processes.py",
+    "test_builtin_slow.py",
+    "test_trial.py",
+    "test_reliability_slow.py",
+}
+
 # An example that takes long because other processes have the cores is no fault.
 hypothesis.settings.register_profile("shared cores", deadline=None)
 hypothesis.settings.load_profile("shared cores")
@@ -61,6 +69,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure() -> None:
     """As the commands do: the pages of large arrays that tests make and drop are not mapped again each time."""
     keep_freed_memory()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: a process that meets one last keeps the others waiting."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_collection_finish() -> None:

@@ -499,6 +499,7 @@ def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, 
     assert "trained by an adapter" in beside
 
 
+@pytest.mark.slow  # whole reports
 @pytest.mark.parametrize("words", [(), (W,)], ids=["attention", "words too"])
 def test_what_moves_the_rows_of_adapted_tables_is_said_where_there_are_any(
     trained: Train, tmp_path: Path, words: tuple[str, ...]

@@ -691,6 +691,7 @@ def grow(folder: Path, out: Path, spare: int = 0) -> tuple[Path, Path]:
     return out / "before", out / "after"
 
 
+@pytest.mark.slow  # whole reports
 def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callable[..., Run], tmp_path: Path) -> None:
     """huggingface/transformers#35022 and hiyouga/LlamaFactory#10563 as questions with an answer."""
     own = {"learning_rate": 1e-2}

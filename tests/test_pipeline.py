@@ -148,6 +148,7 @@ def test_commands_that_read_the_weights_of_a_decoder(
     assert "nan" not in out.lower().split()
 
 
+@pytest.mark.slow  # whole reports
 def test_a_decoder_in_a_report(decoder_run: Run, tmp_path: Path, undrawn: None) -> None:
     write_report([decoder_run], tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()

@@ -63,6 +63,7 @@ def trained(table: np.ndarray, size: float = 1e-2, seed: int = 0) -> np.ndarray:
 # Decay.
 
 
+@pytest.mark.slow  # many tables
 @settings(max_examples=30, deadline=None)
 @given(st.integers(60, 400), st.floats(-6.3, -3), st.integers(0, 99))
 @example(400, -6.6, 0)
@@ -207,6 +208,7 @@ def test_the_law_of_shrinking_against_every_pair_of_values(seed: int, num_off: i
     assert holds or num_off
 
 
+@pytest.mark.slow  # many tables
 @pytest.mark.parametrize("rate", [3e-7, 3e-6, 1e-5, 1e-3])
 def test_decay_written_as_a_difference_is_decay(rate: float) -> None:
     """Of a full table's values some lose a spacing less than a smaller one does (asserted: that is the hard part)."""

@@ -88,6 +88,7 @@ def errors_of(num_draws, size, seed=1):
     return wrong | {"sinusoid": 1 - wrong["sinusoid"]}
 
 
+@pytest.mark.slow  # many draws
 @pytest.mark.parametrize(("size", "num_draws"), [((512, 384), 10), ((512, 768), 3)])
 def test_the_line_match_tells_noisy_sinusoids_from_smooth_curves(size, num_draws):
     assert not any(errors_of(num_draws, size).values())

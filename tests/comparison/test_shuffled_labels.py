@@ -323,6 +323,7 @@ def cards_of(folder):
     return {card.id: card for card in toolkit.make_cards(folder)}
 
 
+@pytest.mark.slow  # whole reports
 def test_the_cards_of_a_report_are_those_of_its_table(report, compared):
     out, _ = report
     cards = cards_of(out)

@@ -227,7 +227,7 @@ def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path) -
     config = replace(tiny_pairs, dropout=0.0, max_train_examples=60, max_steps=7, positions="shuffled")
     config = replace(config, reinject_positions=True)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
-    two = launched(replace(config, output_dir=str(tmp_path / "two")), 2)
+    two = launched(replace(config, output_dir=str(tmp_path / "two")))
     assert one.manifest["positions"] == two.manifest["positions"]
     for name, table in one.trajectory.exposure.tables.items():
         np.testing.assert_allclose(

@@ -36,6 +36,7 @@ def tables(runs: list[Path]):
     return measure_flow(runs, settings=replace(SMALL, num_texts=1000))
 
 
+@pytest.mark.slow  # whole tables
 def test_every_model_stands_in_every_table(tables) -> None:
     models = tables["models"]
     assert list(models["condition"]) == [

@@ -193,6 +193,7 @@ def test_a_head_that_is_stored_apart_stays_apart(
         assert line.value_before == pytest.approx(expected[measure].mean(), rel=1e-6)
 
 
+@pytest.mark.slow  # whole reports
 def test_the_page_on_layers_has_it_where_there_is_a_head(
     train: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

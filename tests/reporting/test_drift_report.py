@@ -162,6 +162,7 @@ def test_frozen_embeddings_are_0_exactly(runs: list[toolkit.Run], tmp_path: Path
     assert "Weight decay alone" not in text
 
 
+@pytest.mark.slow  # whole reports
 def test_two_checkpoints_without_a_run(
     tiny_model: Callable[[str], Path],
     tmp_path: Path,
@@ -509,6 +510,7 @@ def test_a_logarithmic_axis_has_some_marks_and_not_too_many(most: float) -> None
     assert all(later / earlier >= 1.99 for earlier, later in pairwise(ticks))
 
 
+@pytest.mark.slow  # whole reports
 def test_anybodys_trainer_run_gets_the_same_page_with_its_words(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:

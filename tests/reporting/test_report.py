@@ -246,6 +246,7 @@ def test_undefined_values_are_counted(report):
     assert line.count("undefined (1 of 1 rows)") == 3
 
 
+@pytest.mark.slow  # whole reports
 def test_two_tasks_have_their_own_sections(make_run):
     runs = [make_run(task=task, is_regression=task == "grades") for task in ("toy", "grades")]
     text = write_report(runs, "out").read_text()
@@ -315,6 +316,7 @@ def test_an_arm_is_lost_where_every_one_of_its_runs_diverged(make_run):
     assert named.left_out[0] == "Every run of partly on the b diverged: it is compared with nothing there."
 
 
+@pytest.mark.slow  # whole reports
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["snapshots/epoch-002.safetensors", "exposure.safetensors"])
 @pytest.mark.parametrize("is_removed", [True, False])

@@ -130,6 +130,7 @@ def carry_out(text: str) -> list[str]:
     return said
 
 
+@pytest.mark.slow  # whole reports
 def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, monkeypatch):
     """From a folder that is not the repository's, with runs beside it and data given by absolute paths."""
     here = tmp_path / "work"

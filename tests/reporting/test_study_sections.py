@@ -251,6 +251,7 @@ def test_a_task_that_leaves_nothing_to_gain_is_named_where_two_conditions_reach_
         assert ("nothing is left to gain on “toy”." in answers_of(data)[-1].text) == is_said
 
 
+@pytest.mark.slow  # whole reports
 def test_a_task_is_no_word_of_the_sentence_that_names_it(read_study, data_of):
     data = data_of(*read_study(tasks=("order",), num_seeds=3))
     assert compared_of(data) == "tiny was trained on “order” in 3 conditions, 3 seeds each: 9 runs."

@@ -200,6 +200,7 @@ def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
     assert len(executor.started) == 6, "what diverged would diverge again"
 
 
+@pytest.mark.slow  # trains each
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.usefixtures("undrawn")
 def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(

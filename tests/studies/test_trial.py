@@ -97,6 +97,7 @@ def counted_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     hook.remove()
 
 
+@pytest.mark.slow  # trains each
 @pytest.mark.usefixtures("counted_time")
 def test_the_estimate_is_what_the_runs_then_take(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -99,7 +99,7 @@ def test_problems_ask_for_different_choices():
     assert choose_strength(features, labels, 5, seed=0)[1] is True  # and everything there
 
 
-@pytest.mark.parametrize("width", [30, 1500])
+@pytest.mark.parametrize("width", [30, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_it_answers_every_item_as_scikit_learn_does(kind, width):
     """Also with more coordinates than examples, where it is fitted in another space."""

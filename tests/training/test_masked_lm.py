@@ -428,6 +428,7 @@ def test_what_cannot_be_masked_or_trained_is_refused_in_one_line(
     assert not Path(config.output_dir).exists()
 
 
+@pytest.mark.slow  # whole reports
 @pytest.mark.usefixtures("undrawn")
 def test_report_and_probes_say_nothing_that_is_not_so(config: RunConfig, tmp_path: Path) -> None:
     runs = [
