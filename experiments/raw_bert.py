@@ -9,6 +9,7 @@ of the PyPI package rxnfp 0.1.0 (MIT), tuned on the yields of Buchwald-Hartwig r
     python -m toolkit study experiments/raw_bert.py                               # three runs, and reports/raw_bert
     python experiments/raw_bert.py --wheel ... --inferred        # what its two published descendants tell of exposure
     python experiments/raw_bert.py --wheel ... --others          # R² on test1 and test4, four epochs instead of ten
+    python experiments/raw_bert.py --wheel ... --poolings        # R² of features by pooling
 
 Anchor, published with the data: full fine-tuning reaches R² .951 ± .005 on the random splits (fullcv_*), .838, .836,
 .738 and .538 on test1 to test4, with the settings below; the head is a fresh linear layer on the published pooler.
@@ -29,7 +30,9 @@ import hashlib
 import json
 import os
 import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,16 @@ STUDY = Study(
         Comparison("full fine-tuning", "feature extraction"),
     ],
 )
+POOLED = {
+    pooling: {
+        "freeze": "backbone",
+        "head_training": "early-stopping",
+        "pooling": pooling,
+        "head_learning_rate": 1e-3,
+    }
+    for pooling in ("mean", "cls", "pooler")
+}
+"""Features of the last layer under a linear head."""
 
 
 def take_models(wheel: Path, out: Path) -> None:
@@ -192,20 +205,25 @@ def write_data(split: str, out: Path) -> None:
         )
 
 
-def train_on_others() -> None:
-    """Print R² of each condition on the splits that the study leaves out, the features, which take a minute, first."""
+def train(arms: Mapping[str, Mapping[str, Any]], splits: Iterable[str], seeds: Iterable[int], epochs: int) -> None:
+    """Print R² of each condition on each split."""
     from toolkit import RunConfig
     from toolkit.pipeline import finetune
 
-    for arm, settings in reversed(list(STUDY.arms.items())):
-        for split in FILES:
-            if split in SPLITS:
-                continue
-            data = FOLDER_HERE / "data" / split
-            files = {"train_file": str(data / "train.tsv"), "validation_file": str(data / "test.tsv")}
-            own = {**PUBLISHED, **settings, **files, "task_name": split, "epochs": OTHER_EPOCHS, "save_model": False}
-            run = finetune(RunConfig(**own, output_dir=str(FOLDER_HERE / "runs")), reuse_finished=True)
-            print(f"{split}, {arm}: R² {run.scores['r2'].iloc[-1]:.3f}", flush=True)
+    for seed, (arm, settings), split in product(seeds, arms.items(), splits):
+        data = FOLDER_HERE / "data" / split
+        files = {"train_file": str(data / "train.tsv"), "validation_file": str(data / "test.tsv")}
+        own = {
+            **PUBLISHED,
+            **settings,
+            **files,
+            "task_name": split,
+            "epochs": epochs,
+            "seed": seed,
+            "save_model": False,
+        }
+        run = finetune(RunConfig(**own, output_dir=str(FOLDER_HERE / "runs")), reuse_finished=True)
+        print(f"{split}, {arm}, seed {seed}: R² {run.scores['r2'].iloc[-1]:.3f}", flush=True)
 
 
 def main() -> None:
@@ -214,6 +232,8 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--inferred", action="store_true", help="print what the descendants tell of exposure")
     parser.add_argument("--others", action="store_true", help="train on the other splits, four epochs, and print R²")
+    parser.add_argument("--poolings", action="store_true", help="print R² of features of the last layer, by pooling")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of --others and --poolings (default: 0)")
     parser.add_argument(
         "--dropout-throughout", action="store_true", help="train the first full run with the dropout of the config"
     )
@@ -230,8 +250,11 @@ def main() -> None:
         return
     for split in FILES:
         write_data(split, FOLDER_HERE / "data" / split)
-    if arguments.others:
-        train_on_others()
+    if arguments.others:  # the features, which take a minute, first
+        arms = dict(reversed(list(STUDY.arms.items())))
+        train(arms, [split for split in FILES if split not in SPLITS], arguments.seeds, OTHER_EPOCHS)
+    if arguments.poolings:
+        train(POOLED, SPLITS, arguments.seeds, PUBLISHED["epochs"])
     if arguments.dropout_throughout:
         from toolkit.pipeline import finetune
 
