@@ -92,8 +92,8 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     moved = FoldBlock(
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
-    seen = "may have had a gradient" if "input" in kinds else "seen in training"
-    header = ("run", f"{seen}: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
+    marks = "may have had a gradient" if "input" in kinds else "seen in training"
+    header = ("run", f"{marks}: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
     lines = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
     folded = FoldBlock(title="What is drawn of each run", blocks=(lines,))
     return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
