@@ -205,6 +205,20 @@ def test_beside_a_table_that_is_no_target_the_log_is_kept_and_says_frozen(traine
         toolkit.sign_noise(run, W, num_replicates=2)
 
 
+def take_epoch(model: Any, groups: list[dict[str, Any]], data: Any, config: RunConfig) -> None:
+    """An epoch written by hand: AdamW on parameter groups, each with the ``peak`` of its learning rate."""
+    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
+    batches = epoch_batches(split.lengths, config, 0)
+    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
+        labels = torch.from_numpy(split.labels[indices])
+        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
+        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
+        for group in stepper.param_groups:
+            group["lr"] = group["peak"] * factor
+        stepper.step()
+        stepper.zero_grad()
+
+
 def test_an_independent_loop_over_a_peft_model_ends_with_the_same_table(trained: Train) -> None:
     run = trained(lora=(W, "query"), lora_alpha=6, dropout=0.0, epochs=1)
     config = run.config
@@ -218,16 +232,7 @@ def test_an_independent_loop_over_a_peft_model_ends_with_the_same_table(trained:
         for p in part.parameters()
         if p.requires_grad
     ]
-    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
-    batches = epoch_batches(split.lengths, config, 0)
-    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
-        labels = torch.from_numpy(split.labels[indices])
-        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
-        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
-        for group in stepper.param_groups:
-            group["lr"] = group["peak"] * factor
-        stepper.step()
-        stepper.zero_grad()
+    take_epoch(model, groups, data, config)
     table = own.merge_and_unload().get_input_embeddings().weight.detach().numpy()
     before, after = ends(run)
     np.testing.assert_allclose(after, table, rtol=1e-4, atol=1e-6)

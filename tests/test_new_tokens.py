@@ -221,6 +221,8 @@ def test_adapters_beside_added_rows_end_where_peft_takes_them(
 ) -> None:
     """The oracle: peft's own LoRA and trainable_token_indices together, in a loop that shares model and batches."""
     peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
+    from tests.test_lora import take_epoch
+
     layer, table = ("query", "word_embeddings") if family == "bert" else ("c_attn", "wte")
     own = {"model": str(tiny_model(family)), "pooling": "last" if family in DECODERS else "mean"}
     own |= {"train_rows": "new", "dropout": 0.0, "epochs": 1, "output_dir": str(tmp_path), "save_model": True}
@@ -246,16 +248,7 @@ def test_adapters_beside_added_rows_end_where_peft_takes_them(
         for name, p in part.named_parameters()
         if p.requires_grad
     ]
-    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
-    batches = epoch_batches(split.lengths, config, 0)
-    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
-        labels = torch.from_numpy(split.labels[indices])
-        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
-        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
-        for group in stepper.param_groups:
-            group["lr"] = group["peak"] * factor
-        stepper.step()
-        stepper.zero_grad()
+    take_epoch(model, groups, data, config)
     expected = adapted.merge_and_unload().state_dict()
     found = load_tuned(run).model.backbone.state_dict()
     assert found.keys() == expected.keys()
