@@ -759,7 +759,8 @@ def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Cal
     assert isinstance(text, TextBlock)
     assert isinstance(chart, ChartBlock)
     assert isinstance(table, TableBlock)
-    said = "Of 3 added tokens training showed 2, of which 2 left their start; of the 1 that it did not show 0 did."
+    said = "Of 3 added tokens 2 stood in the texts of training, and the rows of 2 of these left their start; "
+    said += "of the other 1, 0 did."
     assert text.text == f"{said} Of the {num_old:,} rows that were there 0 moved, not by a bit."
     assert table.table["token"].tolist() == list(TOKENS)
     assert {"nearest_before", "nearest_old", "norm"} <= table.columns.keys()

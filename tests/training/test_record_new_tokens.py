@@ -105,7 +105,8 @@ def test_the_section_answers_for_a_recorded_run(tmp_path: Path) -> None:
     assert isinstance(text, TextBlock)
     assert isinstance(chart, ChartBlock)
     assert text.text == (
-        "Of 3 added tokens training showed 2, of which 2 left their start; of the 1 that it did not show 0 did. Of the "
+        "Of 3 added tokens 2 stood in the texts of training, and the rows of 2 of these left their start; of the "
+        "other 1, 0 did. Of the "
         f"{len(before) - 3:,} rows that were there {moved - 2:,} moved."
     )
 
@@ -134,7 +135,7 @@ def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_o
     text, _, table = new_tokens.section(computed).blocks
     assert isinstance(text, TextBlock)
     assert isinstance(table, TableBlock)
-    known = "training showed 2, of which 2 left their start; of the 1 that it did not show 1 did."
+    known = "2 stood in the texts of training, and the rows of 2 of these left their start; of the other 1, 1 did."
     expected = known if is_known else "3 left their start; which training showed is not known."
     old = len(tokenizer) - 3
     assert text.text == f"Of 3 added tokens {expected} Of the {old:,} rows that were there {old:,} moved."
@@ -149,7 +150,7 @@ def test_the_terminal_names_a_picture_where_one_is_written(
     for out in (None, tmp_path / "report"):
         run_reports.show_drift([run.path], out)
         said = capsys.readouterr().out
-        assert "Of 3 added tokens training showed 2" in said
+        assert "Of 3 added tokens 2 stood in the texts" in said
         assert ("figures/added-rows.png" in said) == (out is not None)
 
 

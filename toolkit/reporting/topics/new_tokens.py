@@ -59,8 +59,9 @@ def section(computed: Computed) -> Section:
     if tokens.notna().any():
         is_seen = tokens > 0
         said = (
-            f"Of {len(last):,} added tokens training showed {is_seen.sum():,}, of which {(moved & is_seen).sum():,} "
-            f"left their start; of the {(~is_seen).sum():,} that it did not show {(moved & ~is_seen).sum():,} did."
+            f"Of {len(last):,} added tokens {is_seen.sum():,} stood in the texts of training, and the rows of "
+            f"{(moved & is_seen).sum():,} of these left their start; of the other {(~is_seen).sum():,}, "
+            f"{(moved & ~is_seen).sum():,} did."
         )
     elif computed.opened.trajectory.appended is None:
         said = f"Of {len(last):,} added tokens {moved.sum():,} left their start; which training showed is not known."
