@@ -52,6 +52,7 @@ def _of_one_run(run: Run) -> dict[str, pd.DataFrame]:
         "sign_noise": toolkit.sign_noise(run, W, num_replicates=5, num_coordinates=8),
         "regress_drift": toolkit.regress_drift(run, W),
         "guard_precision": toolkit.guard_precision(run, 1),
+        "measure_step_sizes": toolkit.measure_step_sizes(run),
         "measure_gauge": toolkit.measure_gauge(run),
         "measure_gauge_rows": toolkit.measure_gauge_rows(run, W),
         "measure_design": toolkit.measure_design(run),

@@ -24,6 +24,7 @@ from .analysis.nulls import regress_drift as regress_drift
 from .analysis.nulls import sign_noise as sign_noise
 from .analysis.positions import measure_positions as measure_positions
 from .analysis.precision import guard_precision as guard_precision
+from .analysis.precision import measure_step_sizes as measure_step_sizes
 from .analysis.precision import movable_share as movable_share
 from .analysis.similarity import measure_similarity as measure_similarity
 from .analysis.similarity_table import SIMILARITIES as SIMILARITIES

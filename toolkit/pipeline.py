@@ -41,7 +41,7 @@ from toolkit.training.features import (
 )
 from toolkit.training.floors import measure_floors
 from toolkit.training.going_on import GoingOn, identity_of
-from toolkit.training.live_drift import drift_and_norms
+from toolkit.training.live_drift import StepSize, drift_and_norms
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog
 from toolkit.training.saver import Saver, fingerprint
@@ -263,6 +263,7 @@ def _train_and_save(
 
         def on_step(log: StepLog, seconds: float) -> None:
             progress.on_step(log, seconds)
+            progress.on_sizes(log.step, recorder.step_sizes)
             if writer is not None:
                 writer.background.check()  # a full disk ends the run now, and not an epoch later
 
@@ -356,6 +357,13 @@ class _Progress:
         self.bar.set_postfix_str(f"loss={log.loss:.3f}", refresh=False)
         if self.accelerator.trackers:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
+
+    def on_sizes(self, step: int, sizes: Sequence[StepSize]) -> None:
+        """Have trackers show how large this step was, if it was looked at; ``sizes``: of all steps so far."""
+        own = [size for size in sizes[-len(EMBEDDING_PARAMETERS) :] if size.step == step]
+        if self.accelerator.trackers and own:
+            values = {name: value for size in own for name, value in size.series().items() if value == value}
+            self.accelerator.log(values, step=step)
 
     def on_snapshot(self, moment: Moment, tensors: Mapping[str, Any], writer: RunWriter | None) -> None:
         """Have trackers show how far each embedding parameter is from epoch 0."""

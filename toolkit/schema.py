@@ -204,6 +204,18 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("se", "HC3 standard error of the value."),
     Column("r_squared", "Of the regression."),
     Column("learning_rate", "The largest up to the epoch; NaN where unknown, or frozen."),
+    Column(
+        "update_to_weight",
+        "Norm of one optimizer step's update over norm of the weights before it, of the rows with a gradient; "
+        "undefined where the weights are 0.",
+        label="update / weight",
+    ),
+    Column(
+        "lost_to_rounding",
+        "Share of the values with a gradient that the step left as they were: the update is below the spacing of the "
+        "weights.",
+        label="share lost to rounding",
+    ),
     Column("movable_fp32", "Share of coordinates that one update of this size can change in fp32."),
     Column("movable_bf16", "The same in bf16."),
     Column("movable_fp16", "The same in fp16."),
@@ -677,6 +689,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "guard_precision": (
             "parameter precision learning_rate movable_fp32 movable_bf16 movable_fp16 moved_share finding"
         ),
+        "measure_step_sizes": "step parameter update_to_weight lost_to_rounding",
         "measure_gauge": "epoch step parameter measure value unit num_rows frequencies reason note",
         "measure_gauge_rows": "row token stratum frequency raw_drift pi_drift gauge_fixed_drift merged_with",
         "measure_design": "measure value reason note",

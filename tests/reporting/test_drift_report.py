@@ -35,6 +35,7 @@ from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import causes, changes, space
+from toolkit.reporting.topics.step_sizes import plot_step_sizes
 
 AsFiles = Callable[[], AbstractContextManager[None]]
 ROOT = Path(__file__).parents[2]
@@ -441,6 +442,18 @@ def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path) ->
     for reason in reasons:
         assert markdown.escape(reason) not in before
         assert after.count(f"| {markdown.escape(reason)} |") >= 1
+
+
+def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.Run]) -> None:
+    """Of the last step that was looked at; where nothing is noted, as by an earlier version, nothing is said."""
+    sizes = toolkit.measure_step_sizes(runs[0])
+    at_end = (sizes["step"] == sizes["step"].max()) & (sizes["parameter"] == "position_embeddings")
+    sizes["lost_to_rounding"] = np.where(at_end, 0.375, np.where(sizes["step"] == 1, 0.9, 0.25))
+    text = markdown.render_markdown(page_of([runs[0].path], step_sizes=sizes))
+    assert "37.5 % of the values of position_embeddings with a gradient stayed as they were" in text
+    assert plot_step_sizes(sizes[:0]) is None
+    for known in ({"step_sizes": sizes[:0]}, {}):
+        assert "How large was a step?" not in markdown.render_markdown(page_of([runs[0].path], **known))
 
 
 def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:

@@ -272,6 +272,11 @@ def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_pa
         assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, nan_ok=True)
         norms = [float(np.linalg.norm(own.tensors[name].astype(float))) for own in (first, *others)]
         assert [point.value for point in found.Scalars(f"norm/{name}")] == pytest.approx(norms, rel=1e-6)
+    sizes = toolkit.measure_step_sizes(run)
+    for kind in ("update_to_weight", "lost_to_rounding"):
+        own = sizes.loc[sizes["parameter"] == WORDS].set_index("step")[kind]
+        points = found.Scalars(f"{kind}/{WORDS}")
+        assert {point.step: point.value for point in points} == pytest.approx(own.to_dict(), rel=1e-6)
 
 
 LOW_RATE = {"learning_rate": 1e-30, "weight_decay": 0.0}
@@ -305,3 +310,64 @@ def test_of_a_run_of_ours_what_stands_still_is_said_once(case: str, tiny_config:
     assert [text.partition(":")[0] for text in said] == still
     assert bool(still) == bool(line)
     assert all(line in text and "\n" not in text for text in said)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "fast step": {},
+    "fast step in bf16": {"precision": "bf16"},
+    "two parts of a batch": {"gradient_accumulation_steps": 2},
+    "plain step": {"optimizer": "sgd", "learning_rate": 0.1},
+    "tight clipping": {"max_gradient_norm": 1e-3},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_size_of_a_step_is_that_of_the_snapshots_around_it(way: str, tiny_pairs: RunConfig, tmp_path: Path) -> None:
+    """An oracle that knows nothing of gradients: two snapshots, and the rows that the step between them used."""
+    run = toolkit.finetune(replace(tiny_pairs, output_dir=str(tmp_path), snapshot_steps=1, epochs=3, **WAYS[way]))
+    sizes, tensors = toolkit.measure_step_sizes(run), {own.step: own.tensors for own in run.trajectory.snapshots}
+    exposure = run.trajectory.exposure
+    assert exposure is not None
+    names = list(tensors[0])
+    assert [*zip(sizes["step"], sizes["parameter"], strict=True)] == [(s, n) for s in (1, 2, 4, 8) for n in names]
+    for line in sizes.itertuples():
+        before, now = (tensors[step][line.parameter].astype(float) for step in (line.step - 1, line.step))
+        if table := exposure.tables.get(line.parameter):
+            rows = table.rows[slice(*table.offsets[line.step - 1 : line.step + 1])]
+            before, now = before[rows], now[rows]
+        size = np.linalg.norm(before) or np.nan  # a bias starts at 0
+        assert line.update_to_weight == pytest.approx(np.linalg.norm(now - before) / size, rel=1e-4, nan_ok=True)
+        assert line.lost_to_rounding == pytest.approx(np.mean(now == before), abs=0.02)  # some gradients are 0
+
+
+@pytest.mark.parametrize(("rate", "low", "high"), [(1e-10, 0.9, 1.0), (1e-3, 0.0, 0.05)])
+def test_steps_below_the_spacing_of_the_weights_are_told(
+    rate: float, low: float, high: float, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """A float32 of .02 has neighbours 1.9e-9 apart; Adam's first steps are of the size of the learning rate."""
+    run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), learning_rate=rate, weight_decay=0.0))
+    sizes = toolkit.measure_step_sizes(run)
+    lost = sizes.loc[sizes["parameter"] == WORDS, "lost_to_rounding"]
+    assert len(lost) == 4
+    assert lost.between(low, high).all()
+
+
+def test_what_is_frozen_takes_no_steps(tiny_config: RunConfig, tmp_path: Path) -> None:
+    for freeze, expected in (("embeddings", set()), ("word_embeddings", {"position_embeddings"})):
+        run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), freeze=freeze))
+        found = set(toolkit.measure_step_sizes(run)["parameter"])
+        assert WORDS not in found
+        assert found >= expected
+        assert bool(found) == bool(expected)
+
+
+def test_a_recorded_run_keeps_the_sizes_of_its_steps(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    _, live = said_of(model, tokenizer, optimizer, tmp_path / "run")
+    sizes = toolkit.measure_step_sizes(tmp_path / "run")
+    last = sizes[sizes["step"] == 4].set_index("parameter")
+    assert set(sizes["step"]) == {1, 2, 4}
+    for kind in ("update_to_weight", "lost_to_rounding"):
+        assert last[kind].to_dict() == {name: live[f"{kind}/{name}"] for name in last.index}
+    assert len(last) == 5

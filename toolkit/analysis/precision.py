@@ -6,6 +6,7 @@ rounded away, every time, however long training lasts.
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from toolkit.analysis.adam import given_log
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array
 from toolkit.naming import lookup
-from toolkit.schema import with_columns
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.logs import OptimizerLog
-from toolkit.snapshots.store import Source, trajectory_of
+from toolkit.snapshots.store import Run, Source, open_run, trajectory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +195,16 @@ def _finding(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, fl
         could = "an unknown share" if np.isnan(share) else f"{100 * share:.3g} %"
         return f"not identifiable: {weights} weights, of which one update can change {could}"
     return "did not move"
+
+
+@with_columns
+def measure_step_sizes(run: Run | str | Path) -> pd.DataFrame:
+    """How large optimizer steps were, as the run noted it at each step whose number is a power of two.
+
+    Of each trained embedding parameter: of its rows with a gradient at that step, 4,096 of them at most. Runs that did
+    not note it have no lines: those that train no embeddings, and those of an earlier version. ValueError for an
+    unfinished run.
+    """
+    opened = run if isinstance(run, Run) else open_run(run)
+    noted = pd.DataFrame(opened.manifest.get("step_sizes") or {}, columns=columns_of("measure_step_sizes"))
+    return noted.astype({"step": "int64", "update_to_weight": float, "lost_to_rounding": float})

@@ -14,7 +14,7 @@ from toolkit.reporting.folder import check_out, publish, report_folder, write_cs
 from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, rows_block, shown, stated
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, open_sources, refused
-from toolkit.reporting.topics import causes, changes, inferred, new_tokens, positions, space
+from toolkit.reporting.topics import causes, changes, inferred, new_tokens, positions, space, step_sizes
 from toolkit.reporting.topics.position_tables import PositionTables, brief_of, collect_positions
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
@@ -118,6 +118,7 @@ MAKERS: Sequence[Callable[[Opened], Makers]] = (
     inferred.makers,
     new_tokens.makers,
     causes.makers,
+    step_sizes.makers,
     space.makers,
 )
 """What the report computes."""
@@ -127,6 +128,7 @@ SECTIONS: Sequence[Callable[[Computed], Section]] = (
     new_tokens.section,
     changes.rows_section,
     causes.section,
+    step_sizes.section,
     space.gauge_section,
     space.neighbours_section,
     space.space_section,

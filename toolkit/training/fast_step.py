@@ -33,6 +33,7 @@ from toolkit.training.fast_layer import (
     unpack_dropout,
     use_attention,
 )
+from toolkit.training.live_drift import LiveDrift
 from toolkit.training.optimizer import (
     BETAS,
     EPS,
@@ -304,6 +305,8 @@ class FastStepper:
             for flat in self.flat
             if BACKBONE + name in flat.gradients
         }
+        small = {} if self.words is None else {"word_embeddings": self.words.parameter}
+        self.live = LiveDrift({**recorder.tables, **small}, gradient_of=self.gradients.get)
         self._attention: str | None = None
         self._is_ready = False
 
@@ -351,6 +354,7 @@ class FastStepper:
             self.words.decay(self.word_rate * factor * self.word_decay)
         for flat in self.flat:
             flat.refresh()
+        self.recorder.step_sizes += self.live.after_update()
         return StepLog(step + 1, loss_sum / num_rows, self.config.learning_rate * factor, norm)
 
     def _losses(self, indices: NDArray[np.int64]) -> torch.Tensor:
@@ -365,6 +369,7 @@ class FastStepper:
         """Record the step and let the optimizer clip; NonFiniteLossError when the gradient is not finite."""
         config = self.config
         self.recorder.record_step(indices, self._row_norms)
+        self.live.before_update(step + 1)
         check_finite(norm, step)
         clipping = clipping_factor(norm, config.max_gradient_norm)
         # What a GradScaler would set: the fused kernel divides gradients by it, without a pass over them of its own.

@@ -2,13 +2,12 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from toolkit.snapshots.logs import Exposure
 
@@ -35,6 +34,28 @@ def drift_and_norms(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str,
     return found
 
 
+class StepSize(NamedTuple):
+    """What one optimizer step did to one parameter, of its rows with a gradient (ROWS of them at most)."""
+
+    step: int
+    parameter: str
+    update_to_weight: float
+    """Norm of the update over norm of the weights before; NaN where these are 0."""
+    lost_to_rounding: float
+    """Share of the values with a gradient that are as they were."""
+
+    def series(self) -> dict[str, float]:
+        """Its two numbers for a tracker."""
+        return {f"{kind}/{self.parameter}": getattr(self, kind) for kind in self._fields[2:]}
+
+
+def as_columns(sizes: Iterable[StepSize]) -> dict[str, list[Any]]:
+    """``step_sizes`` of a manifest; NaN is stored as null, since JSON has none."""
+    columns = zip(*sizes, strict=True) if (sizes := list(sizes)) else ((),) * len(StepSize._fields)
+    named = zip(StepSize._fields, columns, strict=True)
+    return {name: [None if value != value else value for value in column] for name, column in named}
+
+
 class LiveDrift:
     """Looks at a step now and then, and warns of each thing once.
 
@@ -42,9 +63,17 @@ class LiveDrift:
     most: so it costs nearly nothing. Parameters that processes share out (DTensor) are left alone.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], shown: str) -> None:
-        """``parameters``: canonical name to the live parameter; ``shown``: what warnings call the run."""
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        shown: str = "",
+        gradient_of: Callable[[str], torch.Tensor | None] | None = None,
+    ) -> None:
+        """``parameters``: canonical name to the live parameter; ``shown``: what warnings call the run;
+        ``gradient_of``: name to its gradient, where the parameter's own ``.grad`` does not hold it."""
         self._parameters, self._shown = parameters, shown
+        self._gradient_of = gradient_of or (lambda name: parameters[name].grad)
+        self._step = 0
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._said: set[tuple[str, str]] = set()
         self._trainable, self._has_gradient = set[str](), set[str]()
@@ -55,17 +84,20 @@ class LiveDrift:
         """Of the last step that was looked at: ``update_to_weight/<parameter>``, norm of the update over norm of the
         weights, of the rows with a gradient; ``lost_to_rounding/<parameter>``, the share of their values with a
         gradient that the update left as they were."""
+        self.sizes: list[StepSize] = []
+        """The same of all steps that were looked at."""
 
-    def before_update(self, step: int, groups: Iterable[Mapping[str, Any]]) -> None:
+    def before_update(self, step: int, groups: Iterable[Mapping[str, Any]] = ()) -> None:
         """Note what step number ``step``, from 1, of an optimizer with these parameter groups will change."""
         trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
         self._trainable |= trainable.keys()
         if step & (step - 1):
             return
+        self._step = step
         rates = {id(p): _number(group.get("lr")) for group in groups for p in group["params"]}
         for name, parameter in trainable.items():
             self._rates.setdefault(name, []).extend([rates[id(parameter)]] if id(parameter) in rates else [])
-            gradient = parameter.grad
+            gradient = self._gradient_of(name)
             if gradient is None or hasattr(parameter, "full_tensor"):
                 continue
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
@@ -75,20 +107,22 @@ class LiveDrift:
                 rows = rows[:: -(-len(rows) // ROWS)]
                 self._before[name] = rows, parameter.detach()[rows], gradient[rows] != 0
 
-    def after_update(self) -> None:
-        """Hold what was noted against what the update made of it; call it before anything else changes."""
+    def after_update(self) -> list[StepSize]:
+        """Hold what was noted against what the update made of it, and give that: before anything else changes."""
+        found = []
         for name, (rows, before, has_gradient) in self._before.items():
             now = self._parameters[name].detach()[rows]
             size = before.float().norm().item()
-            self.values[f"update_to_weight/{name}"] = (
-                (now.float() - before.float()).norm().item() / size if size else math.nan
-            )
+            ratio = (now.float() - before.float()).norm().item() / size if size else math.nan
             lost = float(((now == before) & has_gradient).sum() / has_gradient.sum())
-            self.values[f"lost_to_rounding/{name}"] = lost
+            found.append(own := StepSize(self._step, name, ratio, lost))
+            self.values |= own.series()
             if lost >= MUCH_LOST and before.dtype in (torch.float16, torch.bfloat16) and (now != before).any():
                 text = f"{lost:.0%} of the values with a gradient did not change in a step: the update is below the "
                 self._warn([name], "rounding", f"{text}spacing of {_called(before)}; {IN_FLOAT32}")
         self._before = {}
+        self.sizes += found
+        return found
 
     def warn_of_stillness(self, moved: Sequence[str]) -> None:
         """Warn of trainable parameters that have not moved at all, and of frozen ones that have; ``moved``: those that

@@ -18,6 +18,7 @@ from toolkit.models.heads import example_losses
 from toolkit.training.evaluation import evaluate
 from toolkit.training.fast_step import FastStepper, serves
 from toolkit.training.going_on import GoingOn, Trainer
+from toolkit.training.live_drift import LiveDrift
 from toolkit.training.optimizer import (
     StepLog,
     build_optimizer,
@@ -208,6 +209,7 @@ class Stepper:
         self.embedding_rate = embedding_rate(model, self.groups)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self.trained.values())
+        self.live = LiveDrift(recorder.tables)
         optimizer = build_optimizer(model, self.groups, config, accelerator.device)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.model.train()
@@ -235,6 +237,7 @@ class Stepper:
                     norm = self._clip(indices, factor, step)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
+        self.recorder.step_sizes += self.live.after_update()
         loss = float(accelerator.reduce(loss_sum, "sum")) / num_rows
         return StepLog(step + 1, loss, self.config.learning_rate * factor, norm)
 
@@ -250,6 +253,7 @@ class Stepper:
         """Record the step and clip; NonFiniteLossError, on every process alike, when the gradient is not finite."""
         if self.accelerator.is_main_process:
             self.recorder.record_step(indices)
+            self.live.before_update(step + 1)
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
         check_finite(norm, step)
         rates = (self.embedding_rate * factor, self.config.head_rate * factor)

@@ -19,7 +19,7 @@ from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, r
 from toolkit.snapshots.snapshot import Vocabulary, check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
-from toolkit.training.live_drift import LiveDrift, drift_and_norms
+from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
 from toolkit.training.step_recorder import IS_OUTPUT_TOO, ExposureWatch, RowsByTable, uncompiled
 
 IS_ADAPTED = (
@@ -569,6 +569,7 @@ class Recording:
                 "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
             },
             "problems": self._problems(),
+            "step_sizes": as_columns(self._live.sizes),
             "devices": parameters[0].device.type,
             "num_processes": _world_size(),
             "position_offset": self._embeddings.position_offset,

@@ -29,6 +29,7 @@ from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.evaluation import predict, score_split
 from toolkit.training.features import LinearProbe
 from toolkit.training.floors import Floors
+from toolkit.training.live_drift import as_columns
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
 from toolkit.training.step_recorder import IS_OUTPUT_TOO, Recorder
@@ -199,6 +200,7 @@ class Saver:
                 "head_stage": head_stage,
                 "optimizer": self.config.optimizer,
                 "problems": self._problems(),
+                "step_sizes": as_columns(self.recorder.step_sizes),
                 "added_tokens": None if self.loaded.added is None else dict(self.loaded.added),
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {

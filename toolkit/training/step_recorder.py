@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
-from toolkit.families import TABLES
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.models.regimes import Embeddings
 from toolkit.snapshots.logs import DesignCounter, Exposure, StepRows, TableExposure, TableLog
+from toolkit.training.live_drift import StepSize
 
 
 def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -92,7 +93,7 @@ class Recorder:
         """
         self.data = data
         self.first_rows = dict(first_rows or {})
-        self._tables = tables
+        self.tables = tables
         self._names = tuple(name for name in TABLES if name in tables)
         self._input_only = tuple(name for name in self._names if name in shared)
         self._design = DesignCounter(self._names)
@@ -105,6 +106,8 @@ class Recorder:
         self.learning_rates: list[float] = []
         self.head_learning_rates: list[float] = []
         self.clipping_factors: list[float] = []
+        self.step_sizes: list[StepSize] = []
+        """Of embedding parameters, at the steps whose number is a power of two."""
 
     def expect(self, batches: Iterable[NDArray[np.int64]]) -> None:
         """Say which global batches the next steps take, in order, so that their rows can be found many at a time."""
@@ -125,7 +128,7 @@ class Recorder:
             self._count_design()
             batches = self._look_ahead() or [indices]
             self._blocks.append(_Block(self.data, batches, self._names, self._input_only))
-        self._blocks[-1].record(indices, norms or (lambda name, rows: self.norms(name, self._tables[name].grad, rows)))
+        self._blocks[-1].record(indices, norms or (lambda name, rows: self.norms(name, self.tables[name].grad, rows)))
         self.num_examples += len(indices)
 
     def norms(self, name: str, gradient: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -153,7 +156,9 @@ class Recorder:
     def state(self) -> dict[str, NDArray[Any]]:
         """All that is recorded so far, as named arrays."""
         logs = {name: np.array(getattr(self, name), np.float64) for name in LOGS}
-        return {**self.exposure().to_tensors(), **logs, "num_examples": np.array(self.num_examples)}
+        sizes = [(size.step, EMBEDDING_PARAMETERS.index(size.parameter), *size[2:]) for size in self.step_sizes]
+        own = {"num_examples": np.array(self.num_examples), "step_sizes": np.array(sizes, np.float64)}
+        return {**self.exposure().to_tensors(), **logs, **own}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what :meth:`state` gave, in place of nothing."""
@@ -162,6 +167,8 @@ class Recorder:
         for name in LOGS:
             getattr(self, name)[:] = state[name].tolist()
         self.num_examples = int(state["num_examples"])
+        lines = state["step_sizes"].tolist() if "step_sizes" in state else []  # of a state of an earlier version
+        self.step_sizes[:] = [StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *own) for step, k, *own in lines]
 
     def _look_ahead(self) -> list[NDArray[np.int64]]:
         """The next expected batches, as many as are found together."""
