@@ -13,7 +13,7 @@ import pytest
 
 import toolkit
 from tests.studies.tiny_studies import make_study
-from toolkit.analysis.inferred_exposure import infer_from
+from toolkit.analysis.inferred_exposure import ancestral_rows_of, infer_from
 from toolkit.analysis.measures import MEASURES
 from toolkit.analysis.positions import cosine_by_lag, position_table, standing_out
 from toolkit.analysis.resemblance import find_waves
@@ -44,6 +44,7 @@ def _of_one_run(run: Run) -> dict[str, pd.DataFrame]:
     return {
         "infer_exposure.tables": inferred.tables,
         "infer_exposure.rows": inferred.rows,
+        "find_ancestral_rows": ancestral_rows_of(run.trajectory),
         "measure_drift": toolkit.measure_drift(run),
         "measure_rows": toolkit.measure_rows(run, W),
         "measure_changes": toolkit.measure_changes(run),

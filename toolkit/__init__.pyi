@@ -14,6 +14,7 @@ from .analysis.gauge import measure_gauge as measure_gauge
 from .analysis.gauge import measure_gauge_rows as measure_gauge_rows
 from .analysis.geometry import GEOMETRY as GEOMETRY
 from .analysis.geometry import measure_geometry as measure_geometry
+from .analysis.inferred_exposure import find_ancestral_rows as find_ancestral_rows
 from .analysis.inferred_exposure import infer_exposure as infer_exposure
 from .analysis.measures import MEASURES as MEASURES
 from .analysis.neighbours import compare_changed as compare_changed

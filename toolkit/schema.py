@@ -223,6 +223,11 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("finding", "moved, frozen, did not move, or not identifiable in this precision.", TEXT),
     # What two checkpoints tell of exposure.
     Column("exposure", "exposed, unexposed or cannot tell: by the weights before and after, without a log.", TEXT),
+    Column(
+        "shared_by",
+        "Models that hold the row alike up to weight decay, which did not train it; groups are parted by a semicolon.",
+        TEXT,
+    ),
     Column("num_leaving", "Values of the row that are not where decay alone leaves them.", COUNT),
     Column("misfit", "‖Eᵗ - s·E⁰‖ / ‖E⁰‖ of the row, with the best factor s for it."),
     Column("row_factor", "The best factor s of the row."),
@@ -671,6 +676,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed "
             "sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
         ),
+        "find_ancestral_rows": "parameter row token shared_by reason",
         "infer_exposure.rows": "parameter row token exposure num_leaving misfit row_factor norm relative",
         "decompose": (
             "row token stratum num_steps last_step drift decay update gradient momentum momentum_low momentum_high "

@@ -1,6 +1,7 @@
 """Exposure told by two checkpoints: the truth of real optimizers is found, row by row, or refused with its reason."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from toolkit.analysis.inferred_exposure import (
     UNKNOWN_CAUSE,
     UNTOLD,
     Curve,
+    ancestral_rows_of,
+    find_ancestral_rows,
     infer_exposure,
     infer_from,
     significands,
@@ -54,6 +57,7 @@ def train(
     trained: tuple[str, ...] = TABLES,
     seed: int = 0,
     texts: int | None = None,
+    words: np.ndarray = WORDS,
 ) -> tuple[Trajectory, dict[str, np.ndarray]]:
     """A sum of embeddings, trained on random texts by a real optimizer; and which rows its batches used."""
     tables = make_tables(seed)
@@ -67,17 +71,19 @@ def train(
     target = 0.1 * torch.randn(HIDDEN, generator=generator)  # far from where tanh is flat, and gradients are 0
     used = {name: np.zeros(n, bool) for name, n in ROWS.items()}
     for _ in range(num_steps):
-        words = torch.from_numpy(WORDS)[torch.randint(len(WORDS), (4, LENGTH), generator=generator)]
+        used_words = torch.from_numpy(words)[torch.randint(len(words), (4, LENGTH), generator=generator)]
         positions = torch.arange(LENGTH)
         segments = (positions >= 5).long() if num_segments == 2 else torch.zeros(LENGTH, dtype=torch.long)
-        for name, rows in ((W, words), (P, positions), (S, segments)):
+        for name, rows in ((W, used_words), (P, positions), (S, segments)):
             used[name][rows.numpy()] = True
         states = torch.nn.functional.layer_norm(
-            parameters[W][words] + parameters[P][positions] + parameters[S][segments], (HIDDEN,)
+            parameters[W][used_words] + parameters[P][positions] + parameters[S][segments], (HIDDEN,)
         )
         loss = torch.tanh(states @ target.to(dtype)).square().mean()
         if is_tied:
-            loss = loss + torch.nn.functional.cross_entropy((states @ parameters[W].T).flatten(0, 1), words.flatten())
+            loss = loss + torch.nn.functional.cross_entropy(
+                (states @ parameters[W].T).flatten(0, 1), used_words.flatten()
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -278,6 +284,50 @@ def test_two_that_were_tuned_from_one_share_the_rows_that_neither_exposed() -> N
             either = used[table] | used_by_other[table]
             assert np.array_equal(found_of(inferred, table) == UNEXPOSED, ~either)
             assert ("grew" in line_of(inferred, table)["note"]) == grown
+
+
+def test_of_several_descendants_each_row_is_shared_by_those_that_did_not_train_it() -> None:
+    """Whatever decay each had; and the ancestor among them shares all that any of them left alone."""
+    texts = [np.arange(3, 60), np.arange(40, 90), np.arange(3, 50), np.arange(0)]
+    runs = [train(adamw(decay), texts=k, words=texts[k]) for k, decay in enumerate((0.01, 0.1, 0.0))]
+    last = [Snapshot(k, 1, run.snapshots[1].tensors, f"m{k}") for k, (run, _) in enumerate(runs)]
+    for descendants in (last, [*last, Snapshot(3, 1, runs[0][0].snapshots[0].tensors, "m3")], last[::-1], last[:2]):
+        found = ancestral_rows_of(Trajectory(descendants, runs[0][0].vocabulary))
+        assert (found["reason"] == "").all()
+        for table in TABLES:
+            used = {f"m{k}": used[table] for k, (_, used) in enumerate(runs)} | {"m3": np.zeros(ROWS[table], bool)}
+            kept = [[s.name for s in descendants if not used[s.name][row]] for row in range(ROWS[table])]
+            expected = [", ".join(names) if len(names) > 1 else "" for names in kept]
+            assert found.loc[found["parameter"] == table, "shared_by"].tolist() == expected
+
+
+def test_two_groups_that_share_a_row_each_had_an_ancestor_each() -> None:
+    first, second = (train(adamw(0.01), texts=k)[0].snapshots[1].tensors for k in range(2))
+    others = [{name: table * np.float32(0.999) for name, table in tensors.items()} for tensors in (first, second)]
+    for tensors in others:
+        tensors[W][100] += 0.01
+    four = [Snapshot(k, 1, own, f"m{k}") for k, own in enumerate((first, second, *others))]
+    found = ancestral_rows_of(Trajectory(four)).query("parameter == 'word_embeddings'")["shared_by"]
+    assert found[WORDS].tolist() == ["m0, m2; m1, m3"] * len(WORDS)
+    assert found[[0, 1, 70, 199]].tolist() == ["m0, m1, m2, m3"] * 4
+    assert found[100] == "m0, m1; m2, m3"
+
+
+def test_tables_that_tell_nothing_say_which_two_and_why() -> None:
+    run, _ = train(adamw(0.1), is_tied=True)
+    kept, tuned = run.snapshots
+    found = ancestral_rows_of(Trajectory([replace(kept, name="base"), replace(tuned, name="tuned")]))
+    words = found[found["parameter"] == W]
+    assert (words["shared_by"] == "").all()
+    assert (words["reason"] == f"base and tuned: {UNKNOWN_CAUSE}").all()
+    same = ancestral_rows_of(Trajectory([replace(kept, name="base"), replace(kept, epoch=1, name="copy")]))
+    assert (same["shared_by"] == "base, copy").all()
+    assert (same["reason"] == "").all()
+
+
+def test_one_descendant_shares_rows_with_nobody() -> None:
+    with pytest.raises(ValueError, match="pass at least 2 of them, not 1"):
+        find_ancestral_rows(["minilm"])
 
 
 # The curve.

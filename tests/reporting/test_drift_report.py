@@ -444,6 +444,11 @@ def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path) ->
         assert after.count(f"| {markdown.escape(reason)} |") >= 1
 
 
+def test_the_control_of_causes_is_named_where_it_can_be_run(report: Path) -> None:
+    """Of a run of ours that learns labels; a recorded one, and a masked-LM run, have their own tests."""
+    assert text_of(report).count("the same runs with --shuffle-labels") == 1
+
+
 def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.Run]) -> None:
     """Of the last step that was looked at; where nothing is noted, as by an earlier version, nothing is said."""
     sizes = toolkit.measure_step_sizes(runs[0])
@@ -542,3 +547,5 @@ def test_anybodys_trainer_run_gets_the_same_page_with_its_words(
         assert f"| {markdown.escape(token)} |" in text_of(out)
     assert (out / "figures" / "exposure.png").exists()
     assert (out / "index.html").exists()
+    assert "How large was a step?" in text_of(out)
+    assert "--shuffle-labels" not in text_of(out)

@@ -458,6 +458,7 @@ def test_report_and_probes_say_nothing_that_is_not_so(config: RunConfig, tmp_pat
     assert "word_embeddings is the output layer too" in text
     show_drift([runs[0].path], tmp_path / "drift")
     text = (tmp_path / "drift" / "report.md").read_text()
+    assert "shuffle" not in text
     assert text.count(TIED) == 1
     assert "by the count of those steps" not in text
     (line,) = [line for line in text.splitlines() if line.startswith("| word_embeddings | all rows |")]

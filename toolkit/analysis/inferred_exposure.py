@@ -11,12 +11,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from toolkit.analysis.change_finders import ROUNDINGS, Pair, unit_roundoff
 from toolkit.analysis.measures import Array
@@ -395,6 +397,67 @@ def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
     return infer_from(imported.trajectory, imported.card_decay, imported.notes)
 
 
+@with_columns
+def find_ancestral_rows(checkpoints: Sequence[str | Path]) -> pd.DataFrame:
+    """Which rows models that were tuned from one unknown checkpoint still hold as it had them, up to weight decay.
+
+    Parameters
+    ----------
+    checkpoints
+        Two or more descendants: whatever :func:`toolkit.import_checkpoints` takes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A line per row. ``shared_by`` names the models that hold the row alike, which are those that did not train it:
+        it is the ancestor's there. Empty where no two do. Two groups, parted by a semicolon, had an ancestor each, of
+        which one at least had trained the row. ``reason`` says why two of the models tell nothing of the table.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two models, or models that cannot be compared.
+
+    Notes
+    -----
+    Ours: each two are held against each other by :func:`toolkit.infer_exposure`. Where two models trained a row on the
+    same texts with the same bits, it is taken for the ancestor's.
+    """
+    if len(checkpoints) < 2:
+        raise ValueError(f"descendants share rows with one another: pass at least 2 of them, not {len(checkpoints)}")
+    imported = import_checkpoints(checkpoints)
+    return ancestral_rows_of(imported.trajectory)
+
+
+def ancestral_rows_of(trajectory: Trajectory) -> pd.DataFrame:
+    """As :func:`find_ancestral_rows`, of the snapshots of a trajectory, whatever their order."""
+    snapshots, names = trajectory.snapshots, [parameter for parameter in TABLES if parameter in trajectory.parameters]
+    alike: dict[str, NDArray[np.bool_]] = {
+        name: np.zeros((len(snapshots), len(snapshots), len(snapshots[0].tensors[name])), np.bool_) for name in names
+    }
+    refused: dict[str, list[str]] = {name: [] for name in names}
+    for i, j in combinations(range(len(snapshots)), 2):
+        for table in tell_rows([Pair(snapshots[i], snapshots[j], name) for name in names]):
+            name, is_same = table.pair.parameter, table.norms == 0
+            alike[name][i, j] = is_same if table.refused else table.found == UNEXPOSED
+            if table.refused and not is_same.all():
+                refused[name].append(f"{snapshots[i].name} and {snapshots[j].name}: {table.refused}")
+    parts = []
+    for name in names:
+        patterns, place = np.unique(alike[name], axis=2, return_inverse=True)
+        shared = np.array([_groups(one, [s.name for s in snapshots]) for one in np.moveaxis(patterns, 2, 0)], object)
+        lines = _row_names(trajectory, name, len(place))
+        parts.append(lines.assign(shared_by=shared[place], reason="; ".join(refused[name])))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _groups(alike: NDArray[np.bool_], names: Sequence[str]) -> str:
+    """``alike``: (models, models) which two hold a row alike; the names of those that hang together."""
+    _, group = connected_components(alike, directed=False)
+    found = [[name for name, own in zip(names, group, strict=True) if own == k] for k in range(group.max() + 1)]
+    return "; ".join(", ".join(own) for own in found if len(own) > 1)
+
+
 def infer_from(trajectory: Trajectory, card_decay: float = math.nan, notes: tuple[str, ...] = ()) -> InferredExposure:
     """As :func:`infer_exposure`, from the first and the last snapshot of a trajectory, and what its card states."""
     before, after = trajectory.snapshots[0], trajectory.snapshots[-1]
@@ -464,19 +527,20 @@ def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:
             yield f"{len(missing):,} positions before the last exposed one did not move as trained ones do"
 
 
+def _row_names(trajectory: Trajectory, parameter: str, num_rows: int) -> pd.DataFrame:
+    vocabulary = trajectory.vocabulary if parameter == TABLES[0] else None
+    tokens = np.array(vocabulary.tokens, dtype=object) if vocabulary else ""
+    return pd.DataFrame({"parameter": parameter, "row": np.arange(num_rows), "token": tokens})
+
+
 def _rows(trajectory: Trajectory, table: _Table) -> pd.DataFrame:
-    number = np.arange(len(table.found))
-    vocabulary = trajectory.vocabulary if table.pair.parameter == TABLES[0] else None
     lengths = np.sqrt(table.squares)
     columns = {
-        "parameter": table.pair.parameter,
-        "row": number,
-        "token": np.array(vocabulary.tokens, dtype=object) if vocabulary else "",
         "exposure": table.found,
         "num_leaving": table.num_leaving,
         "misfit": table.misfits,
         "row_factor": table.factors,
         "norm": table.norms,
-        "relative": np.divide(table.norms, lengths, out=np.full(len(number), np.nan), where=lengths > 0),
+        "relative": np.divide(table.norms, lengths, out=np.full(len(lengths), np.nan), where=lengths > 0),
     }
-    return pd.DataFrame(columns)[columns_of("infer_exposure.rows")]
+    return _row_names(trajectory, table.pair.parameter, len(lengths)).assign(**columns)

@@ -234,7 +234,8 @@ class Saver:
             "tokenizer_sha256": source.tokenizer_sha256,
             "family": self.loaded.family.name,
             "init": self.config.init,
-            "pooling": self.config.pooling,
+            # A masked-LM head reads every token's state: there is nothing to pool.
+            "pooling": None if self.data.masking is not None else self.config.pooling,
             "features": self.config.features,
             "pair_encoding": self.config.pair_encoding,
             "head": self._describe_head(),

@@ -10,6 +10,7 @@ from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.nulls import is_beyond_both, regress_drift, sign_noise
 from toolkit.analysis.strata import BY_STEPS, why_unknown
 from toolkit.comparison.report_data import ordered_strata
+from toolkit.config import MLM
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, themed, tips
@@ -194,9 +195,10 @@ LEAD = (
     "Weight decay is replayed step by step in fp32; what it does not account for is what Adam's updates did. The null "
     "of the chart and of its table takes each row's own steps and gradient sizes, with random signs, through the same "
     "optimizer: 1 is what gradients that agree on nothing do. A second null lets the coordinates' sizes vary too. "
-    "Of rows seen in few steps, claim only what lies beyond both, and hold it against the same runs with "
-    "--shuffle-labels (toolkit.compare_with_shuffled)."
+    "Of rows seen in few steps, claim only what lies beyond both"
 )
+CONTROL = ", and hold it against the same runs with --shuffle-labels (toolkit.compare_with_shuffled)"
+"""Of runs of ours that learn labels."""
 
 
 def section(computed: Computed) -> Section:
@@ -212,7 +214,10 @@ def section(computed: Computed) -> Section:
         blocks.append(_noise(noise[noise["num_steps"] > 0]))
     if len(computed.get("regression")):
         blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression(computed)))
-    return Section(id="why", title="Why they moved", lead=LEAD if blocks else "", blocks=tuple(blocks))
+    run = computed.opened.runs[0] if computed.opened.runs else None
+    has_control = run is not None and not run.is_recorded and run.config.objective != MLM
+    lead = LEAD + (CONTROL if has_control else "") + "."
+    return Section(id="why", title="Why they moved", lead=lead if blocks else "", blocks=tuple(blocks))
 
 
 def _causes(causes: pd.DataFrame) -> Block:
