@@ -354,7 +354,7 @@ def read_table(path: Path) -> pd.DataFrame:
     if not path.read_bytes().strip():
         return pd.DataFrame()
     texts = dict.fromkeys(TEXTS, str)
-    read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
+    read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in _text_columns(read):
         quoted = {cell for cell in _texts(read[name]) if re.fullmatch("'" + FORMULA, cell, re.S)}
         if quoted:

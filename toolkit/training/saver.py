@@ -73,7 +73,7 @@ class Saver:
     def restore(self, state: State) -> None:
         """Take up the scores and answers of the epoch ends that ``state`` follows; later ones are made again."""
         ends = {int(found[1]) for name in state.snapshots if (found := re.search(r"/epoch-(\d+)\.", name))}
-        scores = pd.read_csv(self.writer.path / "scores.csv", float_precision="round_trip")
+        scores = pd.read_csv(self.writer.path / "scores.csv")
         predictions = pd.read_parquet(self.writer.path / "predictions.parquet")
         scores, predictions = (table[np.ceil(table["epoch"]).isin(ends)] for table in (scores, predictions))
         self.scores = [{str(name): value for name, value in row.items()} for row in scores.to_dict("records")]
