@@ -51,14 +51,25 @@ def tuned_run(
     tiny_model: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> GetRun:
-    """``tuned_run(task, model_type, **fields)``: a finished run with its model; task ``single`` or ``pair``."""
+    """``tuned_run(task, model_type, **fields)``: a finished run with its model; task ``single``, ``pair`` or
+    ``regression``, whose target is the length of a text of single."""
     folder = tmp_path_factory.mktemp("transplants")
+    files = {}
+    for name in ("train_file", "validation_file"):
+        lines = Path(str(getattr(tiny_config, name))).read_text().splitlines()
+        told = [f"{text}\t{len(text) / 10 - 3}" for text in (line.split("\t")[0] for line in lines[1:])]
+        files[name] = str(folder / f"{name}.tsv")
+        Path(files[name]).write_text("\n".join([lines[0], *told]) + "\n")
+    regression = replace(tiny_config, **files, test_file=(), label_kind="targets")
     made: dict[str, Run] = {}
 
     def get(task: str = "single", model_type: str = "bert", **fields: Any) -> Run:
         key = repr((task, model_type, sorted(fields.items())))
         if key not in made:
-            config = replace({"single": tiny_config, "pair": tiny_pairs}[task], model=str(tiny_model(model_type)))
+            config = replace(
+                {"single": tiny_config, "pair": tiny_pairs, "regression": regression}[task],
+                model=str(tiny_model(model_type)),
+            )
             learned = {"epochs": 1, "learning_rate": 2e-2, "save_model": True, "output_dir": str(folder)}
             made[key] = finetune(replace(config, **(learned | fields)), reuse_finished=True)
         return made[key]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import r2_score
 
 from tests.probes.conftest import GetRun
 from toolkit.analysis.functional import shapley_values
@@ -33,6 +34,7 @@ from toolkit.probes.transplant_players import (
     raw_components,
     used_rows,
 )
+from toolkit.probes.transplants import measure_transplants
 from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.training.encoding import encode_task
@@ -59,7 +61,7 @@ def reference_logits(run, *, with_first_snapshot=False):
             for name, tensor in run.trajectory.at(0).tensors.items():
                 named[loaded.family.embedding_parameters[name]].copy_(torch.from_numpy(np.array(tensor)))
     split = data.splits["validation"]
-    logits = np.empty((len(split), 2))
+    logits = np.empty((len(split), loaded.model.head.out_features))
     with torch.inference_mode():
         for indices in evaluation_batches(split.lengths):
             logits[indices] = loaded.model(**make_batch(split, indices, data)).numpy()
@@ -285,8 +287,29 @@ def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
             play_run(run, TransplantSettings(**settings))
 
 
+def test_a_regression_is_scored_by_its_r2(tuned_run: GetRun, tmp_path: Path) -> None:
+    """All tuned reach the R² that the run logged; none, that of the embeddings from before in the tuned body."""
+    run = tuned_run("regression")
+    game = play_run(run, TransplantSettings(num_draws=1))
+    assert list(game.values) == ["r2"]
+    logged = run.scores.query("split == 'validation'")["r2"].iloc[-1]
+    assert game.values["r2"][-1].mean() == pytest.approx(logged, abs=1e-5)
+    outputs, split = reference_logits(run, with_first_snapshot=True)
+    assert game.values["r2"][0].mean() == pytest.approx(r2_score(split.labels, outputs[:, 0]), abs=1e-5)
+    shares = shapley_values(game.values["r2"])
+    assert shares.sum(axis=0) == pytest.approx(game.values["r2"][-1] - game.values["r2"][0], abs=1e-9)
+    found = measure_transplants([run], TransplantSettings(num_draws=1))
+    assert set(found.shapley["unit"]) == {"points"}
+    total = found.shapley.query("component == 'all'")["value"].item()
+    assert total == pytest.approx(100 * (game.values["r2"][-1] - game.values["r2"][0]).mean())
+    with pytest.raises(ValueError, match=r"--reverse fits a probe of classes, and .* is a regression"):
+        play_run(run, TransplantSettings(direction="reverse"))
+    with pytest.raises(ValueError, match="R² is undefined where all targets are equal, as on validation"):
+        play_run(run, TransplantSettings(max_examples=1))
+
+
 def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:
     own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
     config = replace(tuned_run("single").config, **own, max_train_examples=16, max_steps=1, output_dir=str(tmp_path))
-    with pytest.raises(ValueError, match="by the class of each text, and roles tags words"):
+    with pytest.raises(ValueError, match="by text, and roles tags words"):
         play_run(finetune(config), TransplantSettings())

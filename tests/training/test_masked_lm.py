@@ -470,6 +470,6 @@ def test_report_and_probes_say_nothing_that_is_not_so(config: RunConfig, tmp_pat
         toolkit.measure_distortion(runs[:1])
     with pytest.raises(ValueError, match="and this run tells masked tokens"):
         toolkit.measure_flow(runs[:1])
-    with pytest.raises(ValueError, match=r"by the class of each text, and polarity \(masked LM\) tells masked tokens"):
+    with pytest.raises(ValueError, match=r"by text, and polarity \(masked LM\) tells masked tokens"):
         toolkit.measure_transplants(runs[:1])
     assert (toolkit.measure_layer_drift(runs[:1])["value"].notna()).any()

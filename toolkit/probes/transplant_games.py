@@ -115,8 +115,8 @@ def design_of(splits: list[EncodedSplit], data: EncodedTask, tables: tuple[str, 
 
 COORDINATES = ("fixed", "raw")
 DIRECTIONS = ("forward", "reverse")
-UNITS = {"log-likelihood": "nats", "accuracy": "points"}
-"""Value to its unit; accuracy in points, log-likelihood per item in nats."""
+UNITS = {"log-likelihood": "nats", "accuracy": "points", "r2": "points"}
+"""Value to its unit; accuracy and R² in points, log-likelihood per item in nats."""
 
 NUM_DRAWS, NUM_REVERSE_DRAWS = 5, 1
 MAX_PROBE_EXAMPLES = 1000
@@ -180,7 +180,8 @@ class Game:
     """(items,) of the scored items."""
     split: str
     values: Values
-    """Name of a value to (2^players, items); see :func:`toolkit.analysis.functional.shapley_values`."""
+    """Name of a value to (2^players, items), the finest first; see
+    :func:`toolkit.analysis.functional.shapley_values`."""
     perturbed: Mapping[str, Values]
     """Kind of random change (``random``, ``rotated``, see transplant_players.py) to the name of a value to
     (players + 1, draws, items): each player alone replaced by a random change of its size, and last all of them
@@ -295,10 +296,17 @@ class Scorer:
         return score_items(outputs, self.split.labels)
 
 
-def score_items(outputs: Array, labels: NDArray[np.int64]) -> Scores:
-    """(items, classes) logits and (items,) classes to the (items,) log-likelihood of the class (nats) and accuracy."""
+def score_items(outputs: Array, labels: NDArray[Any]) -> Scores:
+    """(items, classes) logits and (items,) classes to the (items,) log-likelihood of the class (nats) and accuracy.
+
+    Of floats, the targets of a regression, and (items, 1) outputs: each item's part of R², whose mean over the items
+    is R²: 1 - its squared error over the variance of the targets.
+    """
     from scipy.special import log_softmax
 
+    if np.issubdtype(labels.dtype, np.floating):
+        targets = labels.astype(np.float64)
+        return {"r2": 1 - np.square(outputs[:, 0] - targets) / targets.var()}
     likelihoods = log_softmax(outputs, axis=1)[np.arange(len(labels)), labels]
     return {"log-likelihood": likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
 
@@ -310,17 +318,18 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
     """Score every coalition of one run; v(S) with the components in S tuned, the rest from before training.
 
     Forward or reverse, see :class:`Scorer`. Coalitions that differ only in what has not moved are the same model, and
-    one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks what the settings ask
-    for.
+    one pass serves them. ValueError when the run kept no model, has nothing to score by text, or lacks what the
+    settings ask for.
     """
     settings = settings or TransplantSettings()
     is_reverse = settings.direction == "reverse"
     tuned = load_tuned(run)
     loaded = load_untuned(run) if is_reverse else tuned
     task = task_of(run)
-    if task.kind != "classification":
-        own = ANSWERED.get(task.kind, "is a regression")
-        raise ValueError(f"{run.path}: transplants are scored by the class of each text, and {task.name} {own}")
+    if task.kind in ANSWERED:
+        raise ValueError(f"{run.path}: transplants are scored by text, and {task.name} {ANSWERED[task.kind]}")
+    if is_reverse and task.kind == "regression":
+        raise ValueError(f"{run.path}: --reverse fits a probe of classes, and {task.name} is a regression")
     name = settings.split or task.reported_split
     if lookup(task.splits, name, "split").labels is None:
         raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")
@@ -328,6 +337,9 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
         raise ValueError("--reverse fits its probe on train: score another split")
     data = encode_task(task, loaded, run.config.max_length)
     splits, probe = {name: draw_items(data.splits[name], settings.max_examples, settings.seed)}, None
+    targets = splits[name].labels if task.kind == "regression" else None
+    if targets is not None and (targets == targets[0]).all():
+        raise ValueError(f"{run.path}: R² is undefined where all targets are equal, as on {name}: score more items")
     if is_reverse:
         splits["train"] = draw_items(data.splits["train"], settings.max_probe_examples, settings.seed)
         assert splits["train"].labels is not None
@@ -394,7 +406,7 @@ def _play(
         if coalition & moving not in done:
             done[coalition & moving] = scorer.values(components.place(coalition & moving))
             on_pass()
-    values = {name: np.stack([done[c & moving][name] for c in range(2**num_players)]) for name in UNITS}
+    values = {name: np.stack([done[c & moving][name] for c in range(2**num_players)]) for name in done[0]}
     drawn: dict[str, Values] = {}
     for place, kind in enumerate(CHANGES):
         shape = (num_players + 1, num_draws, 1)
@@ -402,7 +414,7 @@ def _play(
         generator = np.random.default_rng([*seeds, place])
         for line, coalition in _lines(components):
             for draw in range(num_draws):
-                found: Mapping[str, Array | float] = dict.fromkeys(UNITS, np.nan)
+                found: Mapping[str, Array | float] = dict.fromkeys(values, np.nan)
                 if _applies(components, coalition, kind):
                     found = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
                     on_pass()

@@ -70,7 +70,7 @@ FACTOR = {score: 100.0 if unit == "points" else 1.0 for score, unit in UNITS.ite
 def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     """Per score: Σφ first, then a line per component."""
     lines = []
-    for score in UNITS:
+    for score in games[0].values:
         shares = [shapley_values(game.values[score]) for game in games]
         total = interval_line(np.stack([g.values[score][-1] - g.values[score][0] for g in games]), score)
         is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
@@ -88,7 +88,7 @@ def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     """Per score and pair of components."""
     lines = []
     players = games[0].players
-    for score in UNITS:
+    for score in games[0].values:
         found = [item_interactions(game.values[score]) for game in games]
         for row, (first, second) in enumerate(found[0][0]):
             still = _stillness(games, first, second)
@@ -105,7 +105,9 @@ def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     """
     lines = []
     num_players = len(games[0].players)
-    for score in UNITS if games[0].perturbed[RANDOM][next(iter(UNITS))].shape[1] else ():
+    for score, drawn in games[0].perturbed[RANDOM].items():
+        if not drawn.shape[1]:
+            break
         for i, component in enumerate((*games[0].players, TOTAL)):
             coalition = 2**num_players - 1 if i == num_players else 1 << i
             still = "" if i == num_players else _stillness(games, i)
@@ -132,11 +134,11 @@ def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
             "coalition": name_coalition(coalition, game.players),
             "num_tuned": coalition.bit_count(),
             "value": float(own.mean()) * FACTOR[score],
-            "unit": unit,
+            "unit": UNITS[score],
         }
         for seed, game in games.items()
-        for score, unit in UNITS.items()
-        for coalition, own in enumerate(game.values[score])
+        for score, values in game.values.items()
+        for coalition, own in enumerate(values)
     ]
 
 
@@ -231,8 +233,8 @@ def measure_transplants(
     Returns
     -------
     Transplants
-        Its ``tables`` are DataFrames by name. Log-likelihood is in nats per item, accuracy in points; intervals are
-        over the seeds of a condition and the same items.
+        Its ``tables`` are DataFrames by name. Log-likelihood is in nats per item, accuracy, and R² of a regression, in
+        points; intervals are over the seeds of a condition and the same items.
 
     Raises
     ------
@@ -241,9 +243,9 @@ def measure_transplants(
 
     Notes
     -----
-    v(S) is the mean log-likelihood of the labels (accuracy beside it) in the tuned body and head, with the components
-    in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up to v(all) -
-    v(none).
+    v(S) is the mean log-likelihood of the labels (accuracy beside it), or R², in the tuned body and head, with the
+    components in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up
+    to v(all) - v(none).
     """
     settings = settings or TransplantSettings()
     directions = ["forward", "reverse"] if reverse else [settings.direction]

@@ -9,6 +9,8 @@ import pytest
 
 from tests.chart_data import values_of
 from toolkit.probes.transplants import NO_SHARE, TOTAL
+from toolkit.reporting.charts import spec_of
+from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.transplants import (
     NOT_DRAWN,
@@ -35,16 +37,17 @@ KINDS = (
 )
 LEVELS = "from 80.0 % with the old embeddings to 85.0 %"
 VALUES = {"log-likelihood": ("nats", 1), "accuracy": ("points", 100)}
+OF_REGRESSION = {"r2": ("points", 100)}
 
 
-def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, has_random=True):
+def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, has_random=True, values=VALUES):
     """Positions are worth ``gain``, segments exactly 0, the others little."""
     parts = {name: [] for name in ("shapley", "interactions", "singles", "coalitions", "checks")}
     for task in tasks:
         lead = {"model": "minilm", "task": task, "condition": "none", "split": "validation", "direction": direction}
         lead |= {"coordinates": "fixed"}
         counts = {"num_seeds": num_seeds, "num_items": 100, "reason": "", "note": ""}
-        for score, (unit, factor) in VALUES.items():
+        for score, (unit, factor) in values.items():
             own = dict.fromkeys(COMPONENTS, 0.001) | {"position": gain, "segment": 0.0}
             own["all"] = sum(own.values())
             is_clear = own["all"] > 0.02 and num_seeds > 1
@@ -107,6 +110,28 @@ def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
     assert alone["word"][2] == "no"
     assert alone["LayerNorm"][3:] == [None, None]  # it has no rows to rotate
     assert header[0] == "case"
+
+
+def test_of_a_regression_r2_stands_for_both_values():
+    """Alone, and on one page with a classification: no number of nats is shown that there is not."""
+    alone, other = make_tables(["yields"], values=OF_REGRESSION), make_tables()
+    line = worth(alone)
+    assert line["nats per item"] == "not applicable"
+    assert line["R² (points)"] == "+5.40 (+4.40 to +6.40)"
+    assert (line["R²: none"], line["all"]) == pytest.approx((80, 85))
+    assert line["distinguishable from 0"] == "position"
+    position = component(alone, "position")
+    assert list(position) == ["component", "φ (points)", "share", "note"]
+    assert alone_rows(alone)[0][2] == "alone (points)"
+    both = {name: pd.concat([table, other[name]]) for name, table in alone.items()}
+    for tables, asked in ((alone, "Does R² need"), (both, "Does accuracy (R² of regressions) need")):
+        page = transplants_page(tables)
+        assert page.answers[0].question.startswith(asked)
+        text = render_markdown(page)
+        assert "from 80.0 % with the old embeddings" in text
+        assert ("log-likelihood per item" in str(spec_of(page.picture.chart))) == (tables is both)
+        assert "random_changes_r2" in text
+    assert len(worth_rows(both)[1]) == 2
 
 
 def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():

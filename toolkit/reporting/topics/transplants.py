@@ -41,9 +41,9 @@ Tables = Mapping[str, pd.DataFrame]
 
 PANEL = ["model", "task", "condition"]
 KEY = [*PANEL, "direction", "coordinates"]
-LIKELIHOOD, ACCURACY = "log-likelihood", "accuracy"
+LIKELIHOOD, ACCURACY, R2 = "log-likelihood", "accuracy", "r2"
 TOTAL, SUM = "all", "sum: all - none"
-AXES = {LIKELIHOOD: "log-likelihood per item (nats)", ACCURACY: "accuracy (points)"}
+AXES = {LIKELIHOOD: "log-likelihood per item (nats)", ACCURACY: "accuracy (points)", R2: "R² (points)"}
 ALONE = {
     "transplant": ("the tuned component, 95 % interval", "circle", COLOURS[0]),
     "random": ("random changes of its size, row by row: mean, all draws", "square", REFERENCE),
@@ -52,14 +52,20 @@ ALONE = {
 """Kind of change of one component alone to what the legend says, its shape and its colour."""
 QUESTION = "Which component's drift does the tuned model need, and would any change of its size do?"
 
+WORTH = (
+    "What the drift of each component is worth to the {} of the tuned model: exact Shapley values with 95 % intervals "
+    "over seeds and items. Scales differ between panels."
+)
 CAPTIONS = {
-    "shapley": "What the drift of each component is worth to the log-likelihood of the tuned model: exact Shapley "
-    "values with 95 % intervals over seeds and items. Scales differ between panels.",
+    "shapley": WORTH.format("log-likelihood"),
     "shapley_accuracy": "The same for the accuracy.",
+    "shapley_r2": WORTH.format("R²"),
     "random_changes": "Each tuned component alone in the embeddings from before, beside random changes of the same "
     "size, row by row and with all rows rotated alike: is it this drift, or any of its size?",
+    "random_changes_r2": "The same by R².",
     "interactions": "Shapley interaction index of every pair of components, 95 % intervals, not adjusted for their "
     "number: above 0 they do more together than apart.",
+    "interactions_r2": "The same by R².",
     "shapley_reverse": "The reverse: the tuned components in the body from before training, under a re-fitted probe.",
     "shapley_accuracy_reverse": "The same for the accuracy.",
     "random_changes_reverse": "The reverse: each tuned component alone beside random changes of the same size.",
@@ -73,7 +79,8 @@ LIMITS = (
     "The body and the head were tuned together with these embeddings: v(S) asks what they are worth to this body, not "
     "what training without that drift would have reached. That is a run with the component frozen.",
     "Each interval is of one component; none is adjusted for how many there are.",
-    "Log-likelihood is the first value because accuracy moves in whole items; both are on the scored items.",
+    "Log-likelihood is the first value because accuracy moves in whole items; both are on the scored items. Of a "
+    "regression R² stands for both.",
 )
 RANDOM_LIMITS = (
     "Random changes row by row cancel out where many rows act together, as drift does not: a weak control. Rotated "
@@ -87,9 +94,9 @@ NOT_DRAWN = "No random changes were drawn (--num-draws)."
 RAW = "In raw coordinates the split among the tables depends on offsets that no output shows."
 
 DEFINITIONS = (
-    "v(S): the mean over items of the log-likelihood of the label (or of being right), in the body and under the head "
-    "as tuned, with the components in S as tuned and the others as before training. v(none) is the tuned body on the "
-    "embeddings from before.",
+    "v(S): the mean over items of the log-likelihood of the label (or of being right, or of 1 minus the squared error "
+    "over the variance of the targets, which is R²), in the body and under the head as tuned, with the components in S "
+    "as tuned and the others as before training. v(none) is the tuned body on the embeddings from before.",
     "φ: the Shapley value (Shapley 1953), a component's mean gain over all orders in which they can be tuned; "
     "exact, over all 2^n coalitions. The φ add up to v(all) - v(none).",
     "interaction: the Shapley interaction index of a pair (Grabisch and Roubens 1999).",
@@ -136,19 +143,23 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
     details = [[rows_block(*shapley_rows(lines), caption)] for _, lines in cases]
     names = [f"{name_of(key)}, {key[4]} coordinates" for key, _ in cases]
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
-    picture = next((figures.pop(name) for name in ("shapley", "shapley_reverse") if name in figures), None)
+    heads = ("shapley", "shapley_r2", "shapley_reverse")
+    picture = next((figures.pop(name) for name in heads if name in figures), None)
     reverse = tuple(block for name, block in figures.items() if name.endswith("_reverse"))
-    shown = {name: (block,) for name, block in figures.items()}
+
+    def shown(*names: str) -> tuple[Block, ...]:
+        return tuple(figures[name] for name in names if name in figures)
+
     alone = rows_block(*alone_rows(tables), "Each component alone against random changes of its size.")
     worth = rows_block(*worth_rows(tables), "All components together.")
     blocks: dict[tuple[str, str], tuple[Block, ...]] = {
-        ("worth", "What is the drift worth?"): (worth, *shown.get("shapley_accuracy", ())),
+        ("worth", "What is the drift worth?"): (worth, *shown("shapley_accuracy", "shapley_r2")),
         ("components", "Which component is it?"): folds(names, details),
         ("random", "Is it this drift, or any of its size?"): (
-            *shown.get("random_changes", ()),
+            *shown("random_changes", "random_changes_r2"),
             *((alone,) if len(tables["singles"]) else ()),
         ),
-        ("pairs", "Do components need each other?"): shown.get("interactions", ()),
+        ("pairs", "Do components need each other?"): shown("interactions", "interactions_r2"),
         ("reverse", "The reverse: tuned embeddings in the body from before"): reverse,
         ("gauge", "Does the gauge hold on these runs?"): (rows_block(*check_rows(tables), CHECKED),),
     }
@@ -167,23 +178,35 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
 
 
 def answers(tables: Tables) -> Answers:
-    """Whether accuracy needs the drift, and whether any change of its size would do."""
+    """Whether the score needs the drift, and whether any change of its size would do."""
     cases, singles = tables["shapley"].groupby(KEY, sort=False), tables["singles"]
-    alone = singles[(singles["component"] == TOTAL) & (singles["score"] == ACCURACY)].groupby(KEY, sort=False)
+    alone = singles[(singles["component"] == TOTAL) & singles["score"].isin([ACCURACY, R2])].groupby(KEY, sort=False)
+    score = "R²" if set(tables["shapley"]["score"]) == {R2} else "accuracy"
+    score += " (R² of regressions)" if set(tables["shapley"]["score"]) > {R2} else ""
     needed = (_needed(own, f"{name_of(key)}: ", _levels(tables["coalitions"], key)) for key, own in cases)
     return (
-        answer("Does accuracy need the drift of the embeddings?", needed),
+        answer(f"Does {score} need the drift of the embeddings?", needed),
         answer("Is it this drift, more than any of its size?", (_beyond_size(*case) for case in alone), NOT_DRAWN),
     )
 
 
 def _needed(own: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
-    own = own[own["score"] == ACCURACY].set_index("component")
+    own = _headline(own)
     line, ends = own.loc[TOTAL], own[["value", "low", "high"]]
     before, tuned = (number(level) for level in levels)
     text = f"{lead}{_nats(line, 2)} points, from {before} % with the old embeddings to {tuned} %; "
     low, high = (0.0, 0.0) if (ends.drop(index=TOTAL) == 0).all(axis=None) else (line["low"], line["high"])
     return judged(f"{text}0 means no need.", low, high, line["note"], num_seeds=line["num_seeds"])
+
+
+def _headline(lines: pd.DataFrame) -> pd.DataFrame:
+    """Of one case, accuracy or R², by component."""
+    return lines[lines["score"].isin([ACCURACY, R2])].set_index("component")
+
+
+def _finest(lines: pd.DataFrame) -> pd.DataFrame:
+    """Of some cases, log-likelihood or R²."""
+    return lines[lines["score"].isin([LIKELIHOOD, R2])]
 
 
 def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
@@ -204,6 +227,9 @@ def _figures(tables: Tables) -> dict[str, ChartBlock]:
         makers["shapley_accuracy" + suffix] = partial(plot_shapley, own["shapley"], ACCURACY)
         makers["random_changes" + suffix] = partial(plot_random_changes, own["singles"])
         makers["interactions" + suffix] = partial(plot_interactions, own["interactions"])
+    makers["shapley_r2"] = partial(plot_shapley, tables["shapley"], R2)  # a regression has no reverse
+    makers["random_changes_r2"] = partial(plot_random_changes, tables["singles"], R2)
+    makers["interactions_r2"] = partial(plot_interactions, tables["interactions"], R2)
     return {
         name: ChartBlock(name=name, chart=chart, caption=CAPTIONS[name], alt=CAPTIONS[name])
         for name, chart in draw(makers).items()
@@ -227,16 +253,18 @@ def _nats(line: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
 
 def worth_rows(tables: Tables) -> Rows:
     """Header and rows: per case what all components together are worth, and the components that are clear or 0."""
-    header = ["case", "nats per item", "accuracy (points)", "accuracy: none", "all"]
+    scores = set(tables["shapley"]["score"])
+    score = " or ".join(name for own, name in ((ACCURACY, "accuracy"), (R2, "R²")) if own in scores)
+    header = ["case", "nats per item", f"{score} (points)", f"{score}: none", "all"]
     header += ["distinguishable from 0", "exactly 0", "because", "seeds", "items"]
     rows: list[list[object]] = []
     for key, own in tables["shapley"].groupby(KEY, sort=False):
-        values = {value: part.set_index("component") for value, part in own.groupby("score", sort=False)}
-        likelihood = values[LIKELIHOOD]
-        total, parts = likelihood.loc[TOTAL], likelihood.drop(index=TOTAL)
+        finest, headline = _finest(own).set_index("component"), _headline(own)
+        total, parts = finest.loc[TOTAL], finest.drop(index=TOTAL)
         clear = parts[_is_clear(parts)].sort_values("value", key=abs, ascending=False)
         still = parts[(parts["value"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
-        cells: list[object] = [_nats(total), _nats(values[ACCURACY].loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
+        nats = "not applicable" if total["unit"] == "points" else _nats(total)
+        cells: list[object] = [nats, _nats(headline.loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
         cells += [", ".join(map(str, found)) or "none" for found in (clear.index, still.index)]
         cells += ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
         rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
@@ -250,17 +278,18 @@ def why_still(note: object) -> str:
 
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
-    """v(none) and v(all) as accuracies, means over seeds."""
-    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["score"] == ACCURACY)]
+    """v(none) and v(all) as accuracies or R², means over seeds."""
+    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & coalitions["score"].isin([ACCURACY, R2])]
     means = own.groupby("coalition")["value"].mean()
     return [means.get(name) for name in ("none", "all")]
 
 
 def alone_rows(tables: Tables) -> Rows:
     """Header and rows: per case the components that do something else alone than random changes of their size."""
-    header = ["case", "component", "alone (nats)", "minus random (nats)", "distinguishable?"]
-    header += ["minus rotated (nats)", "distinguishable?"]
-    singles = tables["singles"][tables["singles"]["score"] == LIKELIHOOD]
+    singles = _finest(tables["singles"])
+    unit = ", ".join(dict.fromkeys(singles["unit"]))
+    header = ["case", "component", f"alone ({unit})", f"minus random ({unit})", "distinguishable?"]
+    header += [f"minus rotated ({unit})", "distinguishable?"]
     rows: list[list[object]] = []
     for (*key, name), part in singles.groupby([*KEY, "component"], sort=False):
         lines = {line["change"]: line for line in part.to_dict("records")}
@@ -278,15 +307,17 @@ def shapley_rows(lines: pd.DataFrame) -> Rows:
 
     Why there are no shares is the same for all of them, and stands at the sum.
     """
-    likelihood, accuracy = (lines[lines["score"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
+    scores = {str(unit): own.set_index("component") for unit, own in lines.groupby("unit", sort=False)}
+    finest = next(iter(scores.values()))
     rows: list[list[object]] = []
-    for name in [*(each for each in likelihood.index if each != TOTAL), TOTAL]:
-        one, other = likelihood.loc[name], accuracy.loc[name]
+    for name in [*(each for each in finest.index if each != TOTAL), TOTAL]:
+        one = finest.loc[name]
+        cells = [_nats(own.loc[name], 2 if unit == "points" else 4) for unit, own in scores.items()]
         share = "" if pd.isna(one["share"]) else f"{round(100 * one['share']) + 0}%"
-        notes = likelihood["reason"].dropna().unique() if name == TOTAL else [one["note"]]
+        notes = finest["reason"].dropna().unique() if name == TOTAL else [one["note"]]
         note = "; ".join(str(each) for each in notes if not pd.isna(each))
-        rows.append([SUM if name == TOTAL else str(name), _nats(one), _nats(other, 2), share, note])
-    return ["component", "φ (nats)", "φ (points)", "share", "note"], rows
+        rows.append([SUM if name == TOTAL else str(name), *cells, share, note])
+    return ["component", *(f"φ ({unit})" for unit in scores), "share", "note"], rows
 
 
 def check_rows(tables: Tables) -> Rows:
@@ -313,7 +344,7 @@ def caveats(tables: Tables) -> list[str]:
 def plot_shapley(shapley: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None:
     """A panel per task and regime: the Shapley value of each component with its interval, and their sum.
 
-    ``shapley`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or accuracy.
+    ``shapley`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood, accuracy or r2.
     """
     own = shapley[shapley["score"] == score]
     is_sum = own["component"] == TOTAL
@@ -326,33 +357,34 @@ def plot_shapley(shapley: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None
     )
 
 
-def plot_random_changes(singles: pd.DataFrame) -> Chart | None:
+def plot_random_changes(singles: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None:
     """A panel per task and regime: each transplant alone beside random changes of its size.
 
-    ``singles`` is that table of ``measure_transplants``, of one direction. Random changes have the range of all draws.
+    ``singles`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or r2. Random
+    changes have the range of all draws.
     """
-    own = singles[(singles["score"] == LIKELIHOOD) & singles["change"].isin(list(ALONE)) & singles["value"].notna()]
+    own = singles[(singles["score"] == score) & singles["change"].isin(list(ALONE)) & singles["value"].notna()]
     is_drawn = own["change"] != "transplant"
     ends = {side: own[side].where(~is_drawn, own[end]) for side, end in (("low", "least"), ("high", "greatest"))}
     place = own["component"].replace({TOTAL: "all together"})
     return _forest(
-        own.assign(place=place, kind=own["change"], **ends), ALONE, f"change of {AXES[LIKELIHOOD]}", is_apart=True
+        own.assign(place=place, kind=own["change"], **ends), ALONE, f"change of {AXES[score]}", is_apart=True
     )
 
 
-def plot_interactions(interactions: pd.DataFrame) -> Chart | None:
+def plot_interactions(interactions: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None:
     """A panel per task and regime: the interaction of every pair of components; below 0, they do the same thing.
 
-    ``interactions`` is that table of ``measure_transplants``, of one direction.
+    ``interactions`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or r2.
     """
-    own = interactions[interactions["score"] == LIKELIHOOD]
+    own = interactions[interactions["score"] == score]
     lines = own.assign(place=own["first"] + " x " + own["second"])
     lines["kind"] = _is_clear(lines).map({True: "clear", False: "open"})
     kinds = {
         "clear": ("interval excludes 0", "diamond", COLOURS[1]),
         "open": ("interval holds 0", "circle", COLOURS[0]),
     }
-    return _forest(lines, kinds, AXES[LIKELIHOOD])
+    return _forest(lines, kinds, AXES[score])
 
 
 def _forest(
