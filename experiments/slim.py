@@ -2,13 +2,14 @@
 
 The page, SVG, PDF, LaTeX, Parquet, pictures that report.md does not show and CSV files above 50 kB go; a report with
 evidence gets them again by `python -m toolkit report --from reports/NAME`, any other by the command that made it.
-`python -m toolkit verify` accepts that they are not kept. Pictures of at most 256 colours get a palette: the same
-pixels in less than half the bytes.
+`python -m toolkit verify` accepts that they are not kept, and report.md says so instead of linking to them. Pictures of
+at most 256 colours get a palette: the same pixels in less than half the bytes.
 """
 
 import argparse
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,25 @@ def slim(out: Path) -> int:
             size += (out / name).stat().st_size - len(content)
             files.write_bytes(out / name, content, may_replace=True)
             known["files"][name] = files.sha256_of_file(out / name)
-    files.write_text(out / WRITTEN, json.dumps(known, indent=1) + "\n", may_replace=True)
     for path in spare:
         path.unlink(missing_ok=True)
+    if (report := out / "report.md").is_file():
+        files.write_text(report, without_dead_links(report.read_text(encoding="utf-8"), out), may_replace=True)
+        known["files"][report.name] = files.sha256_of_file(report)
+    files.write_text(out / WRITTEN, json.dumps(known, indent=1) + "\n", may_replace=True)
     return size
+
+
+def without_dead_links(text: str, out: Path) -> str:
+    """report.md without links to pictures that are not kept, and with a line that says what makes them again."""
+    kept = re.sub(
+        r" \(\[SVG\]\((?P<file>[^)]*)\), \[PDF\]\([^)]*\)\)", lambda m: m[0] * (out / m["file"]).is_file(), text
+    )
+    has_evidence = (out / "evidence").is_dir()
+    how = f"`python -m toolkit report --from {out.as_posix()} --out FOLDER`" if has_evidence else "the command below"
+    title, _, rest = kept.partition("\n\n")
+    note = f"*Not kept in this copy: index.html, SVG, PDF, LaTeX and large tables; {how} makes them.*"
+    return kept if kept == text or note in kept else f"{title}\n\n{note}\n\n{rest}"
 
 
 def with_palette(path: Path) -> bytes | None:
