@@ -1,13 +1,13 @@
 """The console script ``embedding-drift`` (``python -m toolkit``) and finetune.py: flags, one-line errors, exit codes.
 
-A mistake of the user's is one line on stderr, or tyro's account of a flag's value, and exit code 2;
-EMBEDDING_DRIFT_DEBUG=1 shows the traceback instead.
+A mistake of the user's is one line on stderr and exit code 2; EMBEDDING_DRIFT_DEBUG=1 shows the traceback instead.
 Imports are late, so that ``--help`` answers at once.
 """
 
 import contextlib
 import errno
 import io
+import itertools
 import os
 import re
 import signal
@@ -16,9 +16,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 import tyro
 
@@ -182,19 +181,32 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
 
 
 def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
-    """Parse flags. Of an unknown one ValueError; of any other mistake tyro says what it is, and exits with code 2."""
+    """Parse flags; ValueError, in one line, for an unknown one or any other mistake that tyro finds."""
     _refuse_empty(args)
+    said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(said):
             parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
             return parsed
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
         _refuse_unknown(kind, args, options)
-        if not _speaks():
-            raise
-    return cast(T, tyro.cli(kind, args=args, prog=prog, **options))  # fails again, and says so
+    raise ValueError(f"{_in_one_line(said.getvalue())}; {prog} --help has all flags")
+
+
+def _in_one_line(box: str) -> str:
+    """What is wrong, of the box that tyro draws: its first part, between its title and a rule."""
+
+    def is_rule(line: str) -> bool:
+        return bool(re.match("[─-]{3}|╰", line))
+
+    lines = itertools.dropwhile(is_rule, [line.strip("│ ") for line in box.splitlines()][1:])
+    told = itertools.takewhile(lambda line: not is_rule(line), lines)
+    said = " ".join(" ".join(told).split()).removeprefix("Error parsing ").replace(" (required)", "")
+    kind = r"no type matching (?:\{None\}\|)?(.+?) could be instantiated from \['(.*?)'\].*"
+    said = re.sub(kind, r"'\2' is not \1", said)
+    return re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is not INT", said).rstrip(".")
 
 
 def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None:
@@ -220,7 +232,7 @@ FOLDERS = ("--out", "--output-dir")
 
 def _refuse_empty(args: list[str]) -> None:
     """ValueError for a folder without a name, such as a variable of the shell that is not set: it would mean ``.``."""
-    for word, after in zip_longest(args, args[1:]):
+    for word, after in itertools.zip_longest(args, args[1:]):
         flag, separator, value = word.replace("_", "-").partition("=")
         if flag in FOLDERS and (value == "" if separator else after == ""):
             raise ValueError(f"{flag} must be a name or path, or left out; got ''")
