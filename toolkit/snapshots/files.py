@@ -17,15 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from toolkit.snapshots.ownership import Owned, atomic_path, replace_file, temporary_folder
+from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
-
-
-def of_temporary(name: str) -> str | None:
-    """The file that :func:`atomic_path` writes under such a name before it is whole; None for any other name."""
-    found = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name, re.DOTALL)
-    return None if found is None else found[1]
 
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
