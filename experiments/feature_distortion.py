@@ -53,8 +53,8 @@ def main() -> None:
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
     from toolkit.probes.distortion import measure_distortion
-    from toolkit.reporting.folder import check_out
-    from toolkit.reporting.topics.distortion import write_distortion_report
+    from toolkit.reporting.folder import check_out, write_page
+    from toolkit.reporting.topics.distortion import arm_differences, arm_means, distortion_page
 
     check_out(arguments.out)
     configs = list_configs(arguments.runs, arguments.seeds)
@@ -64,7 +64,10 @@ def main() -> None:
     command = f"python experiments/feature_distortion.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
     title = "Does fine-tuning distort features?"
-    print(f"Report: {write_distortion_report(table, arguments.out, title=title, command=command, caveats=CAVEATS)}")
+    means, differences = arm_means(table), arm_differences(table)
+    page = distortion_page(means, differences, title=title, command=command, caveats=CAVEATS)
+    tables = {"distortion": table, "means": means, "differences": differences}
+    print(f"Report: {write_page(page, arguments.out, tables)}")
 
 
 if __name__ == "__main__":

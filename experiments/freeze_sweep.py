@@ -63,8 +63,8 @@ def main(runs: str, out: str | None = None) -> None:
     """Print the relative quality of the study's finished runs below ``runs``; write its report into ``out``."""
     from toolkit.comparison.summaries import relative_quality
     from toolkit.naming import shown_path
-    from toolkit.reporting.folder import check_out
-    from toolkit.reporting.topics.relative import write_relative_report
+    from toolkit.reporting.folder import check_out, write_page
+    from toolkit.reporting.topics.relative import relative_page
     from toolkit.studies.plan import plan_runs
 
     if out:
@@ -87,8 +87,8 @@ def main(runs: str, out: str | None = None) -> None:
         script = "experiments/freeze_sweep.py"
         command = f"python -m toolkit study {script}\npython {script} runs {shown_path(out)}"
         title = f"{STUDY.title}: {STUDY.question[0].lower()}{STUDY.question[1:]}"
-        path = write_relative_report(table, out, title=title, command=command, caveats=caveats)
-        print(f"Report: {path}")
+        page = relative_page(table, title=title, command=command, caveats=caveats)
+        print(f"Report: {write_page(page, out, {'relative_quality': table}, float_format='%.10g')}")
 
 
 def _ceilings(finished: list[Any]) -> list[str]:

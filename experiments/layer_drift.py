@@ -52,8 +52,8 @@ def main() -> None:
     from toolkit.pipeline import finetune
     from toolkit.probes.embedding_layer import read_texts
     from toolkit.probes.layer_drift import measure_layers
-    from toolkit.reporting.folder import check_out
-    from toolkit.reporting.topics.layers import write_layer_report
+    from toolkit.reporting.folder import check_out, write_page
+    from toolkit.reporting.topics.layers import layers_page
 
     check_out(arguments.out)
     configs = list_configs(arguments.seeds, arguments.runs)
@@ -63,7 +63,7 @@ def main() -> None:
     command = f"python experiments/layer_drift.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
     title = "What changed in each layer, and what moved"
-    print(f"Report: {write_layer_report(tables, arguments.out, title=title, command=command)}")
+    print(f"Report: {write_page(layers_page(tables, title=title, command=command), arguments.out, tables)}")
 
 
 if __name__ == "__main__":

@@ -144,7 +144,8 @@ def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     from toolkit.pipeline import finetune
     from toolkit.probes.transplant_games import TransplantSettings
     from toolkit.probes.transplants import join, measure_transplants
-    from toolkit.reporting.topics.transplants import write_transplant_report
+    from toolkit.reporting.folder import write_page
+    from toolkit.reporting.topics.transplants import transplants_page
 
     found, recoveries = [], []
     for case in CASES:
@@ -156,7 +157,7 @@ def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     command = f"python experiments/transplants.py --planted --seeds {len(seeds)} --out {shown_path(out)}"
     title = "Planted causes, and what the transplants make of them"
     tables = {**join(found).tables, "recovered": table}
-    path = write_transplant_report(tables, out, title=title, command=command)
+    path = write_page(transplants_page(tables, title=title, command=command), out, tables)
     is_control = table["role"] == "control"
     quiet, controls = int(table.loc[is_control, "came_out"].sum()), int(is_control.sum())
     print(f"Recovered (sensitive): {all(table.loc[~is_control, 'came_out'].dropna())}")
@@ -167,7 +168,8 @@ def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse:
     """Both tasks: train what is missing, transplant, write the report."""
     from toolkit.pipeline import finetune
     from toolkit.probes.transplants import measure_transplants
-    from toolkit.reporting.topics.transplants import write_transplant_report
+    from toolkit.reporting.folder import write_page
+    from toolkit.reporting.topics.transplants import transplants_page
 
     configs = [config for seed in seeds for config in real_configs(data, seed, runs)]
     own = [finetune(config, reuse_finished=True) for config in configs]
@@ -175,7 +177,7 @@ def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse:
     command = f"python experiments/transplants.py --data {data.as_posix()} --seeds {len(seeds)} --out {shown_path(out)}"
     command += " --reverse" if reverse else ""
     title = "What the drift of the embeddings is worth to the tuned model"
-    print(f"Report: {write_transplant_report(found.tables, out, title=title, command=command)}")
+    print(f"Report: {write_page(transplants_page(found.tables, title=title, command=command), out, found.tables)}")
 
 
 def main() -> None:

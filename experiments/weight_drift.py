@@ -59,7 +59,8 @@ def main() -> None:
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
     from toolkit.probes.layer_drift import measure_layers
-    from toolkit.reporting.topics.layers import write_layer_report
+    from toolkit.reporting.folder import write_page
+    from toolkit.reporting.topics.layers import layers_page
 
     configs = list_configs(arguments.seeds, arguments.examples, arguments.epochs, arguments.runs)
     runs = [finetune(config, reuse_finished=True) for config in configs]
@@ -69,7 +70,7 @@ def main() -> None:
         value = getattr(arguments, name)
         command += f" --{name} {value}" if value != default else ""
     title = "What changed in each layer, and what moved: states and weights on five tasks"
-    print(f"Report: {write_layer_report(tables, arguments.out, title=title, command=command)}")
+    print(f"Report: {write_page(layers_page(tables, title=title, command=command), arguments.out, tables)}")
 
 
 if __name__ == "__main__":

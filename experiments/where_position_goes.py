@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS), help="train only these arms")
     arguments = parser.parse_args()
     from toolkit.pipeline import finetune
-    from toolkit.reporting.folder import check_out
+    from toolkit.reporting.folder import check_out, write_page
 
     check_out(arguments.out)
     configs = list_configs(arguments.seeds, arguments.runs)
@@ -75,7 +75,7 @@ def main() -> None:
         print("Trained; without --arms the same command also writes the report.")
         return
     from toolkit.probes.flow import FlowSettings, measure_flow
-    from toolkit.reporting.topics.flow import write_flow_report
+    from toolkit.reporting.topics.flow import flow_page, flow_tables
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
     settings = FlowSettings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core
@@ -83,7 +83,8 @@ def main() -> None:
     # Where the runs lie is not shown: the numbers do not depend on it.
     command = f"python experiments/where_position_goes.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != parser.get_default("seeds") else ""
-    print(f"Report: {write_flow_report(flow, arguments.out, title='Where position goes', command=command)}")
+    page = flow_page(flow, title="Where position goes", command=command)
+    print(f"Report: {write_page(page, arguments.out, flow_tables(flow))}")
 
 
 if __name__ == "__main__":

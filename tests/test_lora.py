@@ -33,7 +33,7 @@ from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import example_losses
 from toolkit.models.lora import find_targets, merged_state, put_adapters, save_adapter
-from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components
+from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components, locate_embeddings
 from toolkit.models.tuned import load_tuned
 from toolkit.probes.embedding_layer import list_parameters, open_model
 from toolkit.reporting.charts import regimes_of
@@ -46,7 +46,6 @@ from toolkit.reporting.topics.drift import ADAPTED
 from toolkit.reporting.topics.drift_and_score import drift_and_score_section
 from toolkit.reporting.topics.first_screen import tiles_of
 from toolkit.reporting.topics.runs import runs_frame
-from toolkit.snapshots.snapshot import capture
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training.encoding import encode_task
 from toolkit.training.fast_step import serves
@@ -112,7 +111,7 @@ def test_what_is_saved_is_what_peft_merges_and_all_else_stays(
     # Snapshots, the saved model, and what `drift BASE ADAPTER` reads are one table.
     last = run.trajectory.snapshots[-1].tensors
     read = toolkit.import_checkpoints([run.config.model, run.path / "model" / "adapter"]).trajectory.snapshots[-1]
-    for name, tensor in capture(loaded.model.backbone, loaded.family).items():
+    for name, tensor in locate_embeddings(loaded.model).values().items():
         assert np.array_equal(tensor, last[name])
         np.testing.assert_allclose(read.tensors[name], last[name], rtol=1e-5, atol=1e-7)
         assert np.array_equal(*ends(run, name)) == (name not in words)

@@ -25,6 +25,8 @@ from toolkit.commands import (
     TransplantCommand,
 )
 from toolkit.config import RunConfig
+from toolkit.reporting.folder import write_page
+from toolkit.reporting.page import Page
 from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
@@ -46,15 +48,6 @@ def experiment(name: str, *words: str) -> Callable[[Path], object]:
     return call
 
 
-def write_tables(module: str, name: str) -> Callable[[Path], object]:
-    """A function that writes a report of tables, of which it needs none to see that it must not."""
-
-    def call(out: Path) -> None:
-        getattr(__import__(f"toolkit.reporting.{module}", fromlist=[name]), name)(pd.DataFrame(), out)
-
-    return call
-
-
 REPORTS: dict[str, Callable[[Path], object]] = {
     "report": lambda out: ReportCommand(runs=(GONE,), out=out).run(),
     "drift": lambda out: DriftCommand(places=("nowhere", "neither"), out=out).run(),
@@ -67,12 +60,7 @@ REPORTS: dict[str, Callable[[Path], object]] = {
     "write_report": lambda out: toolkit.write_report([GONE], out),
     "write_drift_report": lambda out: toolkit.write_drift_report([GONE, GONE], out),
     "write_position_report": lambda out: toolkit.write_position_report(GONE, out),
-    "write_flow_report": write_tables("topics.flow", "write_flow_report"),
-    "write_layer_report": write_tables("topics.layers", "write_layer_report"),
-    "write_reindex_report": write_tables("topics.reindexing", "write_reindex_report"),
-    "write_transplant_report": write_tables("topics.transplants", "write_transplant_report"),
-    "write_distortion_report": write_tables("topics.distortion", "write_distortion_report"),
-    "write_relative_report": write_tables("topics.relative", "write_relative_report"),
+    "write_page": lambda out: write_page(Page(title="of tables"), out, {}),
     "feature_distortion.py": experiment("feature_distortion", "--out", "OUT", "--runs", "nowhere"),
     "layer_drift.py": experiment("layer_drift", "--out", "OUT", "--runs", "nowhere"),
     "sst2_three_regimes.py": experiment("sst2_three_regimes", "--data", "nowhere", "--out", "OUT"),
@@ -212,7 +200,7 @@ def test_a_report_lies_in_no_run(tmp_path: Path, make_run: Callable[..., Run]) -
     started.write_recorded_config({})
     for place in (run.path, run.path / "model" / "report", started.path, started.path / "report"):
         before = contents(tmp_path)
-        for write in (REPORTS["drift"], REPORTS["write_layer_report"]):
+        for write in (REPORTS["drift"], REPORTS["write_page"]):
             with pytest.raises(ValueError, match="the report would lie inside the run"):
                 write(place)
         assert contents(tmp_path) == before

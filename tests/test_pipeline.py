@@ -30,8 +30,7 @@ from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
-from toolkit.models.regimes import list_components
-from toolkit.snapshots import snapshot
+from toolkit.models.regimes import Embeddings, list_components
 from toolkit.training.optimizer import NonFiniteLossError
 
 
@@ -164,11 +163,12 @@ def test_deterministic_algorithms_are_asked_for_while_a_run_trains(
     """On a CPU they give the bits of any other run."""
     asked: list[bool] = []
 
-    def capture(*arguments: Any) -> dict[str, np.ndarray]:
+    def values(embeddings: Embeddings) -> dict[str, np.ndarray]:
         asked.append(torch.are_deterministic_algorithms_enabled())
-        return snapshot.capture(*arguments)
+        return own(embeddings)
 
-    monkeypatch.setattr("toolkit.pipeline.capture", capture)
+    own = Embeddings.values
+    monkeypatch.setattr(Embeddings, "values", values)
     runs = [run(tiny_config, tmp_path, deterministic=value, max_steps=2) for value in (False, True)]
     assert asked == [False] * (len(asked) // 2) + [True] * (len(asked) // 2)
     assert not torch.are_deterministic_algorithms_enabled()

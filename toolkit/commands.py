@@ -1,8 +1,9 @@
 """The commands of ``python -m toolkit``; what they need is imported when one runs, so that ``--help`` is quick."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -11,7 +12,37 @@ from toolkit.progress import show
 from toolkit.studies.executors import ExecutorOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from toolkit.reporting.page import Page
     from toolkit.reporting.topics.layers import Tables
+
+
+def _check_out(out: Path | None) -> None:
+    """ValueError, before anything is computed, where no report can go to the folder that was asked for."""
+    from toolkit.reporting.folder import check_out
+
+    if out is not None:
+        check_out(out)
+
+
+def _again(command: Any, name: str, places: Iterable[str | Path], *flags: str) -> str:
+    """The words that make the report of a command again; none where it writes none."""
+    if command.out is None:
+        return ""
+    return shown_command(name, places, command.out, command.title) + shown_flags(command, *flags)
+
+
+def _show_page(page: "Page", out: Path | None, tables: "Mapping[str, pd.DataFrame]", *, is_result: bool = True) -> int:
+    """Print a page, and write it beside its tables where a report is asked for; not ``is_result``: write it only."""
+    from toolkit.reporting.folder import write_page
+    from toolkit.reporting.render_terminal import print_page
+
+    if is_result:
+        print_page(page, has_charts=out is not None)
+    if out is not None:
+        show(f"Report: {write_page(page, out, tables)}", is_result=is_result)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +139,9 @@ class FlowCommand:
 
     def run(self) -> int:
         from toolkit.probes.flow import FlowSettings, measure_flow
-        from toolkit.reporting.folder import check_out
-        from toolkit.reporting.render_terminal import print_page
-        from toolkit.reporting.topics.flow import flow_page, write_flow_report
+        from toolkit.reporting.topics.flow import flow_page, flow_tables
 
-        if self.out is not None:
-            check_out(self.out)
+        _check_out(self.out)
         numbers = {"positions": self.positions, "blocks": self.blocks, "shift": self.shift, "num_texts": self.num_texts}
         for name, value in numbers.items():
             if value < 1:
@@ -133,12 +161,8 @@ class FlowCommand:
             settings=settings,
             on_subject=lambda name: show(name, is_result=False),
         )
-        print_page(flow_page(tables, title=self.title), has_charts=self.out is not None)
-        if self.out is not None:
-            command = shown_command("flow", self.places, self.out, self.title)
-            command += shown_flags(self, "texts", "text_columns", "task", *numbers, "seed")
-            show(f"Report: {write_flow_report(tables, self.out, title=self.title, command=command)}")
-        return 0
+        command = _again(self, "flow", self.places, "texts", "text_columns", "task", *numbers, "seed")
+        return _show_page(flow_page(tables, title=self.title, command=command), self.out, flow_tables(tables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +185,15 @@ class LayersCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.reporting.folder import check_out
-        from toolkit.reporting.render_terminal import print_page
-        from toolkit.reporting.topics.layers import layers_page, write_layer_report
+        from toolkit.reporting.topics.layers import layers_page
         from toolkit.snapshots.backbones import is_run
 
         if not self.places:
             raise ValueError("nothing to compare: pass at least one run directory, or two checkpoints")
-        if self.out is not None:
-            check_out(self.out)
+        _check_out(self.out)
         tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
-        print_page(layers_page(tables, title=self.title), has_charts=self.out is not None)
-        if self.out is not None:
-            command = shown_command("layers", self.places, self.out, self.title)
-            command += shown_flags(self, "texts", "text_columns", "max_texts")
-            show(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")
-        return 0
+        command = _again(self, "layers", self.places, "texts", "text_columns", "max_texts")
+        return _show_page(layers_page(tables, title=self.title, command=command), self.out, tables)
 
     def _of_runs(self) -> "Tables":
         from toolkit.probes.embedding_layer import read_texts
@@ -228,19 +245,15 @@ class PositionsCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.naming import at_least, shown_command
-        from toolkit.reporting.folder import check_out
+        from toolkit.naming import at_least
         from toolkit.reporting.run_reports import show_positions
         from toolkit.reporting.sources import open_sources
 
         length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)
-        if self.out is not None:
-            check_out(self.out)
+        _check_out(self.out)
         opened = open_sources((self.model,) if self.before is None else (self.before, self.model))
         length = length or opened.default_length
-        command = ""
-        if self.out is not None:
-            command = shown_command("positions", (self.model,), self.out, self.title) + shown_flags(self, "before")
+        command = _again(self, "positions", (self.model,), "before")
         options = {"title": self.title, "default_length": length, "command": command}
         if path := show_positions(opened.trajectory, self.out, **options):  # type: ignore[arg-type]
             show(f"Report: {path}")
@@ -270,23 +283,17 @@ class AnatomyCommand:
         from toolkit.naming import shorten
         from toolkit.probes.anatomy import as_document, take_apart
         from toolkit.probes.embedding_layer import open_model
-        from toolkit.reporting.folder import check_out
-        from toolkit.reporting.render_terminal import print_page
-        from toolkit.reporting.topics.anatomy import anatomy_page, write_anatomy_report
+        from toolkit.reporting.topics.anatomy import anatomy_page, anatomy_tables
 
-        if self.out is not None:
-            check_out(self.out)
+        _check_out(self.out)
         anatomy = take_apart(open_model(self.model), self.text, self.pair, name=shorten(self.model))
         document = as_document(anatomy)
         if self.is_json:
             print(json.dumps(document, indent=2, allow_nan=False))
-        else:
-            print_page(anatomy_page(document, title=self.title), has_charts=self.out is not None)
-        if self.out is not None:
-            command = shown_command("anatomy", (self.model,), self.out, self.title) + shown_flags(self, "text", "pair")
-            report = write_anatomy_report(document, self.out, title=self.title, command=command)
-            show(f"Report: {report}", is_result=not self.is_json)
-        return 0
+            if self.out is None:
+                return 0
+        page = anatomy_page(document, title=self.title, command=_again(self, "anatomy", (self.model,), "text", "pair"))
+        return _show_page(page, self.out, anatomy_tables(document), is_result=not self.is_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +378,9 @@ class TransplantCommand:
         from toolkit.probes.transplant_games import TransplantSettings
         from toolkit.probes.transplants import measure_transplants
         from toolkit.progress import counting_progress
-        from toolkit.reporting.folder import check_out
-        from toolkit.reporting.render_terminal import print_page
-        from toolkit.reporting.topics.transplants import transplants_page, write_transplant_report
+        from toolkit.reporting.topics.transplants import transplants_page
 
-        if self.out is not None:
-            check_out(self.out)
+        _check_out(self.out)
         settings = TransplantSettings(
             split=self.split,
             max_examples=self.max_examples,
@@ -386,14 +390,9 @@ class TransplantCommand:
             dtype=self.dtype,
         )
         with counting_progress("passes") as hear:
-            found = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear)
-        print_page(transplants_page(found.tables, title=self.title), has_charts=self.out is not None)
-        if self.out is not None:
-            command = shown_command("transplant", self.runs, self.out, self.title)
-            command += shown_flags(self, "reverse", *(each.name for each in fields(settings)))
-            path = write_transplant_report(found.tables, self.out, title=self.title, command=command)
-            show(f"Report: {path}")
-        return 0
+            tables = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear).tables
+        command = _again(self, "transplant", self.runs, "reverse", *(each.name for each in fields(settings)))
+        return _show_page(transplants_page(tables, title=self.title, command=command), self.out, tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,22 +428,15 @@ class ReindexCommand:
     def run(self) -> int:
         from toolkit.probes.reindexing import measure_reindexing
         from toolkit.progress import reporting_progress
-        from toolkit.reporting.folder import check_out
-        from toolkit.reporting.render_terminal import print_page
-        from toolkit.reporting.topics.reindexing import reindex_page, write_reindex_report
+        from toolkit.reporting.topics.reindexing import reindex_page
 
-        if self.out is not None:
-            check_out(self.out)
+        _check_out(self.out)
         options = ("queries", "text_columns", "k", "pooling", "keep_at", "map_at", "seed")
         chosen = {name: getattr(self, name) for name in options}
         with reporting_progress() as hear:
             tables = measure_reindexing(self.before, self.after, self.texts, **chosen, on_progress=hear)
-        print_page(reindex_page(tables, title=self.title), has_charts=self.out is not None)
-        if self.out is not None:
-            command = shown_command("reindex", (self.before, self.after), self.out, self.title)
-            command += shown_flags(self, "texts", *options)
-            show(f"Report: {write_reindex_report(tables, self.out, title=self.title, command=command)}")
-        return 0
+        command = _again(self, "reindex", (self.before, self.after), "texts", *options)
+        return _show_page(reindex_page(tables, title=self.title, command=command), self.out, tables)
 
 
 @dataclass(frozen=True, slots=True)

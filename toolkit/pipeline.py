@@ -26,7 +26,6 @@ from toolkit.models.regimes import (
     parse_regime,
 )
 from toolkit.snapshots.run_writer import RunWriter, check_startable
-from toolkit.snapshots.snapshot import capture, to_array
 from toolkit.snapshots.store import MANIFEST, Run, open_run
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import as_configured, build_accelerator, start_together
@@ -291,8 +290,7 @@ def _train_and_save(
             moments = train(accelerator, model, data, config, recorder, on_step, going_on)
         with going_on.listening():
             for moment in moments:
-                tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
-                tensors |= {name: to_array(table()) for name, table in embeddings.adapted.items()}
+                tensors = embeddings.values()  # on every process: shards may have to be gathered
                 if saver is not None:
                     saver.save_snapshot(moment, tensors)
                     progress.on_snapshot(moment, tensors, writer)

@@ -299,7 +299,7 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     values = json.loads((run.path / "config.json").read_text()) | config
     (run.path / "config.json").write_text(json.dumps(values))
     rehash(run.path, "config.json")
-    block = data_block(Group("tiny on toy", (Arm("full", (read_reported(open_run(run.path), "a"),)),)))
+    block = data_block(Group("tiny on toy", (Arm("full", (read_reported(open_run(run.path), "a"),), "full"),)))
     assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
     assert {row[0]: list(row[-2:]) for row in block.table.to_numpy().tolist()} == expected
     assert "somebody" not in block.table.to_csv()

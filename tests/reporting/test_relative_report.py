@@ -10,12 +10,13 @@ from tests.comparison.planted import plant
 from tests.reporting.chart_data import alone, lines_of, panels_of
 from tests.run_directories import write_run
 from toolkit.comparison.summaries import ITSELF, relative_quality
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import shown
 from toolkit.reporting.topics.relative import (
     plot_relative_quality,
     relative_block,
+    relative_page,
     shown_splits,
-    write_relative_report,
 )
 
 SHARES = {"none": 0.95, "embeddings": 0.95, "position_embeddings": 0.7, "backbone": 0.5}
@@ -74,7 +75,8 @@ def test_the_reference_stands_in_the_table_without_interval(table: pd.DataFrame)
 @pytest.mark.usefixtures("drawn")
 def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
     for name in ("a", "b"):
-        write_relative_report(table, tmp_path / name, title="T", command="one\ntwo", caveats=["not *this*"])
+        page = relative_page(table, title="T", command="one\ntwo", caveats=["not *this*"])
+        write_page(page, tmp_path / name, {"relative_quality": table})
     text = (tmp_path / "a/report.md").read_text()
     assert "<toy>" not in text
     assert "<toy>" not in (tmp_path / "a/index.html").read_text()
@@ -84,8 +86,6 @@ def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> No
     for path in sorted((tmp_path / "a").rglob("*.*")):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
     assert len(pd.read_csv(tmp_path / "a/tables/relative_quality.csv")) == len(table)
-    with pytest.raises(ValueError, match="is a file"):
-        write_relative_report(table, tmp_path / "a/report.md")
 
 
 def test_every_arm_split_and_majority_is_drawn(table: pd.DataFrame) -> None:

@@ -13,13 +13,11 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from tests.conftest import sizes_of
-from toolkit.families import family_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.regimes import locate_embeddings
 from toolkit.snapshots.adapters import AdaptedTensors
 from toolkit.snapshots.backbones import open_backbones
 from toolkit.snapshots.importers import Imported, import_checkpoints
-from toolkit.snapshots.snapshot import capture
 
 peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 WORDS = {"bert": "word_embeddings", "llama": "embed_tokens", "gpt2": "wte"}
@@ -61,7 +59,7 @@ def merge(model_type: str, folder: Path) -> dict[str, np.ndarray]:
     """The oracle: the embedding parameters of what peft loads from the two folders, and merges."""
     kind = AutoModel if model_type == "bert" else AutoModelForCausalLM
     adapted = peft.PeftModel.from_pretrained(kind.from_pretrained(folder / "base"), folder / "adapter")
-    return capture(locate_embeddings(adapted.merge_and_unload()).backbone, family_of(model_type))
+    return locate_embeddings(adapted.merge_and_unload()).values()
 
 
 def said(imported: Imported) -> str:

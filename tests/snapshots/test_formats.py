@@ -331,7 +331,7 @@ def test_snapshots_of_two_models_are_refused(path: Path) -> None:
 
 def test_cards_whose_format_is_a_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cards.json").write_text('{"format": "1", "evidence": {}, "cards": []}')
-    with pytest.raises(ValueError, match=r"cards\.json must hold format, evidence and cards"):
+    with pytest.raises(ValueError, match=r"^cards\.json lacks the integer 'format': restore"):
         load_cards(tmp_path)
 
 

@@ -379,21 +379,26 @@ def test_optimizer_log_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    "entry",
     [
-        ({"dtype": "F32", "shape": [2, 2], "data_offsets": [-16, 0]}, "not a whole number"),
-        ({"dtype": "F32", "shape": [-2, 2], "data_offsets": [0, 16]}, "not a whole number"),
-        ({"dtype": "F32", "shape": ["2", 2], "data_offsets": [0, 16]}, "not a whole number"),
-        ({"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 4]}, "does not have the size of its shape"),
-        ({"dtype": "F32", "shape": [2, 2], "data_offsets": [8, 24]}, "ends beyond the file"),
-        ({"dtype": "F32", "shape": [2, 2]}, "data_offsets"),
+        {"dtype": "F32", "shape": [2, 2], "data_offsets": [-16, 0]},
+        {"dtype": "F32", "shape": [-2, 2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": ["2", 2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2.0, 2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [True, 4], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2**62, 2**62, 4], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 0]},
+        {"dtype": "F32", "shape": [2, 2], "data_offsets": [8, 24]},
+        {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2, 2]},
     ],
 )
-def test_headers_that_lie_are_refused(entry: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_headers_that_lie_are_refused(entry: dict[str, object], tmp_path: Path) -> None:
     header = json.dumps({"x": entry}).encode()
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
-    with pytest.raises(ValueError, match=f"is not a whole safetensors file .*{said}"):
+    with pytest.raises(ValueError, match=r"^[^\n]*is not a whole safetensors file [^\n]*$"):
         read_header(path)
 
 

@@ -44,7 +44,7 @@ class Arm:
 
     label: str
     runs: tuple[ReportedRun, ...]
-    base: str = ""
+    base: str
     """The label without the number of training examples; the same for all sizes of one arm."""
 
     @property

@@ -92,17 +92,13 @@ class GroupTables:
 
     def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
         """One of these tables with ``condition``, by which charts tell its lines apart."""
-        bases = {name: _base(arm) for arm in self.group.arms for name in arm.names}
+        bases = {name: arm.base for arm in self.group.arms for name in arm.names}
         return table if table.empty else table.assign(condition=table["run"].map(bases))
-
-
-def _base(arm: Arm) -> str:
-    return arm.base or arm.label
 
 
 def order_of(tables: Iterable[GroupTables]) -> list[str]:
     """The arms of a report, each once: their order gives their colours, in every chart the same."""
-    return list(dict.fromkeys(_base(arm) for own in tables for arm in own.group.arms))
+    return list(dict.fromkeys(arm.base for own in tables for arm in own.group.arms))
 
 
 class ReportData:
@@ -164,7 +160,7 @@ class ReportData:
         """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
         self._hear("comparing scores")
         table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
-        bases = {arm.label: arm.base or arm.label for group in self.groups for arm in group.arms}
+        bases = {arm.label: arm.base for group in self.groups for arm in group.arms}
         named = {
             f"{side}_base": [bases.get(str(label), str(label)) for label in table[side]] for side in ("first", "second")
         }

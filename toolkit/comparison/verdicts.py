@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from toolkit.naming import Described, unknown
+from toolkit.naming import Described, parse_object, unknown
 from toolkit.snapshots import files
 
 REFUSALS = ("not applicable", "not recorded", "not measurable here", "not identifiable")
@@ -245,15 +245,8 @@ def load_cards(folder: str | Path) -> tuple[list[dict[str, Any]], dict[str, str]
     path = Path(folder) / CARDS
     if not path.is_file():
         raise ValueError(f"{folder} is not a report with cards: it has no {CARDS}")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{CARDS} is not JSON ({error})") from None
-    kinds = {"format": int, "evidence": dict, "cards": list}
-    if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in kinds.items()):
-        raise ValueError(f"{CARDS} must hold format, evidence and cards")
-    if values["format"] > FORMAT:
-        raise ValueError(f"{CARDS} has a newer format than {FORMAT}: update the toolkit")
+    fields = {"format": int, "evidence": dict, "cards": list}
+    values = parse_object(path.read_bytes(), CARDS, fields, newest=FORMAT)
     return values["cards"], values["evidence"]
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.families import (
@@ -23,6 +25,7 @@ from toolkit.families import (
 )
 from toolkit.naming import unknown
 from toolkit.snapshots.logs import BY_ADAPTER
+from toolkit.snapshots.snapshot import to_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,19 @@ class Embeddings:
         """Why no update of the adapted tables can be worked out from a log; empty where none is adapted."""
         return f"{', '.join(self.adapted)}: {BY_ADAPTER}" if self.adapted else ""
 
-    def values(self) -> dict[str, torch.Tensor]:
-        """Canonical name to the parameter as it is now, under the active adapters."""
-        return {name: self.adapted[name]() if name in self.adapted else p for name, p in self.parameters.items()}
+    def values(self) -> dict[str, NDArray[np.float32]]:
+        """Canonical name to a copy of the parameter as it is now: under the active adapters, and with the rows held.
+
+        Under FSDP2 every process must call this, because the shards are gathered.
+        """
+        return {name: to_array(self._now(name)) for name in self.parameters}
+
+    def _now(self, name: str) -> torch.Tensor:
+        if name in self.adapted:
+            return self.adapted[name]()
+        owner = _module_at(self.backbone, self.family.embedding_parameters[name].rpartition(".")[0])
+        whole: torch.Tensor = getattr(owner, "whole_table", self.parameters[name])  # of `new_tokens.HeldTable`
+        return whole
 
     @property
     def position_offset(self) -> int:

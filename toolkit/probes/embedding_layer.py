@@ -22,6 +22,7 @@ from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.regimes import BACKBONE, list_components
 from toolkit.models.tuned import load_tuned
 from toolkit.schema import columns_of
+from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.snapshot import check_word_rows
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.encoding import encode_task
@@ -425,7 +426,7 @@ def open_model(name: str) -> Loaded:
     if not name.strip():
         raise ValueError("MODEL is empty: pass minilm, a folder, a hub id or a run directory")
     loaded: Loaded | None = None
-    if (Path(name) / "snapshots").is_dir():
+    if is_run(name):
         run = open_run(name)
         loaded = load_tuned(run)
         frozen = {n.replace(BENEATH, ".") for n in run.manifest["frozen"]["parameters"] if f"{BENEATH}weight" not in n}

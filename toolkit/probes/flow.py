@@ -50,7 +50,7 @@ from toolkit.probes.flow_ledger import (
 )
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.backbones import NO_FUNCTION
+from toolkit.snapshots.backbones import NO_FUNCTION, is_run
 from toolkit.snapshots.store import Run, listed, open_run
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import compute_scores, predict
@@ -268,7 +268,7 @@ def open_subjects(
     """
     if not places:
         raise ValueError("no model is named: pass a checkpoint (minilm, a folder, a hub id) or run directories")
-    runs = [open_run(place) for place in places if (Path(place) / "snapshots").is_dir()]
+    runs = [open_run(place) for place in places if is_run(place)]
     for run in runs:
         if (kind := run.manifest["task"].get("kind")) in ANSWERED:
             raise ValueError(
@@ -282,7 +282,7 @@ def open_subjects(
             raise ValueError(f"{texts} has no text for the model to read")
         check_texts(texts.name, found)
         own = TextSource(task_of_texts(found, texts.stem), TEXTS, RunConfig().max_length)
-    names = list(dict.fromkeys(str(place) for place in places if not (Path(place) / "snapshots").is_dir()))
+    names = list(dict.fromkeys(str(place) for place in places if not is_run(place)))
     shown = distinct(shown_path(name) if Path(name).is_dir() else name for name in names)
     checkpoints = [
         Subject(own, own, None, partial(_load, name), has_head=False) for own, name in zip(shown, names, strict=True)

@@ -13,6 +13,7 @@ from toolkit.comparison.arms import differences_beside_seed
 from toolkit.comparison.runs import read_reported
 from toolkit.naming import names_of, read_object, shown_path
 from toolkit.reporting.cells import listing
+from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
@@ -162,7 +163,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     ValueError when there is nothing to open, when a run's files have changed since it finished, when run directories
     and checkpoints are mixed in a way that says nothing, or when there are fewer than ``at_least`` snapshots in all.
     """
-    if places and all(is_run_directory(place) for place in places):
+    if places and all(is_run(place) for place in places):
         runs = tuple(open_run(place) for place in places)
         names = tuple(names_of(run.path for run in runs))
         for run in runs:
@@ -180,7 +181,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
         length = _default_length(places[0])
         notes = list(imported.notes)
-        if len(places) > 1 and any(is_run_directory(place) for place in places):
+        if len(places) > 1 and any(is_run(place) for place in places):
             ends = f"{shown[0]} with {shown[-1]}"
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
@@ -221,11 +222,6 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
     for (seed, name), (other, second) in combinations(zip(seeds, names, strict=True), 2):
         if seed is not None and seed == other:
             raise ValueError(f"{name} and {second} have the same seed, {seed}: give runs of different seeds")
-
-
-def is_run_directory(place: str | Path) -> bool:
-    """Whether a place is a run directory of ours, finished or not."""
-    return (Path(place) / "snapshots").is_dir()
 
 
 def _default_length(place: str | Path) -> int | None:

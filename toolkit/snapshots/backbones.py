@@ -15,7 +15,7 @@ from toolkit.snapshots.adapters import MERGE_IT
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.importers import HALF, Place, Resolve, find_adapter, find_places, shown_names
 from toolkit.snapshots.snapshot import Snapshot
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import FileTensors, open_backbone
 
@@ -132,7 +132,7 @@ class BackbonePair:
 
 def is_run(place: object) -> bool:
     """Whether a place is a run directory: the folder of a checkpoint has a config.json too, and no snapshots."""
-    return isinstance(place, Run) or (isinstance(place, str | Path) and (Path(place) / "snapshots").is_dir())
+    return isinstance(place, Run) or (isinstance(place, str | Path) and (Path(place) / SNAPSHOTS).is_dir())
 
 
 def open_backbones(

@@ -101,10 +101,10 @@ class Owned:
 
     def _is_temporary(self, path: Path) -> bool:
         """Whether a file is what :func:`atomic_path` left of one of ours."""
-        match = re.fullmatch(r"\.(.+)\.\d+\.tmp", path.name)
-        if match is None or not _is_plain(path):
+        of = of_temporary(path.name)
+        if of is None or not _is_plain(path):
             return False
-        name = path.with_name(match[1]).relative_to(self.folder).as_posix()
+        name = path.with_name(of).relative_to(self.folder).as_posix()
         return name == self.list_name or name in self.files
 
     def named(self) -> list[Path]:
@@ -146,6 +146,12 @@ def shown(names: Collection[str]) -> str:
     """A few names, and how many more there are."""
     more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
     return ", ".join(list(names)[:NUM_SHOWN]) + more
+
+
+def of_temporary(name: str) -> str | None:
+    """The file that :func:`atomic_path` writes under such a name before it is whole; None for any other name."""
+    found = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name, re.DOTALL)
+    return None if found is None else found[1]
 
 
 def _is_plain(path: Path) -> bool:

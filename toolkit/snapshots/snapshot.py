@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from toolkit.families import EMBEDDING_PARAMETERS, TABLES, ModelFamily
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import REMEDY, Described
 from toolkit.snapshots.files import map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
@@ -269,24 +269,6 @@ def read_snapshot(path: Path, check: Callable[[str], object] | None = None) -> S
     """Open one snapshot file; its tensors are memory-mapped on use, after a ``check`` of the file that holds them."""
     tensors = MappedTensors(path, check)
     return Snapshot(tensors.epoch, tensors.step, tensors)
-
-
-def capture(backbone: "torch.nn.Module", family: ModelFamily) -> dict[str, np.ndarray]:
-    """Copy the embedding parameters to fp32 arrays: tables (rows, hidden), LayerNorm (hidden,).
-
-    ``backbone`` is unwrapped (no DDP around it). A parameter that the model lacks is left out. Under FSDP2 every rank
-    must call this, because the shards are gathered.
-    """
-    parameters = dict(backbone.named_parameters())
-
-    def whole(name: str) -> "torch.Tensor":  # of a table whose old rows are a parameter of their own, all rows
-        return getattr(backbone.get_submodule(name.rpartition(".")[0]), "whole_table", parameters[name])
-
-    return {
-        canonical: to_array(whole(name))
-        for canonical, name in family.embedding_parameters.items()
-        if name in parameters
-    }
 
 
 def to_array(parameter: "torch.Tensor") -> np.ndarray:

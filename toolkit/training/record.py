@@ -392,7 +392,7 @@ class Recording:
         put_back_shards(self._model)
         self._check_same()
         self._live.after_update()
-        tensors = {name: to_array(p) for name, p in self._embeddings.values().items()}  # may be a collective
+        tensors = self._embeddings.values()  # may be a collective
         self._last = (epoch, step)
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())

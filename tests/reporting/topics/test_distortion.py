@@ -8,14 +8,15 @@ import pytest
 from scipy.stats import t, ttest_rel
 
 from tests.chart_data import values_of
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.topics.distortion import (
     answers,
     apart_rows,
     arm_differences,
     arm_means,
+    distortion_page,
     mean_rows,
     plot_distortion,
-    write_distortion_report,
 )
 
 VALUES = {"full": (2.0, 2.2, 2.5), "LP-FT": (1.0, 1.3, 1.5), "probe": (0.0, 0.0, 0.0)}
@@ -86,7 +87,8 @@ def test_the_chart_draws_the_means(table: pd.DataFrame) -> None:
 
 def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
     for name in ("a", "b"):
-        write_distortion_report(table, tmp_path / name, command="x", caveats=["little"])
+        page = distortion_page(arm_means(table), arm_differences(table), command="x", caveats=["little"])
+        write_page(page, tmp_path / name, {"distortion": table})
     assert "on <toy>" not in (tmp_path / "a/index.html").read_text()
     text = (tmp_path / "a/report.md").read_text()
     assert "<toy>" not in text
@@ -95,8 +97,6 @@ def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> No
     for path in sorted((tmp_path / "a").rglob("*.*")):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
     assert len(pd.read_csv(tmp_path / "a/tables/distortion.csv")) == len(table)
-    with pytest.raises(ValueError, match="is a file"):
-        write_distortion_report(table, tmp_path / "a/report.md")
 
 
 def said(table: pd.DataFrame) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.chart_data import values_of
 from toolkit.comparison.intervals import seeds_interval, two_way_interval
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics import flow_numbers
 from toolkit.reporting.topics.flow import (
@@ -18,6 +19,7 @@ from toolkit.reporting.topics.flow import (
     dominance_rows,
     drift_rows,
     flow_page,
+    flow_tables,
     giving_way_rows,
     null_rows,
     plot_counterfactuals,
@@ -26,7 +28,6 @@ from toolkit.reporting.topics.flow import (
     score_rows,
     segment_rows,
     share_rows,
-    write_flow_report,
 )
 from toolkit.reporting.topics.flow_numbers import COUNTERFACTUALS, PRETRAINED, RANDOM, groups_of, intervals_of
 
@@ -186,9 +187,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_every_file_is_there_and_the_same_twice(tmp_path):
     names = ("where_position_goes", "decoding", "counterfactuals")
     for out in ("one", "two"):
-        assert write_flow_report(planted(), tmp_path / out, title="A | page", command="the command") == (
-            tmp_path / out / "report.md"
-        )
+        page = flow_page(planted(), title="A | page", command="the command")
+        assert write_page(page, tmp_path / out, flow_tables(planted())) == tmp_path / out / "report.md"
     first = contents(tmp_path / "one")
     assert first == contents(tmp_path / "two")
     images = {f"figures/{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
@@ -470,9 +470,3 @@ def test_the_first_screen_judges_nothing_that_is_undefined():
     assert [verdict for verdict, _ in found] == ["not judged"] * 3
     assert "undefined %" in found[0][1]
     assert "undefined of undefined bits" in found[1][1]
-
-
-def test_a_file_in_the_way_is_one_line(tmp_path):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(ValueError, match="is a file where the report's folder should go"):
-        write_flow_report(planted(), tmp_path / "out")

@@ -16,19 +16,20 @@ from toolkit.comparison.layer_trend import ArmWeights, weight_tables
 from toolkit.probes import layer_drift
 from toolkit.probes.layer_drift import ArmSimilarities, LayerSimilarity, average, contrast
 from toolkit.reporting.cells import estimate_text, percent_text
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.topics import layers
 from toolkit.reporting.topics.layers import (
     answers,
     changed_rows,
     contrast_rows,
     groups_of,
+    layers_page,
     moved_rows,
     plot_similarity,
     plot_weight_drift,
     reference_rows,
     regime_rows,
     similarity_rows,
-    write_layer_report,
 )
 
 GROUP = "m on <script>"
@@ -190,7 +191,7 @@ def test_groups_are_never_averaged() -> None:
 
 def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
     for name in ("a", "b"):
-        write_layer_report(tables, tmp_path / name, command="x")
+        write_page(layers_page(tables, command="x"), tmp_path / name, tables)
     for name in ("index.html", "report.md"):
         text = (tmp_path / "a" / name).read_text()
         assert "on <script>" not in text
@@ -295,7 +296,7 @@ def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> No
 
 def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
     own = weight_tables([weights_of("a and b", "after with before", [0])])
-    text = write_layer_report(own, tmp_path / "out", command="x").read_text()
+    text = write_page(layers_page(own, command="x"), tmp_path / "out", own).read_text()
     assert "figures/weight_drift_by_layer.png" in text
     assert "debiased CKA" not in text
     assert "| after with before | 1 | 3.00 % / 0.30 |" in text
@@ -326,9 +327,3 @@ def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None
     assert drawn == {(arm, kind, layer, float(f"{mean:.5g}")) for arm, kind, layer, mean in lines_of}
     assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == list(layer_drift.MEASURES)
     assert plot_similarity(tables["means"].iloc[:0]) is None
-
-
-def test_a_file_is_no_folder(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
-    (tmp_path / "out").write_text("")
-    with pytest.raises(ValueError, match="is a file"):
-        write_layer_report(tables, tmp_path / "out")

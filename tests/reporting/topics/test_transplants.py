@@ -10,6 +10,7 @@ import pytest
 from tests.chart_data import values_of
 from toolkit.probes.transplants import NO_SHARE, TOTAL
 from toolkit.reporting.charts import spec_of
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.transplants import (
@@ -24,7 +25,6 @@ from toolkit.reporting.topics.transplants import (
     shapley_rows,
     transplants_page,
     worth_rows,
-    write_transplant_report,
 )
 
 COMPONENTS = ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
@@ -161,7 +161,8 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
     both = make_tables(tasks)
     other = make_tables(tasks, direction="reverse", has_random=has_random)
     tables = {name: pd.concat([both[name], other[name]], ignore_index=True) for name in both}
-    path = write_transplant_report(tables, tmp_path / "out", command="python -m toolkit transplant runs/a")
+    page = transplants_page(tables, command="python -m toolkit transplant runs/a")
+    path = write_page(page, tmp_path / "out", tables)
     text = path.read_text()
     assert (path.parent / "index.html").is_file()
     shown = re.findall(r"\]\((figures/[^)]+png)\)", text)
@@ -252,9 +253,3 @@ def test_several_cases_are_counted_by_their_verdict():
     verdict, text = said({name: pd.concat([own[name] for own in tables]) for name in tables[0]})[0]
     assert verdict == "yes (2), not decided (1), no (1)"
     assert [f"minilm on {task}" in text for task in "abcd"] == [True, True, True, False]
-
-
-def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("")
-    with pytest.raises(ValueError, match="pass another --out"):
-        write_transplant_report(make_tables(), tmp_path / "out")

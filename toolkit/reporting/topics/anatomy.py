@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from toolkit.reporting.charts import Chart, altair, colour, data_of, panels, pick, shape, tips
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Block, Page, Section, TextBlock, Tile, picture, rows_block
 
 Document = dict[str, Any]
@@ -270,18 +268,11 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
     )
 
 
-def write_anatomy_report(
-    document: Document, out: str | Path, *, title: str | None = None, command: str | None = None
-) -> Path:
-    """Write the page on what ``as_document`` says, its figures/ and tables/ into ``out``; the path of report.md.
-
-    ``command`` is shown as what makes the report again. ValueError where no report can go to ``out``.
-    """
-    check_out(out)
+def anatomy_tables(document: Document) -> dict[str, pd.DataFrame]:
+    """What stands beside the page, those that have lines."""
     gradients = document["gradients"]
     tables = {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
     tables |= {"gradients": gradients["parameters"], "gradient_rows": gradients["rows"]}
     tables |= {"segment_changes": document["segments"]["changes"], "order": document["permutation"]["table"]}
     tables |= {"special_tokens": document["special_tokens"]["table"]}
-    page = anatomy_page(document, title=title, command=command or "")
-    return write_page(page, out, {name: pd.DataFrame(lines) for name, lines in tables.items() if lines})
+    return {name: pd.DataFrame(lines) for name, lines in tables.items() if lines}

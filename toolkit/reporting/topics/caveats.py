@@ -112,8 +112,8 @@ def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
             yield {
                 "model": first.model,
                 "task": first.task,
-                "condition": arm.base or arm.label,
-                "against": (full.base or full.label) if full else "",
+                "condition": arm.base,
+                "against": full.base if full else "",
                 "size": arm.size,
                 "split": split,
                 "is_reported_split": split == first.reported_split,
@@ -257,7 +257,7 @@ def below_floor(data: ReportData) -> str:
 
 def _by_arm(data: ReportData, quality: str) -> list[str]:
     """``feature extraction 5 (pair)`` for every arm that has runs of this quality."""
-    arms = [(arm.base or arm.label, arm.runs) for group in data.groups for arm in group.arms]
+    arms = [(arm.base, arm.runs) for group in data.groups for arm in group.arms]
     found = [(label, run.task) for label, runs in arms for run in runs if bool(getattr(run, quality, False))]
     several = len(data.groups) > 1
     parts = []
@@ -277,7 +277,7 @@ def unstable(data: ReportData) -> str:
     scores = {(line["task"], line["condition"]): line for line in chosen.to_dict("records")}
     parts = []
     for arm in (arm for own in data.details for arm in own.group.arms):  # of the most training examples
-        first, label = arm.runs[0], arm.base or arm.label
+        first, label = arm.runs[0], arm.base
         line = scores.get((first.task, label))
         if line is None or line.get("score", first.score) != first.score:
             continue
@@ -315,9 +315,8 @@ def pair_caveats(data: ReportData) -> list[str]:
         compared = data.seeds.loc[data.seeds["group"] == group.title, ["first", "second"]].drop_duplicates()
         for pair in pair_arms(group, [(str(a), str(b)) for a, b in compared.to_numpy()]):
             names = [name.replace("_", " ") for name in differing_settings(pair.first, pair.second)]
-            one, other = (side.base or side.label for side in (pair.first, pair.second))
             if names:
-                differing.setdefault((one, other, listing(names)), []).append(group.title)
+                differing.setdefault((pair.first.base, pair.second.base, listing(names)), []).append(group.title)
     sentences = []
     for (one, other, said), titles in differing.items():
         where = f" ({listing(list(dict.fromkeys(titles)))})" if len(set(titles)) < len(data.groups) else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.cells import UNDEFINED, estimate_text
 from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, intervals, panels, pick, shape, tips
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
     Answers,
     Case,
@@ -66,34 +64,15 @@ DEFINITIONS = (
 LIMITS = ("Not distinguishable is not equal, and no interval is adjusted for how many there are.",)
 
 
-def write_distortion_report(
-    table: pd.DataFrame,
-    out: str | Path,
-    *,
-    title: str | None = None,
-    command: str | None = None,
-    caveats: Sequence[str] = (),
-) -> Path:
-    """Write the page on ``measure_distortion``'s table with a column ``condition``, and tables/; the path of report.md.
-
-    ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
-    as :func:`check_out`.
-    """
-    check_out(out)
-    means, differences = arm_means(table), arm_differences(table)
-    page = distortion_page(means, differences, title=title, command=command, caveats=caveats)
-    return write_page(page, out, {"distortion": table, "means": means, "differences": differences})
-
-
 def distortion_page(
     means: pd.DataFrame,
     differences: pd.DataFrame,
     *,
     title: str | None = None,
-    command: str | None = None,
+    command: str = "",
     caveats: Sequence[str] = (),
 ) -> Page:
-    """What :func:`arm_means` and :func:`arm_differences` say."""
+    """What :func:`arm_means` and :func:`arm_differences` say; ``caveats``: what the runs do not, in sentences."""
     tasks = [(f"{model} on {task}", own) for (model, task), own in means.groupby(["model", "task"], sort=False)]
     names = [name for name, _ in tasks]
     apart = [[rows_block(*apart_rows(own, differences), "First minus second, paired by seed.")] for _, own in tasks]
@@ -109,7 +88,7 @@ def distortion_page(
             texts_section("limits", "What this cannot tell", [*caveats, *LIMITS]),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
-        commands=command or "",
+        commands=command,
     )
 
 

@@ -45,7 +45,7 @@ def tiles_of(data: ReportData) -> tuple[Tile, ...]:
 
 def conditions(data: ReportData) -> list[str]:
     """What the arms are called, whatever the number of their training examples: in this order they have colours."""
-    return list(dict.fromkeys(arm.base or arm.label for arm in _arms(data)))
+    return list(dict.fromkeys(arm.base for arm in _arms(data)))
 
 
 def _arms(data: ReportData) -> Iterable[Arm]:
@@ -75,7 +75,7 @@ def _sureness(values: np.ndarray[Any, Any]) -> str:
 def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
     """Task to the headline score on the reported split of every seed of a condition."""
     table = largest_size(data.scores[data.scores["is_reported_split"].astype(bool)])
-    own = table[[(base or arm) == name for base, arm in zip(table["base"], table["condition"], strict=True)]]
+    own = table[table["base"] == name]
     return {str(task): lines["value"].to_numpy(np.float64) for task, lines in own.groupby(task_names(own), sort=False)}
 
 
@@ -117,17 +117,14 @@ def _moved(data: ReportData, name: str, parameter: str) -> str:
 
 def _is_held(data: ReportData, name: str) -> bool:
     """Whether a condition trains of the word table the added rows alone."""
-    named = [arm for arm in _arms(data) if (arm.base or arm.label) == name]
+    named = [arm for arm in _arms(data) if arm.base == name]
     return all(arm.runs[0].config.train_rows == "new" for arm in named)
 
 
 def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:
     """Relative drift under a condition on each task, and whether every run proves that the parameter was frozen."""
     arms = [
-        (tables, arm)
-        for tables in data.details
-        for arm in tables.group.arms
-        if (arm.base or arm.label) == name and arm.has(parameter)
+        (tables, arm) for tables in data.details for arm in tables.group.arms if arm.base == name and arm.has(parameter)
     ]
     return [_relative(*each, parameter) for each in arms], all(arm.is_proven_frozen(parameter) for _, arm in arms)
 
@@ -144,7 +141,7 @@ def _of_seen(data: ReportData, name: str, parameter: str) -> str:
     """
     if not any(_drifts(data, name, parameter)[0]) or _moved(data, name, parameter).endswith(HELD):
         return ""
-    arms = [(tables, arm) for tables in data.details for arm in tables.group.arms if (arm.base or arm.label) == name]
+    arms = [(tables, arm) for tables in data.details for arm in tables.group.arms if arm.base == name]
     drifts = [_mean(tables.relative_drift(arm, parameter, of="exposed_")) for tables, arm in arms if arm.has(parameter)]
     if any(map(math.isnan, drifts)):
         return ""
@@ -231,10 +228,7 @@ def compared(data: ReportData) -> pd.DataFrame:
 
 def _kinds(data: ReportData) -> dict[str, str]:
     """Condition to ``full``, or to its regime; what else a condition changes makes it neither."""
-    return {
-        arm.base or arm.label: "full" if arm.is_full else _regime_of(arm) if _is_plain(arm) else ""
-        for arm in _arms(data)
-    }
+    return {arm.base: "full" if arm.is_full else _regime_of(arm) if _is_plain(arm) else "" for arm in _arms(data)}
 
 
 def _regime_of(arm: Arm) -> str:
@@ -412,13 +406,13 @@ def plot_parameters(data: ReportData) -> Chart | None:
     lines = [
         {
             "parameter": SHORT.get(parameter, parameter),
-            "condition": arm.base or arm.label,
+            "condition": arm.base,
             "task": tables.group.title,
             "drift": 100 * _relative(tables, arm, parameter),
         }
         for tables in data.details
         for arm in tables.group.arms
-        if (arm.base or arm.label) in names
+        if arm.base in names
         for parameter in EMBEDDING_PARAMETERS
         if arm.has(parameter)
     ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from toolkit.comparison.intervals import Interval
 from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
     Answers,
     Block,
@@ -105,19 +103,7 @@ LIMITS = (
 )
 
 
-def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None) -> Path:
-    """Write the page on ``measure_flow``'s tables, its figures/ and tables/ into ``out``; the path of report.md.
-
-    tables/ holds a CSV per table, without the values per block or text, and intervals.csv, which is made from these.
-    ``command`` is shown as what makes the report again. ValueError as :func:`check_out`.
-    """
-    check_out(out)
-    kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
-    page = flow_page(tables, title=title, command=command)
-    return write_page(page, out, kept | {"intervals": intervals_of(tables)})
-
-
-def flow_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
+def flow_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
     """What ``measure_flow``'s tables say."""
     groups = groups_of(tables)
     charts = draw({name: partial(plot, tables) for name, (plot, _) in CHARTS.items()})
@@ -141,8 +127,14 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str | None =
             texts_section("limits", "What this cannot tell", LIMITS),
             texts_section("definitions", "Definitions", [*METHOD, *RULES]),
         ),
-        commands=command or "",
+        commands=command,
     )
+
+
+def flow_tables(tables: Tables) -> dict[str, pd.DataFrame]:
+    """What stands beside the page: the tables without the values per block or text, and intervals made from these."""
+    kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
+    return kept | {"intervals": intervals_of(tables)}
 
 
 def answers(groups: Sequence[FlowGroup]) -> Answers:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,6 @@ from toolkit.reporting.cells import (
 )
 from toolkit.reporting.charts import Chart
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
     Answers,
     Block,
@@ -104,19 +102,11 @@ STATE_LIMITS = (
 )
 
 
-def write_layer_report(
-    tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
-) -> Path:
-    """Write the page on ``measure_layers``'s tables and these; the path of report.md. ValueError as ``check_out``.
+def layers_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
+    """What ``measure_layers``'s tables say, and ``forgetting``, that of :func:`toolkit.measure_forgetting`.
 
-    Tables of weights only (of two checkpoints) make a report without states. ``command`` makes the report again.
+    Tables of weights only (of two checkpoints) make a page without states.
     """
-    check_out(out)
-    return write_page(layers_page(tables, title=title, command=command), out, tables)
-
-
-def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
-    """What ``measure_layers``'s tables say, and ``forgetting``, that of :func:`toolkit.measure_forgetting`."""
     tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
     groups, forgotten = groups_of(tables), tables.get("forgetting")
     chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _states(groups)
@@ -149,7 +139,7 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
         answers=answers(tables, groups),
         picture=picture("weight_drift_by_layer", chart, WEIGHTS_CAPTION),
         sections=tuple(sections),
-        commands=command or "",
+        commands=command,
     )
 
 

@@ -1,14 +1,12 @@
 """Must stored vectors be made again after tuning: the advice, the recall of the old index, the words that lost most."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from toolkit.reporting.cells import estimate_text, listing, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, data_of, intervals, once, tips
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Answer, NoteBlock, Page, Section, picture, rows_block, table_block, texts_section
 
 Tables = Mapping[str, pd.DataFrame]
@@ -51,18 +49,7 @@ LIMITS = (
 )
 
 
-def write_reindex_report(
-    tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
-) -> Path:
-    """Write the page on ``measure_reindexing``'s tables and these; the path of report.md. ValueError as ``check_out``.
-
-    ``command`` is shown as what makes the report again.
-    """
-    check_out(out)
-    return write_page(reindex_page(tables, title=title, command=command), out, tables)
-
-
-def reindex_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
+def reindex_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
     """What ``measure_reindexing``'s tables say."""
     (verdict,) = tables["verdict"].to_dict("records")
     found, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
@@ -94,7 +81,7 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str | Non
             texts_section("limits", "What this cannot tell", LIMITS),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
-        commands=command or "",
+        commands=command,
     )
 
 

@@ -1,7 +1,6 @@
 """Relative quality: the chart of its table, and the report on it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
@@ -21,7 +20,6 @@ from toolkit.reporting.charts import (
     pick,
     tips,
 )
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Block, Page, Section, chart_blocks, table_block, texts_section
 from toolkit.schema import columns_of
 
@@ -100,28 +98,10 @@ def shown_splits(table: pd.DataFrame) -> pd.DataFrame:
     return table[~table["split"].isin(["validation", "test"]) | table["is_reported_split"].eq(True)]
 
 
-def write_relative_report(
-    table: pd.DataFrame,
-    out: str | Path,
-    *,
-    title: str | None = None,
-    command: str | None = None,
-    caveats: Sequence[str] = (),
-) -> Path:
-    """Write the page, figures/ and tables/relative_quality.csv of :func:`toolkit.relative_quality`'s table.
-
-    ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. The path
-    of report.md; ValueError as :func:`check_out`.
-    """
-    check_out(out)
-    page = relative_page(table, title=title, command=command, caveats=caveats)
-    return write_page(page, out, {"relative_quality": table}, float_format="%.10g")
-
-
 def relative_page(
-    table: pd.DataFrame, *, title: str | None = None, command: str | None = None, caveats: Sequence[str] = ()
+    table: pd.DataFrame, *, title: str | None = None, command: str = "", caveats: Sequence[str] = ()
 ) -> Page:
-    """All that the report says."""
+    """What :func:`toolkit.relative_quality`'s table says; ``caveats``: what the runs do not, in sentences."""
     charts = draw({"relative_quality": lambda: plot_relative_quality(table)})
     blocks = [*chart_blocks(charts, "relative_quality", CAPTION, "Relative quality of each condition")]
     for group, own in table.groupby("group", sort=False):
@@ -133,7 +113,7 @@ def relative_page(
         texts_section("definitions", "Definitions", DEFINITIONS),
     )
     shown = tuple(section for section in sections if section.blocks)
-    return Page(title=title or "Relative quality", sections=shown, commands=command or "")
+    return Page(title=title or "Relative quality", sections=shown, commands=command)
 
 
 def relative_block(table: pd.DataFrame, caption: str) -> Block:

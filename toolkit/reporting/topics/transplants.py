@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,7 +20,6 @@ from toolkit.reporting.charts import (
     panels,
     tips,
 )
-from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
     Answers,
     Block,
@@ -122,20 +120,8 @@ DEFINITIONS = (
 )
 
 
-def write_transplant_report(
-    tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
-) -> Path:
-    """Write the page on transplants, its figures/ and tables/ into ``out``; the path of report.md.
-
-    ``tables``: shapley, interactions, singles, coalitions and checks, as of ``measure_transplants``. ``command`` is
-    shown as what makes the report again. ValueError as :func:`check_out`.
-    """
-    check_out(out)
-    return write_page(transplants_page(tables, title=title, command=command), out, tables)
-
-
-def transplants_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
-    """What ``measure_transplants``'s tables say."""
+def transplants_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
+    """What ``measure_transplants``'s tables say: shapley, interactions, singles, coalitions and checks."""
     tables = {name: spoken(table) for name, table in tables.items()}
     figures = _figures(tables)
     cases = list(tables["shapley"].groupby(KEY, sort=False))
@@ -173,7 +159,7 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
             texts_section("limits", "What this cannot tell", caveats(tables)),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
-        commands=command or "",
+        commands=command,
     )
 
 
