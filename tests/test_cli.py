@@ -254,7 +254,10 @@ def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "said"),
     [
         ([], r"(?s)Expected one of \{report, .*verify\}"),
-        (["report", "runs"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
+        (["report"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
+        (["report", "runs"], "error: report needs --out FOLDER, a new folder to write the report into"),
+        (["drift"], "error: nothing to open: pass run directories, or checkpoints"),
+        (["report", "--from", "no", "--out", "x"], "error: no report at no"),
         (
             ["verify"],
             r"^error: Missing from python -m toolkit verify: PATH Run directory, or folder of a report; python",

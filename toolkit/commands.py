@@ -76,8 +76,10 @@ class ReportCommand:
             with reporting_progress() as hear:
                 report = report_from(self.from_, self.out, on_progress=hear)
         else:
-            if not self.runs or self.out is None:
+            if not self.runs:
                 raise ValueError("report needs run directories and --out FOLDER, or --from with the folder of a report")
+            if self.out is None:
+                raise ValueError("report needs --out FOLDER, a new folder to write the report into")
             check_out(self.out)
             for line in find_runs(self.runs).left_out:
                 show(line, is_result=False)
@@ -95,7 +97,7 @@ class DriftCommand:
     """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files; adapters
     of peft after their base), or one run directory, optionally followed by runs of other seeds."""
     out: Path | None = None
-    """Folder to write the full report into, which takes minutes; None: print a summary table only, in seconds."""
+    """Folder to write the full report into, which takes minutes; None: print a summary alone."""
     title: str | None = None
     """Title of the report; None: the default one."""
 

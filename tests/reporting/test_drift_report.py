@@ -234,7 +234,7 @@ def test_two_checkpoints_tell_which_words_trained_the_second(
 
 @pytest.mark.parametrize(
     ("places", "said"),
-    [([], "no checkpoints"), (["minilm"], "drift needs at least 2"), (["/nowhere/at/all", "minilm"], "no file or")],
+    [([], "nothing to open"), (["minilm"], "drift needs at least 2"), (["/nowhere/at/all", "minilm"], "no file or")],
 )
 def test_mistakes_are_one_line(places: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -307,6 +307,8 @@ def check_evidence(folder: str | Path) -> None:
 
 
 def _check_there(folder: str | Path, names: Iterable[str]) -> None:
+    if not Path(folder).is_dir():
+        raise ValueError(f"no report at {folder}")
     missing = [f"{FOLDER}/{name}" for name in names if not (Path(folder) / FOLDER / name).is_file()]
     if missing:
         raise ValueError(f"{folder} is not a whole report: missing {', '.join(missing)}")

@@ -350,7 +350,7 @@ def _sha256(split: RawSplit) -> str:
 def _load(name: str, config: str | None) -> Any:
     import datasets
 
-    instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair"
+    instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair, roles"
     was_offline, is_online = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online

@@ -10,6 +10,7 @@ from toolkit.models.heads import MaskedHead
 from toolkit.models.new_tokens import add_tokens
 from toolkit.models.positions import prepare_positions
 from toolkit.naming import REMEDY
+from toolkit.snapshots.backbones import how_to_keep_one
 from toolkit.snapshots.store import Run
 
 HEAD_FILE = "head.safetensors"
@@ -19,7 +20,7 @@ HEAD_FILE = "head.safetensors"
 def check_model(run: Run) -> None:
     """ValueError when the run did not keep its model: to be called for all runs before the first is worked on."""
     if not (run.path / "model" / HEAD_FILE).is_file():
-        raise ValueError(f"{run.path} holds no model: repeat the run with --save-model --overwrite (the numbers stay)")
+        raise ValueError(f"{run.path} holds no model: {how_to_keep_one(run)}")
 
 
 def load_tuned(run: Run) -> Loaded:

@@ -164,7 +164,7 @@ def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "",
 def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
     """Those columns in which all of several lines have the same, and what a caption says of them instead."""
     same = [name for name in names if len(table) > 1 and table[name].nunique(dropna=False) == 1]
-    said = ", ".join(f"{COLUMNS[name].label} {text_of(table[name].iloc[0])}" for name in same)
+    said = ", ".join(f"{COLUMNS[name].label}: {text_of(table[name].iloc[0])}" for name in same)
     return same, f" ({said})" if said else ""
 
 

@@ -156,15 +156,17 @@ def open_backbones(
     return _pair(first, second)
 
 
+def how_to_keep_one(run: Run) -> str:
+    """What to do about a run that kept no model."""
+    if run.is_recorded:
+        return "a recorded run keeps none: pass the two checkpoints themselves"
+    return f"make it again with one, by python finetune.py --config {run.path} --save-model --overwrite"
+
+
 def find_tuned(run: Run) -> Place:
     """Where the model lies that a run ended with; ValueError when it kept none, or has changed since it finished."""
     if not (run.path / "model").is_dir():
-        remedy = (
-            "a recorded run keeps none: pass the two checkpoints themselves"
-            if run.is_recorded
-            else "repeat the run with --save-model --overwrite (the numbers stay)"
-        )
-        raise ValueError(f"{run.path} holds no model: {remedy}")
+        raise ValueError(f"{run.path} holds no model: {how_to_keep_one(run)}")
     _ = run.manifest  # ValueError for an unfinished run
     run.check("model/")
     return _single(find_places(run.path / "model")[0], str(run.path / "model"))

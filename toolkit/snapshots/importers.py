@@ -447,7 +447,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         found += of_place
         notes += said
     if not found:
-        raise ValueError("no checkpoints: pass at least one folder, safetensors file or hub id")
+        raise ValueError("nothing to open: pass run directories, or checkpoints (folders, safetensors files, hub ids)")
     opened: list[_Opened] = []
     for where, name in zip(found, shown_names(found), strict=True):
         if (adapter := find_adapter(where)) is None:
