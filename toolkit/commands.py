@@ -26,6 +26,15 @@ def _check_out(out: Path | None) -> None:
         check_out(out)
 
 
+def _show_report(report: Path) -> None:
+    """What a report answers, and where it lies."""
+    from toolkit.reporting.render_markdown import read_answers
+
+    for answer in read_answers(report.read_text(encoding="utf-8")):
+        show(answer)
+    show(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+
+
 def _again(command: Any, name: str, places: Iterable[str | Path], *flags: str) -> str:
     """The words that make the report of a command again; none where it writes none."""
     if command.out is None:
@@ -85,7 +94,7 @@ class ReportCommand:
                 show(line, is_result=False)
             with reporting_progress() as hear:
                 report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]
-        show(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+        _show_report(report)
         return 0
 
 
@@ -346,7 +355,7 @@ class StudyCommand:
                 f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command continues"
             )
         else:
-            show(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+            _show_report(report)
         return 0
 
 

@@ -411,7 +411,7 @@ def test_a_table_that_was_put_in_before_training_is_before(train: Callable[..., 
 def test_runs_that_cannot_tell_say_why(
     train: Callable[..., Run], tiny_config: RunConfig, tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
-    with pytest.raises(ValueError, match="holds no model: make it again with one, by python finetune.py --config"):
+    with pytest.raises(ValueError, match="holds no model: make it again with one, by python"):
         measure_weight_drift(train(save_model=False, output_dir=str(tmp_path)))
     with pytest.raises(ValueError, match="started from random weights, which no checkpoint holds"):
         measure_weight_drift(train(init="random"))

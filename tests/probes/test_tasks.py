@@ -51,7 +51,7 @@ def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Pa
 
 def test_flow_asks_for_kept_models_before_it_looks_at_any(tiny_config: RunConfig, tmp_path: Path) -> None:
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1)
-    with pytest.raises(ValueError, match="holds no model: make it again with one, by python finetune.py --config"):
+    with pytest.raises(ValueError, match="holds no model: make it again with one, by python"):
         open_subjects([finetune(config).path])
     open_subjects([finetune(replace(config, freeze="backbone")).path])  # whose body is the one from before
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.reporting import cells
 from toolkit.reporting import render_markdown as markdown
+from toolkit.reporting.page import Answer, Page, Section, TextBlock
 
 
 @given(st.text())
@@ -23,6 +24,18 @@ def test_escaped_text_is_inert_and_one_line(text):
 @given(st.text(st.characters(categories=("L", "N", "P", "S"))))
 def test_visible_text_survives(text):
     assert html.unescape(markdown.escape(text)) == text
+
+
+VISIBLE = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1)
+
+
+@given(st.lists(st.tuples(VISIBLE, VISIBLE, st.lists(VISIBLE, min_size=1, max_size=3))))
+def test_answers_are_read_as_they_were_written(answers):
+    """Of the first screen alone; sentences without a question are no answers."""
+    made = tuple(Answer(text="\n".join(text), question=f"{asked}?", verdict=verdict) for asked, verdict, text in answers)
+    answered_below = (Section(id="a", title="a", blocks=(TextBlock(text="**Why? so.** x"),)),)
+    text = markdown.render_markdown(Page(title="t", answers=(*made, Answer(text="said")), sections=answered_below))
+    assert markdown.read_answers(text) == [f"{a.question} {a.verdict}. {a.text}" for a in made]
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=4))

@@ -1,5 +1,6 @@
 """A page as Markdown: what index.html shows, in the order in which it shows it; every text is escaped."""
 
+import html
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
@@ -52,6 +53,12 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         parts += [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
     parts += _texts(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def read_answers(text: str) -> list[str]:
+    """The answers of a report.md that :func:`render_markdown` wrote, those to a question, as plain text."""
+    found = re.findall(r"^\*\*([^*]+)\*\* (.+(?:\n.+)*)$", text.partition("\n## ")[0], re.M)
+    return [html.unescape(f"{said} {told}".replace("  \n", "\n")) for said, told in found]
 
 
 def _tiles(page: Page) -> str:
