@@ -32,7 +32,7 @@ VISIBLE = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1)
 @given(st.lists(st.tuples(VISIBLE, VISIBLE, st.lists(VISIBLE, min_size=1, max_size=3))))
 def test_answers_are_read_as_they_were_written(answers):
     """Of the first screen alone; sentences without a question are no answers."""
-    made = tuple(Answer(text="\n".join(text), question=f"{asked}?", verdict=verdict) for asked, verdict, text in answers)
+    made = tuple(Answer(text="\n".join(text), question=f"{asked}?", verdict=said) for asked, said, text in answers)
     answered_below = (Section(id="a", title="a", blocks=(TextBlock(text="**Why? so.** x"),)),)
     text = markdown.render_markdown(Page(title="t", answers=(*made, Answer(text="said")), sections=answered_below))
     assert markdown.read_answers(text) == [f"{a.question} {a.verdict}. {a.text}" for a in made]

@@ -285,7 +285,9 @@ class LogAxis:
         floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
         named = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
         look = {"format": "~g", "grid": True, "labelOverlap": "greedy", "labelSeparation": 4}
-        look |= {"labelExpr": named} if floor else {}
+        if floor:  # a line amid the places for zeros would say that some lie above it, and others below
+            unlined = {"condition": {"test": f"datum.value < {self.low}", "value": 0}, "value": 1}
+            look |= {"labelExpr": named, "gridOpacity": unlined}
         return altair.Axis(values=[*floor, *ticks], **(look | options))
 
     def band(self, **options: Any) -> Any:
