@@ -447,11 +447,11 @@ def _find_vector_noise(found: Survey) -> Kind | None:
         return None
     power = vector_power(before)
     detail = f"not distinguishable from Gaussian noise, standard deviation {deviation:.3g}"
-    tied, heavy, even = (f"{100 * power[name]:.0f} %" for name in ("tied", "heavy", "even"))
+    least = min(power[name] for name in ("tied", "heavy", "even"))
     note = (
-        f"6 tests on {n:,} entries, the worst {worst:.1f} SD; they would have shown a correlation of .3 with the "
-        f"values in {tied} of draws, heavy tails (t, 3 df) in {heavy}, a uniform change in {even}: short training may "
-        "look so too"
+        f"6 tests on {n:,} entries, the worst {worst:.1f} SD; in {100 * least:.0f} % of draws or more they would have "
+        "shown a correlation of .3 with the values, heavy tails (t, 3 df), a uniform change: short training may look "
+        "so too"
     )
     return Kind("noise", found.relative_of_moved, "1", detail, math.nan, note=note)
 

@@ -142,7 +142,7 @@ def tiles(changes: pd.DataFrame) -> tuple[Tile, ...]:
             Tile(
                 title=name.replace("_", " "),
                 value=size if line["num_moved"] else "0 exactly",
-                detail=str(line["kind"]),
+                detail="like random noise" if line["kind"] == "noise" else str(line["kind"]),
                 colour=COLOURS[EMBEDDING_PARAMETERS.index(name)],
             )
         )
