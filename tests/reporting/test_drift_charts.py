@@ -9,7 +9,7 @@ from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, tit
 from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.reporting.cells import stratum_text
-from toolkit.reporting.charts import regimes_of, spec_of
+from toolkit.reporting.charts import in_time, regimes_of, spec_of
 from toolkit.reporting.topics.drift import drift_lead, group_charts
 
 FULL, FROZEN, FEATURES = "full fine-tuning", "embeddings frozen", "feature extraction"
@@ -216,6 +216,17 @@ def test_regimes_of_very_different_length_share_their_own_time(read_run):
             assert ("(30 epochs)" in text) == (factor == 10)
             ends = pd.concat([lines_of(panel, "time") for panel in panels]).groupby("regime")["time"].max()
             assert set(ends) == ({3} if factor == 1 else {100})  # every regime ends at the right
+
+
+def test_seeds_that_stopped_after_other_epochs_are_named_by_their_range():
+    runs = [("long", "a", 108), ("long", "b", 70), ("short", "c", 2)]
+    lines = pd.DataFrame([(own, run, last * k) for own, run, last in runs for k in (0.5, 1)]).set_axis(
+        ["regime", "run", "epoch"], axis=1
+    )
+    found, _, legend = in_time(lines)
+    assert "long (70 to 108 epochs)" in legend["labelExpr"]
+    assert "short (2 epochs)" in legend["labelExpr"]
+    assert found["time"].tolist() == [50, 100] * 3
 
 
 def test_colours_are_of_the_order_whatever_is_drawn(read_run):

@@ -313,7 +313,10 @@ def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
         axis = altair.Axis(format="~f", grid=False, **marks)
         return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
     own = lines["run"].map(last)
-    labels = {name: f"{name} ({epochs:g} epochs)" for name, epochs in longest.items()}
+    shortest = lines.assign(last=own).groupby("regime")["last"].min()
+    spans = {name: f"{shortest[name]:g} to {epochs:g}" for name, epochs in longest.items()}
+    spans |= {name: f"{epochs:g}" for name, epochs in longest.items() if shortest[name] == epochs}
+    labels = {name: f"{name} ({span} epochs)" for name, span in spans.items()}
     said = " ".join(f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items())
     scale = altair.Scale(domain=[0, 100], padding=10)
     x = altair.X(
