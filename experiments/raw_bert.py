@@ -9,6 +9,7 @@ of the PyPI package rxnfp 0.1.0 (MIT), tuned on the yields of Buchwald-Hartwig r
     python -m toolkit study experiments/raw_bert.py                               # three runs, and reports/raw_bert
     python experiments/raw_bert.py --wheel ... --inferred        # what its two published descendants tell of exposure
     python experiments/raw_bert.py --wheel ... --others          # R² on test1 and test4, four epochs instead of ten
+    python experiments/raw_bert.py --wheel ... --published --seeds 1              # R² of more seeds on fullcv_01
     python experiments/raw_bert.py --wheel ... --poolings        # R² of features by pooling
 
 Anchor, published with the data: full fine-tuning reaches R² .951 ± .005 on the random splits (fullcv_*), .838, .836,
@@ -233,12 +234,13 @@ def main() -> None:
     parser.add_argument("--inferred", action="store_true", help="print what the descendants tell of exposure")
     parser.add_argument("--others", action="store_true", help="train on the other splits, four epochs, and print R²")
     parser.add_argument("--poolings", action="store_true", help="print R² of features of the last layer, by pooling")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of --others and --poolings (default: 0)")
+    parser.add_argument("--published", action="store_true", help="train on the study's split, and print R²")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the three before (default: 0)")
     parser.add_argument(
         "--dropout-throughout", action="store_true", help="train the first full run with the dropout of the config"
     )
     arguments = parser.parse_args()
-    from toolkit.analysis.inferred_exposure import infer_exposure
+    from toolkit.analysis.inferred_exposure import find_ancestral_rows, infer_exposure
 
     models = FOLDER_HERE / "models"
     if not (models / MODELS[-1] / "tokenizer.json").exists():
@@ -247,6 +249,9 @@ def main() -> None:
     if arguments.inferred:
         for name in MODELS[1:]:
             print(name, infer_exposure(models / MODELS[0], models / name), sep="\n")
+        for names in (MODELS, MODELS[1:]):
+            rows = find_ancestral_rows([models / name for name in names])
+            print(rows.groupby(["parameter", "shared_by"]).size().to_string())
         return
     for split in FILES:
         write_data(split, FOLDER_HERE / "data" / split)
@@ -255,6 +260,8 @@ def main() -> None:
         train(arms, [split for split in FILES if split not in SPLITS], arguments.seeds, OTHER_EPOCHS)
     if arguments.poolings:
         train(POOLED, SPLITS, arguments.seeds, PUBLISHED["epochs"])
+    if arguments.published:
+        train(STUDY.arms, SPLITS, arguments.seeds, PUBLISHED["epochs"])
     if arguments.dropout_throughout:
         from toolkit.pipeline import finetune
 
