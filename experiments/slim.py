@@ -51,7 +51,8 @@ def without_dead_links(text: str, out: Path) -> str:
     how = f"`python -m toolkit report --from {out.as_posix()} --out FOLDER`" if has_evidence else "the command below"
     title, _, rest = kept.partition("\n\n")
     note = f"*Not kept in this copy: index.html, SVG, PDF, LaTeX and large tables; {how} makes them.*"
-    return kept if kept == text or note in kept else f"{title}\n\n{note}\n\n{rest}"
+    is_whole = kept == text and ("index.html" not in text or (out / "index.html").is_file())
+    return kept if is_whole or note in kept else f"{title}\n\n{note}\n\n{rest}"
 
 
 def with_palette(path: Path) -> bytes | None:

@@ -204,9 +204,9 @@ def _in_one_line(box: str) -> str:
     lines = itertools.dropwhile(is_rule, [line.strip("│ ") for line in box.splitlines()][1:])
     told = itertools.takewhile(lambda line: not is_rule(line), lines)
     said = " ".join(" ".join(told).split()).removeprefix("Error parsing ").replace(" (required)", "")
-    kind = r"no type matching (?:\{None\}\|)?(.+?) could be instantiated from \['(.*?)'\].*"
-    said = re.sub(kind, r"'\2' is not \1", said)
-    return re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is not INT", said).rstrip(".")
+    kind = r"no type matching (?:\{None\}\|)?(.+?) could be instantiated from \[(['\"])(.*?)\2\].*"
+    said = re.sub(kind, r"'\3' is not \1", said)
+    return re.sub(r"invalid literal for int\(\) with base 10: (['\"].*['\"])", r"\1 is not INT", said).rstrip(".")
 
 
 def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None:

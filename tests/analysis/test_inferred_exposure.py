@@ -313,6 +313,17 @@ def test_two_groups_that_share_a_row_each_had_an_ancestor_each() -> None:
     assert found[100] == "m0, m1; m2, m3"
 
 
+def test_a_row_that_is_0_in_one_model_alone_is_shared_by_the_others() -> None:
+    """Whichever comes first: decay leaves a 0 what it is."""
+    runs = [train(adamw(decay), texts=k)[0] for k, decay in enumerate((0.01, 0.1, 0.0))]
+    last = [Snapshot(k, 1, dict(run.snapshots[1].tensors), f"m{k}") for k, run in enumerate(runs)]
+    last[0].tensors[W] = last[0].tensors[W].copy()  # type: ignore[index]
+    last[0].tensors[W][150] = 0
+    for descendants, expected in ((last, "m1, m2"), (last[::-1], "m2, m1")):
+        assert ancestral_rows_of(Trajectory(descendants))["shared_by"][150] == expected
+    assert found_of(infer_from(Trajectory(last[:2])), W)[[150, 0]].tolist() == [EXPOSED, UNEXPOSED]
+
+
 def test_tables_that_tell_nothing_say_which_two_and_why() -> None:
     run, _ = train(adamw(0.1), is_tied=True)
     kept, tuned = run.snapshots

@@ -1,6 +1,7 @@
 """A probe reads the data that its run was trained on, or nothing."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.run_directories import write_manifest
+from toolkit.cli import parse_config
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.distortion import measure_distortion
@@ -51,9 +53,21 @@ def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Pa
 
 def test_flow_asks_for_kept_models_before_it_looks_at_any(tiny_config: RunConfig, tmp_path: Path) -> None:
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1)
-    with pytest.raises(ValueError, match="holds no model: make it again with one, by python"):
+    with pytest.raises(ValueError, match="holds no model"):
         open_subjects([finetune(config).path])
     open_subjects([finetune(replace(config, freeze="backbone")).path])  # whose body is the one from before
+
+
+def test_a_run_without_its_model_says_what_makes_it_again_with_one(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """A command that can be pasted, where the run was made and where it was moved to."""
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path / "my runs"), max_steps=1))
+    config, moved = run.config, tmp_path / "elsewhere" / run.path.name
+    moved.parent.mkdir()
+    for path in (run.path, moved):
+        with pytest.raises(ValueError, match="make it again with one, by python finetune") as refused:
+            open_subjects([path if path.exists() else run.path.rename(path)])
+        again = parse_config(shlex.split(str(refused.value).partition("finetune.py ")[2]))
+        assert again == replace(config, save_model=True, overwrite=True, output_dir=str(path.parent))
 
 
 def test_a_dataset_of_the_hub_that_has_changed_is_refused(

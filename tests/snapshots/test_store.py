@@ -392,9 +392,10 @@ def test_optimizer_log_round_trip() -> None:
         {"dtype": "F32", "shape": [2, 2], "data_offsets": [8, 24]},
         {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 16]},
         {"dtype": "F32", "shape": [2, 2]},
+        ["F32", [2, 2], [0, 16]],
     ],
 )
-def test_headers_that_lie_are_refused(entry: dict[str, object], tmp_path: Path) -> None:
+def test_headers_that_lie_are_refused(entry: object, tmp_path: Path) -> None:
     header = json.dumps({"x": entry}).encode()
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))

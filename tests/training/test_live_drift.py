@@ -1,5 +1,6 @@
 """What a recording says while a model trains: numbers against the definition, each warning with its control."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import toolkit
 from tests.training.recorded_texts import TEXTS, encode, inputs, load
 from tests.training.test_callback import Examples, arguments
 from toolkit.config import RunConfig
-from toolkit.training.live_drift import ROWS, LiveDrift, drift_and_norms
+from toolkit.training.live_drift import ROWS, LiveDrift, as_columns, drift_and_norms
 
 WORDS = "word_embeddings"
 
@@ -359,6 +360,42 @@ def test_what_is_frozen_takes_no_steps(tiny_config: RunConfig, tmp_path: Path) -
         assert WORDS not in found
         assert found >= expected
         assert bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-3])
+def test_steps_of_an_optimizer_that_does_not_move_the_embeddings_are_none_of_theirs(
+    rate: float, tiny_model: Any, tmp_path: Path
+) -> None:
+    """Another that holds them follows, whose steps count from 1, or the same with a rate above 0."""
+    model, tokenizer = load(tiny_model("bert"))
+    head = [p for name, p in model.named_parameters() if "bert" not in name]
+    first = torch.optim.AdamW(model.parameters() if not rate else head, lr=rate)
+    second = torch.optim.AdamW(model.parameters(), lr=1e-3) if rate else first
+    with caught(), toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0)
+        train(recording, model, tokenizer, first, num_epochs=1)
+        assert not any(name.startswith("lost_to_rounding") for name in recording.live)
+        second.param_groups[0]["lr"] = 1e-3
+        train_on = recording.snapshot
+        recording.snapshot = lambda epoch: train_on(epoch=epoch + 1)
+        train(recording, model, tokenizer, second, num_epochs=1, num_steps=4)
+    sizes = toolkit.measure_step_sizes(tmp_path / "run")
+    steps = sizes.loc[sizes["parameter"] == WORDS, "step"].tolist()
+    assert steps == ([1, 2, 4] if rate else [4])  # of the same optimizer's six steps two were of a rate of 0
+    assert (sizes["lost_to_rounding"] < 0.5).all()
+
+
+def test_a_ratio_that_float32_cannot_hold_is_no_infinity_in_the_manifest(tiny_model: Any, tmp_path: Path) -> None:
+    for number, expected in ((1e-25, 1e-3), (1e25, np.nan)):
+        table = torch.nn.Parameter(torch.full((4, 3), number))
+        table.grad = torch.ones_like(table)
+        live = LiveDrift({WORDS: table})
+        live.before_update(1)
+        with torch.no_grad():
+            table *= 1.001 if number < 1 else np.inf
+        (size,) = live.after_update()
+        assert size.update_to_weight == pytest.approx(expected, rel=1e-3, nan_ok=True)
+        assert "Infinity" not in json.dumps(as_columns([size]))
 
 
 def test_a_recorded_run_keeps_the_sizes_of_its_steps(tiny_model: Any, tmp_path: Path) -> None:

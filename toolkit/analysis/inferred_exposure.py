@@ -258,6 +258,7 @@ def _hold_against(table: _Table, curve: Curve) -> None:
         found = np.full(len(rows), UNTOLD, dtype=object)
         found[(leaving > 0) & moved & table.is_related[rows]] = EXPOSED
         found[(leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~moved)] = UNEXPOSED
+        found[moved & (table.squares[rows] == 0)] = EXPOSED  # decay leaves a 0 what it is
         table.found[rows], table.num_leaving[rows] = found, leaving
 
 
@@ -404,7 +405,8 @@ def find_ancestral_rows(checkpoints: Sequence[str | Path]) -> pd.DataFrame:
     Parameters
     ----------
     checkpoints
-        Two or more descendants: whatever :func:`toolkit.import_checkpoints` takes.
+        Two or more descendants: whatever :func:`toolkit.import_checkpoints` takes. Of a run directory all snapshots are
+        taken: pass one of them, or its ``model/``.
 
     Returns
     -------

@@ -311,6 +311,13 @@ def score_items(outputs: Array, labels: NDArray[Any]) -> Scores:
     return {"log-likelihood": likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
 
 
+def check_direction(run: Run, direction: str) -> None:
+    """ValueError for the reverse of a regression, from the manifest alone: before the first pass of any run."""
+    task = run.manifest["task"]
+    if direction == "reverse" and task["kind"] == "regression":
+        raise ValueError(f"{run.path}: --reverse fits a probe of classes, and {task['name']} is a regression")
+
+
 OnPass = Callable[[int, int], None]
 
 
@@ -328,8 +335,7 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
     task = task_of(run)
     if task.kind in ANSWERED:
         raise ValueError(f"{run.path}: transplants are scored by text, and {task.name} {ANSWERED[task.kind]}")
-    if is_reverse and task.kind == "regression":
-        raise ValueError(f"{run.path}: --reverse fits a probe of classes, and {task.name} is a regression")
+    check_direction(run, settings.direction)
     name = settings.split or task.reported_split
     if lookup(task.splits, name, "split").labels is None:
         raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")

@@ -18,7 +18,7 @@ from toolkit.comparison.intervals import two_way_interval
 from toolkit.comparison.measure import together
 from toolkit.models.tuned import check_model
 from toolkit.naming import Described
-from toolkit.probes.transplant_games import UNITS, Game, TransplantSettings, play_run
+from toolkit.probes.transplant_games import UNITS, Game, TransplantSettings, check_direction, play_run
 from toolkit.probes.transplant_players import CHANGES, RANDOM, ROTATED, UNCHANGED
 from toolkit.progress import say, shows_progress
 from toolkit.schema import columns_of, with_columns
@@ -252,6 +252,7 @@ def measure_transplants(
     groups = arrange(runs)
     for run in (item.run for group in groups for item in group.runs):
         check_model(run)
+        check_direction(run, directions[-1])
     parts = []
     for own in (replace(settings, direction=direction) for direction in directions):
         for arm in (arm for group in groups for arm in group.arms):

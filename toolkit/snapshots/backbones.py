@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,11 @@ def how_to_keep_one(run: Run) -> str:
     """What to do about a run that kept no model."""
     if run.is_recorded:
         return "a recorded run keeps none: pass the two checkpoints themselves"
-    return f"make it again with one, by python finetune.py --config {run.path} --save-model --overwrite"
+    folder = run.path.parent
+    is_moved = Path(run.config.output_dir).resolve() != folder.resolve()
+    place = f" --output-dir {shlex.quote(str(folder))}" if is_moved else ""
+    command = f"python finetune.py --config {shlex.quote(str(run.path))}{place} --save-model --overwrite"
+    return f"make it again with one, by {command}"
 
 
 def find_tuned(run: Run) -> Place:

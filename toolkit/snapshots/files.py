@@ -137,13 +137,13 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[
         with open(path, "rb") as file, safe_open(path, "numpy"):
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
-    except (SafetensorError, ValueError) as error:
+        metadata: dict[str, str] = header.pop("__metadata__", None) or {}
+        return metadata, {
+            name: (entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            for name, entry in header.items()
+        }
+    except (SafetensorError, ValueError, TypeError, LookupError) as error:
         raise ValueError(f"{path} is not a whole safetensors file ({error}): restore it or run again") from None
-    metadata: dict[str, str] = header.pop("__metadata__", None) or {}
-    return metadata, {
-        name: (entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-        for name, entry in header.items()
-    }
 
 
 def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarray:

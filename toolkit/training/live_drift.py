@@ -40,7 +40,7 @@ class StepSize(NamedTuple):
     step: int
     parameter: str
     update_to_weight: float
-    """Norm of the update over norm of the weights before; NaN where these are 0."""
+    """Norm of the update over norm of the weights before; NaN where these are 0, or where it is not finite."""
     lost_to_rounding: float
     """Share of the values with a gradient that are as they were."""
 
@@ -88,7 +88,11 @@ class LiveDrift:
         """The same of all steps that were looked at."""
 
     def before_update(self, step: int, groups: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Note what step number ``step``, from 1, of an optimizer with these parameter groups will change."""
+        """Note what step number ``step``, from 1, of an optimizer with these parameter groups will change.
+
+        What it does not hold, or holds at a rate of 0, takes no step. Without groups all that is trainable does.
+        """
+        groups = list(groups)
         trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
         self._trainable |= trainable.keys()
         if step & (step - 1):
@@ -104,6 +108,7 @@ class LiveDrift:
             rows = gradient.reshape(len(gradient), -1).any(dim=1).nonzero()[:, 0]
             if len(rows):
                 self._has_gradient.add(name)
+            if len(rows) and (not groups or rates.get(id(parameter))):
                 rows = rows[:: -(-len(rows) // ROWS)]
                 self._before[name] = rows, parameter.detach()[rows], gradient[rows] != 0
 
@@ -112,8 +117,9 @@ class LiveDrift:
         found = []
         for name, (rows, before, has_gradient) in self._before.items():
             now = self._parameters[name].detach()[rows]
-            size = before.float().norm().item()
-            ratio = (now.float() - before.float()).norm().item() / size if size else math.nan
+            size = before.double().norm().item()
+            ratio = (now.double() - before.double()).norm().item() / size if size else math.nan
+            ratio = ratio if math.isfinite(ratio) else math.nan
             lost = float(((now == before) & has_gradient).sum() / has_gradient.sum())
             found.append(own := StepSize(self._step, name, ratio, lost))
             self.values |= own.series()

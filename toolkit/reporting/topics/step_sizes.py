@@ -33,7 +33,7 @@ def section(computed: Computed) -> Section:
     sizes = computed.get("step_sizes")
     if sizes.empty:
         return Section(id=ID, title=TITLE)
-    last = sizes[sizes["step"] == sizes.groupby("parameter")["step"].transform("max")]
+    last = sizes[sizes["step"] == sizes["step"].max()]
     worst = last.loc[last["lost_to_rounding"].idxmax()]
     said = (
         f"At step {worst['step']:,}, the last that was looked at, {number(100 * worst['lost_to_rounding'])} % of the "

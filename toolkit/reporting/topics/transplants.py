@@ -273,18 +273,22 @@ def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
 def alone_rows(tables: Tables) -> Rows:
     """Header and rows: per case the components that do something else alone than random changes of their size."""
     singles = _finest(tables["singles"])
-    unit = ", ".join(dict.fromkeys(singles["unit"]))
+    units = list(dict.fromkeys(singles["unit"]))
+    several, unit = len(units) > 1, ", ".join(units)
     header = ["case", "component", f"alone ({unit})", f"minus random ({unit})", "distinguishable?"]
     header += [f"minus rotated ({unit})", "distinguishable?"]
     rows: list[list[object]] = []
     for (*key, name), part in singles.groupby([*KEY, "component"], sort=False):
         lines = {line["change"]: line for line in part.to_dict("records")}
+        own = f" {part['unit'].iloc[0]}" if several else ""
         cells: list[object] = []
         for kind in ("difference", "rotated difference"):
             line = lines.get(kind, {"value": None})
             is_known = not pd.isna(line["value"])
-            cells += [_nats(line), "yes" if line["low"] > 0 or line["high"] < 0 else "no"] if is_known else [None] * 2
-        rows.append([name_of(key), name, _nats(lines["transplant"]), *cells])
+            cells += (
+                [_nats(line) + own, "yes" if line["low"] > 0 or line["high"] < 0 else "no"] if is_known else [None] * 2
+            )
+        rows.append([name_of(key), name, _nats(lines["transplant"]) + own, *cells])
     return header, rows
 
 
