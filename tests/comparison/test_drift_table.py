@@ -79,7 +79,7 @@ def test_the_export_shows_every_mean_and_spread(read_logged, kind):
     for line in table[~table["is_frozen"]].to_dict("records"):
         assert f"{line['drift_percent']:.3g}" in text.replace("{,}", "")
         assert pm in text
-    assert "seeds 3" in text
+    assert "seeds: 3" in text
     assert "nan" not in text.lower()
 
 

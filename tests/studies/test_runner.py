@@ -304,9 +304,11 @@ def test_the_command_says_what_is_left_and_then_where_the_report_is(
 ) -> None:
     assert command("mine.py", "--limit", "1") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 runs are left: the same command continues"
+    report.text = "# Title\n\n**Did it? no.** Not at all.\n"
     assert command("mine.py", "--workers", "2") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[-2:] == ["Report: reports/mine/report.md", "Open:   reports/mine/index.html"]
+    lines = ["Did it? no. Not at all.", "Report: reports/mine/report.md", "Open:   reports/mine/index.html"]
+    assert out[-3:] == lines
     assert "final: 4 runs, 1 finished, 3 to do" in out
     assert report.calls[0]["command"].splitlines()[1:] == ["python -m toolkit study mine.py --out reports/mine"]
     assert {path.parent for path in report.calls[0]["runs"]} == {Path("runs")}

@@ -61,11 +61,15 @@ def config_of(job: Job) -> RunConfig:
 
 
 class Recorded:
-    """Stands in for ``write_report``: keeps what it is called with."""
+    """Stands in for ``write_report``: keeps what it is called with, and writes ``text``, if any."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
+        self.text = ""
 
     def __call__(self, runs: Sequence[Path], out: Path, **options: Any) -> Path:
         self.calls.append({"runs": list(runs), "out": out, **options})
+        if self.text:
+            Path(out).mkdir(parents=True)
+            (Path(out) / "report.md").write_text(self.text, encoding="utf-8")
         return Path(out) / "report.md"
