@@ -189,7 +189,10 @@ def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: s
         with reporting_progress() as hear:
             for makers in MAKERS:
                 computed.add(makers(computed.opened), lambda name: hear(f"computing {name.replace('_', ' ')}"))
-        publish(drift_page(computed, title=title, command=shown_command("drift", places, out, title)), folder)
+            hear("drawing figures")
+            page = drift_page(computed, title=title, command=shown_command("drift", places, out, title))
+            hear("writing the pages")
+            publish(page, folder)
         write_csvs(folder / "tables", computed.frames)
         compact = shown(compact_table(computed))
         files.write_text(folder / "tables" / "drift.tex", latex.table(compact, "drift"))
