@@ -99,7 +99,8 @@ def curve_panels(
         )
         layers = _layers(panel, x, y, series, kinds, layer_names or {}, digits, picker)
         head = {"subtitle": panel.subtitle} if panel.subtitle else {}
-        title = altair.Title(panel.title, limit=width + beside, **head)
+        lines = panel.title.split("\n")
+        title = altair.Title(lines if len(lines) > 1 else panel.title, limit=width + beside, **head)
         drawn.append(altair.layer(*layers, width=width, height=height, title=title))
     if len(drawn) == 1:
         return drawn[0]

@@ -516,7 +516,7 @@ def plot_similarity(means: pd.DataFrame) -> Chart | None:
     is_one = len(texts) == 1  # then the measures stand side by side
     panels = [
         Panel(
-            title=(measure if is_one else str(name)) if is_one or measure == CKA else "",
+            title=(SHOWN[measure] if is_one else str(name)) if is_one or measure == CKA else "",
             curves=lines[(lines["measure"] == measure) & (lines["texts"] == name)],
             y_title="similarity" if is_one else SHOWN[measure],
         )
