@@ -6,7 +6,7 @@ PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # Where bytecode isn't kept, each process compiles every module again and pytest rewrites every test again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-oldest lint clean
+.PHONY: demo test test-slow test-gpu test-oldest lint clean
 .DELETE_ON_ERROR:
 
 .venv/bin/python:
@@ -31,6 +31,10 @@ test: .venv/dev
 
 test-slow: .venv/dev
 	$(BIN)/python $(PYTEST) -m slow
+
+# What trains and scores, on a GPU; all other targets hide it. By hand: CI has none.
+test-gpu: .venv/dev
+	TEST_ON_GPU=1 $(BIN)/python $(PYTEST) -m "not slow" tests/training tests/models tests/probes $(addprefix tests/test_,lora.py new_tokens.py pipeline.py saving.py families.py)
 
 # The fast tests on the oldest versions that pyproject.toml admits: a lower bound is a promise too.
 test-oldest:

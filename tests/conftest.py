@@ -21,6 +21,8 @@ import pytest
 # Before torch is imported: processes that share the cores would stop one another. A test of threads sets their number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+if not os.environ.get("TEST_ON_GPU"):  # many an oracle is to the bit, on a CPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch
 
@@ -74,6 +76,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: a process that meets one last keeps the others waiting."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    for item in items:
+        if os.environ.get("TEST_ON_GPU") and "fast" in item.path.parts:
+            item.add_marker(pytest.mark.skip(reason="the step of a single CPU"))
 
 
 def pytest_collection_finish() -> None:

@@ -422,7 +422,14 @@ def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunCon
         verify_run(path)
 
 
-@pytest.mark.parametrize(("freeze", "rate"), [("none", 1e20), ("backbone", 3e38)])
+@pytest.mark.parametrize(
+    ("freeze", "rate"),
+    [
+        ("none", 1e20),
+        # Of so high a rate torch's own step on a GPU is an error.
+        pytest.param("backbone", 3e38, marks=pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU")),
+    ],
+)
 def test_a_last_step_that_diverges_is_no_finished_run(
     freeze: str, rate: float, tiny_config: RunConfig, tmp_path: Path
 ) -> None:

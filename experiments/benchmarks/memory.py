@@ -2,9 +2,10 @@
 
 Ten snapshots of a 250,002 x 1,024 fp32 word table (XLM-RoBERTa-large's shape, 1 GB each, every row moving between any
 two) are written by blocks into a temporary folder below --folder, which is removed at the end, with a vocabulary and an
-exposure. Then each analysis runs on the run directory. Measured is RssAnon of /proc/self/status, sampled every 5 ms:
-memory that only this process can give back. The pages of mapped snapshot files are the system's cache and do not count;
-VmHWM, the highest total with those pages, stands beside it. Linux only.
+exposure. Then each analysis runs on the run directory, and `infer_exposure` on two checkpoints with a table of that
+shape, a tenth of whose rows were trained and the others decayed. Measured is RssAnon of /proc/self/status, sampled
+every 5 ms: memory that only this process can give back. The pages of mapped snapshot files are the system's cache and
+do not count; VmHWM, the highest total with those pages, stands beside it. Linux only.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 taskset -c 0 python experiments/benchmarks/memory.py --folder /tmp
 """
@@ -23,9 +24,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
+from safetensors.numpy import save_file
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
+from toolkit.analysis.inferred_exposure import InferredExposure, infer_exposure
 from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
@@ -84,6 +87,20 @@ def make_run(path: Path, num_rows: int, hidden: int, num_snapshots: int) -> None
     writer.finish({})
 
 
+def make_checkpoints(folder: Path, num_rows: int, hidden: int) -> tuple[Path, Path]:
+    """Embeddings before and after: a tenth of the words moved by 1 %, the others were decayed by 1e-4."""
+    rng, factor, paths = np.random.default_rng(0), np.float32(1 - 1e-4), (folder / "before", folder / "after")
+    words = 0.04 * rng.standard_normal((num_rows, hidden), dtype=np.float32)
+    others = {"position_embeddings": (512, hidden), "token_type_embeddings": (2, hidden), "LayerNorm": (hidden,)}
+    tensors = {f"embeddings.{name}.weight": np.full(shape, 0.1, np.float32) for name, shape in others.items()}
+    tensors["embeddings.LayerNorm.bias"] = np.zeros(hidden, np.float32)
+    for path in paths:
+        save_file(tensors | {f"embeddings.{PARAMETER}.weight": words}, path.with_suffix(".safetensors"))
+        words *= factor
+        words[::10] += 0.0004 * rng.standard_normal(words[::10].shape, dtype=np.float32)
+    return paths[0].with_suffix(".safetensors"), paths[1].with_suffix(".safetensors")
+
+
 def accumulate_moments(trajectory: Trajectory) -> np.ndarray:
     """(hidden, hidden) ΣΔΔᵀ of the last snapshot, by blocks: what spectra and geometry add up."""
     scratch, hidden = Scratch(), trajectory.at(0).tensors[PARAMETER].shape[1]
@@ -98,12 +115,16 @@ def accumulate_moments(trajectory: Trajectory) -> np.ndarray:
 def run_stages(folder: Path, num_rows: int, hidden: int, num_snapshots: int) -> int:
     """Make the run, run every analysis on it, print a line for each; the highest RssAnon of the analyses in bytes."""
     path, last = folder / "run", num_snapshots - 1
+    checkpoints: list[Path] = []
+    inferred: list[InferredExposure] = []
     stages: dict[str, Callable[[], object]] = {
         "make the snapshots (not analysis)": lambda: make_run(path, num_rows, hidden, num_snapshots),
         "measure_drift": lambda: measure_drift(path),
         "measure_rows, last epoch": lambda: measure_rows(path, PARAMETER, last),
         "write_rows, all epochs": lambda: write_rows(path, PARAMETER, folder / "rows.parquet"),
         "ΣΔΔᵀ of the last epoch": lambda: accumulate_moments(open_run(path).trajectory),
+        "make the checkpoints (not analysis)": lambda: checkpoints.extend(make_checkpoints(folder, num_rows, hidden)),
+        "infer_exposure": lambda: inferred.append(infer_exposure(*checkpoints)),
     }
     print(f"{'':36}{'seconds':>9}{'RssAnon GiB':>13}{'VmHWM GiB':>11}")
     highest = 0
@@ -114,6 +135,7 @@ def run_stages(folder: Path, num_rows: int, hidden: int, num_snapshots: int) -> 
         seconds = time.perf_counter() - start
         print(f"{name:36}{seconds:9.1f}{peak.anonymous / GIB:13.2f}{peak.total / GIB:11.2f}", flush=True)
         highest = max(highest, 0 if name.startswith("make") else peak.anonymous)
+    print("", inferred[0], sep="\n")
     num_lines, size = parquet.read_metadata(folder / "rows.parquet").num_rows, (folder / "rows.parquet").stat().st_size
     print(f"\nrows.parquet: {num_lines:,} lines, {size / GIB:.2f} GiB")
     return highest

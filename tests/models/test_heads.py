@@ -132,9 +132,10 @@ def extracted(config, num_outputs=2, split="validation"):
     task = load_task(config)
     loaded = load_classifier(config.model, **recipe_of(config), num_outputs=num_outputs)
     data = encode_task(task, loaded, config.max_length)
-    features = extract_features(build_accelerator(config), loaded.model, data, (split,))[split]
+    accelerator = build_accelerator(config)
+    features = extract_features(accelerator, loaded.model, data, (split,))[split]
     with torch.no_grad():
-        inputs = inputs_of(loaded.model.head, torch.from_numpy(features)).numpy()
+        inputs = inputs_of(loaded.model.head, torch.from_numpy(features).to(accelerator.device)).cpu().numpy()
     return inputs, task.splits[split].texts, loaded, data
 
 
@@ -185,9 +186,10 @@ def test_separate_pairs_of_every_family(deep_model, tiny_pairs, family):
     found, texts, loaded, data = extracted(config)
     u, v = (plain_vectors(config.model, [(t[side],) for t in texts], "mean", "last") for side in (0, 1))
     assert_close(found, compared(u, v, with_cosine=False))
-    outputs = evaluate(build_accelerator(replace(config, precision="no")), loaded.model, data)["validation"]
+    accelerator = build_accelerator(replace(config, precision="no"))
+    outputs = evaluate(accelerator, loaded.model, data)["validation"]
     with torch.no_grad():
-        logits = loaded.model.head.layers(torch.from_numpy(found)).numpy()
+        logits = loaded.model.head.layers(torch.from_numpy(found).to(accelerator.device)).cpu().numpy()
     np.testing.assert_allclose(outputs, logits, rtol=1e-5, atol=1e-6)
 
 

@@ -112,11 +112,12 @@ def test_a_run_does_not_stand_for_another_config_or_tokenizer(
     edit(folder / "config.json", transformers_version="4.0.0", architectures=None)
     edit(folder / "tokenizer.json", truncation=None)
     assert finetune(config, reuse_finished=True).path == run.path
+    cell = Cell("toy", "full", 0, None, "final", None, config)
+    plan_runs([cell], out)
     if changed == "tokenizer":
         swap_words(folder / "tokenizer.json")
     else:
         edit(folder / "config.json", hidden_act="relu")
-    cell = Cell("toy", "full", 0, None, "final", None, config)
     looks = (
         lambda: finetune(config, reuse_finished=True),
         lambda: load_untuned(run),

@@ -180,7 +180,8 @@ def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe
     from toolkit.training.accelerators import build_accelerator
     from toolkit.training.evaluation import evaluate
 
-    again = evaluate(build_accelerator(config), loaded.model, data)["validation"]
+    accelerator = build_accelerator(config)
+    again = evaluate(accelerator, loaded.model.to(accelerator.device), data)["validation"]
     np.testing.assert_allclose(again, logits(finished, best), rtol=1e-4, atol=1e-5)
 
 
@@ -484,7 +485,8 @@ def test_a_tuned_run_of_texts_apart_is_loaded_as_it_was(tiny_pairs, tmp_path):
     from toolkit.training.accelerators import build_accelerator
     from toolkit.training.evaluation import evaluate
 
-    found = evaluate(build_accelerator(config), loaded.model, data)["validation"]
+    accelerator = build_accelerator(config)
+    found = evaluate(accelerator, loaded.model.to(accelerator.device), data)["validation"]
     np.testing.assert_allclose(found, logits(finished, 2), rtol=1e-4, atol=1e-5)
     model = finished.manifest["model"]
     assert (model["features"], model["pair_encoding"], model["head"][:3]) == ("mix", "separate", "mlp")

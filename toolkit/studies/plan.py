@@ -54,6 +54,8 @@ def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun
     ValueError for a config that cannot work, as far as that shows before data are read, for two cells that would be
     the same run, and for a finished run whose checkpoint has another config.json or tokenizer now.
     """
+    for known in (_family, _leaves, _source):  # in a notebook a folder may be another by now
+        known.cache_clear()
     runs: dict[str, PlannedRun] = {}
     for cell in cells:
         config = resolve(replace(cell.config, output_dir=str(output_dir), overwrite=False))
