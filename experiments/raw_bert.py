@@ -122,6 +122,7 @@ STUDY = Study(
     common=PUBLISHED,
     seeds=range(3),
     margin_points=1.0,
+    score="r2",
     comparisons=[
         Comparison("full fine-tuning", "embeddings frozen"),
         Comparison("full fine-tuning", "feature extraction"),

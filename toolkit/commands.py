@@ -71,6 +71,8 @@ class ReportCommand:
     """Question that the report answers, printed under its title; None: no question."""
     margin_points: float = 1.0
     """Margin of equivalence in points (hundredths of the score): smaller differences do not matter."""
+    score: str | None = None
+    """Score that runs are judged by, such as r2 or macro_f1, where they have it; None: each task's own."""
 
     def run(self) -> int:
         from toolkit.progress import reporting_progress
@@ -78,9 +80,9 @@ class ReportCommand:
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.sources import find_runs
 
-        options = {"title": self.title, "question": self.question, "margin_points": self.margin_points}
+        options = {name: getattr(self, name) for name in ("title", "question", "margin_points", "score")}
         if self.from_ is not None:
-            if self.runs or options != {"title": None, "question": None, "margin_points": 1.0}:
+            if self.runs or options != {name: getattr(ReportCommand(), name) for name in options}:
                 raise ValueError("--from makes a report again as its evidence has it: only --out goes with it")
             with reporting_progress() as hear:
                 report = report_from(self.from_, self.out, on_progress=hear)
@@ -93,7 +95,7 @@ class ReportCommand:
             for line in find_runs(self.runs).left_out:
                 show(line, is_result=False)
             with reporting_progress() as hear:
-                report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]
+                report = write_report(self.runs, self.out, on_progress=hear, **options)
         _show_report(report)
         return 0
 

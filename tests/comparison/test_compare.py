@@ -256,6 +256,26 @@ def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(make_run
         np.testing.assert_allclose(family["q"], benjamini_hochberg(family["p"].to_numpy()))
 
 
+def test_runs_are_judged_by_the_score_that_is_asked_for(make_run):
+    """The accuracy beside another headline is the same one as headline; a run without the score keeps its own."""
+    facts = {"task": {"name": "toy", "kind": "classification", "score": "matthews", "reported_split": "validation"}}
+    runs = [make_run(r, s, right=x, facts=facts) for r, x in (("none", 0.9), ("backbone", 0.8)) for s in range(3)]
+    beside, asked = (compare(runs, num_draws=100, score=score) for score in (None, "accuracy"))
+    beside = beside[beside["score"] == "accuracy"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(asked, beside.assign(is_headline=True))
+    tuned = [make_run(r, s, right=x, is_regression=True) for r, x in (("none", 0.9), ("backbone", 0.7)) for s in (3, 4)]
+    line = compare(tuned, score="spearman").iloc[0]
+    own = [run.scores.query("split == 'validation' and epoch == 3")["spearman"].item() for run in tuned]
+    assert line["score"] == "spearman"
+    assert line["difference_points"] == pytest.approx(100 * np.mean(np.subtract(own[:2], own[2:])))
+    mixed = [run.score for group in arrange([*runs, *tuned], score="spearman") for run in group.runs]
+    assert sorted(mixed) == ["matthews"] * 6 + ["spearman"] * 4
+    for wrong in ("r3", "loss", "accuracy"):
+        message = rf"no run can be judged by {wrong}: unknown score .*choose from: pearson, spearman$"
+        with pytest.raises(ValueError, match=message):
+            compare(tuned, score=wrong)
+
+
 def test_regression_has_no_accuracy_and_no_chance(make_run):
     table = compare([make_run(r, s, is_regression=True) for r in ("none", "backbone") for s in (0, 1)])
     assert set(table["score"]) == {"pearson"}

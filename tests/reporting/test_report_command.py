@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.cli import finetune_main, main
-from toolkit.comparison.verify import verify_report
+from toolkit.comparison.verify import check_report, verify_report
 from toolkit.naming import command_path
 from toolkit.pipeline import finetune
 from toolkit.reporting.comparison_report import write_report
@@ -113,6 +113,25 @@ def test_a_report_as_it_was_written_passes_and_an_edited_page_does_not(runs):
     with Path("out/index.html").open("a") as file:
         file.write(" ")
     assert verify_report("out") == ["changed: index.html"]
+
+
+def test_a_report_by_another_score_says_so_and_is_made_again_from_its_evidence(make_run, capsys):
+    runs = [make_run(r, s, is_regression=True).path for r in ("none", "backbone") for s in range(3)]
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", *map(str, runs), "--out", "out", "--score", "spearman"])
+    assert printed("out").endswith("--score spearman")
+    assert "spearman" in Path("out/report.md").read_text()
+    cards = Path("out/cards.json").read_text()
+    assert verify_report("out") == []
+    assert check_report("out").num_runs == 6
+    assert check_report("out").differences == []
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", "--from", "out", "--out", "again"])
+    assert Path("again/cards.json").read_text() == cards
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", "--from", "out", "--score", "pearson"])
+    assert "only --out goes with it" in capsys.readouterr().err
 
 
 def carry_out(text: str) -> list[str]:

@@ -135,6 +135,19 @@ def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() 
     assert set(table["num_seeds"]) == {2}
 
 
+def test_settings_are_chosen_by_the_score_that_the_study_names() -> None:
+    def run(accuracy: float, f1: float) -> Any:
+        own = fake_run(accuracy)
+        own.scores = own.scores.assign(macro_f1=[0.5, f1], r2=np.nan)
+        return own
+
+    for score, best in ((None, 0), ("accuracy", 0), ("macro_f1", 1), ("r2", 0)):  # of r2 no run has any
+        study = make(score=score)
+        table = choose(study, {c: run(*((0.9, 0.2), (0.8, 0.3))[c.setting or 0]) for c in study.tuning_cells()})
+        assert set(chosen_settings(table).values()) == {best}, score
+        assert set(table["score"]) == {score if score == "macro_f1" else "accuracy"}
+
+
 def test_a_setting_that_diverged_is_the_worst() -> None:
     study = make()
     runs: dict[Any, Any] = {c: fake_run(0.1) if c.setting else None for c in study.tuning_cells()}

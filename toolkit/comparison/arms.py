@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
-from toolkit.comparison.runs import count_at_chance, counted_score, read_reported, reported_first
+from toolkit.comparison.runs import count_at_chance, counted_score, judged_by, read_reported, reported_first
 from toolkit.config import MLM, RunConfig, fields_that
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import distinct, names_of, unknown
@@ -140,12 +140,15 @@ def of_largest_size(group: Group) -> Group:
     return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
 
 
-def arrange(runs: Runs, labels: Labels | None = None, tasks: Labels | None = None) -> tuple[Group, ...]:
+def arrange(
+    runs: Runs, labels: Labels | None = None, tasks: Labels | None = None, score: str | None = None
+) -> tuple[Group, ...]:
     """Open runs and sort them into groups and arms; groups that are arranged already stay as they are.
 
     Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
     the runs of one label in one group must agree in all settings but the seed and the number of training examples.
-    ``tasks``: run directory name to what its task is called, by default what its data are called.
+    ``tasks``: run directory name to what its task is called, by default what its data are called; ``score``: as in
+    :func:`toolkit.compare`.
     ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
     label for other settings, and for a run whose scores or answers have changed since it finished.
     """
@@ -162,10 +165,8 @@ def arrange(runs: Runs, labels: Labels | None = None, tasks: Labels | None = Non
             )
         run.check(*SMALL_FILES)
     names, tasks = names_of(run.path for run in opened), tasks or {}
-    return arrange_reported(
-        [read_reported(r, name, tasks.get(r.path.resolve().name)) for r, name in zip(opened, names, strict=True)],
-        labels,
-    )
+    read = [read_reported(r, name, tasks.get(r.path.resolve().name)) for r, name in zip(opened, names, strict=True)]
+    return arrange_reported(judged_by(read, score), labels)
 
 
 def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = None) -> tuple[Group, ...]:

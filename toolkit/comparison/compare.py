@@ -107,6 +107,7 @@ def compare(
     level: float = 0.95,
     alpha: float = 0.05,
     labels: Labels | None = None,
+    score: str | None = None,
     num_draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -124,14 +125,15 @@ def compare(
     given and no verdict rests on it.
 
     ``pairs``: labels (first, second); by default full fine-tuning against each other one, or all pairs without it.
-    ``labels``: run directory name to condition. One paired seed gives an interval over items and no p. Elsewhere:
+    ``labels``: run directory name to condition. ``score``: the headline score of all runs that have it, such as r2 or
+    macro_f1; None: each task's own. One paired seed gives an interval over items and no p. Elsewhere:
     McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
     (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0
     for none. What cannot be compared is NaN with a ``reason``. ValueError for an unknown label and for settings out of
     range.
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
-    return compare_groups(arrange(runs, labels), pairs, settings)
+    return compare_groups(arrange(runs, labels, score=score), pairs, settings)
 
 
 def compare_groups(

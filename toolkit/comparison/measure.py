@@ -54,6 +54,7 @@ def measure(
     margin_points: float = 1.0,
     level: float = 0.95,
     alpha: float = 0.05,
+    score: str | None = None,
     tasks: Labels | None = None,
     tuning: pd.DataFrame | None = None,
     words: Mapping[str, Any] | None = None,
@@ -65,7 +66,7 @@ def measure(
     example, and nothing names a folder of this machine. ValueError as of :func:`toolkit.compare`.
     """
     Settings(margin_points=margin_points, level=level, alpha=alpha)  # refuses what is out of range, before the work
-    groups = arrange(runs, labels, tasks)
+    groups = arrange(runs, labels, tasks, score)
     members = [run for group in groups for run in group.runs]
     shown = [of_largest_size(group) for group in groups]
     firsts = [arm.runs[0] for group in shown for arm in group.arms]
@@ -77,7 +78,7 @@ def measure(
         "margin_points": margin_points,
         "level": level,
         "alpha": alpha,
-    }
+    } | ({} if score is None else {"score": score})
     page = {name: (words or {}).get(name) for name in ("title", "question", "expected", "sources", "command")}
     page["sources"] = dict(page["sources"] or {})
     page["left_out"] = list((words or {}).get("left_out", ()))

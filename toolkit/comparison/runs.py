@@ -1,6 +1,6 @@
 """One run as comparisons see it: config, manifest, scores and last answers."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
@@ -10,7 +10,8 @@ import pandas as pd
 
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, LORA
-from toolkit.naming import shorten, shown_path
+from toolkit.naming import shorten, shown_path, unknown
+from toolkit.snapshots.formats import SCORES
 from toolkit.snapshots.store import Run
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
@@ -18,6 +19,8 @@ CORRELATIONS = ("matthews", "pearson", "spearman")
 
 OLDER_OUT_OF_DISTRIBUTION = ("ood", "mismatched", "validation_mismatched")
 """Names of splits that are taken to be out of distribution in runs whose manifest does not say."""
+
+LOWER_IS_BETTER = ("perplexity", "loss")
 
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
@@ -255,6 +258,24 @@ def read_reported(run: Run, name: str, given_task: str | None = None, *, has_ans
     items = ["id", "word"] if "word" in table else ["id"]
     answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
     return ReportedRun(name, run.config, manifest, run.scores, answers, given_task, run)
+
+
+def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRun]:
+    """The runs with ``score`` as their headline score, each that has it; None: as they are.
+
+    ValueError where none of them has it, and for one that is better when it is lower.
+    """
+    if score is None:
+        return list(runs)
+    known = [[name for name in SCORES if name in run.scores.dropna(axis=1, how="all")] for run in runs]
+    has_it = [score in own and score not in LOWER_IS_BETTER for own in known]
+    if not any(has_it):
+        choices = dict.fromkeys(name for own in known for name in own if name not in LOWER_IS_BETTER)
+        raise ValueError(f"no run can be judged by {score}: {unknown(score, 'score', tuple(choices))}")
+    return [
+        replace(run, manifest={**run.manifest, "task": {**run.part("task"), "score": score}}) if own else run
+        for run, own in zip(runs, has_it, strict=True)
+    ]
 
 
 @cache

@@ -35,7 +35,7 @@ from toolkit.comparison.measure import (
 )
 from toolkit.comparison.parameter_noise import PARTS, distance_of_seeds, drift_of
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.runs import ReportedRun, read_reported
+from toolkit.comparison.runs import ReportedRun, judged_by, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
 from toolkit.naming import shown_path
@@ -207,7 +207,8 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         differences = [f"run {name}: {line}" for line in verify_run(path)]
         found.differences += differences
         if not differences:
-            at_hand[name] = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
+            read = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
+            at_hand[name] = judged_by([read], evidence.settings.get("score"))[0]
     found.num_runs = len(evidence.facts) - len(found.notes)
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]

@@ -213,6 +213,7 @@ def write_report(
     tasks: Mapping[str, str] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
     margin_points: float = 1.0,
+    score: str | None = None,
     command: str | None = None,
     tuning: pd.DataFrame | None = None,
     on_progress: Progress = say,
@@ -220,13 +221,13 @@ def write_report(
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
 
     Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
-    (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``tasks`` is run
-    directory name to what its task is called, by default what its data are called; ``question`` stands under the title,
-    ``expected`` is what was expected before the runs; ``sources`` is data set to where it comes from and its licence;
-    ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is what a study tried
-    and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
-    so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
-    removed, others stay.
+    (run directory name to arm), ``pairs``, ``margin_points`` and ``score`` are those of :func:`toolkit.compare`;
+    ``tasks`` is run directory name to what its task is called, by default what its data are called; ``question`` stands
+    under the title, ``expected`` is what was expected before the runs; ``sources`` is data set to where it comes from
+    and its licence; ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is
+    what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and
+    the report says so; so is a pair that names an arm of which every run diverged. Files of an earlier report in
+    ``out`` are replaced or removed, others stay.
     ValueError when no run is left, as of :func:`toolkit.compare`, and, before anything is computed, where no report can
     go to ``out``: a file, a run directory, a folder that holds anything but no earlier report, or one in which a file
     of that report has changed since.
@@ -241,6 +242,7 @@ def write_report(
         labels,
         pairs=pairs,
         margin_points=margin_points,
+        score=score,
         tasks=tasks,
         tuning=tuning,
         words={
@@ -253,7 +255,8 @@ def write_report(
         on_progress=on_progress,
     )
     if command is None:
-        known = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
+        margin = None if margin_points == 1 else margin_points
+        known = {"title": title, "question": question, "margin-points": margin, "score": score}
         command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
     evidence = replace(evidence, page={**evidence.page, "command": command})
     return publish_evidence(evidence, out, on_progress)

@@ -273,7 +273,7 @@ def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, ind
     own = [run for cell, run in runs.items() if (cell.task, cell.arm, cell.setting) == (task, arm, index)]
     if len(own) != len(study.tuning_seeds):
         raise ValueError(f"{task}, {arm}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs")
-    tried = [_selection_score(run) for run in own if run is not None]
+    tried = [_selection_score(run, study.score) for run in own if run is not None]
     has_diverged = len(tried) < len(own)
     shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, arm)[index].items()) or "as it is"
     return {
@@ -289,13 +289,15 @@ def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, ind
     }
 
 
-def _selection_score(run: Run) -> tuple[str, int, float]:
+def _selection_score(run: Run, wanted: str | None) -> tuple[str, int, float]:
     """Name of the score, items, and the score at the last epoch; ValueError if it saw any other split."""
     split, name = run.manifest["task"]["reported_split"], run.manifest["task"]["score"]
     if set(run.scores["split"]) != {SELECTION} or split != SELECTION:
         seen = sorted(set(run.scores["split"]))
         raise ValueError(f"{run.path.name} scored {seen}: tuning may see {SELECTION} only")
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
+    if wanted is not None and wanted in last and last[wanted].notna().any():
+        name = wanted
     return name, int(last["num_examples"].iloc[0]), float(last[name].iloc[0])
 
 

@@ -180,6 +180,7 @@ def write_study_report(
         "tasks": {run.name: run.cell.task for run in runs},
         "pairs": [(each.first, each.second) for each in study.comparisons] or None,
         "margin_points": study.margin_points,
+        "score": study.score,
         "tuning": tuning if tuning is not None and len(tuning) else None,
         "command": command,
         "on_progress": on_progress,

@@ -64,6 +64,8 @@ class Study(Described):
     comparisons: Sequence[Comparison]
     margin_points: float = 1.0
     """Smaller differences, in hundredths of the score, do not matter; for all comparisons."""
+    score: str | None = None
+    """Score that runs are judged and settings chosen by, such as r2 or macro_f1; None: each task's own."""
     common: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run; those of a task and then of an arm win over them."""
     sizes: Sequence[int] = ()
