@@ -259,6 +259,13 @@ def test_a_task_is_no_word_of_the_sentence_that_names_it(read_study, data_of):
     assert compared_of(data).startswith("tiny was trained on “order” and “pair” in 3 conditions")
 
 
+def test_tiles_of_several_tasks_name_the_score_where_it_is_one(read_study, data_of):
+    data = copy(data_of(*read_study(tasks=("toy", "other"), num_seeds=1)))
+    assert {tile.detail for tile in tiles_of(data)} == {"accuracy, 2 tasks"}
+    data.__dict__["scores"] = data.scores.assign(score=["r2", *data.scores["score"][1:]])
+    assert {tile.detail for tile in tiles_of(data)} == {"score, 2 tasks"}
+
+
 @pytest.mark.parametrize(("margin", "said"), [(1.0, "±1 point"), (1.5, "±1.5 points")])
 def test_a_margin_of_one_is_one_point(read_study, data_of, margin, said):
     data = copy(data_of(*read_study(num_seeds=3)))

@@ -55,7 +55,9 @@ def _arms(data: ReportData) -> Iterable[Arm]:
 def _tile(data: ReportData, name: str, colour: str) -> Tile:
     scores = _scores(data, name)
     means = [float(np.mean(values)) for values in scores.values()]
-    value, detail = f"{min(means):.3f} to {max(means):.3f}", f"score, {len(scores)} tasks"
+    of_what = set(data.scores["score"])
+    score = of_what.pop() if len(of_what) == 1 else "score"
+    value, detail = f"{min(means):.3f} to {max(means):.3f}", f"{score}, {len(scores)} tasks"
     if len(scores) == 1:
         (values,) = scores.values()
         value, detail = f"{means[0]:.3f}", f"{data.scores['score'].iloc[0]}, {_sureness(values)}"
