@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from tests.comparison.planted import plant
-from tests.run_directories import write_run
+from tests.run_directories import rehash, write_run
 from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.compare import (
     AT_CHANCE,
@@ -27,6 +27,7 @@ from toolkit.comparison.intervals import (
     two_way_interval,
 )
 from toolkit.schema import columns_of
+from toolkit.snapshots.store import open_run
 
 FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"
 NUM_SEEDS = 5
@@ -270,6 +271,11 @@ def test_runs_are_judged_by_the_score_that_is_asked_for(make_run):
     assert line["difference_points"] == pytest.approx(100 * np.mean(np.subtract(own[:2], own[2:])))
     mixed = [run.score for group in arrange([*runs, *tuned], score="spearman") for run in group.runs]
     assert sorted(mixed) == ["matthews"] * 6 + ["spearman"] * 4
+    path = tuned[0].path  # a run in which it is undefined throughout takes no other score into the comparison
+    pd.read_csv(path / "scores.csv").assign(spearman=np.nan).to_csv(path / "scores.csv", index=False)
+    rehash(path, "scores.csv")
+    tuned[0] = open_run(path)
+    assert {run.score for group in arrange(tuned, score="spearman") for run in group.runs} == {"spearman"}
     for wrong in ("r3", "loss", "accuracy"):
         message = rf"no run can be judged by {wrong}: unknown score .*choose from: pearson, spearman$"
         with pytest.raises(ValueError, match=message):

@@ -1,5 +1,6 @@
 """The command that a report prints makes the same report again: the same runs, and no other ones."""
 
+import json
 import re
 import shlex
 import shutil
@@ -132,6 +133,26 @@ def test_a_report_by_another_score_says_so_and_is_made_again_from_its_evidence(m
     with pytest.raises(SystemExit, match="2"):
         main(["report", "--from", "out", "--score", "pearson"])
     assert "only --out goes with it" in capsys.readouterr().err
+
+
+def test_a_report_of_which_some_tasks_have_the_score_is_verified(make_run):
+    """Also where only runs of the others are at hand; a score that somebody edits in is a difference and no failure."""
+    paths = [make_run(r, s).path for r in ("none", "backbone") for s in range(2)]
+    tuned = [make_run(r, s, task="other", is_regression=True).path for r in ("none", "backbone") for s in range(2)]
+    write_report([*paths, *tuned], "out", score="spearman")
+    found = check_report("out")
+    assert (found.differences, found.num_runs) == ([], 8)
+    for path in tuned:
+        shutil.rmtree(path)
+    found = check_report("out")
+    assert (found.differences, found.num_runs) == ([], 4)
+    place = Path("out/evidence/settings.json")
+    settings = json.loads(place.read_text())
+    for wrong in ("loss", 3, ["accuracy"]):
+        place.write_text(json.dumps(settings | {"score": wrong}))
+        lines = verify_report("out")
+        assert lines[0] == "changed: evidence/settings.json"
+        assert any(line.startswith("settings.json: no run can be judged by") for line in lines)
 
 
 def carry_out(text: str) -> list[str]:

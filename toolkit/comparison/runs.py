@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, LORA
 from toolkit.naming import shorten, shown_path, unknown
-from toolkit.snapshots.formats import SCORES
+from toolkit.snapshots.formats import HEADLINES
 from toolkit.snapshots.store import Run
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
@@ -19,8 +19,6 @@ CORRELATIONS = ("matthews", "pearson", "spearman")
 
 OLDER_OUT_OF_DISTRIBUTION = ("ood", "mismatched", "validation_mismatched")
 """Names of splits that are taken to be out of distribution in runs whose manifest does not say."""
-
-LOWER_IS_BETTER = ("perplexity", "loss")
 
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
@@ -261,21 +259,29 @@ def read_reported(run: Run, name: str, given_task: str | None = None, *, has_ans
 
 
 def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRun]:
-    """The runs with ``score`` as their headline score, each that has it; None: as they are.
+    """The runs with ``score`` as their headline score, those of each task that has it; None: as they are.
 
-    ValueError where none of them has it, and for one that is better when it is lower.
+    A run in which it is undefined throughout goes with the others of its task. ValueError where no task has it, and for
+    one that is better when it is lower.
     """
     if score is None:
         return list(runs)
-    known = [[name for name in SCORES if name in run.scores.dropna(axis=1, how="all")] for run in runs]
-    has_it = [score in own and score not in LOWER_IS_BETTER for own in known]
-    if not any(has_it):
-        choices = dict.fromkeys(name for own in known for name in own if name not in LOWER_IS_BETTER)
-        raise ValueError(f"no run can be judged by {score}: {unknown(score, 'score', tuple(choices))}")
+    known = [tuple(name for name in HEADLINES if has_score(run.scores, name)) for run in runs]
+    tasks = {run.task for run, own in zip(runs, known, strict=True) if score in own}
+    if not tasks:
+        choices = tuple(dict.fromkeys(name for own in known for name in own))
+        raise ValueError(f"no run can be judged by {score}: {unknown(str(score), 'score', choices)}")
     return [
-        replace(run, manifest={**run.manifest, "task": {**run.part("task"), "score": score}}) if own else run
-        for run, own in zip(runs, has_it, strict=True)
+        replace(run, manifest={**run.manifest, "task": {**run.part("task"), "score": score}})
+        if run.task in tasks and score in run.scores
+        else run
+        for run in runs
     ]
+
+
+def has_score(scores: pd.DataFrame, name: str) -> bool:
+    """Whether a run's scores hold a value of that name anywhere."""
+    return name in scores and bool(scores[name].notna().any())
 
 
 @cache

@@ -208,8 +208,14 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         found.differences += differences
         if not differences:
             read = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
-            at_hand[name] = judged_by([read], evidence.settings.get("score"))[0]
+            at_hand[name] = read
     found.num_runs = len(evidence.facts) - len(found.notes)
+    try:  # what a task has, all of its runs say, also those that are not at hand
+        judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
+    except BROKEN as error:
+        found.differences.append(f"settings.json: {error}")
+        return
+    at_hand = {run.name: run for run in judged if run.name in at_hand}
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
     for name, run in at_hand.items():

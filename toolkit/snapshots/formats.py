@@ -25,6 +25,8 @@ SCORES = (
 )
 """Scores in the order of every table; loss in nats, perplexity its exponential, the others as shares or
 coefficients."""
+HEADLINES = SCORES[:-2]
+"""Scores that runs can be judged by: higher is better."""
 SCORE_COLUMNS = ("epoch", "step", "split", "num_examples", "loss", *SCORES[:-1], "train_loss")
 PREDICTION_COLUMNS = ("epoch", "split", "id", "word", "label", "prediction", "scores")
 
