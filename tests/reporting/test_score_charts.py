@@ -62,7 +62,7 @@ def test_the_forest_takes_the_table_of_compare_as_it_is(read_study):
     np.testing.assert_allclose(drawn["difference"], headline(table)["difference_points"], rtol=1e-4)
 
 
-@pytest.mark.parametrize(("score", "end"), [("accuracy", 100), ("pearson", 140)])
+@pytest.mark.parametrize(("score", "end"), [("accuracy", 100), ("pearson", 140), ("r2", 140)])
 def test_the_axis_of_a_forest_ends_where_scores_end(data, score, end):
     table = data.comparison.assign(score=score, low_points=-140.0, verdict="supported")
     low, high = scale_of(panels_of(toolkit.plot_differences(table))[0], "x")

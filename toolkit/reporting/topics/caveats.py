@@ -54,8 +54,8 @@ def covered(comparison: pd.DataFrame) -> str:
 
 
 def reach_points(score: str) -> float:
-    """The greatest difference that two values of a score can have, in points: correlations may be below 0."""
-    return 200.0 if score in CORRELATIONS else 100.0
+    """The greatest difference that two values of a score can have, in points: correlations may be below 0, R² any."""
+    return math.inf if score == "r2" else 200.0 if score in CORRELATIONS else 100.0
 
 
 def task_names(table: pd.DataFrame) -> pd.Series:
