@@ -10,7 +10,7 @@ import pytest
 from tests.studies.tiny_studies import make_study
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.studies.plan import describe, left_to_do, plan_runs, resolve, run_path
+from toolkit.studies.plan import describe, left_to_do, num_train, plan_runs, resolve, run_path
 
 SPELLINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -53,6 +53,15 @@ def test_a_plan_knows_what_is_finished(tiny_config: RunConfig, tmp_path: Path) -
     assert left_to_do(runs) == [runs[0], runs[1], runs[3]]
     (run.path / "manifest.json").unlink()  # interrupted
     assert left_to_do(runs) == list(runs)
+
+
+def test_a_data_file_that_was_exchanged_is_counted_again(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """In one process, as in a notebook: a size may be all of train, or no longer."""
+    file = tmp_path / "train.tsv"
+    lines = Path(str(tiny_config.train_file)).read_text().splitlines(keepends=True)
+    for number in (32, 48):
+        file.write_text("".join(lines[: 1 + number]))
+        assert num_train(replace(tiny_config, train_file=str(file))) == number
 
 
 def test_two_cells_that_are_one_run_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 from toolkit.studies.executors import Job
 from toolkit.studies.plan import PlannedRun, choose, chosen_settings, plan_runs
 from toolkit.studies.progress import StudyProgress
-from toolkit.studies.runner import launch_command, make_jobs, run_study, study_command
+from toolkit.studies.runner import launch_command, make_jobs, plan_study, run_study, study_command
 from toolkit.studies.study import Comparison
 
 
@@ -50,6 +50,24 @@ def test_a_study_runs_once_and_then_only_reports(tiny_config: RunConfig, tmp_pat
     assert run_study(study, **{**options, "executor": again})  # type: ignore[arg-type]
     assert again.started == []
     assert report.calls[0]["runs"] == report.calls[1]["runs"]
+
+
+def test_a_score_that_no_task_has_is_refused_before_anything_runs(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+) -> None:
+    """F1 is a score of tags: found out after training, it would be after hours."""
+    message = r"^no task of the study has that score: unknown score 'f1'; .*: accuracy, macro_f1, matthews$"
+    for grid in ({}, GRID):
+        study, executor = make_study(tiny_config, score="f1", grid=grid), InProcess()
+        with pytest.raises(ValueError, match=message):
+            run_study(study, executor=executor, out=tmp_path / "report", output_dir=tmp_path / "runs")
+        assert executor.started == []
+        with pytest.raises(ValueError, match=message):
+            plan_study(study, tmp_path / "runs")
+    mixed = {"toy": {}, "masked": {"objective": "mlm"}}
+    assert plan_study(make_study(tiny_config, score="macro_f1", tasks=mixed), tmp_path / "runs").final
+    with pytest.raises(ValueError, match=r"choose from: accuracy$"):
+        plan_study(make_study(tiny_config, score="r2", tasks={"masked": mixed["masked"]}), tmp_path / "runs")
 
 
 def flip(path: Path) -> None:

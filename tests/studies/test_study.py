@@ -148,6 +148,26 @@ def test_settings_are_chosen_by_the_score_that_the_study_names() -> None:
         assert set(table["score"]) == {score if score == "macro_f1" else "accuracy"}
 
 
+def test_a_setting_of_which_the_score_is_undefined_is_the_worst() -> None:
+    """It isn't judged by its accuracy, which is a greater number than the score of the others."""
+
+    def run(setting: int) -> Any:
+        own = fake_run(0.9)
+        own.scores = own.scores.assign(macro_f1=0.3 if setting else np.nan)
+        return own
+
+    study = make(score="macro_f1")
+    table = choose(study, {c: run(c.setting or 0) for c in study.tuning_cells()})
+    assert set(chosen_settings(table).values()) == {1}
+    assert set(table["score"]) == {"macro_f1"}
+
+
+@pytest.mark.parametrize("score", ["macro_f2", "loss", "perplexity", "", 3])
+def test_a_score_that_no_run_can_be_judged_by_is_refused_at_once(score: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^unknown score '{score}'.*choose from: accuracy, macro_f1, .*, r2$"):
+        make(score=score)
+
+
 def test_a_setting_that_diverged_is_the_worst() -> None:
     study = make()
     runs: dict[Any, Any] = {c: fake_run(0.1) if c.setting else None for c in study.tuning_cells()}

@@ -325,6 +325,8 @@ def test_another_headline_score_than_the_tables_is_named(
     of = module.Compared.of
     monkeypatch.setattr(module.Compared, "of", lambda run: replace(of(run), score="matthews"))
     assert "headline score is another on toy (matthews)" in words_of(shown(make_study(tiny_config), tmp_path))
+    named = make_study(tiny_config, score="macro_f1")
+    assert "headline score is another on toy (macro_f1)" in words_of(shown(named, tmp_path))
 
 
 @pytest.mark.parametrize("limit", [0, -3])

@@ -13,10 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.comparison.runs import has_score
 from toolkit.config import RunConfig, fields_that, resolve_head_training, run_name
 from toolkit.families import ModelFamily, family_of
+from toolkit.naming import unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.files import sha256_of_file
+from toolkit.snapshots.formats import HEADLINES
 from toolkit.snapshots.store import DIVERGED, MANIFEST, Run, open_run
 from toolkit.studies.study import Cell, Study
 
@@ -205,14 +208,38 @@ def _but_for_size(cell: Cell) -> tuple[object, ...]:
 
 def num_train(config: RunConfig) -> int:
     """Examples of train before any are drawn, held out or removed; the data are read once."""
-    return _num_train(RunConfig(**{name: getattr(config, name) for name in fields_that(say=("data", "examples"))}))
+    return _read(config)[0]
+
+
+def check_score(study: Study, runs: Iterable[PlannedRun]) -> None:
+    """ValueError where no task of ``runs`` has the study's score: before they are run, not when their report is made.
+
+    Reads the data of a study that names a score, and of no other.
+    """
+    if study.score is None:
+        return
+    known: dict[str, None] = {}
+    for run in {run.cell.task: run for run in runs}.values():
+        known |= dict.fromkeys(_read(run.config)[1])
+        if study.score in known:
+            return
+    if known:
+        raise ValueError(f"no task of the study has that score: {unknown(study.score, 'score', tuple(known))}")
+
+
+def _read(config: RunConfig) -> tuple[int, tuple[str, ...]]:
+    own = RunConfig(**{name: getattr(config, name) for name in fields_that(say=("data", "examples"))})
+    return _read_version(own, tuple(_data_hashes(own).values()))
 
 
 @lru_cache
-def _num_train(config: RunConfig) -> int:
+def _read_version(config: RunConfig, hashes: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Examples of train, and the scores that runs can be judged by."""
     from toolkit.data.tasks import load_task
+    from toolkit.training.evaluation import SCORES_OF
 
-    return len(load_task(config).splits["train"])
+    task = load_task(config)
+    return len(task.splits["train"]), tuple(name for name in HEADLINES if name in SCORES_OF[task.kind])
 
 
 SELECTION = "selection"
@@ -229,8 +256,10 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     """
     lines = []
     for task in study.tasks:
+        own = [run.scores for cell, run in runs.items() if cell.task == task and run is not None]
+        wanted = study.score if study.score and any(has_score(scores, study.score) for scores in own) else None
         for arm in study.grid:
-            tries = [_try(study, runs, task, arm, index) for index in range(len(study.tries(task, arm)))]
+            tries = [_try(study, runs, task, arm, index, wanted) for index in range(len(study.tries(task, arm)))]
             means = np.array([line["mean_score"] for line in tries], dtype=np.float64)
             means = np.where(np.isnan(means), -np.inf, means)
             best = int(np.argmax(means))
@@ -269,11 +298,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, index: int) -> dict[str, Any]:
+def _try(
+    study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, index: int, wanted: str | None
+) -> dict[str, Any]:
     own = [run for cell, run in runs.items() if (cell.task, cell.arm, cell.setting) == (task, arm, index)]
     if len(own) != len(study.tuning_seeds):
         raise ValueError(f"{task}, {arm}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs")
-    tried = [_selection_score(run, study.score) for run in own if run is not None]
+    tried = [_selection_score(run, wanted) for run in own if run is not None]
     has_diverged = len(tried) < len(own)
     shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, arm)[index].items()) or "as it is"
     return {
@@ -296,8 +327,7 @@ def _selection_score(run: Run, wanted: str | None) -> tuple[str, int, float]:
         seen = sorted(set(run.scores["split"]))
         raise ValueError(f"{run.path.name} scored {seen}: tuning may see {SELECTION} only")
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
-    if wanted is not None and wanted in last and last[wanted].notna().any():
-        name = wanted
+    name = wanted or name
     return name, int(last["num_examples"].iloc[0]), float(last[name].iloc[0])
 
 

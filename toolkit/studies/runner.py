@@ -24,6 +24,7 @@ from toolkit.snapshots.store import MANIFEST, Run, open_run, put_aside
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job, LocalExecutor, check_log
 from toolkit.studies.plan import (
     PlannedRun,
+    check_score,
     choose,
     chosen_settings,
     describe,
@@ -63,7 +64,9 @@ def plan_study(study: Study, output_dir: str | Path) -> StudyPlan:
     is_chosen = not left_to_do(tuning)
     chosen = chosen_settings(choose(study, open_all(tuning))) if is_chosen else {}
     cells = study.final_cells(chosen)
-    return StudyPlan(tuning, plan_runs(without_repeats(cells), output_dir), is_chosen, notes_on(cells))
+    final = plan_runs(without_repeats(cells), output_dir)
+    check_score(study, left_to_do([*tuning, *final]))
+    return StudyPlan(tuning, final, is_chosen, notes_on(cells))
 
 
 OnStage = Callable[[str, Sequence[PlannedRun]], None]
@@ -95,11 +98,13 @@ def run_study(
     check_out(out)
     stages = _Stages(executor, limit, on_stage, on_event)
     tuning = plan_runs(study.tuning_cells(), output_dir)
+    check_score(study, left_to_do(tuning))
     stages.carry_out("tuning", tuning)
     if left_to_do(tuning):
         return None
     table = choose(study, open_all(tuning))
     final = plan_runs(without_repeats(study.final_cells(chosen_settings(table))), output_dir)
+    check_score(study, left_to_do(final))
     stages.carry_out("final", final)
     if left_to_do(final):
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.config import RunConfig
 from toolkit.naming import Described, unknown
+from toolkit.snapshots.formats import HEADLINES
 
 NAME = "STUDY"
 """What a study file must define."""
@@ -103,6 +104,7 @@ class Study(Described):
         _require(
             0 < self.margin_points < math.inf, f"margin_points must be above 0 and finite; got {self.margin_points}"
         )
+        _require(self.score in (None, *HEADLINES), unknown(str(self.score), "score", HEADLINES))
         asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
         for pair in asked:
             _require(len(pair) == 2, f"an arm is compared with itself: {', '.join(pair)}")

@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolkit.comparison.runs import has_score
 from toolkit.config import RunConfig, fields_that
 from toolkit.progress import open_console
+from toolkit.snapshots.formats import HEADLINES
 from toolkit.snapshots.ownership import remove_empty_folder, remove_temporary_folders, temporary_folder
 from toolkit.snapshots.store import Run, open_run
 from toolkit.snapshots.unfinished import try_lock
@@ -92,6 +94,8 @@ class Compared:
     items: Mapping[str, int]
     """Split to the items of its accuracy; empty in regression."""
     score: str
+    others: tuple[str, ...] = ()
+    """Scores that a study can name in its place."""
 
     @classmethod
     def of(cls, run: Run) -> "Compared":
@@ -100,7 +104,8 @@ class Compared:
         if task["kind"] != "classification":
             return cls({}, task["score"])
         scored = scores[scores["accuracy"].notna()]
-        return cls(dict(zip(scored["split"], map(int, scored["num_examples"]), strict=True)), task["score"])
+        items = dict(zip(scored["split"], map(int, scored["num_examples"]), strict=True))
+        return cls(items, task["score"], tuple(name for name in HEADLINES if has_score(scores, name)))
 
 
 def trial_config(config: RunConfig) -> RunConfig:
@@ -270,7 +275,8 @@ def gaps_table(study: Study, compared: Mapping[str, Compared]) -> Table:
                 table.add_row(Text(task), Text(split), *counts, *gaps)
         if not own.items:
             table.add_row(Text(task), "not applicable: no accuracy", "", str(len(study.seeds)))
-    others = [f"{task} ({own.score})" for task, own in known.items() if own.items and own.score != "accuracy"]
+    scores = {t: study.score if study.score in own.others else own.score for t, own in known.items() if own.items}
+    others = [f"{task} ({score})" for task, score in scores.items() if score != "accuracy"]
     other = f" The headline score is another on {', '.join(others)}, where the table is only a guide." if others else ""
     table.caption = (
         "80 % power, two-sided alpha .05, paired seeds. On which share of the items exactly one arm is right, and how "

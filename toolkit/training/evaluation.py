@@ -23,6 +23,13 @@ TOKEN_SCORES = ("accuracy", "precision", "recall", "f1")
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1", "matthews")
 REGRESSION_SCORES = ("pearson", "spearman", "r2")
 MASKED_SCORES = ("accuracy", "perplexity")
+SCORES_OF: Mapping[str, tuple[str, ...]] = {
+    "classification": CLASSIFICATION_SCORES,
+    "tokens": TOKEN_SCORES,
+    "regression": REGRESSION_SCORES,
+    "masked": MASKED_SCORES,
+}
+"""Kind of a task to its scores."""
 
 
 def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDArray[np.float64]:
@@ -59,9 +66,8 @@ def compute_scores(
     own script counts them), 0 where none is found, NaN where the tags mark none. Of masked tokens ``outputs`` are as
     :func:`told_of_tokens` gives them, and perplexity is e to the loss.
     """
-    names = {"classification": CLASSIFICATION_SCORES, "tokens": TOKEN_SCORES, "masked": MASKED_SCORES}
     if labels is None:
-        return dict.fromkeys(("loss", *names.get(kind, REGRESSION_SCORES)), float("nan"))
+        return dict.fromkeys(("loss", *SCORES_OF[kind]), float("nan"))
     if kind == "masked":
         loss = -float(outputs[:, 0].astype(np.float64).mean())
         return {"loss": loss, "accuracy": float((outputs[:, 1] == labels).mean()), "perplexity": float(np.exp(loss))}
