@@ -8,7 +8,6 @@ of the PyPI package rxnfp 0.1.0 (MIT), tuned on the yields of Buchwald-Hartwig r
     python experiments/raw_bert.py --wheel wheels/rxnfp-0.1.0-py3-none-any.whl    # models and data, into runs/raw_bert
     python -m toolkit study experiments/raw_bert.py --output-dir runs/raw_bert/runs    # 27 runs, and reports/raw_bert
     python experiments/raw_bert.py --wheel ... --inferred        # what its two published descendants tell of exposure
-    python experiments/raw_bert.py --wheel ... --published --seeds 0 1 2    # R² of the study's runs
     python experiments/raw_bert.py --wheel ... --starts --seeds 0 1 2       # R² of LP-FT, and from random weights
     python experiments/raw_bert.py --wheel ... --others          # R² on the splits that the study leaves out
     python experiments/raw_bert.py --wheel ... --poolings        # R² of features by pooling
@@ -230,10 +229,9 @@ def main() -> None:
     parser.add_argument("--inferred", action="store_true", help="print what the descendants tell of exposure")
     parser.add_argument("--others", action="store_true", help="train on the other splits, and print R²")
     parser.add_argument("--poolings", action="store_true", help="print R² of features of the last layer, by pooling")
-    parser.add_argument("--published", action="store_true", help="train what the study has, and print R²")
     parser.add_argument("--starts", action="store_true", help="train from a head first and from random weights")
     parser.add_argument("--forms", action="store_true", help="print R² of forms of features on a fifth of train")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the five before (default: 0)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the four before (default: 0)")
     parser.add_argument(
         "--dropout-throughout", action="store_true", help="train the first full run with the dropout of the config"
     )
@@ -255,8 +253,6 @@ def main() -> None:
         write_data(split, FOLDER_HERE / "data" / split)
     if arguments.others:
         train(STUDY.arms, [split for split in FILES if split not in SPLITS], arguments.seeds)
-    if arguments.published:
-        train(STUDY.arms, SPLITS, arguments.seeds)
     if arguments.starts:
         train(STARTS, SPLITS[:1], arguments.seeds)
     if arguments.poolings:
