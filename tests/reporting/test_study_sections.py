@@ -12,8 +12,9 @@ import pytest
 
 from tests.comparison.planted import write_evidence
 from toolkit import compare
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.arms import Arm, arrange
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.compare import COLLAPSED
 from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.verdicts import VERDICTS, Span
@@ -23,6 +24,7 @@ from toolkit.reporting.comparison_report import make_page, report_tables, write_
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.sources import find_runs
+from toolkit.reporting.topics import first_screen
 from toolkit.reporting.topics.caveats import (
     answer_of,
     claims_block,
@@ -37,6 +39,7 @@ from toolkit.reporting.topics.first_screen import (
     EXTRACTION,
     FREEZING,
     MOVED,
+    REST,
     answers_of,
     compared_of,
     picture_of,
@@ -257,6 +260,27 @@ def test_a_task_is_no_word_of_the_sentence_that_names_it(read_study, data_of):
     assert compared_of(data) == "tiny was trained on “order” in 3 conditions, 3 seeds each: 9 runs."
     data = data_of(*read_study(tasks=("order", "pair"), num_seeds=3))
     assert compared_of(data).startswith("tiny was trained on “order” and “pair” in 3 conditions")
+
+
+def test_runs_that_failed_are_said_first_and_leave_nothing_undecided(read_study, data_of, monkeypatch):
+    data = copy(data_of(*read_study(num_seeds=3)))
+    assert not any(name == "failed" for tile in tiles_of(data) for name, _ in tile.lines)
+    data.__dict__["comparison"] = data.comparison.assign(verdict="not measurable here", reason=COLLAPSED)
+    for answer in answers_of(data)[1:3]:
+        assert answer.verdict == "not measurable here"
+        assert answer.text.endswith(f": {COLLAPSED}.")
+    monkeypatch.setattr(Arm, "num_failed", 2)
+    assert {tile.lines[0] for tile in tiles_of(data)} == {("failed", "2 of 3 runs")}
+
+
+def test_what_the_first_screen_leaves_out_is_named(read_study, data_of, monkeypatch):
+    data = data_of(*read_study(num_seeds=1))
+    assert REST not in {answer.question for answer in answers_of(data)}
+    monkeypatch.setattr(first_screen, "MOST_PAIRS", 1)
+    monkeypatch.setattr(first_screen, "MOST_TILES", 1)
+    (text,) = (answer.text for answer in answers_of(data) if answer.question == REST)
+    assert text.startswith("1 more pair of conditions, under “How sure this is” and tiles of 2 more conditions (")
+    assert all(name in text for name in ("embeddings frozen", "feature extraction"))
 
 
 def test_tiles_of_several_tasks_name_the_score_where_it_is_one(read_study, data_of):

@@ -11,6 +11,7 @@ from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
 from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
+from toolkit.comparison.verdicts import REFUSALS
 from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
@@ -24,6 +25,9 @@ MOST_PAIRS = 2
 """Comparisons that are answered on the first screen, and drawn there."""
 SHORT = {"word_embeddings": "words", "position_embeddings": "positions", "token_type_embeddings": "segments"}
 """Embedding table to what its rows are."""
+WHOLE = {"word_embeddings": "words (all rows)"}
+"""What the picture calls them, where tiles tell the rows seen in training apart."""
+NOT_MEASURABLE = REFUSALS[2]
 HELD = " (added rows only)"
 LEVEL = 0.95
 WIDTH = 265
@@ -34,6 +38,7 @@ EXTRACTION = "Is feature extraction as good as full fine-tuning?"
 MOVED = "Did the embeddings move?"
 RATES_DIFFER = " (other learning rates on other tasks)"
 ADDED = "Do real labels move words otherwise than shuffled ones?"
+REST = "What is not shown up here?"
 OPEN = "What can these runs not tell?"
 
 
@@ -82,7 +87,13 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
-    """How far words, positions and segments moved; one line for a condition that moved none of them."""
+    """How many runs failed, and how far words, positions and segments moved; one line where none of them moved."""
+    named = [arm for arm in _arms(data) if arm.base == name]
+    num_failed, num_runs = sum(arm.num_failed for arm in named), sum(len(arm.runs) for arm in named)
+    return ((("failed", f"{num_failed} of {num_runs} runs"),) if num_failed else ()) + _moves(data, name)
+
+
+def _moves(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     texts = {SHORT[parameter]: _moved(data, name, parameter) for parameter in SHORT}
     rows = "added rows, " * _is_held(data, name)
     trained = (("trained", rows + TRAINED[kind]),) if (kind := _kinds(data)[name]) in TRAINED else ()
@@ -188,14 +199,22 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         _answer(lines[(lines["first_base"] == one) & (lines["second_base"] == other)], one, other, kinds)
         for one, other in pairs[:MOST_PAIRS]
     ]
-    return (*_drift_answer(data), *_labels_answer(data), *answers, _open(data))
+    return (*_drift_answer(data), *_labels_answer(data), *answers, *_rest(data, len(pairs)), _open(data))
+
+
+def _rest(data: ReportData, num_pairs: int) -> tuple[Answer, ...]:
+    """What there is beside the tiles and the answers; nothing where they are all."""
+    names, more = conditions(data)[MOST_TILES:], num_pairs - MOST_PAIRS
+    parts = [f"{more} more {'pairs' if more > 1 else 'pair'} of conditions, under “How sure this is”"] * (more > 0)
+    parts += [f"tiles of {len(names)} more condition{'s' * (len(names) > 1)} ({listing(names)})"] * bool(names)
+    return (Answer(question=REST, verdict="", text=f"{' and '.join(parts)}."),) if parts else ()
 
 
 def _open(data: ReportData) -> Answer:
     """What no run here can say, and how many comparisons stay undecided."""
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
-    parts = ["What holds for other models or tasks."]
+    parts = ["Whether this holds for other models or tasks."]
     if not any(run.config.shuffle_labels for run in data.runs):
         has_labels = any(run.config.objective != MLM for run in data.runs)
         parts.append("How much of the movement is learning" + (": no run had shuffled labels." if has_labels else "."))
@@ -313,7 +332,8 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
         word = WORDS[question].get(str(line["verdict"]), "")
         if question == EXTRACTION and word == "no" and line["difference_points"] < 0:
             word = "better"
-        word = word or (few_seeds(line) if line["verdict"] == "not judged" else "undecided")
+        kept = {"not judged": few_seeds(line), NOT_MEASURABLE: NOT_MEASURABLE}
+        word = word or kept.get(str(line["verdict"]), "undecided")
         found.setdefault(word, []).append(line)
     asked = question or f"Do {first} and {second} score differently?"
     if len(lines) == 1:
@@ -323,7 +343,9 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
     verdict = _counted(found)
     parts = [f"{word}: {', '.join(map(_among, own))}" for word, own in ranked]
     said = "; ".join(parts)
-    text = f"{first} minus {second}, in points. {said[:1].upper()}{said[1:]}."
+    scores = set(map(_score, lines.to_dict("records")))
+    unit = f"points of {scores.pop()}" if len(scores) == 1 else "points"
+    text = f"{first} minus {second}, in {unit}. {said[:1].upper()}{said[1:]}."
     return Answer(question=asked, verdict=verdict, text=text)
 
 
@@ -351,7 +373,7 @@ def _among(line: dict[Any, Any]) -> str:
     """The difference on one of several tasks; its interval is in the picture, where it has one."""
     value = line["difference_points"]
     alone = f" ({_no_interval(line)})" if math.isnan(line["low_points"]) else ""
-    return f"{line['task_name']} {f'{value:+.1f}{alone}' if value == value else 'not measurable here'}"
+    return f"{line['task_name']} {f'{value:+.1f}{alone}' if value == value else NOT_MEASURABLE}"
 
 
 def _no_interval(line: dict[Any, Any]) -> str:
@@ -366,8 +388,9 @@ def _score(line: dict[Any, Any]) -> str:
 def _alone(line: dict[Any, Any], first: str, second: str) -> str:
     """The scores of both conditions, their difference, and the interval that decided."""
     value = line["difference_points"]
-    if value != value:
-        return f"{first} minus {second}: not measurable here."
+    if value != value or line["verdict"] == NOT_MEASURABLE:
+        why = f": {line['reason']}" if line["reason"] else ""
+        return f"{first} minus {second}{why}."
     is_equal = line["verdict"] == "equivalent"
     low, high = (line[f"{end}{'90' if is_equal else ''}_points"] for end in ("low", "high"))
     span = f"{90 if is_equal else 95} % interval {low:+.1f} to {high:+.1f}" if low == low else _no_interval(line)
@@ -407,7 +430,7 @@ def plot_parameters(data: ReportData) -> Chart | None:
     names = conditions(data)[:MOST_TILES]  # of all, so that a condition has one colour everywhere
     lines = [
         {
-            "parameter": SHORT.get(parameter, parameter),
+            "parameter": WHOLE.get(parameter, SHORT.get(parameter, parameter)),
             "condition": arm.base,
             "task": tables.group.title,
             "drift": 100 * _relative(tables, arm, parameter),
