@@ -279,7 +279,7 @@ def test_what_the_first_screen_leaves_out_is_named(read_study, data_of, monkeypa
     monkeypatch.setattr(first_screen, "MOST_PAIRS", 1)
     monkeypatch.setattr(first_screen, "MOST_TILES", 1)
     (text,) = (answer.text for answer in answers_of(data) if answer.question == REST)
-    assert text.startswith("1 more pair of conditions, under “How sure this is” and tiles of 2 more conditions (")
+    assert text.startswith("1 more pair of conditions, under “How sure this is”, and tiles of 2 more conditions (")
     assert all(name in text for name in ("embeddings frozen", "feature extraction"))
 
 

@@ -125,7 +125,8 @@ def _head_lines(run: Run) -> list[str]:
         if not known.get("has_stopped", True):
             lines = [f"Head: not done after {known['most_epochs']} epochs; the best was {known['epochs']}, {by}"]
     elif manifest["regime"]["label"] == "backbone":
-        lines = [f"Head: trained for {run.scores['epoch'].max():g} epochs"]
+        epochs = f"{run.scores['epoch'].max():g}"
+        lines = [f"Head: trained for {epochs} epoch{'s' * (epochs != '1')}"]
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]
     gaps = [
         f"{split} {_number(last[split])}, linear probe {_number(scores[score])}"

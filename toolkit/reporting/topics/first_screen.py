@@ -206,8 +206,8 @@ def _rest(data: ReportData, num_pairs: int) -> tuple[Answer, ...]:
     """What there is beside the tiles and the answers; nothing where they are all."""
     names, more = conditions(data)[MOST_TILES:], num_pairs - MOST_PAIRS
     parts = [f"{more} more {'pairs' if more > 1 else 'pair'} of conditions, under “How sure this is”"] * (more > 0)
-    parts += [f"tiles of {len(names)} more condition{'s' * (len(names) > 1)} ({listing(names)})"] * bool(names)
-    return (Answer(question=REST, verdict="", text=f"{' and '.join(parts)}."),) if parts else ()
+    parts += [f"tiles of {len(names)} more condition{'s' * (len(names) > 1)} ({_quoted(names)})"] * bool(names)
+    return (Answer(question=REST, verdict="", text=f"{', and '.join(parts)}."),) if parts else ()
 
 
 def _open(data: ReportData) -> Answer:
