@@ -207,8 +207,7 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         differences = [f"run {name}: {line}" for line in verify_run(path)]
         found.differences += differences
         if not differences:
-            read = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
-            at_hand[name] = read
+            at_hand[name] = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
     found.num_runs = len(evidence.facts) - len(found.notes)
     try:  # what a task has, all of its runs say, also those that are not at hand
         judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
