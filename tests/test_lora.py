@@ -188,13 +188,11 @@ def test_what_rests_on_the_updates_of_a_row_is_refused(trained: Train, name: str
     assert not toolkit.verify_run(run.path)
     with pytest.raises(ValueError, match=f"{W}: trained by an adapter, not as a table: updates cannot be replayed"):
         REPLAYS[name](run)
-    assert run.trajectory.exposure is not None
     assert np.isnan(run.trajectory.exposure.tables[W].norms).all()
 
 
 def test_beside_a_table_that_is_no_target_the_log_is_kept_and_says_frozen(trained: Train) -> None:
     run = trained(lora=("query", "value"))
-    assert run.optimizer_log is not None
     assert run.manifest["problems"] == []
     assert not {*run.optimizer_log.weight_decay} & {*run.trajectory.parameters}
     rows = np.asarray(ends(run)[0])
@@ -289,7 +287,6 @@ def test_every_linear_layer_is_what_peft_takes_and_belongs_to_its_component(
     trained = {name for name, p in loaded.model.named_parameters() if p.requires_grad}
     assert trained == {name for name in names if "lora_" in name or name.startswith(HEAD)}
     merged = merged_state(loaded.model.backbone)
-    assert merged is not None
     assert merged.keys() == state.keys()
     assert all(torch.equal(merged[name], tensor) for name, tensor in state.items())
 
@@ -334,7 +331,6 @@ def test_a_row_that_gets_nothing_keeps_its_bits_those_of_minus_0_too(trained: Tr
     loaded = load_classifier(str(tmp_path / "base"), pooling="mean", num_outputs=2)
     put_adapters(loaded, run.config)
     merged = merged_state(loaded.model.backbone)
-    assert merged is not None
     for table in (read, merged[name].numpy()):
         assert np.signbit(table[-1, :3]).all()
 
@@ -498,7 +494,6 @@ def test_the_report_says_what_was_trained_and_what_no_log_tells(trained: Train, 
     table = runs_frame(data.groups).set_index("condition")["trainable parameters"]
     assert len(set(table)) == 3
     section = drift_and_score_section(data, {})
-    assert section is not None
     (beside,) = (block.text for block in section.blocks if isinstance(block, TextBlock) and "noise" in block.text)
     assert f"{W} under LoRA r=2 on {W}: " in beside
     assert "trained by an adapter" in beside

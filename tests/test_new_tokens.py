@@ -160,7 +160,6 @@ def test_old_rows_stay_and_new_ones_go_where_an_independent_loop_takes_them(
     assert np.array_equal(after[new][2], before[new][2])  # which no text used
     assert np.allclose(after[new], expected, rtol=1e-3, atol=1e-5)
     assert np.abs(after[new] - before[new])[:2].max(axis=1).min() > 10 * np.abs(after[new] - expected).max()
-    assert run.optimizer_log is not None
     assert np.allclose(run.optimizer_log.clipping_factors, factors, rtol=1e-4)
     assert (run.optimizer_log.clipping_factors < 1).all() == (limit < 1)
 
@@ -379,7 +378,6 @@ def test_random_rows_are_normal_by_the_seed_and_every_saved_part_names_them(trai
     assert 0.5 * 0.02 < starts[0].std() < 2 * 0.02  # initializer_range
     for run in runs:
         before, after, new = ends(run)
-        assert run.vocabulary is not None
         assert run.vocabulary.tokens[new] == TOKENS
         assert run.vocabulary.added_rows == frozenset(range(new.start, new.stop))
         for loaded, table in ((load_untuned(run), before), (load_tuned(run), after)):
@@ -400,7 +398,6 @@ def test_rows_that_the_tokenizer_lacked_are_filled_like_those_of_added_tokens(
         loaded.tokenizer.add_tokens([f"ghost{i}" for i in range(num_lacking)])
         torch.manual_seed(seed)
         loaded = add_tokens(loaded, TOKENS, init=init, seed=0)
-        assert loaded.added is not None
         assert loaded.added["first_row"] == size + 2
         found.append(loaded.model.backbone.get_input_embeddings().weight.detach()[size:])
     assert torch.equal(*found)
@@ -545,7 +542,6 @@ def nearest_slowly(table: np.ndarray, row: int, words: list[int], tokens: tuple[
 
 def ordinary(run: Run) -> list[int]:
     vocabulary = run.vocabulary
-    assert vocabulary is not None
     left_out = vocabulary.special_rows | vocabulary.added_rows
     texts = enumerate(vocabulary.tokens)
     return [row for row, text in texts if row not in left_out and text and not text.startswith("[unused")]
@@ -646,7 +642,6 @@ def test_a_grown_checkpoint_is_compared_row_by_row_and_its_new_rows_are_describe
     assert isinstance(text, TextBlock)
     assert starts in text.text
     vocabulary = trajectory.vocabulary
-    assert vocabulary is not None
     words = [i for i, t in enumerate(vocabulary.tokens) if i not in vocabulary.special_rows and "[unused" not in t]
     table = tables[1].astype(np.float64)
     assert np.allclose(found["length"], np.linalg.norm(table[found["row"]], axis=1))
@@ -718,7 +713,6 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
         if np.std(values):
             assert card.interval.high == pytest.approx(np.mean(values) + half)
     section = new_tokens.cards_section(data, made)
-    assert section is not None
     (claims,) = (block.table for block in section.blocks if isinstance(block, TableBlock))
     assert len(claims) == len(cards)
     assert "Did the row of the checkpoint that changed most move under full fine-tuning?" in set(claims["column_0"])

@@ -187,7 +187,6 @@ def fail(*_: object) -> None:
 def test_without_decay_rows_without_gradient_do_not_move_at_all(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, weight_decay=0.0)
     exposure = finished.trajectory.exposure
-    assert exposure is not None
     for name in TABLES:
         before, after = first_and_last(finished, name)
         moved = (before != after).any(axis=1)
@@ -201,7 +200,6 @@ def test_without_decay_rows_without_gradient_do_not_move_at_all(tiny_config: Run
 def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, weight_decay=0.1, precision="bf16")
     exposure = finished.trajectory.exposure
-    assert exposure is not None
     for name in TABLES:
         before, after = first_and_last(finished, name)
         unseen = exposure.tables[name].step_counts(len(before)) == 0
@@ -248,12 +246,10 @@ def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) 
             for name, row in zip(TABLES, (word, place, segment), strict=True):
                 counts[name][row] = counts[name].get(row, 0) + config.epochs
     exposure = finished.trajectory.exposure
-    assert exposure is not None
     for name in TABLES:
         found = exposure.tables[name].token_counts(finished.trajectory.snapshots[0].tensors[name].shape[0])
         assert {row: int(n) for row, n in enumerate(found) if n} == counts[name]
     design = exposure.design
-    assert design is not None
     assert design.tables == TABLES
     found = zip(design.combinations.tolist(), design.counts.tolist(), strict=True)
     assert {tuple(rows): n for rows, n in found} == together
@@ -273,7 +269,6 @@ def test_recorded_norms_are_those_of_the_gradient(tiny_config: RunConfig, tmp_pa
     outputs = loaded.model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
     torch.nn.functional.cross_entropy(outputs, torch.from_numpy(split.labels)).backward()
     exposure = finished.trajectory.exposure
-    assert exposure is not None
     embeddings = loaded.model.backbone.embeddings
     for name in TABLES:
         table, gradient = exposure.tables[name], getattr(embeddings, name).weight.grad
@@ -301,7 +296,6 @@ def test_feature_extraction_runs_the_backbone_once_and_in_eval_mode(
     assert sum(calls) == sum(split["num_examples"] for split in sizes.values())
     assert set(finished.manifest["linear_probe"]) == set(sizes) - {"train"}
     exposure = finished.trajectory.exposure
-    assert exposure is not None
     assert np.isnan(exposure.tables["word_embeddings"].norms).all()  # frozen: no gradient, not a gradient of 0
 
 
@@ -593,7 +587,6 @@ def test_sgd_is_recorded_and_replayed(regime: str, tiny_config: RunConfig, tmp_p
     config = replace(tiny_config, optimizer="sgd", learning_rate=0.5, weight_decay=0.1, freeze=regime, snapshot_steps=1)
     finished = run(config, tmp_path)
     log = finished.optimizer_log
-    assert log is not None
     assert (log.algorithm, log.is_fused) == ("torch.optim.SGD", False)
     assert finished.manifest["optimizer"] == "sgd"
     assert np.isnan([*log.betas, log.eps]).all()

@@ -31,8 +31,6 @@ def fuzz() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FOLDER))
         spec = importlib.util.spec_from_file_location("fuzz", FOLDER / "fuzz.py")
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         patch.setitem(sys.modules, "fuzz", module)
         spec.loader.exec_module(module)

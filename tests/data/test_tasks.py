@@ -281,7 +281,6 @@ def test_numbers_and_texts_of_numbers_are_one_kind() -> None:
     assert encode_labels({"train": [0, "1", 1]}).names == ("0", "1")
     assert encode_labels({"train": [0.5, "1.5", "2"]}).kind == "regression"
     mixed = encode_labels({"train": [0.5, 1.0, 2.0], "validation": ["1.5", "2"]})  # a typed file and one of text
-    assert mixed.labels["validation"] is not None
     assert mixed.labels["validation"].tolist() == [1.5, 2.0]
 
 
@@ -350,7 +349,6 @@ def test_of_a_builtin_task_the_labels_of_train_are_counted(name: str) -> None:
     others = {"pair": "texts: 2 per example", "roles": "words: each with a tag"}
     assert start == others.get(name, "texts: 1 per example")
     labels = task.splits["train"].labels
-    assert labels is not None
     counts = Counter((np.concatenate(labels) if name == "roles" else labels).tolist())
     named = ", ".join(f"{label}: {counts[i]:,}" for i, label in enumerate(task.label_names))
     assert found == f"{len(task.label_names)} {'tags' if name == 'roles' else 'classes'} ({named})"
@@ -674,7 +672,6 @@ def test_builtin_tasks_load(name: str) -> None:
 
 
 def test_what_is_out_of_distribution_is_said_and_not_guessed(tiny_config: RunConfig) -> None:
-    assert tiny_config.validation_file is not None
     held = str(tiny_config.validation_file)
     config = replace(tiny_config, test_file=(f"ood={held}", f"blind={held}"), ood_file=(f"far={held}",))
     task = load_task(config)
@@ -790,8 +787,6 @@ def test_columns_by_name(tmp_path: Path, tiny_files: Callable[[str], dict[str, A
 def test_shuffled_labels_keep_texts_and_counts_and_lose_the_relation(tiny_config: RunConfig) -> None:
     plain, shuffled = (load_task(replace(tiny_config, shuffle_labels=x)) for x in (False, True))
     before, after = plain.splits["train"], shuffled.splits["train"]
-    assert before.labels is not None
-    assert after.labels is not None
     assert before.texts == after.texts
     assert (np.bincount(before.labels) == np.bincount(after.labels)).all()
     assert 0.25 < (before.labels == after.labels).mean() < 0.75
@@ -802,7 +797,6 @@ def test_shuffled_labels_keep_texts_and_counts_and_lose_the_relation(tiny_config
 
 def labels_by_id(config: RunConfig) -> dict[int, int]:
     train = load_task(config).splits["train"]
-    assert train.labels is not None
     return dict(zip(train.ids.tolist(), train.labels.tolist(), strict=True))
 
 

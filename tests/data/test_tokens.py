@@ -71,7 +71,6 @@ def test_columns_of_lists_are_a_token_task_whose_tags_have_o_first(tmp_path: Pat
     assert task.taken == "words: tokens; labels: ner_tags, 2 tags (O: 2, B-PER: 1)"
     train = task.splits["train"]
     assert train.words == (("Ada", "sleeps"), ("No",))
-    assert train.labels is not None
     assert [tags.tolist() for tags in train.labels] == [[1, 0], [0]]
 
 

@@ -49,7 +49,6 @@ def run_beside(job: Job, act: object) -> list[Event]:
 def task_of(job: Job) -> psutil.Process:
     """Submitit's process of a job: the parent of its command."""
     task = psutil.Process(pid_of(job)).parent()
-    assert task is not None
     assert "submitit" in " ".join(task.cmdline())
     return task
 

@@ -37,7 +37,6 @@ def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Count
 
 def totals(run: toolkit.Run, name: str) -> dict[int, int]:
     exposure = run.trajectory.exposure
-    assert exposure is not None
     found = exposure.tables[name].token_counts(len(run.trajectory.snapshots[0].tensors[name]))
     return {row: int(n) for row, n in enumerate(found) if n}
 

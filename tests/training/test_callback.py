@@ -61,7 +61,6 @@ def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> No
     for name in TABLES:
         assert totals(run, name) == dict(expected[name])
     log = run.optimizer_log
-    assert log is not None
     assert log.algorithm == "torch.optim.AdamW"
     assert log.learning_rates.tolist() == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
     assert log.weight_decay["word_embeddings"] == 0.1

@@ -259,7 +259,6 @@ def test_a_signal_ends_the_run_after_its_step_and_keeps_it(tiny_config: RunConfi
             finetune(config)
     (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
     state = read_state(place)
-    assert state is not None
     assert state.step == 7
     assert np.isfinite(state.tensors["own.losses"]).all()
     assert contents(finetune(config)) == expected

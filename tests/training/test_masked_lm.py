@@ -51,7 +51,6 @@ def test_of_each_text_some_ordinary_tokens_are_masked_and_nothing_else_changes(
 ) -> None:
     split = split_of([[1, *text, 2] for text in texts])
     masked = Masking(MASK, ROWS, probability).mask(split, [seed])
-    assert masked.words is not None
     is_masked = np.zeros(len(split.tokens), bool)
     for i, text in enumerate(texts):
         places = masked.words.places[slice(*masked.words.offsets[i : i + 2])]
@@ -69,8 +68,6 @@ def test_shares_of_what_is_masked_and_of_what_stands_there() -> None:
     rng = np.random.default_rng(0)
     split = split_of([[1, *rng.choice(ROWS, 7), 2] for _ in range(20_000)])
     masked = Masking(MASK, ROWS, 0.3).mask(split, [1])
-    assert masked.labels is not None
-    assert masked.words is not None
     num = len(masked.labels)
     assert num / (7 * 20_000) == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / (7 * 20_000)))
     stands = masked.tokens[np.repeat(split.offsets[:-1], np.diff(masked.words.offsets)) + masked.words.places]
@@ -137,8 +134,6 @@ def by_hand(config: RunConfig, data: EncodedTask) -> tuple[Any, list[float]]:
     losses, step, num_steps = [], 0, 8
     for epoch in range(2):
         train = data.of_epoch(config.seed, epoch).splits["train"]
-        assert train.words is not None
-        assert train.labels is not None
         for indices in epoch_batches(data.splits["train"].lengths, config, epoch):
             texts = [train.tokens[slice(*train.offsets[i : i + 2])].tolist() for i in indices]
             longest = max(map(len, texts))
@@ -222,13 +217,11 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
     run, (_, data) = toolkit.finetune(config), encoded(config)
     assert moved(run).all()
     exposure = run.trajectory.exposure
-    assert exposure is not None
     assert exposure.input_only == (WORDS,)
     assert WORDS not in exposure.tables
     seen = [data.of_epoch(0, epoch).splits["train"].tokens for epoch in (0, 1)]
     used = exposure.input_tokens(WORDS, len(moved(run)))
     assert np.array_equal(used, np.bincount(np.concatenate(seen), minlength=len(moved(run))))
-    assert used is not None
     assert used[data.masking.mask_row] > 0  # type: ignore[union-attr]
     rows = toolkit.measure_rows(run, WORDS, 2)
     assert set(rows["stratum"].astype(str)) >= {"used at the input", "not used at the input"}
@@ -260,11 +253,9 @@ def test_words_of_a_tied_table_are_drawn_by_use_at_the_input(config: RunConfig) 
 def test_of_an_untied_table_rows_that_no_text_used_are_only_decayed(config: RunConfig, tmp_path: Path) -> None:
     run = toolkit.finetune(replace(config, model=untied_folder(tmp_path / "untied")))
     exposure = run.trajectory.exposure
-    assert exposure is not None
     assert exposure.input_only == ()
     assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
     still = toolkit.finetune(replace(config, model=run.config.model, weight_decay=0.0))
-    assert still.trajectory.exposure is not None
     used = still.trajectory.exposure.tables[WORDS].step_counts(len(moved(still))) > 0
     assert np.array_equal(moved(still), used)
     assert not used.all()

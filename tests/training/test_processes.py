@@ -134,8 +134,6 @@ def test_several_processes_do_what_one_does(made: dict[int, tuple[Run, Run]], ca
     assert (one.manifest["num_processes"], several.manifest["num_processes"]) == (1, num_processes)
     assert one.path.name == several.path.name
     first, second = one.trajectory.exposure, several.trajectory.exposure
-    assert first is not None
-    assert second is not None
     for name, table in first.tables.items():
         other = second.tables[name]
         for part in ("offsets", "rows", "counts"):

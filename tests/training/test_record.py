@@ -97,8 +97,6 @@ def test_recorded_norms_and_rates_are_those_of_the_update(tiny_model: Any, tmp_p
             recording.snapshot(epoch=step, step=step)
     run = toolkit.open_run(tmp_path / "run")
     exposure, log = run.trajectory.exposure, run.optimizer_log
-    assert exposure is not None
-    assert log is not None
     assert log.learning_rates.tolist() == [1e-3, 5e-4]
     table = exposure.tables["word_embeddings"]
     assert table.num_steps == 2
@@ -145,8 +143,6 @@ def test_a_closure_makes_no_difference(way: str, tiny_model: Any, tmp_path: Path
     assert run.manifest["problems"] == []
     assert repr(run.optimizer_log) == repr(plain.optimizer_log)
     assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
-    assert run.trajectory.exposure is not None
-    assert plain.trajectory.exposure is not None
     expected = plain.trajectory.exposure.to_tensors()
     for name, tensor in run.trajectory.exposure.to_tensors().items():
         np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
@@ -198,7 +194,6 @@ def test_a_discarded_batch_is_no_exposure(way: str, tiny_model: Any, tmp_path: P
             optimizer.zero_grad(set_to_none=way != "zeros")
         recording.snapshot(epoch=1, step=1)
     exposure = toolkit.open_run(tmp_path / "run").trajectory.exposure
-    assert exposure is not None
     expected = count(model, [kept])
     for name in TABLES:
         assert exposure.tables[name].rows.tolist() == sorted(expected[name])
@@ -255,7 +250,6 @@ def test_no_optimizer_stops_the_training(name: str, tiny_model: Any, tmp_path: P
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = recording.finish()
-    assert run.optimizer_log is not None
     assert run.optimizer_log.algorithm == f"torch.optim.{name}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
     with pytest.raises(
@@ -288,7 +282,6 @@ def test_sgd_is_replayed_without_momentum_or_decay_of_its_own(
         optimizer.zero_grad()
     recording.snapshot(epoch=1, step=3)
     run = recording.finish()
-    assert run.optimizer_log is not None
     assert run.optimizer_log.algorithm == algorithm
     if changes:
         with pytest.raises(ValueError, match=r"only torch\.optim\.AdamW, .* can be replayed"):
@@ -395,7 +388,6 @@ def test_a_gradient_scaler_with_a_fused_optimizer(is_overflowing: bool, tiny_mod
     recording.snapshot(epoch=1, step=0 if is_overflowing else 1)
     run = recording.finish()
     exposure = run.trajectory.exposure
-    assert exposure is not None
     table = exposure.tables["word_embeddings"]
     assert table.num_steps == (0 if is_overflowing else 1)
     if not is_overflowing:
@@ -551,7 +543,6 @@ def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:
     recording.snapshot(epoch=1, step=1)
     run = recording.finish()
     assert run.manifest["regime"]["frozen_components"] == sorted(run.trajectory.parameters)
-    assert run.trajectory.exposure is not None
     assert np.isnan(run.trajectory.exposure.tables["word_embeddings"].norms).all()
     recording = toolkit.record(model, tmp_path / "run", overwrite=True)
     with torch.no_grad():
@@ -645,9 +636,7 @@ def test_a_table_that_is_also_the_output_layer(
     with pytest.warns(UserWarning, match="word_embeddings also serves elsewhere"):
         run = recording.finish()
     exposure = run.trajectory.exposure
-    assert exposure is not None
     assert set(exposure.tables) == set(TABLES[1:])
-    assert exposure.design is not None
     assert exposure.design.tables == TABLES
     rows = toolkit.measure_rows(run, "word_embeddings", 1).set_index("row")
     used = np.bincount(batch["input_ids"][batch["attention_mask"] != 0].numpy(), minlength=len(rows))
@@ -702,7 +691,6 @@ def test_a_causal_language_model(model_type: str, is_tied: bool, tmp_path: Path)
     run = record_causal(language_model(model_type, is_tied=is_tied), tmp_path / "run")
     words, exposure = [7, 8, 7, 9, 10, 7, 11, 12, 8, 13], run.trajectory.exposure
     counts = {row: 2 * words.count(row) for row in words}
-    assert exposure is not None
     assert bool(exposure.input_only) == is_tied
     if is_tied:
         used = exposure.input_tokens("word_embeddings", 40)
@@ -746,7 +734,6 @@ def test_encoder_and_decoder_read_one_word_table(tmp_path: Path) -> None:
     """T5's decoder reads its labels shifted by a start token, row 0 here; its output layer is the table too."""
     run = record_causal(language_model("t5", is_tied=True), tmp_path / "run")
     exposure = run.trajectory.exposure
-    assert exposure is not None
     assert exposure.input_only == ("word_embeddings",)
     used = exposure.input_tokens("word_embeddings", 40)
     encoder = np.bincount(IDS[IDS != 0].numpy(), minlength=40)
@@ -827,13 +814,11 @@ def test_gradients_of_rows_that_no_pass_used(way: str, is_sparse: bool, tiny_mod
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             exposure = recording.finish().trajectory.exposure
-        assert exposure is not None
         assert exposure.tables["word_embeddings"].num_steps == 2
         return
     with pytest.warns(UserWarning, match="word_embeddings: rows that no recorded forward pass used got gradients"):
         run = recording.finish()
     assert len(run.manifest["problems"]) == 1
-    assert run.trajectory.exposure is not None
     assert set(run.trajectory.exposure.tables) == set(TABLES[1:])
     assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
 

@@ -181,14 +181,12 @@ def test_exposure_counts_the_input_and_no_update_is_replayed(way: str, model_typ
     is_adapted = WAYS[way][0]
     run = train(adapt(model_type, way)[0], tmp_path / "run")
     exposure, problems = run.trajectory.exposure, " ".join(run.manifest["problems"])
-    assert exposure is not None
     ids = IDS.flatten().tolist()
     counts = {row: 2 * ids.count(row) for row in ids}
     assert exposure.input_only == (("word_embeddings",) if is_adapted else ())
     assert ("word_embeddings is changed by an adapter" in problems) == is_adapted
     if is_adapted:
         used = exposure.input_tokens("word_embeddings", 40)
-        assert used is not None
         assert {row: int(n) for row, n in enumerate(used) if n} == counts
         assert "trained by an adapter, not as a table: updates cannot be replayed" in problems
         assert run.optimizer_log is None

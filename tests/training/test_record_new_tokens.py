@@ -82,7 +82,6 @@ def test_named_rows_are_told_of_apart_and_without_names_none_is(
     run, plain = train(tmp_path / "a" / "run", added_tokens=ADDED), train(tmp_path / "b" / "run")
     tokenizer = grown()[1]
     rows = tokenizer.convert_tokens_to_ids(list(ADDED))
-    assert run.vocabulary is not None
     assert run.vocabulary.added_rows == frozenset(rows)
     found = toolkit.measure_added_rows(run)
     last = found[found["epoch"] == 2]
@@ -181,7 +180,6 @@ def test_what_a_tokenizer_calls_added_is_no_answer(build: Callable[[], Any], tmp
     with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
         recording.snapshot(epoch=0)
     vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
-    assert vocabulary is not None
     assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
     assert min(vocabulary.added_rows) == len(tokenizer) - 3
 
@@ -212,7 +210,6 @@ def test_tokens_are_named_as_they_were_added(kind: Callable[[str], Any], tmp_pat
     with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=list(map(kind, ADDED))) as recording:
         recording.snapshot(epoch=0)
     vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
-    assert vocabulary is not None
     assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
 
 

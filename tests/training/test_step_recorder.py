@@ -96,7 +96,6 @@ def test_what_is_recorded_is_what_the_batches_hold_however_many_were_expected(
     for name, table in exposure.tables.items():
         steps = np.repeat(np.arange(len(batches)), np.diff(table.offsets))
         assert list(zip(steps, table.rows, table.counts, table.norms, strict=True)) == entries[name]
-    assert exposure.design is not None
     counts = dict(zip(map(tuple, exposure.design.combinations), exposure.design.counts, strict=True))
     assert counts == together
 

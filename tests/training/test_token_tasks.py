@@ -92,7 +92,6 @@ def test_tags_that_mark_no_entity_have_no_f1() -> None:
 def test_words_that_get_no_token_are_counted_aloud_and_an_example_of_nothing_else_is_refused() -> None:
     loaded = load_classifier("minilm", pooling="mean", num_outputs=5, is_token_task=True)
     split = load_task(RunConfig(task="roles")).splits["ood"].take(np.arange(4))
-    assert split.words is not None
     num_words = sum(map(len, split.words))
     with pytest.warns(UserWarning, match=f"{num_words - 8} of {num_words} words of a split have no token within"):
         encoded = encode_split(split, loaded.tokenizer, 4, 2)
@@ -115,7 +114,6 @@ def test_a_word_answers_by_its_first_token(max_length: int) -> None:
     tags[:] = [np.arange(len(row)) for row in words]
     split = replace(split, texts=tuple((" ".join(row),) for row in words), words=words, labels=tags)
     encoded = encode_split(split, loaded.tokenizer, max_length, 2)
-    assert encoded.words is not None
     expected = loaded.tokenizer(
         [list(row) for row in words], is_split_into_words=True, truncation=True, max_length=max_length
     )
@@ -125,7 +123,6 @@ def test_a_word_answers_by_its_first_token(max_length: int) -> None:
         assert (
             dict(zip(encoded.words.numbers[part].tolist(), encoded.words.places[part].tolist(), strict=True)) == first
         )
-        assert encoded.labels is not None
         assert encoded.labels[part].tolist() == encoded.words.numbers[part].tolist()
         assert encoded.tokens[slice(*encoded.offsets[i : i + 2])].tolist() == expected["input_ids"][i]
 
@@ -142,7 +139,6 @@ def test_what_the_head_reads_is_the_state_of_that_token(config: RunConfig, featu
         inputs = {name: tensor for name, tensor in batch.items() if name != "is_word"}
         states = loaded.model.backbone(**inputs, output_hidden_states=True).hidden_states
     layers = {"last": [-1], "layers.1": [2], "all-concat": [1, 2, 3], "mix": [0, 1, 2, 3]}[features]
-    assert split.words is not None
     row = 0
     for k, i in enumerate((3, 0, 7)):
         for place in split.words.places[slice(*split.words.offsets[i : i + 2])]:
@@ -280,7 +276,6 @@ def test_a_trained_bilstm_is_the_loop_written_by_hand(config: RunConfig, tmp_pat
 
     train, held = words_of("train"), words_of("validation")
     labels = task.splits["train"].labels
-    assert labels is not None
     num_steps = own.num_epochs  # 16 sentences are one batch
     rates = [0.01 * factor for factor in learning_rate_factors(num_steps, own.warmup_fraction)]
     y = torch.from_numpy(np.concatenate(labels))
