@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -195,23 +196,24 @@ def build_tokenizer(padding: int = 0) -> Any:
     )
 
 
+def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
+    for part in (model, tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A function: model type to the folder of a tiny checkpoint with random weights and a word-level tokenizer."""
     from transformers import AutoConfig, AutoModel
 
-    folders: dict[str, Path] = {}
-
+    @cache
     def build(model_type: str) -> Path:
-        if model_type not in folders:
-            torch.manual_seed(0)
-            tokenizer = build_tokenizer(sizes_of(model_type)["pad_token_id"])
-            sizes = sizes_of(model_type, vocab_size=len(tokenizer) + 20)
-            model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
-            folders[model_type] = tmp_path_factory.mktemp(f"tiny-{model_type}")
-            model.save_pretrained(folders[model_type])
-            tokenizer.save_pretrained(folders[model_type])
-        return folders[model_type]
+        torch.manual_seed(0)
+        tokenizer = build_tokenizer(sizes_of(model_type)["pad_token_id"])
+        sizes = sizes_of(model_type, vocab_size=len(tokenizer) + 20)
+        model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+        return saved(model, tokenizer, tmp_path_factory.mktemp(f"tiny-{model_type}"))
 
     return build
 
@@ -221,20 +223,15 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     """Model type to a tiny checkpoint with a masked-LM head, random but for its word table, which is not small."""
     from transformers import AutoConfig, AutoModelForMaskedLM
 
-    folders: dict[str, Path] = {}
-
+    @cache
     def build(model_type: str) -> Path:
-        if model_type not in folders:
-            torch.manual_seed(1)
-            tokenizer = build_tokenizer()
-            sizes = COMMON | {"vocab_size": len(tokenizer)} | FAMILY_CONFIGS[model_type]
-            model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **sizes))
-            with torch.no_grad():
-                model.get_input_embeddings().weight.mul_(20)
-            folders[model_type] = tmp_path_factory.mktemp(f"masked-lm-{model_type}")
-            model.save_pretrained(folders[model_type])
-            tokenizer.save_pretrained(folders[model_type])
-        return folders[model_type]
+        torch.manual_seed(1)
+        tokenizer = build_tokenizer()
+        sizes = COMMON | {"vocab_size": len(tokenizer)} | FAMILY_CONFIGS[model_type]
+        model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **sizes))
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(20)
+        return saved(model, tokenizer, tmp_path_factory.mktemp(f"masked-lm-{model_type}"))
 
     return build
 
@@ -242,25 +239,23 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 @pytest.fixture(scope="session")
 def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
     """A function: built-in task to RunConfig fields that read a small part of it (64/24/24) from files."""
-    folders: dict[str, dict[str, Any]] = {}
 
+    @cache
     def write(task: str) -> dict[str, Any]:
-        if task not in folders:
-            folder = tmp_path_factory.mktemp(task) / task
-            folder.mkdir()
-            columns = ("text", "other")[: 2 if task == "pair" else 1]
-            for name, split in BUILTIN_TASKS[task].build().items():
-                size = 64 if name == "train" else 24
-                rows = zip(split.texts[:size], split.labels[:size], strict=True)
-                lines = ["\t".join((*texts, str(label))) for texts, label in rows]
-                (folder / f"{name}.tsv").write_text("\n".join(["\t".join((*columns, "label")), *lines]) + "\n")
-            folders[task] = {
-                "train_file": str(folder / "train.tsv"),
-                "validation_file": str(folder / "validation.tsv"),
-                "test_file": (f"ood={folder / 'ood.tsv'}",),
-                "text_columns": columns,
-            }
-        return folders[task]
+        folder = tmp_path_factory.mktemp(task) / task
+        folder.mkdir()
+        columns = ("text", "other")[: 2 if task == "pair" else 1]
+        for name, split in BUILTIN_TASKS[task].build().items():
+            size = 64 if name == "train" else 24
+            rows = zip(split.texts[:size], split.labels[:size], strict=True)
+            lines = ["\t".join((*texts, str(label))) for texts, label in rows]
+            (folder / f"{name}.tsv").write_text("\n".join(["\t".join((*columns, "label")), *lines]) + "\n")
+        return {
+            "train_file": str(folder / "train.tsv"),
+            "validation_file": str(folder / "validation.tsv"),
+            "test_file": (f"ood={folder / 'ood.tsv'}",),
+            "text_columns": columns,
+        }
 
     return write
 
@@ -300,19 +295,22 @@ def _choices_once() -> Iterator[None]:
     time of a tiny run. Their own tests call them by the names they imported before this."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("toolkit.training.floors._choose", "toolkit.training.features.choose_strength"):
-            patch.setattr(name, _remembered(pkgutil.resolve_name(name)))
+            patch.setattr(
+                name,
+                _remembered(pkgutil.resolve_name(name), lambda values: hashlib.sha256(pickle.dumps(values)).digest()),
+            )
         yield
 
 
-def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of values that can be pickled, called once for equal ones."""
-    known: dict[bytes, Any] = {}
+def _remembered(function: Callable[..., Any], key_of: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
+    """The same function, called once for values of equal keys."""
+    known: dict[Any, Any] = {}
 
     def call(*values: Any) -> Any:
-        key = hashlib.sha256(pickle.dumps(values)).digest()
+        key = key_of(values)
         if key not in known:
             known[key] = function(*values)
-        return known[key]
+        return copy.deepcopy(known[key])
 
     return call
 
@@ -322,23 +320,10 @@ def _measured_once() -> Iterator[None]:
     """What a report measures of a run's tensors is measured once for equal ones: most reports are on the same runs."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("drift_of", "gauge_of", "measure_first", "strata_of", "measure_arm_words", "distance_of_seeds"):
-            once = _of_files(getattr(measure, name))
+            once = _remembered(getattr(measure, name), lambda values: tuple(map(_contents, values)))
             for module in (measure, verify):
                 patch.setattr(module, name, once)
         yield
-
-
-def _of_files(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of runs, called once for equal ones, whatever their scores are."""
-    known: dict[Any, Any] = {}
-
-    def call(*values: Any) -> Any:
-        key = tuple(map(_contents, values))
-        if key not in known:
-            known[key] = function(*values)
-        return copy.deepcopy(known[key])
-
-    return call
 
 
 def _contents(value: Any) -> Any:

@@ -24,6 +24,7 @@ from torch import nn
 
 import toolkit
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
+from tests.refusals import refused
 from toolkit import Run, finetune
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.cards import make_cards
@@ -447,9 +448,8 @@ def test_a_file_that_cannot_be_added_is_one_clear_line(
 ) -> None:
     text, said = BAD[case]
     (tmp_path / "new.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=said) as caught:
+    with refused(said):
         finetune(planted(add_tokens=str(tmp_path / "new.txt"), output_dir=str(tmp_path / "runs")))
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "runs").exists()
 
 
@@ -471,9 +471,8 @@ def test_flags_that_cannot_go_together_are_one_clear_line(
     case: str, planted: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
     changes, said = REFUSED[case]
-    with pytest.raises(ValueError, match=said) as caught:
+    with refused(said):
         finetune(planted(output_dir=str(tmp_path / "runs"), **changes))
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "runs").exists()
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
+from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import Embeddings, list_components
 from toolkit.training.optimizer import NonFiniteLossError
 
@@ -46,42 +48,20 @@ def first_and_last(run: Run, parameter: str) -> tuple[np.ndarray, np.ndarray]:
 REGIMES = ["none", "embeddings", "backbone", "position_embeddings,LayerNorm.weight,layers.0-1"]
 
 
-@pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+@pytest.mark.parametrize(
+    ("model_type", "regime"),
+    [
+        *product(FAMILY_CONFIGS, REGIMES),
+        *product([*ENCODERS, *DECODERS], ["none", "embeddings", "layers.0-1,encoder_other"]),
+    ],
+)
 def test_frozen_components_are_bit_identical_and_every_other_moves(
     model_type: str, regime: str, tiny_model: Callable[[str], Path], tiny_pairs: RunConfig, tmp_path: Path
 ) -> None:
     if model_type == "modernbert":  # it has no position table
         regime = regime.replace("position_embeddings,", "")
-    if "layers.0-1" in regime and model_type == "albert":
+    if model_type == "albert":
         regime = regime.replace("layers.0-1", "layers.0")
-    config = replace(tiny_pairs, model=str(tiny_model(model_type)), freeze=regime, epochs=1)
-    finished = run(config, tmp_path, save_model=True)
-    before = dict(load_classifier(config.model, pooling="mean", num_outputs=2).model.named_parameters())
-    after = {f"backbone.{k}": v for k, v in AutoModel.from_pretrained(finished.path / "model").named_parameters()}
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=2)
-    frozen_names = set(finished.manifest["frozen"]["parameters"])
-    for leaf, names in list_components(loaded.model, loaded.family).items():
-        if leaf == "head":
-            continue
-        same = [torch.equal(before[name], after[name]) for name in names]
-        if leaf in finished.manifest["regime"]["frozen_components"]:
-            assert all(same), leaf
-            assert set(names) <= frozen_names
-        else:
-            assert not any(same), leaf
-            assert not set(names) & frozen_names
-    assert finished.manifest["frozen"]["is_bit_identical"]
-    settings = loaded.model.backbone.config
-    eps = getattr(settings, "layer_norm_eps", getattr(settings, "norm_eps", 1e-12))  # DistilBERT's is in its code
-    assert finished.trajectory.layer_norm_eps == eps
-
-
-@pytest.mark.parametrize("regime", ["none", "embeddings", "layers.0-1,encoder_other"])
-@pytest.mark.parametrize("model_type", [*ENCODERS, *DECODERS])
-def test_other_families_train_what_is_not_frozen(
-    model_type: str, regime: str, tiny_model: Callable[[str], Path], tiny_pairs: RunConfig, tmp_path: Path
-) -> None:
     if model_type == "mobilebert":
         regime = regime.replace("encoder_other", "projection")
     pooling = "last" if model_type in DECODERS else "mean"
@@ -90,14 +70,17 @@ def test_other_families_train_what_is_not_frozen(
     loaded = load_classifier(config.model, pooling="mean", num_outputs=2)
     before = dict(loaded.model.named_parameters())
     after = {f"backbone.{k}": v for k, v in AutoModel.from_pretrained(finished.path / "model").named_parameters()}
-    frozen = set(finished.manifest["frozen"]["parameters"])
-    wanted = set(finished.manifest["regime"]["frozen_components"])
+    frozen, wanted = finished.manifest["frozen"], set(finished.manifest["regime"]["frozen_components"])
     for leaf, names in list_components(loaded.model, loaded.family).items():
         for name in names if leaf != "head" else ():
             is_unused = "contact_head" in name
-            assert (name in frozen) == (leaf in wanted or is_unused), name
-            assert torch.equal(before[name], after[name]) == (name in frozen), name
-    assert (finished.trajectory.layer_norm_eps is None) == (model_type != "mpnet")
+            assert (name in frozen["parameters"]) == (leaf in wanted or is_unused), name
+            assert torch.equal(before[name], after[name]) == (name in frozen["parameters"]), name
+    assert frozen["is_bit_identical"]
+    settings = loaded.model.backbone.config
+    eps = getattr(settings, "layer_norm_eps", getattr(settings, "norm_eps", 1e-12))  # DistilBERT's is in its code
+    has_norm = model_type in FAMILY_CONFIGS or model_type == "mpnet"
+    assert finished.trajectory.layer_norm_eps == (eps if has_norm else None)
     assert verify_run(finished.path) == []
 
 
@@ -256,14 +239,16 @@ def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) 
     assert finished.manifest["task"]["splits"]["train"]["num_truncated"] > 0
 
 
-def test_recorded_norms_are_those_of_the_gradient(tiny_config: RunConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_reinjected", [False, True])
+def test_recorded_norms_are_those_of_the_gradient(is_reinjected: bool, tiny_config: RunConfig, tmp_path: Path) -> None:
     """The first step by hand: dropout off, one batch of all examples, gradients by autograd."""
-    config = replace(tiny_config, dropout=0.0, batch_size=64, max_steps=1)
+    config = replace(tiny_config, dropout=0.0, batch_size=64, max_steps=1, reinject_positions=is_reinjected)
     finished = run(config, tmp_path)
     from toolkit.data.tasks import load_task
 
     task = load_task(config)
     loaded = load_classifier(config.model, pooling="mean", num_outputs=2, seed=config.seed, dropout=0.0)
+    loaded = prepare_positions(loaded, config) if is_reinjected else loaded
     split = task.splits["train"]
     batch = loaded.tokenizer([t[0] for t in split.texts], padding=True, return_tensors="pt")
     outputs = loaded.model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
@@ -369,8 +354,7 @@ def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig,
 def test_other_weights_in_the_same_folder_are_another_run(
     tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model("bert"), folder)
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
     first = run(tiny_config, tmp_path, model=str(folder), max_steps=1)
     model = AutoModel.from_pretrained(folder)
     with torch.no_grad():
@@ -491,8 +475,7 @@ def test_a_checkpoint_that_lacks_an_embedding_tensor_is_refused(
 ) -> None:
     from safetensors.torch import load_file, save_file
 
-    folder = tmp_path / "broken"
-    shutil.copytree(tiny_model("bert"), folder)
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "broken")
     weights = load_file(folder / "model.safetensors")
     weights.pop("embeddings.position_embeddings.weight")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -509,8 +492,7 @@ def test_old_gamma_and_beta_names_load(
 ) -> None:
     from safetensors.torch import load_file, save_file
 
-    folder = tmp_path / "old"
-    shutil.copytree(tiny_model("bert"), folder)
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "old")
     weights = load_file(folder / "model.safetensors")
     renamed = {
         k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v

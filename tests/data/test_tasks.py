@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refusals import refused
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.files import GLUE, READERS, read_file
@@ -109,9 +110,8 @@ def test_a_short_row_of_a_table_is_a_missing_text(tmp_path: Path) -> None:
 def test_unreadable_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         read_file(path, (), "label")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".conll"])
@@ -421,9 +421,8 @@ def test_a_csv_with_two_stray_quotation_marks_is_refused(
             with pytest.raises(ValueError, match="every training label is 'bad'"):
                 encode_labels({"train": read_file(tmp_path / "bad.csv", (), "label").labels})
             return
-        with pytest.raises(ValueError, match=rf"row {first + 1} \(line {first + 2}\) holds {num} lines") as error:
+        with refused(rf"row {first + 1} \(line {first + 2}\) holds {num} lines"):
             read_file(tmp_path / "bad.csv", (), label_column)
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("first", "last", "is_said"), [(20, 29, True), (20, 22, True), (0, 39, False)])
@@ -480,9 +479,8 @@ def test_a_quoted_field_that_does_not_end_as_one_is_refused_with_its_line(
     content: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "data.csv").write_text(content)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         read_file(tmp_path / "data.csv", (), "label")
-    assert "\n" not in str(error.value)
 
 
 # No letters of the labels: a text whose lines are rows is two texts, whatever wrote it.

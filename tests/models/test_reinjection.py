@@ -11,17 +11,13 @@ import pytest
 import torch
 
 from tests.models.test_positions import WITH_TABLE, outputs_of
+from tests.models.test_tuned import logits
 from tests.training.test_processes import launched
 from toolkit.config import RunConfig
-from toolkit.data.batches import make_batch
-from toolkit.data.tasks import load_task
-from toolkit.families import TABLES
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import Reinjection, prepare_positions
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
-from toolkit.snapshots.store import Run
-from toolkit.training.encoding import encode_task
 
 
 def load(tiny_model: Callable[[str], Path], model_type: str, **changes: Any) -> Loaded:
@@ -158,13 +154,6 @@ def test_padding_gets_no_gradient_and_positions_more_than_once(tiny_model: Calla
     assert not torch.allclose(*gradients, rtol=0.01)
 
 
-def logits(loaded: Loaded, run: Run) -> np.ndarray:
-    data = encode_task(load_task(run.config), loaded, run.config.max_length)
-    split = data.splits["validation"]
-    with torch.inference_mode():
-        return np.asarray(loaded.model(**make_batch(split, np.arange(len(split)), data)))
-
-
 @pytest.mark.parametrize(
     ("freeze", "table"), [("none", "sinusoidal"), ("embeddings", "checkpoint"), ("backbone", "shuffled")]
 )
@@ -185,23 +174,6 @@ def test_a_saved_run_is_read_back_with_its_hooks(
 
 def _rest(loaded: Loaded) -> tuple[Any, ...]:
     return loaded.tokenizer, loaded.family, loaded.source, loaded.position_offset, loaded.max_length
-
-
-def test_recorded_norms_are_those_of_the_gradient(tiny_config: RunConfig, tmp_path: Path) -> None:
-    """The first step by hand: dropout off, one batch of all examples, gradients by autograd."""
-    config = replace(tiny_config, dropout=0.0, batch_size=64, max_steps=1, reinject_positions=True)
-    run = finetune(replace(config, output_dir=str(tmp_path)))
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=2, seed=config.seed, dropout=0.0)
-    loaded = prepare_positions(loaded, config)
-    data = encode_task(load_task(config), loaded, config.max_length)
-    split = data.splits["train"]
-    outputs = loaded.model(**make_batch(split, np.arange(len(split)), data))
-    torch.nn.functional.cross_entropy(outputs, torch.from_numpy(split.labels)).backward()
-    for name in TABLES:
-        table = run.trajectory.exposure.tables[name]
-        expected = getattr(loaded.model.backbone.embeddings, name).weight.grad.norm(dim=1).numpy()
-        np.testing.assert_allclose(table.norms, expected[table.rows], rtol=1e-4, atol=1e-8)
-        assert np.count_nonzero(expected) == len(table.rows)
 
 
 def test_models_can_be_copied_and_the_hooks_taken_off(tiny_model: Callable[[str], Path]) -> None:

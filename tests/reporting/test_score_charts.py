@@ -12,6 +12,7 @@ from toolkit.reporting.chart_files import KINDS, image_of
 from toolkit.reporting.charts import COLOURS, colour, dash, shape, spec_of, unthemed
 from toolkit.reporting.topics.caveats import headline, largest_size
 from toolkit.reporting.topics.comparison import VERDICTS
+from toolkit.reporting.topics.first_screen import plot_pairs
 from toolkit.reporting.topics.runs import study_charts
 
 
@@ -94,8 +95,12 @@ def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
     assert dotted == {"datum.num_seeds > 1": False, "datum.num_seeds == 1": True}
 
 
-def test_an_interval_narrower_than_its_mark_is_seen(data):
-    layers = panels_of(toolkit.plot_differences(data.comparison))[0]["layer"]
+@pytest.mark.parametrize(
+    "draw",
+    [lambda data: panels_of(toolkit.plot_differences(data.comparison))[0], lambda data: spec_of(plot_pairs(data))],
+)
+def test_an_interval_narrower_than_its_mark_is_seen(draw, data):
+    layers = draw(data)["layer"]
     ticks = [layer for layer in layers if layer["mark"]["type"] == "tick"]
     (mark,) = [layer["mark"] for layer in layers if layer["mark"]["type"] == "point"]
     assert [layer["encoding"]["x"]["field"] for layer in ticks] == ["low", "high"]

@@ -19,7 +19,7 @@ from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.verdicts import VERDICTS, Span
 from toolkit.reporting.chart_files import image_of
-from toolkit.reporting.charts import TICK, spec_of
+from toolkit.reporting.charts import TICK
 from toolkit.reporting.comparison_report import make_page, report_tables, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
 from toolkit.reporting.render_markdown import render_markdown
@@ -306,15 +306,6 @@ def test_a_difference_without_an_interval_says_why(read_study, data_of, num_seed
     data.__dict__["comparison"] = data.comparison.assign(**none)
     for answer in answers_of(data)[1:3]:
         assert answer.text.count(f"(no interval: macro f1, {needed})") == len(tasks)
-
-
-def test_an_interval_narrower_than_its_mark_is_seen(read_study, data_of):
-    data = data_of(*read_study(num_seeds=3))
-    spec = spec_of(plot_pairs(data))
-    ticks = [layer for layer in spec["layer"] if layer["mark"]["type"] == "tick"]
-    (mark,) = [layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "point"]
-    assert [layer["encoding"]["x"]["field"] for layer in ticks] == ["low", "high"]
-    assert all(layer["mark"]["size"] > 1.5 * mark["size"] ** 0.5 for layer in ticks)
 
 
 def test_a_missing_interval_has_no_ends(read_study, data_of):

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from tests.conftest import sizes_of
+from tests.refusals import refusal_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.regimes import locate_embeddings
 from toolkit.snapshots.adapters import AdaptedTensors
@@ -300,21 +301,14 @@ def test_a_table_in_half_precision_under_an_adapter_in_fp32(tmp_path: Path) -> N
     assert imported.dtypes["word_embeddings"] == ("bfloat16", "float32")
 
 
-def refused(*places: Path) -> str:
-    with pytest.raises(ValueError, match=r".") as caught:
-        import_checkpoints(places)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_an_adapter_needs_its_base_first(tmp_path: Path) -> None:
     model = build("bert")
     model.save_pretrained(tmp_path / "base")
     adapted = peft.get_peft_model(AutoModel.from_pretrained(tmp_path / "base"), lora("bert"))
     adapted.save_pretrained(tmp_path / "adapter")
     line = f"adapter is an adapter, which changes its base ({tmp_path / 'base'}): pass the base first, then the adapter"
-    assert refused(tmp_path / "adapter") == line
-    assert refused(tmp_path / "adapter", tmp_path / "base") == line
+    assert refusal_of(tmp_path / "adapter") == line
+    assert refusal_of(tmp_path / "adapter", tmp_path / "base") == line
     with pytest.raises(ValueError, match="adapter is an adapter, not a model: merge it"):
         open_backbones(tmp_path / "base", tmp_path / "adapter")
 
@@ -327,7 +321,7 @@ def test_a_wrapper_within_a_wrapper_is_refused(tmp_path: Path) -> None:
     assert [p.grad for p in words.values()] == [None]
     with pytest.raises(KeyError):
         merge("bert", tmp_path)
-    line = refused(tmp_path / "base", tmp_path / "adapter")
+    line = refusal_of(tmp_path / "base", tmp_path / "adapter")
     assert "names embeddings.word_embeddings and embeddings around it: peft trains a copy of the inner one" in line
 
 
@@ -356,7 +350,7 @@ def test_what_is_damaged_or_unknown_is_refused_in_one_line(case: str, tmp_path: 
     damage(short, settings)
     save_file({place + names.get(key, key): tensor for key, tensor in short.items()}, file)
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
-    assert line in refused(tmp_path / "base", tmp_path / "adapter")
+    assert line in refusal_of(tmp_path / "base", tmp_path / "adapter")
 
 
 @pytest.mark.parametrize(
@@ -372,6 +366,6 @@ def test_rows_that_do_not_fit_are_refused(rows: object, line: str, tmp_path: Pat
     save(build("bert"), peft.TrainableTokensConfig(target_modules=["word_embeddings"], token_indices=[3, 4]), tmp_path)
     path = tmp_path / "adapter" / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"token_indices": rows}))
-    assert line in refused(tmp_path / "base", tmp_path / "adapter")
+    assert line in refusal_of(tmp_path / "base", tmp_path / "adapter")
     path.unlink()
-    assert "without its adapter_config.json" in refused(tmp_path / "base", tmp_path / "adapter")
+    assert "without its adapter_config.json" in refusal_of(tmp_path / "base", tmp_path / "adapter")

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from tests.conftest import COMMON, DECODERS, ENCODERS, FAMILY_CONFIGS, OTHERS, SEQ2SEQ, sizes_of
+from tests.refusals import refusal_of
 from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
 from toolkit.snapshots import importers as places_module
@@ -48,14 +49,6 @@ def write(
 
 def snapshot_of(*places: object) -> dict[str, np.ndarray]:
     return dict(import_checkpoints(places).trajectory.snapshots[0].tensors)
-
-
-def refused(*places: object) -> str:
-    """The line with which checkpoints are refused."""
-    with pytest.raises(ValueError, match=r".") as caught:
-        import_checkpoints(places)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # What transformers saves.
@@ -128,7 +121,7 @@ def test_names_tell_families_apart_without_a_config(tiny_model: Callable[[str], 
     for model_type in ("modernbert", *OTHERS):
         assert found[model_type] == (family_of(model_type).name,)
     assert found["bert"] == found["roberta"] == ("BERT", "RoBERTa")
-    line = refused(tmp_path / "bert.safetensors", tmp_path / "albert.safetensors")
+    line = refusal_of(tmp_path / "bert.safetensors", tmp_path / "albert.safetensors")
     assert line == "bert is BERT or RoBERTa, albert is ALBERT: compare checkpoints of one architecture"
     assert "position rows are counted from 0" in import_checkpoints([tmp_path / "bert.safetensors"]).notes[0]
 
@@ -377,7 +370,7 @@ def test_what_wraps_a_module_is_not_part_of_a_name(wrapper: str, tmp_path: Path)
         assert list(found) == list(EMBEDDING_PARAMETERS)
         np.testing.assert_array_equal(found["word_embeddings"], tensors_of(1)[BERT["word_embeddings"]])
     both = tensors_of(0, "bert.") | tensors_of(1, f"bert.{wrapper}.")
-    assert f"several prefixes: 'bert.', 'bert.{wrapper}.'" in refused(write(tmp_path / "both", both))
+    assert f"several prefixes: 'bert.', 'bert.{wrapper}.'" in refusal_of(write(tmp_path / "both", both))
 
 
 @pytest.mark.parametrize("inside", ["base_layer.", "original_module.", "parametrizations.weight.original."])
@@ -387,18 +380,18 @@ def test_a_parameter_that_an_adapter_wraps_is_not_taken_for_absent(parameter: st
     tensors = tensors_of(0, "base_model.model.bert.")
     wrapped = f"base_model.model.bert.{module}.{inside}{leaf}"
     tensors[wrapped] = tensors.pop(f"base_model.model.bert.{BERT[parameter]}")
-    assert f"holds {parameter} as {wrapped}: merge the adapter" in refused(write(tmp_path / "a", tensors))
+    assert f"holds {parameter} as {wrapped}: merge the adapter" in refusal_of(write(tmp_path / "a", tensors))
     alone = {"base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight": np.ones((2, 4), np.float32)}
-    assert "merge the adapter" in refused(write(tmp_path / "b", alone))
+    assert "merge the adapter" in refusal_of(write(tmp_path / "b", alone))
 
 
 def test_two_towers_are_refused_by_their_prefixes(tmp_path: Path) -> None:
     path = tmp_path / "towers.safetensors"
     save_file(tensors_of(0, "query.bert.") | tensors_of(1, "passage.bert."), path)
-    assert "several prefixes: 'passage.bert.', 'query.bert.'" in refused(path)
+    assert "several prefixes: 'passage.bert.', 'query.bert.'" in refusal_of(path)
     twice = tensors_of() | {"embeddings.LayerNorm.gamma": np.ones(4, np.float32)}
     save_file(twice, path)
-    assert "LayerNorm.weight twice" in refused(path)
+    assert "LayerNorm.weight twice" in refusal_of(path)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -537,7 +530,7 @@ def test_added_tokens_and_padded_tables(tmp_path: Path) -> None:
     first, second = import_checkpoints([a, swapped]).trajectory
     np.testing.assert_array_equal(second.tensors["word_embeddings"], first.tensors["word_embeddings"])
     (b / "vocab.txt").unlink()
-    assert "the word tables differ in size (a 8, b 12 rows) and b has no vocabulary file" in refused(a, b)
+    assert "the word tables differ in size (a 8, b 12 rows) and b has no vocabulary file" in refusal_of(a, b)
 
 
 # Refusals.
@@ -552,10 +545,10 @@ def test_other_shapes_are_named(name: str, shape: tuple[int, int], tmp_path: Pat
     if shape[1] != 4:
         changed = {n: (s[0], 6) for n, s in SHAPES.items()} | {"LayerNorm.weight": (6,), "LayerNorm.bias": (6,)}
     a, b = write(tmp_path / "a", tensors_of()), write(tmp_path / "b", tensors_of(**changed))
-    line = refused(a, b)
+    line = refusal_of(a, b)
     assert f"{name} has the shape {SHAPES[name]} in a but {shape} in b" in line
     torn = write(tmp_path / "c", tensors_of(position_embeddings=(6, 3)))
-    assert "differ in hidden size" in refused(torn)
+    assert "differ in hidden size" in refusal_of(torn)
 
 
 def test_a_parameter_that_one_checkpoint_lacks_is_left_out_with_a_note(tmp_path: Path) -> None:
@@ -579,7 +572,7 @@ def test_nan_is_refused(value: float, name: str, tmp_path: Path) -> None:
     tensors = tensors_of()
     tensors[BERT[name]].reshape(-1)[2] = value
     size = tensors[BERT[name]].size
-    said = refused(write(tmp_path / "bad", tensors))
+    said = refusal_of(write(tmp_path / "bad", tensors))
     assert f"bad: {name} holds NaN or infinity (1 of {size} values)" in said
     where = f"in row 0 ('{TOKENS[0]}'): leave it out" if name == "word_embeddings" else "in entry 2: leave it out"
     assert said.endswith(where)
@@ -591,12 +584,12 @@ def test_torn_files_and_wrong_headers(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for cut in (0, 5, 50, 300, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        assert "is not a whole safetensors file" in refused(folder)
+        assert "is not a whole safetensors file" in refusal_of(folder)
     # A header that claims more rows than there are values, though no offset lies beyond the file.
     name = BERT["word_embeddings"]
     header = json.dumps({name: {"dtype": "F32", "shape": [8000, 4], "data_offsets": [0, 128]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
-    assert "is not a whole safetensors file" in refused(folder)
+    assert "is not a whole safetensors file" in refusal_of(folder)
     decoders = ('{"added_tokens_decoder": {"x": {"content": "a"}}}', '{"added_tokens_decoder": [1]}', "[]")
     for i, (name, text) in enumerate(
         (
@@ -609,7 +602,7 @@ def test_torn_files_and_wrong_headers(tmp_path: Path) -> None:
     ):
         folder = write(tmp_path / f"damaged-{i}", tensors_of())
         (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
-        assert name in refused(folder)
+        assert name in refusal_of(folder)
 
 
 @pytest.mark.parametrize("place", ["../{}/model.safetensors", "{}/model.safetensors"])
@@ -620,7 +613,7 @@ def test_an_index_does_not_reach_outside_its_folder(place: str, tmp_path: Path) 
     name = place.format(other.name if place.startswith("..") else other)
     index = {"weight_map": dict.fromkeys(tensors_of(), name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert name.rpartition("/")[2] in refused(folder)
+    assert name.rpartition("/")[2] in refusal_of(folder)
 
 
 def test_indexes_that_lie(tmp_path: Path) -> None:
@@ -633,12 +626,12 @@ def test_indexes_that_lie(tmp_path: Path) -> None:
     shards = dict.fromkeys(tensors, "model-00001-of-00002.safetensors")
     shards[BERT["LayerNorm.bias"]] = "model-00002-of-00002.safetensors"
     index.write_text(json.dumps({"weight_map": shards}))
-    assert "x lacks the shard model-00002-of-00002.safetensors" in refused(folder)
+    assert "x lacks the shard model-00002-of-00002.safetensors" in refusal_of(folder)
     save_file({"other": np.ones(1)}, folder / "model-00002-of-00002.safetensors")
-    assert "which it does not" in refused(folder)
+    assert "which it does not" in refusal_of(folder)
     for text in ('{"weight_map": 3}', "[]", "{}"):
         index.write_text(text)
-        assert "names no shards" in refused(folder)
+        assert "names no shards" in refusal_of(folder)
 
 
 def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -673,12 +666,12 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         "no-model@v1": "the hub cannot be reached",
     }
     for place, line in cases.items():
-        assert line in refused(place)
-    assert "nothing to open" in refused()
+        assert line in refusal_of(place)
+    assert "nothing to open" in refusal_of()
     with pytest.raises(ValueError, match="unsupported architecture 'opt'"):
         import_checkpoints([write(tmp_path / "gpt", tensors_of(), model_type="opt")])
     quantised = tensors_of() | {BERT["word_embeddings"]: np.ones((8, 4), np.int8)}
-    assert "as I8, which is not a floating-point weight" in refused(write(tmp_path / "q", quantised))
+    assert "as I8, which is not a floating-point weight" in refusal_of(write(tmp_path / "q", quantised))
 
 
 @pytest.mark.parametrize("layer", ["h.0.attn.q_proj.weight", "h.0.attn.attention.q_proj.weight"])
@@ -687,7 +680,7 @@ def test_a_decoder_whose_table_alone_has_gpt2s_name_is_not_taken_for_one(layer: 
     tensors = {f"transformer.{name}": np.ones((8, 4), np.float32) for name in ("wte.weight", layer)}
     folder = write(tmp_path / "x", tensors)
     (folder / "config.json").unlink()
-    assert "no embedding tables by the names of any supported family" in refused(folder)
+    assert "no embedding tables by the names of any supported family" in refusal_of(folder)
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")])
@@ -696,7 +689,7 @@ def test_floats_of_eight_bits_are_not_supported(dtype: str, shown: str, tmp_path
     tensors = {name: torch.from_numpy(array) for name, array in tensors_of().items()}
     tensors[BERT["word_embeddings"]] = torch.ones(8, 4).to(getattr(torch, dtype))
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    assert f"as {shown}, a format that is not supported: dequantise it and save it as float32 or" in refused(folder)
+    assert f"as {shown}, a format that is not supported: dequantise it and save it as float32 or" in refusal_of(folder)
 
 
 def test_names_are_short_distinct_and_never_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -743,9 +736,9 @@ def test_the_hub_is_asked_for_no_more_than_is_needed(
     assert "two.safetensors" not in asked
     assert len(asked) == len(set(asked))
     (folder / "one.safetensors").unlink()
-    assert "lacks the shard one.safetensors" in refused("owner/name@v1")
+    assert "lacks the shard one.safetensors" in refusal_of("owner/name@v1")
     (folder / "model.safetensors.index.json").unlink()
-    assert re.search("has no model.safetensors on the hub|local cache of the hub holds no", refused("owner/name@v1"))
+    assert re.search("has no model.safetensors on the hub|local cache of the hub holds no", refusal_of("owner/name@v1"))
 
 
 def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -756,4 +749,4 @@ def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     monkeypatch.setattr(places_module, "is_hub_reachable", lambda: True)
-    assert "403 forbidden" in refused("owner/name")
+    assert "403 forbidden" in refusal_of("owner/name")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit
+from tests.refusals import refused
 from tests.run_directories import write_run
 from tests.snapshots.test_store import write_run as write_words
 from toolkit.cli import main
@@ -72,10 +73,9 @@ def test_a_file_among_the_snapshots_that_the_manifest_does_not_name_is_refused(
 ) -> None:
     READERS[reader](path)
     plant(path, name)
-    with pytest.raises(ValueError, match=r"not in the manifest: snapshots/.*: move it away") as raised:
+    with refused(r"not in the manifest: snapshots/.*: move it away") as raised:
         READERS[reader](path)
     assert f"snapshots/{name}" in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -324,20 +324,18 @@ def test_a_temporary_file_is_one_by_its_whole_name(name: str) -> None:
         assert of is None or re.fullmatch(rf"\.{re.escape(of)}\.[0-9]+\.tmp", other)
 
 
-def test_a_report_leaves_a_run_out_that_holds_a_stray_snapshot(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reason", ["not in the manifest: snapshots/other.safetensors", "changed: config.json"])
+def test_a_run_that_is_not_what_it_was_is_left_out_and_no_end_of_the_report(
+    reason: str, path: Path, tmp_path: Path
+) -> None:
     good = write_run(tmp_path, "none", 1, epochs=2)
-    plant(path, "other.safetensors")
+    if reason.startswith("changed"):
+        (path / "config.json").write_bytes((path / "config.json").read_bytes() + b" ")
+    else:
+        plant(path, "other.safetensors")
     found = find_runs([good.path, path])
     assert [run.path for run in found.runs] == [good.path]
-    assert "not in the manifest: snapshots/other.safetensors" in found.left_out[0]
-
-
-def test_a_changed_config_is_a_reason_and_no_end_of_the_report(path: Path, tmp_path: Path) -> None:
-    good = write_run(tmp_path, "none", 1, epochs=2)
-    (path / "config.json").write_bytes((path / "config.json").read_bytes() + b" ")
-    found = find_runs([good.path, path])
-    assert [run.path for run in found.runs] == [good.path]
-    assert "changed: config.json" in found.left_out[0]
+    assert reason in found.left_out[0]
 
 
 def test_drift_of_a_planted_half_is_what_it_was_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

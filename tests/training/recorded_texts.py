@@ -45,3 +45,17 @@ def inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
     """Segments only where the model has more than one: RoBERTa's table has one row, some have none."""
     segments = locate_embeddings(model).parameters.get("token_type_embeddings")
     return {k: v for k, v in batch.items() if k != "token_type_ids" or (segments is not None and len(segments) > 1)}
+
+
+def start(model: Any, path: Path) -> Any:
+    """A recording of a loop that begins with these weights."""
+    recording = toolkit.record(model, path)
+    recording.snapshot(epoch=0, step=0)
+    return recording
+
+
+def update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    """A step of training as a loop of anybody's takes it."""
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

@@ -43,8 +43,7 @@ class Examples(torch.utils.data.Dataset):
         return self.items[index]
 
 
-def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_the_callback_in_the_real_trainer(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run", snapshot_steps=1)
     settings = TrainingArguments(**arguments(tmp_path / "out", gradient_accumulation_steps=1, seed=3))
     Trainer(
@@ -69,8 +68,9 @@ def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])
-def test_a_trainer_without_a_tokenizer_is_warned_of_once(has_tokenizer: bool, tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_a_trainer_without_a_tokenizer_is_warned_of_once(
+    has_tokenizer: bool, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
     settings = TrainingArguments(**arguments(tmp_path / "out", max_steps=2, per_device_train_batch_size=1))
     own = {"processing_class": tokenizer} if has_tokenizer else {}
     trainer = Trainer(model, settings, train_dataset=Examples(tokenizer), callbacks=[Callback(tmp_path / "run")], **own)
@@ -84,9 +84,8 @@ def test_a_trainer_without_a_tokenizer_is_warned_of_once(has_tokenizer: bool, ti
 
 @pytest.mark.parametrize("greater_is_better", [True, False])
 def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
-    greater_is_better: bool, tiny_model: Any, tmp_path: Path
+    greater_is_better: bool, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    model, tokenizer = load(tiny_model("bert"))
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_strategy": "epoch"}
     settings = TrainingArguments(
         **arguments(tmp_path / "out", eval_strategy="epoch", greater_is_better=greater_is_better, **best)
@@ -109,8 +108,7 @@ def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     assert [kept in problem for problem in problems] == [True] * greater_is_better
 
 
-def test_training_that_ends_within_an_epoch_and_goes_on(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_training_that_ends_within_an_epoch_and_goes_on(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     examples, options = Examples(tokenizer), {"model": model, "processing_class": tokenizer}
     first = TrainingArguments(**arguments(tmp_path / "out", max_steps=3, save_strategy="steps", save_steps=3))
     callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "first")

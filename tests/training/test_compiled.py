@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import toolkit
-from tests.training.recorded_texts import TEXTS, encode, load
+from tests.training.recorded_texts import TEXTS, encode, load, update
 
 
 def record_two_steps(model: Any, call: Any, batch: dict[str, torch.Tensor], path: Path) -> toolkit.Run:
@@ -16,9 +16,7 @@ def record_two_steps(model: Any, call: Any, batch: dict[str, torch.Tensor], path
     with toolkit.record(model, path) as recording:
         recording.snapshot(epoch=0)
         for step in (1, 2):
-            call(**batch).logits[:, 0].sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer, call(**batch).logits[:, 0].sum())
             recording.snapshot(epoch=step)
     return toolkit.open_run(path)
 

@@ -37,8 +37,7 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
     tiny_config: RunConfig, tiny_model, tmp_path: Path, family: str
 ) -> None:
     """RoBERTa's config pads with row 1 where nobody says otherwise, which is [CLS] for a tokenizer of BERT's."""
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model(family), folder)
+    folder = shutil.copytree(tiny_model(family), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 1}))
     loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
@@ -57,8 +56,7 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
     ],
 )
 def test_positions_that_the_model_would_not_compute_are_refused(tiny_model, tmp_path: Path, fields, said) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model("roberta"), folder)
+    folder = shutil.copytree(tiny_model("roberta"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | fields))
     with pytest.raises(ValueError, match=said):

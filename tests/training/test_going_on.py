@@ -159,24 +159,6 @@ def raising(*_: Any) -> None:
     raise Cut
 
 
-def test_no_resume_starts_anew(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
-    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
-    with pytest.MonkeyPatch.context() as patch:
-        cut_after(patch, 2 * (40 // 8))
-        with pytest.raises(Cut):
-            finetune(config)
-    (place,) = [path.parent for path in tmp_path.rglob("unfinished.json")]
-    assert read_state(place) is not None
-    seen: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        own = toolkit.pipeline._Progress.on_step
-        patch.setattr(
-            toolkit.pipeline._Progress, "on_step", lambda self, log, s: (seen.append(log.step), own(self, log, s))
-        )
-        finetune(replace(config, resume=False))
-    assert seen[0] == 1
-
-
 def cut_run(config: RunConfig, num_steps: int) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         cut_after(patch, num_steps)
@@ -184,6 +166,21 @@ def cut_run(config: RunConfig, num_steps: int) -> Path:
             finetune(config)
     (place,) = [path.parent for path in Path(config.output_dir).rglob("unfinished.json")]
     return place
+
+
+@pytest.mark.parametrize("reason", ["asked for", "other threads or versions"])
+def test_a_run_starts_anew(
+    reason: str, tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in another order would give other bits: a run does not go on where they may be."""
+    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
+    assert read_state(cut_run(config, 10)) is not None
+    if reason == "asked for":
+        config = replace(config, resume=False)
+    else:
+        own = going_on.identity_of
+        monkeypatch.setattr(toolkit.pipeline, "identity_of", lambda *given: own(*given) | {"num_threads": 99})
+    assert first_step(config) == 1
 
 
 def test_a_torn_state_is_passed_over_for_the_one_before(
@@ -215,24 +212,6 @@ def test_a_changed_snapshot_is_not_gone_on_from(tiny_config: RunConfig, tmp_path
     path = place / "snapshots" / "epoch-000.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     assert read_state(place) is None
-
-
-def test_other_threads_or_versions_start_anew(
-    tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums in another order would give other bits: a run does not go on where they may be."""
-    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
-    cut_run(config, 10)
-    own = going_on.identity_of
-    monkeypatch.setattr(toolkit.pipeline, "identity_of", lambda *given: own(*given) | {"num_threads": 99})
-    seen: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        shown = toolkit.pipeline._Progress.on_step
-        patch.setattr(
-            toolkit.pipeline._Progress, "on_step", lambda s, log, t: (seen.append(log.step), shown(s, log, t))
-        )
-        finetune(config)
-    assert seen[0] == 1
 
 
 def test_a_run_that_diverged_keeps_no_state(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 import toolkit
-from tests.training.recorded_texts import TEXTS, encode, inputs, load
+from tests.training.recorded_texts import TEXTS, encode, inputs, load, update
 from tests.training.test_callback import Examples, arguments
 from toolkit.config import RunConfig
 from toolkit.training.live_drift import ROWS, LiveDrift, as_columns, drift_and_norms
@@ -37,9 +37,7 @@ def train(recording: Any, model: Any, tokenizer: Any, optimizer: Any, num_epochs
     model.train()
     for epoch in range(1, num_epochs + 1):
         for _ in range(num_steps):
-            optimizer.zero_grad()
-            model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss.backward()
-            optimizer.step()
+            update(optimizer, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
         recording.snapshot(epoch=epoch)
 
 
@@ -96,8 +94,7 @@ def test_a_step_is_held_against_the_rows_with_a_gradient(is_sparse: bool) -> Non
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_nothing_is_said_of_a_sound_run(kind: Any, tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_nothing_is_said_of_a_sound_run(kind: Any, model: Any, tokenizer: Any, tmp_path: Path) -> None:
     said, live = said_of(model, tokenizer, kind(model.parameters(), lr=1e-3, weight_decay=0.01), tmp_path / "run")
     assert said == []
     drift = toolkit.open_run(tmp_path / "run").trajectory
@@ -111,8 +108,7 @@ def test_nothing_is_said_of_a_sound_run(kind: Any, tiny_model: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", ["word_embeddings", "embeddings", "bert"])
-def test_parameters_that_no_optimizer_holds(part: str, tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_parameters_that_no_optimizer_holds(part: str, model: Any, tokenizer: Any, tmp_path: Path) -> None:
     held = [p for name, p in model.named_parameters() if part not in name]
     said, live = said_of(model, tokenizer, torch.optim.AdamW(held, lr=1e-3), tmp_path / "run")
     assert [text.split(": ")[1].count(",") for text in said] == [0 if part == WORDS else 4]
@@ -120,8 +116,7 @@ def test_parameters_that_no_optimizer_holds(part: str, tiny_model: Any, tmp_path
     assert live[f"drift/{WORDS}"] == 0
 
 
-def test_each_parameter_has_its_own_rate(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_each_parameter_has_its_own_rate(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     norms = [p for name, p in model.named_parameters() if "embeddings.LayerNorm" in name]
     others = [p for name, p in model.named_parameters() if "embeddings.LayerNorm" not in name]
     optimizer = torch.optim.AdamW([{"params": norms, "lr": 0.0}, {"params": others, "lr": 1e-3}])
@@ -131,8 +126,7 @@ def test_each_parameter_has_its_own_rate(tiny_model: Any, tmp_path: Path) -> Non
     assert "the learning rate was 0 all along" in text
 
 
-def test_what_is_frozen_now_and_then_is_not_called_either(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_what_is_frozen_now_and_then_is_not_called_either(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
     embeddings = model.bert.embeddings
     with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
@@ -140,41 +134,34 @@ def test_what_is_frozen_now_and_then_is_not_called_either(tiny_model: Any, tmp_p
         model.train()
         for epoch, is_trained in enumerate((False, False, True, False, False), start=1):
             embeddings.requires_grad_(is_trained)
-            optimizer.zero_grad()
-            model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss.backward()
-            optimizer.step()
+            update(optimizer, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
             embeddings.requires_grad_(epoch == 2)  # as a callback does that runs before the snapshot
             recording.snapshot(epoch=epoch)
     assert [text for text in texts if "frozen (" in text or "exactly as" in text] == []
 
 
-def test_small_steps_of_float32_are_no_matter_of_its_rounding(tiny_model: Any, tmp_path: Path) -> None:
+def test_small_steps_of_float32_are_no_matter_of_its_rounding(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """A LayerNorm weight of 1 does not feel a step of 2e-8; it will, once the rate has grown."""
-    model, tokenizer = load(tiny_model("bert"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-8, weight_decay=0)
     said, live = said_of(model, tokenizer, optimizer, tmp_path / "run")
     assert live["lost_to_rounding/LayerNorm.weight"] > 0.5
     assert [text for text in said if "did not change in a step" in text] == []
 
 
-def test_a_learning_rate_of_0(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_a_learning_rate_of_0(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     said, _ = said_of(model, tokenizer, torch.optim.SGD(model.parameters(), lr=0.0), tmp_path / "run")
     (text,) = said
     assert text.startswith("run: word_embeddings, position_embeddings, token_type_embeddings, LayerNorm.weight")
     assert "the learning rate was 0 all along" in text
 
 
-def test_nothing_is_said_of_a_first_step_that_warms_up(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+def test_nothing_is_said_of_a_first_step_that_warms_up(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
     model.train()
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 2)
+    warmup = torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: step / 2)
     with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
         recording.snapshot(epoch=0)
         for epoch in (0.5, 1):
-            model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss.backward()
-            optimizer.step()
+            update(adamw, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
             warmup.step()
             recording.snapshot(epoch=epoch)
     assert [text for text in texts if text.startswith("run: ")] == []
@@ -204,8 +191,7 @@ def test_no_gradient(tiny_model: Any) -> None:
     assert "no gradient was seen to reach it" in text
 
 
-def test_a_frozen_parameter_that_is_written_to(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_a_frozen_parameter_that_is_written_to(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     table = model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
@@ -231,9 +217,8 @@ def test_a_frozen_parameter_that_is_written_to(tiny_model: Any, tmp_path: Path) 
     ],
 )
 def test_rows_that_no_text_used_move_by_l2(
-    kind: Any, decay: float, is_warned: bool, tiny_model: Any, tmp_path: Path
+    kind: Any, decay: float, is_warned: bool, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    model, tokenizer = load(tiny_model("bert"))
     said, _ = said_of(model, tokenizer, kind(model.parameters(), lr=1e-3, weight_decay=decay), tmp_path / "run")
     run = toolkit.open_run(tmp_path / "run")
     counts = run.trajectory.exposure.tables[WORDS].step_counts(len(run.trajectory.snapshots[0].tensors[WORDS]))
@@ -242,8 +227,7 @@ def test_rows_that_no_text_used_move_by_l2(
     assert all(f"{np.count_nonzero((counts == 0) & ~zero):,} rows that no text used" in text for text in said)
 
 
-def test_a_trainer_logs_drift_while_it_trains(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_a_trainer_logs_drift_while_it_trains(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run")
     settings = TrainingArguments(**arguments(tmp_path / "out"))
     examples, own = Examples(tokenizer), {"processing_class": tokenizer, "callbacks": [callback]}
@@ -363,10 +347,9 @@ def test_what_is_frozen_takes_no_steps(tiny_config: RunConfig, tmp_path: Path) -
 
 @pytest.mark.parametrize("rate", [0.0, 1e-3])
 def test_steps_of_an_optimizer_that_does_not_move_the_embeddings_are_none_of_theirs(
-    rate: float, tiny_model: Any, tmp_path: Path
+    rate: float, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """Another that holds them follows, whose steps count from 1, or the same with a rate above 0."""
-    model, tokenizer = load(tiny_model("bert"))
     head = [p for name, p in model.named_parameters() if "bert" not in name]
     first = torch.optim.AdamW(model.parameters() if not rate else head, lr=rate)
     second = torch.optim.AdamW(model.parameters(), lr=1e-3) if rate else first
@@ -397,10 +380,8 @@ def test_a_ratio_that_float32_cannot_hold_is_no_infinity_in_the_manifest(tiny_mo
         assert "Infinity" not in json.dumps(as_columns([size]))
 
 
-def test_a_recorded_run_keeps_the_sizes_of_its_steps(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    _, live = said_of(model, tokenizer, optimizer, tmp_path / "run")
+def test_a_recorded_run_keeps_the_sizes_of_its_steps(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
+    _, live = said_of(model, tokenizer, adamw, tmp_path / "run")
     sizes = toolkit.measure_step_sizes(tmp_path / "run")
     last = sizes[sizes["step"] == 4].set_index("parameter")
     assert set(sizes["step"]) == {1, 2, 4}

@@ -10,7 +10,7 @@ import torch
 
 import toolkit
 from tests.conftest import DECODERS, SEQ2SEQ, sizes_of
-from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, totals
+from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, start, totals, update
 from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
@@ -32,10 +32,7 @@ def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Pa
         for epoch in (1, 2):
             model.train()
             for batch in batches:
-                loss = model(**inputs(model, batch), labels=torch.tensor([0, 1])).loss
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer, model(**inputs(model, batch), labels=torch.tensor([0, 1])).loss)
             model.eval()
             model(**inputs(model, encode(tokenizer, ["film film film"])))  # evaluation exposes nothing
             model.train()
@@ -57,15 +54,13 @@ def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("padding_idx", [None, 3])
-def test_padding_is_what_the_mask_hides(padding_idx: int | None, tiny_model: Any, tmp_path: Path) -> None:
+def test_padding_is_what_the_mask_hides(padding_idx: int | None, model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """A config may name no padding row, or another one than the tokenizer pads with."""
-    model, tokenizer = load(tiny_model("bert"))
     model.bert.embeddings.word_embeddings.padding_idx = padding_idx
     batch, optimizer = encode(tokenizer, TEXTS), torch.optim.AdamW(model.parameters(), lr=1e-3)
     with toolkit.record(model, tmp_path / "run") as recording:
         model.train()
-        model(**batch, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-        optimizer.step()
+        update(optimizer, model(**batch, labels=torch.tensor([0, 1, 0, 1])).loss)
         recording.snapshot(epoch=1)
     run = toolkit.open_run(tmp_path / "run")
     assert run.manifest["problems"] == []
@@ -75,10 +70,10 @@ def test_padding_is_what_the_mask_hides(padding_idx: int | None, tiny_model: Any
         assert totals(run, name) == dict(rows)
 
 
-def test_recorded_norms_and_rates_are_those_of_the_update(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_recorded_norms_and_rates_are_those_of_the_update(
+    model: Any, tokenizer: Any, adamw: Any, tmp_path: Path
+) -> None:
     batch = encode(tokenizer, TEXTS)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.eval()  # without dropout the gradient can be computed again
     model.bert.embeddings.train()
     model.bert.embeddings.dropout.eval()
@@ -86,14 +81,14 @@ def test_recorded_norms_and_rates_are_those_of_the_update(tiny_model: Any, tmp_p
     with toolkit.record(model, tmp_path / "run") as recording:
         recording.snapshot(epoch=0, step=0)
         for step, rate in enumerate((1e-3, 5e-4), start=1):
-            optimizer.param_groups[0]["lr"] = rate
+            adamw.param_groups[0]["lr"] = rate
             for half in (slice(0, 2), slice(2, 4)):  # two passes, one update: accumulation
                 part = {k: v[half] for k, v in batch.items()}
                 model(**part, labels=torch.tensor([0, 1])).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
             gradients.append(model.bert.embeddings.word_embeddings.weight.grad.clone())
-            optimizer.step()
-            optimizer.zero_grad()
+            adamw.step()
+            adamw.zero_grad()
             recording.snapshot(epoch=step, step=step)
     run = toolkit.open_run(tmp_path / "run")
     exposure, log = run.trajectory.exposure, run.optimizer_log
@@ -148,12 +143,11 @@ def test_a_closure_makes_no_difference(way: str, tiny_model: Any, tmp_path: Path
         np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
 
 
-def test_an_optimizer_of_several_closure_calls_leaves_exposure_unknown(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_an_optimizer_of_several_closure_calls_leaves_exposure_unknown(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
     optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=3)
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model.train(), tmp_path / "run")
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -172,10 +166,8 @@ def test_an_optimizer_of_several_closure_calls_leaves_exposure_unknown(tiny_mode
 
 
 @pytest.mark.parametrize("way", ["zero_grad", "zeros", "scaler"])
-def test_a_discarded_batch_is_no_exposure(way: str, tiny_model: Any, tmp_path: Path) -> None:
+def test_a_discarded_batch_is_no_exposure(way: str, model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
     """Its gradients were thrown away before any step, and a row's exposure is a step that gave it a gradient."""
-    model, tokenizer = load(tiny_model("bert"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     model.train()
     kept, dropped = encode(tokenizer, ["the film"]), encode(tokenizer, ["bad bad end"])
@@ -185,13 +177,13 @@ def test_a_discarded_batch_is_no_exposure(way: str, tiny_model: Any, tmp_path: P
             loss = model(**batch).logits[:, 0].sum()
             if way == "scaler":
                 scaler.scale(loss * factor).backward()
-                scaler.step(optimizer)
+                scaler.step(adamw)
                 scaler.update()
             else:
                 loss.backward()
                 if batch is kept:
-                    optimizer.step()
-            optimizer.zero_grad(set_to_none=way != "zeros")
+                    adamw.step()
+            adamw.zero_grad(set_to_none=way != "zeros")
         recording.snapshot(epoch=1, step=1)
     exposure = toolkit.open_run(tmp_path / "run").trajectory.exposure
     expected = count(model, [kept])
@@ -201,15 +193,13 @@ def test_a_discarded_batch_is_no_exposure(way: str, tiny_model: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("way", ["layers", "re-entrant", "not re-entrant"])
-def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path) -> None:
+def test_a_recomputed_pass_counts_once(way: str, model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    model, tokenizer = load(tiny_model("bert"))
     batch = encode(tokenizer, TEXTS)
     model.train()
     if way == "layers":
         model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     anchor = torch.ones(1, requires_grad=True)  # re-entrant checkpointing wants an input that needs a gradient
     calls = []
     model.bert.embeddings.register_forward_hook(lambda *_: calls.append(1))
@@ -225,9 +215,7 @@ def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path
             else:
                 arguments = (forward, anchor, batch["input_ids"], batch["attention_mask"])
                 logits = checkpoint(*arguments, use_reentrant=way == "re-entrant")
-            logits.sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(adamw, logits.sum())
         recording.snapshot(epoch=1, step=2)
     assert len(calls) == (2 if way == "layers" else 4)
     run = toolkit.open_run(tmp_path / "run")
@@ -235,17 +223,12 @@ def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["RMSprop", "Adafactor", "Adam"])
-def test_no_optimizer_stops_the_training(name: str, tiny_model: Any, tmp_path: Path) -> None:
+def test_no_optimizer_stops_the_training(name: str, model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """Another optimizer's settings are of other kinds; its run is recorded, and only the replay is refused."""
-    model, tokenizer = load(tiny_model("bert"))
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2)
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model.train(), tmp_path / "run")
     for _ in range(2):
-        model(**encode(tokenizer, TEXTS)).logits.sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer, model(**encode(tokenizer, TEXTS)).logits.sum())
     recording.snapshot(epoch=1, step=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -268,18 +251,13 @@ def test_no_optimizer_stops_the_training(name: str, tiny_model: Any, tmp_path: P
     ],
 )
 def test_sgd_is_replayed_without_momentum_or_decay_of_its_own(
-    changes: dict[str, Any], algorithm: str, tiny_model: Any, tmp_path: Path
+    changes: dict[str, Any], algorithm: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """torch's SGD adds decay to the gradient, and rounds it so: another product than the one that is replayed."""
-    model, tokenizer = load(tiny_model("bert"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, **changes)
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model.train(), tmp_path / "run")
     for step in range(3):
-        model(**encode(tokenizer, TEXTS if step == 0 else TEXTS[1:2])).logits.sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(optimizer, model(**encode(tokenizer, TEXTS if step == 0 else TEXTS[1:2])).logits.sum())
     recording.snapshot(epoch=1, step=3)
     run = recording.finish()
     assert run.optimizer_log.algorithm == algorithm
@@ -293,20 +271,17 @@ def test_sgd_is_replayed_without_momentum_or_decay_of_its_own(
     assert (table["last_step"] == 1).any()
 
 
-def test_an_optimizer_that_was_used_before_is_not_replayed(tiny_model: Any, tmp_path: Path) -> None:
+def test_an_optimizer_that_was_used_before_is_not_replayed(
+    model: Any, tokenizer: Any, adamw: Any, tmp_path: Path
+) -> None:
     """Its moments move rows that the recording never saw: to replay it from nothing would call them unexplained."""
-    model, tokenizer = load(tiny_model("bert"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
 
     def step(texts: list[str]) -> None:
-        model(**encode(tokenizer, texts)).logits.sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(adamw, model(**encode(tokenizer, texts)).logits.sum())
 
     step(TEXTS[:2])
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model, tmp_path / "run")
     step(TEXTS[2:])
     recording.snapshot(epoch=1, step=1)
     with pytest.warns(UserWarning, match="had taken 1 steps before recording began"):
@@ -327,10 +302,9 @@ def test_an_optimizer_that_was_used_before_is_not_replayed(tiny_model: Any, tmp_
     ],
 )
 def test_what_another_optimizer_updates_is_not_called_frozen(
-    way: str, problem: str | None, tiny_model: Any, tmp_path: Path
+    way: str, problem: str | None, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """One optimizer is logged: what it does not hold is frozen only where nothing else moves it."""
-    model, tokenizer = load(tiny_model("bert"))
     words, positions = (getattr(model.bert.embeddings, f"{name}_embeddings").weight for name in ("word", "position"))
     optimizer = torch.optim.AdamW([words], lr=1e-3)
     rest = {
@@ -344,9 +318,7 @@ def test_what_another_optimizer_updates_is_not_called_frozen(
         outer.param_groups = optimizer.param_groups
         outer.register_step_pre_hook(lambda *_: optimizer.step())
         optimizers = [outer]
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model.train(), tmp_path / "run")
     model(**encode(tokenizer, TEXTS)).logits.sum().backward()
     for each in optimizers:
         each.step()
@@ -367,9 +339,10 @@ def test_what_another_optimizer_updates_is_not_called_frozen(
 
 
 @pytest.mark.parametrize("is_overflowing", [False, True])
-def test_a_gradient_scaler_with_a_fused_optimizer(is_overflowing: bool, tiny_model: Any, tmp_path: Path) -> None:
+def test_a_gradient_scaler_with_a_fused_optimizer(
+    is_overflowing: bool, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
     """The scaler leaves the division to the optimizer, or tells it to skip the step."""
-    model, tokenizer = load(tiny_model("bert"))
     model.eval()  # the same gradient again, without dropout
     model.bert.embeddings.train()
     model.bert.embeddings.dropout.eval()
@@ -379,8 +352,7 @@ def test_a_gradient_scaler_with_a_fused_optimizer(is_overflowing: bool, tiny_mod
     model.zero_grad()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model, tmp_path / "run")
     loss = model(**batch).logits.sum()
     scaler.scale(loss * float("inf") if is_overflowing else loss).backward()
     scaler.step(optimizer)
@@ -396,8 +368,7 @@ def test_a_gradient_scaler_with_a_fused_optimizer(is_overflowing: bool, tiny_mod
 
 def test_what_analysis_needs_of_the_model_is_in_an_unfinished_run(tiny_model: Any, tmp_path: Path) -> None:
     model, _ = load(tiny_model("roberta"))
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model, tmp_path / "run")
     recording.close()
     run = toolkit.open_run(tmp_path / "run")
     assert not run.is_finished
@@ -406,8 +377,7 @@ def test_what_analysis_needs_of_the_model_is_in_an_unfinished_run(tiny_model: An
     assert run.trajectory.layer_norm_eps == model.config.layer_norm_eps
 
 
-def test_a_recorder_that_an_exception_left_locks_nobody_out(tiny_model: Any, tmp_path: Path) -> None:
-    model, _ = load(tiny_model("bert"))
+def test_a_recorder_that_an_exception_left_locks_nobody_out(model: Any, tmp_path: Path) -> None:
     try:
         with toolkit.record(model, tmp_path / "run"):
             assert (tmp_path / ".run.lock").exists()
@@ -424,15 +394,12 @@ def test_a_recorder_that_an_exception_left_locks_nobody_out(tiny_model: Any, tmp
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_training_in_eval_mode_is_noticed(is_sparse: bool, tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_training_in_eval_mode_is_noticed(is_sparse: bool, model: Any, tokenizer: Any, tmp_path: Path) -> None:
     model.bert.embeddings.word_embeddings.sparse = is_sparse
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     model.eval()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
-    model(**encode(tokenizer, TEXTS)).logits.sum().backward()
-    optimizer.step()
+    recording = start(model, tmp_path / "run")
+    update(optimizer, model(**encode(tokenizer, TEXTS)).logits.sum())
     recording.snapshot(epoch=1, step=1)
     with pytest.warns(UserWarning, match=r"no forward pass in training mode was seen: call model\.train\(\)"):
         run = recording.finish()
@@ -459,8 +426,7 @@ def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: P
             optimizer.step()
 
 
-def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> None:
-    model, _ = load(tiny_model("bert"))
+def test_what_cannot_be_recorded_is_refused(model: Any, tiny_model: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no backbone of a supported family"):
         toolkit.record(torch.nn.Linear(2, 2), tmp_path / "run")
     two = torch.nn.ModuleDict({"a": model, "b": load(tiny_model("bert"))[0]})
@@ -472,16 +438,15 @@ def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="not empty and holds no run"):
         toolkit.record(model, mine)
     assert (mine / "chapter.tex").read_text() == "words"
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model, tmp_path / "run")
     with pytest.raises(ValueError, match=r"step 5 was given, but 0 optimizer steps.* GradScaler .* not a torch\.optim"):
         recording.snapshot(epoch=1, step=5)
     with pytest.raises(ValueError, match="snapshots come in order"):
         recording.snapshot(epoch=0, step=0)
     recording.finish()
-    for start in (lambda: toolkit.record(model, tmp_path / "run"), lambda: Callback(tmp_path / "run")):
+    for begin in (lambda: toolkit.record(model, tmp_path / "run"), lambda: Callback(tmp_path / "run")):
         with pytest.raises(ValueError, match="holds a finished run: pass overwrite=True to replace it"):
-            start()
+            begin()
     Callback(tmp_path / "run", overwrite=True)
     _, tokenizer = load(tiny_model("bert"))
     tokenizer.add_tokens([f"w{i}" for i in range(model.config.vocab_size)])
@@ -492,18 +457,15 @@ def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> 
         _ = toolkit.open_run(tmp_path / "run").config
 
 
-def test_forgotten_snapshots(tiny_model: Any, tmp_path: Path) -> None:
+def test_forgotten_snapshots(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
     """That of epoch 0 is taken at the first step, before it changes anything; steps after the last one are told of."""
-    model, tokenizer = load(tiny_model("bert"))
     before = model.bert.embeddings.word_embeddings.weight.detach().clone().numpy()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
     recording = toolkit.record(model, tmp_path / "run")
     with pytest.raises(ValueError, match=r"call snapshot\(epoch=0\) before training"):
         recording.snapshot(epoch=1)
     for step in range(1, 4):
-        model(**encode(tokenizer, TEXTS)).logits[:, 0].sum().backward()
-        optimizer.step()
+        update(adamw, model(**encode(tokenizer, TEXTS)).logits[:, 0].sum())
         if step == 1:
             recording.snapshot(epoch=1)
     with pytest.warns(
@@ -514,9 +476,8 @@ def test_forgotten_snapshots(tiny_model: Any, tmp_path: Path) -> None:
     assert np.array_equal(run.trajectory.snapshots[0].tensors["word_embeddings"], before)
 
 
-def test_an_optimizer_written_by_hand(tiny_model: Any, tmp_path: Path) -> None:
+def test_an_optimizer_written_by_hand(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """torch tells nobody of its steps: the snapshots are kept, and no row is called never seen."""
-    model, tokenizer = load(tiny_model("bert"))
     model.train()
     recording = toolkit.record(model, tmp_path / "run")
     recording.snapshot(epoch=0)
@@ -531,15 +492,12 @@ def test_an_optimizer_written_by_hand(tiny_model: Any, tmp_path: Path) -> None:
     assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
 
 
-def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
+def test_frozen_parameters_are_proven(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     model.bert.embeddings.requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model, tmp_path / "run")
     model.train()
-    model(**encode(tokenizer, TEXTS[:2]), labels=torch.tensor([0, 1])).loss.backward()
-    optimizer.step()
+    update(optimizer, model(**encode(tokenizer, TEXTS[:2]), labels=torch.tensor([0, 1])).loss)
     recording.snapshot(epoch=1, step=1)
     run = recording.finish()
     assert run.manifest["regime"]["frozen_components"] == sorted(run.trajectory.parameters)
@@ -554,19 +512,13 @@ def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["encoder", "embeddings"])
-def test_gradual_unfreezing(part: str, tiny_model: Any, tmp_path: Path) -> None:
+def test_gradual_unfreezing(part: str, model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
     """What was frozen at first and trained later is not called frozen; the rest of what was frozen still is."""
-    model, tokenizer = load(tiny_model("bert"))
     for frozen in (getattr(model.bert, part), model.bert.pooler):
         frozen.requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model.train(), tmp_path / "run")
     for step in (1, 2):
-        model(**encode(tokenizer, TEXTS)).logits[:, 0].sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update(adamw, model(**encode(tokenizer, TEXTS)).logits[:, 0].sum())
         recording.snapshot(epoch=step, step=step)
         getattr(model.bert, part).requires_grad_(True)
     model.bert.embeddings.requires_grad_(False)  # too late to call it frozen
@@ -582,9 +534,8 @@ def test_gradual_unfreezing(part: str, tiny_model: Any, tmp_path: Path) -> None:
     assert any("what it updates changed" in str(w.message) for w in caught) == (part == "embeddings")
 
 
-def test_a_copy_of_the_model_is_not_watched(tiny_model: Any, tmp_path: Path) -> None:
+def test_a_copy_of_the_model_is_not_watched(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """An average of the weights is a copy with a copy of the hook, which no step and no end would ever empty."""
-    model, tokenizer = load(tiny_model("bert"))
     model.train()
     recording = toolkit.record(model, tmp_path / "run")
     model(**encode(tokenizer, TEXTS))
@@ -597,14 +548,9 @@ def test_a_copy_of_the_model_is_not_watched(tiny_model: Any, tmp_path: Path) -> 
         assert list(vars(hook.__self__)) == ["problem"]
 
 
-def test_embeddings_given_as_vectors_leave_exposure_unknown(tiny_model: Any, tmp_path: Path) -> None:
-    model, _ = load(tiny_model("bert"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
-    model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum().backward()
-    optimizer.step()
+def test_embeddings_given_as_vectors_leave_exposure_unknown(model: Any, adamw: Any, tmp_path: Path) -> None:
+    recording = start(model.train(), tmp_path / "run")
+    update(adamw, model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum())
     recording.snapshot(epoch=1, step=1)
     with pytest.warns(UserWarning, match="inputs_embeds"):
         run = recording.finish()
@@ -677,9 +623,7 @@ def record_causal(model: Any, path: Path, **batch: torch.Tensor) -> toolkit.Run:
         warnings.simplefilter("ignore")
         model.train()
         for _ in range(2):
-            model(**batch, labels=IDS.masked_fill(IDS == 0, -100)).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer, model(**batch, labels=IDS.masked_fill(IDS == 0, -100)).loss)
         recording.snapshot(epoch=1)
     return toolkit.open_run(path)
 
@@ -722,8 +666,7 @@ def test_positions_that_a_decoder_is_given(tmp_path: Path) -> None:
 def test_a_decoder_that_is_given_vectors_has_no_exposure(tmp_path: Path) -> None:
     model = language_model("llama", is_tied=False)
     optimizer, recording = torch.optim.AdamW(model.parameters(), lr=1e-3), toolkit.record(model, tmp_path / "run")
-    model(inputs_embeds=model.get_input_embeddings()(IDS), labels=IDS).loss.backward()
-    optimizer.step()
+    update(optimizer, model(inputs_embeds=model.get_input_embeddings()(IDS), labels=IDS).loss)
     recording.snapshot(epoch=1)
     with pytest.warns(UserWarning, match="inputs_embeds"):
         run = recording.finish()
@@ -751,8 +694,7 @@ def test_a_table_under_two_names_that_only_looks_rows_up_is_an_ordinary_one(tmp_
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with toolkit.record(model.train(), tmp_path / "run") as recording:
         states = model(input_ids=IDS, attention_mask=(IDS != 0).long()).last_hidden_state
-        states[IDS != 0].square().mul(torch.arange(16)).sum().backward()
-        optimizer.step()
+        update(optimizer, states[IDS != 0].square().mul(torch.arange(16)).sum())
         recording.snapshot(epoch=1)
     run = toolkit.open_run(tmp_path / "run")
     assert run.manifest["problems"] == []
@@ -787,9 +729,10 @@ def test_frozen_tables_of_a_decoder_are_proven_so(model_type: str, tmp_path: Pat
 
 @pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("way", ["another encoder", "penalty", "decay", "accumulation", "zeroed"])
-def test_gradients_of_rows_that_no_pass_used(way: str, is_sparse: bool, tiny_model: Any, tmp_path: Path) -> None:
+def test_gradients_of_rows_that_no_pass_used(
+    way: str, is_sparse: bool, model: Any, tokenizer: Any, tiny_model: Any, tmp_path: Path
+) -> None:
     """Two encoders of one word table, of which one is recorded: "never seen" would be wrong of the other's words."""
-    model, tokenizer = load(tiny_model("bert"))
     other, _ = load(tiny_model("bert"))
     words = model.bert.embeddings.word_embeddings
     other.bert.embeddings.word_embeddings.weight = words.weight
@@ -797,9 +740,7 @@ def test_gradients_of_rows_that_no_pass_used(way: str, is_sparse: bool, tiny_mod
         each.sparse = is_sparse
     decay = 0.1 if way == "decay" and not is_sparse else 0.0  # torch refuses that of sparse gradients
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=decay)
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0, step=0)
+    recording = start(model.train(), tmp_path / "run")
     for step in (1, 2):
         optimizer.zero_grad(set_to_none=way != "zeroed")
         for text in (TEXTS[1], TEXTS[3]) if way == "accumulation" else (TEXTS[step],):
@@ -832,16 +773,16 @@ def train_a_share(folder: Path, out: Path) -> None:
         recording.snapshot(epoch=0, step=0)
         wrapped.train()
         mine = TEXTS[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
-        wrapped(**encode(tokenizer, mine)).logits.sum().backward()
-        optimizer.step()
+        update(optimizer, wrapped(**encode(tokenizer, mine)).logits.sum())
         recording.snapshot(epoch=1, step=1)
 
 
 @pytest.mark.slow
-def test_two_processes_record_what_both_of_them_saw(tiny_model: Any, tmp_path: Path) -> None:
+def test_two_processes_record_what_both_of_them_saw(
+    model: Any, tokenizer: Any, tiny_model: Any, tmp_path: Path
+) -> None:
     in_two_processes(train_a_share, tmp_path / "meeting", tiny_model("bert"), tmp_path / "run")
     run = toolkit.open_run(tmp_path / "run")
-    model, tokenizer = load(tiny_model("bert"))
     assert totals(run, "word_embeddings") == dict(count(model, [encode(tokenizer, TEXTS)])["word_embeddings"])
     assert run.manifest["num_processes"] == 2
 

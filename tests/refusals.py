@@ -1,0 +1,23 @@
+"""How a user is told no: a ValueError of one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from toolkit import import_checkpoints
+
+
+@contextmanager
+def refused(said: str = ".") -> Iterator[pytest.ExceptionInfo[ValueError]]:
+    """A block that ends in a refusal that says so."""
+    with pytest.raises(ValueError, match=said) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
+
+
+def refusal_of(*places: object) -> str:
+    """The line with which checkpoints are refused."""
+    with refused() as caught:
+        import_checkpoints(places)
+    return str(caught.value)
