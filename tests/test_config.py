@@ -90,13 +90,13 @@ model task freeze pooling init seed epochs max_steps batch_size gradient_accumul
 head_learning_rate weight_decay warmup_fraction max_gradient_norm dropout max_length max_train_examples precision
 snapshot_steps train_file validation_file test_file dataset dataset_config text_columns label_column output_dir
 overwrite save_model log_with""".split()  # noqa: SIM905
-"""The fields of format 1."""
+"""The fields that there were first."""
 PLACES = {"output_dir", "overwrite", "save_model", "task_name", "log_with", "resume", "resume_steps", "ddp_timeout"}
 FILES = {"train_file", "validation_file", "test_file", "add_tokens"}
 """Fields that the digest of a run does not cover: where things go, and files, which it knows by their sha256."""
 
 DIGEST_OF_THE_DEFAULTS = "13ba40cf"
-"""As it was in format 1."""
+"""As it was when there were no others."""
 
 
 def base_and_changed(name: str) -> tuple[RunConfig, RunConfig]:
@@ -234,7 +234,8 @@ def test_numbers_of_numpy_are_kept_as_pythons() -> None:
         ("{", "is not JSON"),
         ("[]", "must hold one JSON object"),
         ('{"modle": "x"}', r"unknown field 'modle' \(did you mean 'model'\?\)"),
-        ('{"format": 99}', "newer format"),
+        ('{"format": 99}', "newer format than 1: update the toolkit"),
+        ('{"format": 0}', "older format than 1: make it again"),
         ('{"format": "2", "seed": 1}', "format '2', which is no integer"),
         ('{"seed": "1"}', r"^config\.json: seed must be"),
     ],

@@ -186,7 +186,7 @@ def test_a_study_writes_over_nothing_beside_its_runs(kind: str, tiny_config: Run
     refuse(lambda _: make_jobs(runs[:1]), place)
     place.unlink()
     assert [job.command for job in make_jobs(runs)] == [job.command for job in make_jobs(runs)]
-    kept = place.with_name(f"{runs[0].name}.json")  # of an earlier version, or anybody's
+    kept = place.with_name(f"{runs[0].name}.json")  # anybody's
     kept.write_text(RunConfig(seed=7).to_json())
     before = contents(kept.parent)
     saved = replace(runs[0], config=replace(runs[0].config, save_model=not runs[0].config.save_model))

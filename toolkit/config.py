@@ -14,7 +14,7 @@ from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
 from toolkit.naming import Described, parse_object, unknown
 
 FORMAT = 1
-"""Version of config.json; a reader refuses a higher one."""
+"""Version of config.json; a reader refuses any other."""
 
 EPOCHS = 3
 """What ``--epochs`` is where it is left out."""
@@ -50,9 +50,6 @@ reads and is."""
 MLM = "mlm"
 """The objective of masked-language modelling; as a value of ``--task`` it stands for that, on texts of the user's."""
 
-NEVER = object()
-"""The former value of a field that had none before it came."""
-
 T = TypeVar("T")
 
 
@@ -63,17 +60,16 @@ def setting(
     says: Subject | None = None,
     is_hashed: bool = False,
     is_later: bool = False,
-    former: object = NEVER,
+    as_before: tuple[object, ...] = (),
 ) -> T:
     """A field of a config with all that other code must know of it: a new field is sorted in here and nowhere else.
 
-    ``is_hashed``: it names files, whose sha256 stand in its place in the digest. ``is_later``: it came after format 1,
-    so that at its default it stays out of the digest, and older runs keep their names. ``former``: it had this value,
-    though no name, before it came; at that value too it stays out, and a config.json without the field means it. Its
-    default is then ``auto``, which no run directory is named by: it is resolved first.
+    ``is_hashed``: it names files, whose sha256 stand in its place in the digest. ``is_later``: it came after others, so
+    that at its default, and at ``as_before``, which mean what was done before it came, it stays out of the digest, and
+    runs keep their names.
     """
-    known = {"affects": affects, "says": says, "is_hashed": is_hashed, "is_later": is_later, "former": former}
-    return field(default=default, metadata=known)
+    known = {"affects": affects, "says": says, "is_hashed": is_hashed}
+    return field(default=default, metadata=known | {"as_before": (default, *as_before) if is_later else ()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +191,7 @@ class TrainingConfig:
     head_epochs: int = setting(0, is_later=True)
     """First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them."""
     head_training: Literal["auto", "epochs", "early-stopping"] = setting(
-        "auto", ("numbers",), is_later=True, former="epochs"
+        "auto", ("numbers",), is_later=True, as_before=("epochs",)
     )
     """How long to train: epochs (as many as --epochs), or early-stopping (of a frozen backbone only).
     That trains the head until the loss on a held-out part of train stops falling, whatever --epochs says.
@@ -354,16 +350,13 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     @classmethod
     def from_json(cls, text: str, source: str = "config.json") -> "RunConfig":
-        """Parse config.json; ValueError for an unknown field, a newer format or text that is not JSON."""
-        values = parse_object(text, source, newest=FORMAT)
+        """Parse config.json; ValueError for an unknown field, another format or text that is not JSON."""
+        values = parse_object(text, source, version=FORMAT)
         values.pop("format", None)
         names = tuple(each.name for each in fields(cls))
         for name in values:
             if name not in names:
                 raise ValueError(f"{source}: {unknown(name, 'field', names)}")
-        values = {
-            each.name: former for each in fields(cls) if (former := each.metadata["former"]) is not NEVER
-        } | values
         arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         try:
             return cls(**arguments)
@@ -552,8 +545,7 @@ def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
 def is_named_by(own: Field[Any], value: object) -> bool:
     """Whether a field at this value is part of the digest."""
     known = own.metadata
-    is_as_before = known["is_later"] and value in (own.default, known["former"])
-    return not ("place" in known["affects"] or known["is_hashed"] or is_as_before)
+    return not ("place" in known["affects"] or known["is_hashed"] or value in known["as_before"])
 
 
 def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:

@@ -28,8 +28,8 @@ def at_least(name: str, value: Any, minimum: int) -> int:
     return number
 
 
-class NewerFormatError(ValueError):
-    """A file is of a later version of this toolkit: it may well be whole."""
+class OtherFormatError(ValueError):
+    """A file is of another version of this toolkit: it may well be whole."""
 
 
 REMEDY = "restore it or make it again"
@@ -42,18 +42,18 @@ def read_json(path: Path) -> Any:
     return _parse(path.read_bytes(), path)
 
 
-def read_object(path: Path, fields: Mapping[str, type] | None = None, *, newest: int | None = None) -> dict[str, Any]:
+def read_object(path: Path, fields: Mapping[str, type] | None = None, *, version: int | None = None) -> dict[str, Any]:
     """The object that a JSON file holds; ValueError as of :func:`parse_object`."""
-    return parse_object(path.read_bytes(), path, fields, newest=newest)
+    return parse_object(path.read_bytes(), path, fields, version=version)
 
 
 def parse_object(
-    text: str | bytes, source: str | Path, fields: Mapping[str, type] | None = None, *, newest: int | None = None
+    text: str | bytes, source: str | Path, fields: Mapping[str, type] | None = None, *, version: int | None = None
 ) -> dict[str, Any]:
     """The object that the text of ``source`` holds.
 
-    ``fields`` are those that must be there, each with a type of KINDS; ``newest`` is the highest ``format`` that the
-    reader knows. ValueError for text that is not JSON, no object, or lacks a field, and for a newer format.
+    ``fields`` are those that must be there, each with a type of KINDS; ``version`` is the one ``format`` that the
+    reader knows. ValueError for text that is not JSON, no object, or lacks a field, and for another format.
     """
     values = _parse(text, source)
     if not isinstance(values, dict):
@@ -61,13 +61,19 @@ def parse_object(
     for name, kind in (fields or {}).items():
         if not isinstance(values.get(name), kind):
             raise ValueError(f"{source} lacks the {KINDS[kind]} {name!r}: {REMEDY}")
-    if newest is not None:
-        found = values.get("format", newest)
-        if not isinstance(found, int):
-            raise ValueError(f"{source} has the format {found!r}, which is no integer: {REMEDY}")
-        if found > newest:
-            raise NewerFormatError(f"{source} has a newer format than {newest}: update the toolkit")
+    if version is not None:
+        check_format(values.get("format", version), version, source)
     return values
+
+
+def check_format(found: object, version: int, source: str | Path) -> None:
+    """ValueError unless the ``found`` format of ``source`` is the ``version`` that its one reader knows."""
+    if not isinstance(found, int):
+        raise ValueError(f"{source} has the format {found!r}, which is no integer: {REMEDY}")
+    if found > version:
+        raise OtherFormatError(f"{source} has a newer format than {version}: update the toolkit")
+    if found < version:
+        raise OtherFormatError(f"{source} has an older format than {version}: make it again, or read it as it was made")
 
 
 def _parse(text: str | bytes, source: str | Path) -> Any:

@@ -450,7 +450,7 @@ def test_the_control_of_causes_is_named_where_it_can_be_run(report: Path) -> Non
 
 
 def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.Run]) -> None:
-    """Of the last step that was looked at; where nothing is noted, as by an earlier version, nothing is said."""
+    """Of the last step that was looked at; where nothing is noted, nothing is said."""
     sizes = toolkit.measure_step_sizes(runs[0])
     at_end = (sizes["step"] == sizes["step"].max()) & (sizes["parameter"] == "position_embeddings")
     sizes["lost_to_rounding"] = np.where(at_end, 0.375, np.where(sizes["step"] == 1, 0.9, 0.25))

@@ -71,7 +71,6 @@ CHANGED_MANIFESTS: dict[str, Callable[[str], str]] = {
     "a number": lambda text: text.replace("12.5", "12.6"),
     "a hash of a file": lambda text: text.replace('"config.json": "', '"config.json": "0', 1),
     "spaces": lambda text: json.dumps(json.loads(text)),
-    "the format before": lambda text: text.replace('"format": 2', '"format": 1'),
     "no hash of its own": lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "sha256"}),
     "a hash of none": lambda text: json.dumps(json.loads(text) | {"sha256": None}),
 }
@@ -91,13 +90,15 @@ def test_a_changed_manifest_is_refused_and_named_by_verify(change: str, path: Pa
     assert (stop.value.code, capsys.readouterr().out) == (1, said + "\n")
 
 
-def test_a_manifest_of_the_version_before_is_read(path: Path) -> None:
-    values = json.loads(text_of(path))
-    older = {k: v for k, v in values.items() if k not in ("sha256", "sizes")} | {"format": 1}
-    (path / MANIFEST).write_text(json.dumps(older, indent=2))
-    assert verify_run(path) == []
-    assert len(open_run(path).scores)
-    assert read_list(path, MANIFEST) is not None
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(1, "an older format than 2: make it again, or read it as it was made"), (3, "a newer format than 2: update the")],
+)
+def test_a_manifest_of_another_version_is_refused(version: int, said: str, path: Path) -> None:
+    (path / MANIFEST).write_text(text_of(path).replace('"format": 2', f'"format": {version}'))
+    with pytest.raises(ValueError, match=f"^{path / MANIFEST} has {said}"):
+        _ = open_run(path).scores
+    assert read_list(path, MANIFEST) is None, "what it names is not known to be ours"
 
 
 # --- what is checked when a run is read ------------------------------------------------------------------------------

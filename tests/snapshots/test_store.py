@@ -318,8 +318,22 @@ def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     snapshot.unlink()
     write_tensors(snapshot, {"word_embeddings": WORDS}, {"format": "9"})
     rehash(tmp_path / "run", "snapshots/epoch-000.safetensors")
-    with pytest.raises(ValueError, match="has format '9', this toolkit reads '1'"):
+    with pytest.raises(ValueError, match=r"epoch-000\.safetensors has a newer format than 1: update the toolkit"):
         open_run(tmp_path / "run").trajectory  # noqa: B018
+
+
+def test_a_vocabulary_and_an_exposure_of_another_format_are_refused(tmp_path: Path) -> None:
+    path = write_whole_run(tmp_path, "none", 0).path
+    values = json.loads((path / "vocabulary.json").read_text())
+    (path / "vocabulary.json").write_text(json.dumps(values | {"format": 9}))
+    tensors = load_file(path / "exposure.safetensors")
+    (path / "exposure.safetensors").unlink()
+    write_tensors(path / "exposure.safetensors", tensors, {"format": "0"})
+    rehash(path, "vocabulary.json", "exposure.safetensors")
+    with pytest.raises(ValueError, match=r"vocabulary\.json has a newer format than 1: update the toolkit$"):
+        open_run(path).vocabulary  # noqa: B018
+    with pytest.raises(ValueError, match=r"exposure\.safetensors has an older format than 1: make it again"):
+        open_run(path)._read_exposure()
 
 
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:
@@ -374,7 +388,7 @@ def test_optimizer_log_round_trip() -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(log, name))
     assert again.weight_decay == log.weight_decay
     assert "NaN" not in log.to_json()
-    with pytest.raises(ValueError, match="another format"):
+    with pytest.raises(ValueError, match="newer format than 1: update the toolkit"):
         OptimizerLog.from_json(log.to_json().replace('"format": 1', '"format": 2'))
 
 

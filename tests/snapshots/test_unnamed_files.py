@@ -230,7 +230,7 @@ def test_an_unfinished_run_is_what_its_list_names(tmp_path: Path) -> None:
             _ = (open_run(path).trajectory, open_run(path).optimizer_log)
         planted.rename(tmp_path / planted.name)
         assert toolkit.measure_drift(path).equals(before)
-    (path / "unfinished.json").unlink()  # as of a version that wrote none
+    (path / "unfinished.json").unlink()  # as in a copy of less than all files
     (tmp_path / "epoch-005.safetensors").rename(path / "snapshots" / "epoch-005.safetensors")
     assert "epoch-005.safetensors" in open_run(path).snapshot_names()
 

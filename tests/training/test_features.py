@@ -363,9 +363,8 @@ def test_epochs_that_would_not_be_trained_are_refused_in_one_line(changes, given
     assert resolve_head_training(config, is_frozen=False).head_training == "epochs"
 
 
-def test_an_older_run_keeps_its_name_and_no_new_one_takes_it():
-    old = RunConfig.from_json('{"format": 1, "freeze": "backbone", "epochs": 30}')
-    assert old.head_training == "epochs"
+def test_early_stopping_names_other_runs_than_epochs_which_are_what_runs_had_before_it():
+    old = RunConfig(freeze="backbone", epochs=30, head_training="epochs")
     new = resolve_head_training(RunConfig(freeze="backbone"), is_frozen=True)
     assert digest(new, {}) != digest(replace(new, head_training="epochs"), {})
     assert digest(replace(old, head_training="auto"), {}) == digest(old, {})

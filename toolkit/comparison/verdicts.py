@@ -132,7 +132,7 @@ def _span(low: float, high: float) -> str:
 
 
 FORMAT = 1
-"""Version of cards.json; a reader refuses a higher one."""
+"""Version of cards.json; a reader refuses any other."""
 
 CARDS = "cards.json"
 DIGITS = 10
@@ -240,13 +240,13 @@ def save_cards(cards: list[Card], folder: str | Path, hashes: Mapping[str, str])
 def load_cards(folder: str | Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The cards of a report as they are written, and the sha256 of each evidence file.
 
-    ValueError when cards.json is missing, no JSON, of a newer format, or no list of cards.
+    ValueError when cards.json is missing, no JSON, of another format, or no list of cards.
     """
     path = Path(folder) / CARDS
     if not path.is_file():
         raise ValueError(f"{folder} is not a report with cards: it has no {CARDS}")
     fields = {"format": int, "evidence": dict, "cards": list}
-    values = parse_object(path.read_bytes(), CARDS, fields, newest=FORMAT)
+    values = parse_object(path.read_bytes(), CARDS, fields, version=FORMAT)
     return values["cards"], values["evidence"]
 
 

@@ -110,7 +110,7 @@ class Task:
 
     def check_data(self, known: Mapping[str, str], run: str) -> None:
         """ValueError where the data are not those of a ``run``, ``known`` by their hashes."""
-        changed = [name for name, sha256 in self.data_hashes.items() if known.get(name, sha256) != sha256]
+        changed = [name for name, sha256 in self.data_hashes.items() if known.get(name) != sha256]
         if changed:
             raise ValueError(
                 f"the data of {run} have changed since it was trained ({', '.join(changed)}): put them back, or run "

@@ -65,13 +65,13 @@ class Source:
     def check_settings(self, known: Mapping[str, Any], run: str) -> None:
         """ValueError where config or tokenizer are not those of a ``run``, ``known`` from its manifest's model part.
 
-        They are not part of a run's name. What an older manifest does not have is not known to differ.
+        They are not part of a run's name.
         """
         now = {
             "config.json": ("config_sha256", self.config_sha256),
             "tokenizer": ("tokenizer_sha256", self.tokenizer_sha256),
         }
-        changed = [name for name, (key, sha256) in now.items() if known.get(key) not in (None, sha256)]
+        changed = [name for name, (key, sha256) in now.items() if known.get(key) != sha256]
         if changed:
             raise ValueError(
                 f"the {' and the '.join(changed)} of {self.name} changed since {run} was trained: put back what it "

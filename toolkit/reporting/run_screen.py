@@ -122,7 +122,7 @@ def _head_lines(run: Run) -> list[str]:
     if known.get("mode") == "early-stopping":
         by = f"by the loss on {known['num_held_out']} held-out examples of train"
         lines = [f"Head: early stopping at epoch {known['epochs']} of at most {known['most_epochs']}, {by}"]
-        if not known.get("has_stopped", True):
+        if not known["has_stopped"]:
             lines = [f"Head: not done after {known['most_epochs']} epochs; the best was {known['epochs']}, {by}"]
     elif manifest["regime"]["label"] == "backbone":
         epochs = f"{run.scores['epoch'].max():g}"

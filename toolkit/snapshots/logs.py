@@ -267,9 +267,8 @@ class OptimizerLog:
     @classmethod
     def from_json(cls, text: str, source: str = "optimizer.json") -> "OptimizerLog":
         """Inverse of :meth:`to_json`; ValueError for another format or a damaged file."""
-        values = parse_object(text, source)
-        if values.pop("format", None) != FORMAT:
-            raise ValueError(f"{source} has another format than {FORMAT}: update the toolkit")
+        values = parse_object(text, source, {"format": int}, version=FORMAT)
+        del values["format"]
         try:
             for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
                 values[name] = np.array(_numbers(name, values[name], name != "clipping_factors"), dtype=np.float64)

@@ -23,7 +23,10 @@ MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
 FORMAT = 2
-"""Version of every list; what a newer one names is not known to be ours. From 2 on a list holds its own sha256."""
+"""Version of manifest.json and unfinished.json, which hold their own sha256."""
+FORMATS = {MANIFEST: FORMAT, JOURNAL: FORMAT, "files.json": 1}
+"""Version of every list; what one of another names is not known to be ours. That of a report holds no sha256 of its
+own: what is not kept of a committed report is taken off it."""
 BLANK = 64 * "0"
 """Stands in the place of a list's own sha256 while that is computed."""
 
@@ -47,13 +50,8 @@ def seal(values: Mapping[str, Any]) -> str:
 
 
 def is_sealed(raw: bytes, values: Mapping[str, Any]) -> bool:
-    """Whether the ``raw`` bytes of a list, which are read as ``values``, have the sha256 that they should hold.
-
-    One of format 1 has none, and none may be in it: no single byte makes a list with one pass for a list without.
-    """
+    """Whether the ``raw`` bytes of a list, which are read as ``values``, have the sha256 that they should hold."""
     digest = values.get("sha256")
-    if values["format"] < 2:
-        return digest is None
     blanked = raw.replace(str(digest).encode(), BLANK.encode(), 1)
     return bool(digest == hashlib.sha256(blanked).hexdigest())
 
@@ -121,7 +119,7 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
         values = json.loads(raw := path.read_bytes())
         parts = [values["files"], values.get("before", {})]
         entries = [entry for part in parts for entry in part.items()]
-        is_known = isinstance(values["format"], int) and values["format"] <= FORMAT and is_sealed(raw, values)
+        is_known = values["format"] == (known := FORMATS[list_name]) and (known < FORMAT or is_sealed(raw, values))
         if not is_known or not all(_is_name(name) and _is_hash(digest, list_name) for name, digest in entries):
             return None
         if list_name == MANIFEST and not entries:

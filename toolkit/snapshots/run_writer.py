@@ -328,8 +328,8 @@ class RunWriter:
                 for name in new:
                     check_replaceable(self.path / name, self._owned)
                 self._names |= dict.fromkeys(new, ())
-                journal = {"format": 1, "files": dict.fromkeys(sorted(self._names))}
-                files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
+                journal = seal({"files": dict.fromkeys(sorted(self._names))})
+                files.write_text(self.path / JOURNAL, journal, self._owned)
                 self._owned = Owned(self.path, JOURNAL, self._names)
             paths = [self.path / name for name in names]
             self._written |= set(paths)
@@ -377,7 +377,6 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
             what = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
         else:
             what = f"is not empty and holds no run, but {shown(foreign)}: {other}"
-            what += " (or delete it, if it is an unfinished run of an earlier version)"
         raise ValueError(f"{path} {what}; nothing there was touched")
     if is_finished and place.is_mount():
         raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")

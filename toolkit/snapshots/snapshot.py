@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import REMEDY, Described
+from toolkit.naming import REMEDY, Described, check_format
 from toolkit.snapshots.files import map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
 
@@ -196,6 +196,12 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
     return f"({num_bad.sum()} of {table.size} values) in {', '.join(listed)}{more}"
 
 
+def check_metadata(metadata: Mapping[str, str], path: Path) -> None:
+    """ValueError unless the metadata of a safetensors file name our format."""
+    found = str(metadata.get("format"))
+    check_format(int(found) if found.isdecimal() else found, int(FORMAT), path)
+
+
 class MappedTensors(Mapping[str, np.ndarray]):
     """The tensors of one snapshot file, each mapped when it is asked for, wherever it is held.
 
@@ -206,8 +212,7 @@ class MappedTensors(Mapping[str, np.ndarray]):
     def __init__(self, path: Path, check: Callable[[str], object] | None = None) -> None:
         self._path, self._check = path, check or (lambda _: None)
         metadata, self._entries = read_header(path)
-        if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} has format {metadata.get('format')!r}, this toolkit reads {FORMAT!r}")
+        check_metadata(metadata, path)
         try:
             self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
             if not (0 <= self.epoch < float("inf") and self.step >= 0):

@@ -14,14 +14,22 @@ import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.naming import REMEDY, Described, NewerFormatError, parse_object, read_object
+from toolkit.naming import REMEDY, Described, OtherFormatError, parse_object, read_object
 from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
 from toolkit.snapshots.ownership import JOURNAL, Owned, is_sealed, move_folder, read_list
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
-from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, check_alike, read_snapshot
+from toolkit.snapshots.snapshot import (
+    FORMAT,
+    Snapshot,
+    Trajectory,
+    Vocabulary,
+    check_alike,
+    check_metadata,
+    read_snapshot,
+)
 from toolkit.snapshots.unfinished import RunLock
 
 if TYPE_CHECKING:
@@ -165,7 +173,7 @@ class Run(Described):
         """
         path = self._existing(MANIFEST)
         raw = path.read_bytes()
-        values = parse_object(raw, path, {"format": int, "files": dict}, newest=MANIFEST_FORMAT)
+        values = parse_object(raw, path, {"format": int, "files": dict, "sizes": dict}, version=MANIFEST_FORMAT)
         if not is_sealed(raw, values):
             raise ValueError(f"{path} is not as it was written (its own sha256 says so): {REMEDY}")
         return values
@@ -204,7 +212,7 @@ class Run(Described):
         path = self._checked("vocabulary.json")
         if path is None:
             return None
-        values = read_object(path, {"tokens": list, "special_rows": list}, newest=int(FORMAT))
+        values = read_object(path, {"tokens": list, "special_rows": list}, version=int(FORMAT))
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
         added = values.get("added_rows", [])
         is_whole = isinstance(added, list) and all(isinstance(token, str) for token in tokens)
@@ -241,9 +249,9 @@ class Run(Described):
     def snapshot_names(self) -> list[str]:
         """The files below ``snapshots/`` that are the run's; ValueError for any other, and for one that is gone.
 
-        Of a finished run its manifest decides; of an unfinished one unfinished.json, which that of an earlier version
-        has not, and only plain files of the exact names of snapshots are taken. What a killed writer left of such a
-        file is passed over.
+        Of a finished run its manifest decides; of an unfinished one unfinished.json, where it is there, and
+        only plain files of the exact names of snapshots are taken. What a killed writer left of such a file is passed
+        over.
         """
         if not (self.path / SNAPSHOTS).is_dir():
             return []
@@ -313,13 +321,13 @@ class Run(Described):
 
     @property
     def _named(self) -> Mapping[str, str]:
-        named: Mapping[str, str] = self.manifest.get("files", {})
+        named: Mapping[str, str] = self.manifest["files"]
         return named
 
     def _resized(self, names: Iterable[str]) -> list[str]:
-        """Those of files that are there whose size is not the manifest's, which says none in earlier versions."""
-        sizes: Mapping[str, int] = self.manifest.get("sizes", {})
-        return [name for name in names if name in sizes and (self.path / name).stat().st_size != sizes[name]]
+        """Those of files that are there whose size is not the manifest's."""
+        sizes: Mapping[str, int] = self.manifest["sizes"]
+        return [name for name in names if (self.path / name).stat().st_size != sizes.get(name)]
 
     def _missing(self, names: Iterable[str]) -> list[str]:
         return [f"missing: {name}" for name in sorted(names) if not (self.path / name).is_file()]
@@ -339,7 +347,8 @@ class Run(Described):
         path = self._checked(EXPOSURE)
         if path is None:
             return None
-        entries, first = files.read_header(path)[1], self.trajectory.snapshots[0].tensors
+        (metadata, entries), first = files.read_header(path), self.trajectory.snapshots[0].tensors
+        check_metadata(metadata, path)
         tensors = {name: np.array(files.map_tensor(path, entry)) for name, entry in entries.items()}
         sizes = {name: len(first[name]) for name in TABLES if name in first}
         exposure = formats.read_exposure(path, tensors, sizes, may_lack=self.is_recorded)
@@ -442,11 +451,11 @@ DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
 def damage_of(path: Path) -> list[str]:
     """What is gone or changed of DRIFT_FILES of a finished run, one line each; what was added there is no damage.
 
-    NewerFormatError for the run of a later version.
+    OtherFormatError for the run of another version.
     """
     try:
         differences = open_run(path).differences(*DRIFT_FILES)
-    except NewerFormatError:
+    except OtherFormatError:
         raise
     except ValueError as error:  # no run any more, or its manifest is not as it was written
         return [str(error)]

@@ -167,7 +167,7 @@ class Recorder:
         for name in LOGS:
             getattr(self, name)[:] = state[name].tolist()
         self.num_examples = int(state["num_examples"])
-        lines = state["step_sizes"].tolist() if "step_sizes" in state else []  # of a state of an earlier version
+        lines = state["step_sizes"].tolist()
         self.step_sizes[:] = [StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *own) for step, k, *own in lines]
 
     def _look_ahead(self) -> list[NDArray[np.int64]]:
