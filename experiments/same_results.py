@@ -64,8 +64,7 @@ def main() -> int:
     parser.add_argument("--near", type=Path, help="folder of runs kept before, which those kept now should be near")
     arguments = parser.parse_args()
     if not arguments.fast:
-        asked = "serves" if hasattr(loop, "serves") else "is_fast"  # which an earlier version asks
-        loop.__dict__[asked] = lambda *_: False
+        loop.__dict__["serves"] = lambda *_: False
     if arguments.keep is not None:
         runs = [run for pair in PAIRS for run in runs_of(arguments.keep, *pair)]
         distances = dict(distances_of(runs, arguments.near)) if arguments.near else {}

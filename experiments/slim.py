@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image, ImageChops
 
-from toolkit.comparison.evidence import WRITTEN, large_tables, spare_files, written_files
+from toolkit.comparison.evidence import WRITTEN, spare_files, written_files
 from toolkit.snapshots import files
 
 
@@ -23,9 +23,6 @@ def slim(out: Path) -> int:
     """Bytes that were removed of a report, by its own list of files."""
     names = [name for name in written_files(out) if (out / name).is_file()]
     known = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
-    large = sorted({*known.get("large", []), *large_tables(out, names)})  # reports of earlier versions do not name them
-    if large:
-        known["large"] = large
     spare = [out / name for name in spare_files(out, names)]
     size = sum(path.stat().st_size for path in spare)
     for name in names:
