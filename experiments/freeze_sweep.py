@@ -99,7 +99,7 @@ def _ceilings(finished: list[Any]) -> list[str]:
     found: dict[str, list[tuple[float, float]]] = {}
     for run in (read_reported(open_run(one.path), one.name) for one in finished if one.cell.arm == "backbone"):
         split = run.reported_split
-        best = (run.part("linear_probe") or run.part("convex_ceiling")).get(split, {}).get(run.score)
+        best = run.linear_probe.get(split, {}).get(run.score)
         if best is not None:
             found.setdefault(f"{run.task}, {split}", []).append((best, last_score(run, split)))
     means = {place: [sum(side) / len(side) for side in zip(*pairs, strict=True)] for place, pairs in found.items()}

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.comparison.planted import as_format_1, as_format_2, write_evidence
+from tests.comparison.planted import write_evidence
 from toolkit.comparison.arms import arrange
-from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import Settings, compare, compare_groups
 from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, csv_of, read_evidence, read_table
 from toolkit.comparison.parameter_noise import drift_of, measure_beyond_noise
@@ -81,41 +80,8 @@ def test_two_tasks_on_the_same_data_are_two_groups(make_run):
     path = Path("out") / FOLDER / "settings.json"
     settings = json.loads(path.read_text())
     assert set(settings["tasks"]) == set(tasks)
-    as_format_1("out")
-    del settings["tasks"]  # a report made before tasks were kept
-    path.write_text(json.dumps(settings | {"labels": None, "format": 1}))
+    path.write_text(json.dumps(settings | {"labels": None, "tasks": None}))
     assert [group.title for group in read_evidence("out").groups] == ["tiny on toy"]
-
-
-def test_tables_of_an_earlier_version_are_read_under_todays_names(make_run):
-    runs = [
-        make_run("none", seed, config={"shuffle_labels": is_other}) for seed in range(2) for is_other in (False, True)
-    ]
-    tuning = pd.DataFrame({"task": ["toy"], "condition": ["full fine-tuning"]})
-    now = write_evidence(runs, None, "out", tuning=tuning)
-    then = as_format_2("out")
-    assert then.settings["format"] == 2
-    assert len(now.labels)
-    for name in (Path(name).stem for name in NAMES[2:]):
-        pd.testing.assert_frame_equal(getattr(then, name), getattr(now, name))
-    pd.testing.assert_frame_equal(then.tuning, tuning)
-    assert make_cards(then)[0].value == make_cards(now)[0].value
-
-
-def test_a_report_of_an_earlier_version_keeps_its_names(make_run):
-    """Its cards name conditions as it called them: they are compared with what its evidence gives."""
-    runs = [make_run(regime, seed) for regime in ("none", "embeddings", "backbone") for seed in range(2)]
-    now = write_evidence(runs, None, "out")
-    as_format_1("out")
-    then = {"full fine-tuning": "none (full fine-tuning)", "embeddings frozen": "embeddings (frozen)"}
-    then |= {"feature extraction": "backbone (feature extraction)"}
-    for path in (Path("out") / FOLDER).glob("*.csv"):
-        text = path.read_text()
-        for name, earlier in then.items():
-            text = text.replace(name, earlier)
-        path.write_text(text)
-    (group,) = read_evidence("out").groups
-    assert [arm.label for arm in group.arms] == [then[arm.label] for arm in now.groups[0].arms]
 
 
 def test_models_of_one_name_in_two_folders_stay_two_groups(make_run):
@@ -181,11 +147,14 @@ def test_missing_and_cut_files_are_one_clear_line(logged, name):
         assert "\n" not in str(error.value)
 
 
-def test_a_newer_format_is_refused(logged):
+@pytest.mark.parametrize(
+    ("version", "said"), [(99, "a newer"), (2, "an older"), (None, "the format None, which is no")]
+)
+def test_another_format_is_refused(logged, version, said):
     write_evidence(logged(1), None, "out")
     path = Path("out") / FOLDER / "settings.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(ValueError, match="newer format"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": version}))
+    with pytest.raises(ValueError, match=f"^out/evidence has {said}[^\n]*$"):
         read_evidence("out")
 
 

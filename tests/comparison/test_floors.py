@@ -24,8 +24,8 @@ def planted(bag, majority=0.5):
 
 def test_means_are_over_the_runs_that_recorded_floors(read_run):
     runs = [read_run("backbone", seed, right=0.7, facts=planted(0.6 + seed / 10)) for seed in range(2)]
-    older = read_run("backbone", 2, right=0.7)
-    table = summarise_floors([*runs, older, read_run("none", 0)])
+    without = read_run("backbone", 2, right=0.7)
+    table = summarise_floors([*runs, without, read_run("none", 0)])
     line = table[table["split"] == "validation"].iloc[0]
     reached = np.mean([run.scores.query("split == 'validation'")["accuracy"].iloc[-1] for run in runs])
     assert list(table["condition"].unique()) == ["feature extraction"]
@@ -37,7 +37,7 @@ def test_means_are_over_the_runs_that_recorded_floors(read_run):
     other = table[table["split"] == "ood"].iloc[0]
     assert np.isnan(other["bag_of_words"])
     assert other["reason"] == "majority: not recorded; bag of words: not recorded"
-    assert summarise_floors([older]).empty
+    assert summarise_floors([without]).empty
 
 
 def test_evidence_keeps_floors_and_an_edited_one_is_found(logged):

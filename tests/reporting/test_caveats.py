@@ -333,7 +333,7 @@ def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data
         assert below_floor(other) == ""
 
 
-def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_run, data_of):
+def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read_run, data_of):
     def tables(data):
         folds = [fold for fold in scores_section(data, {}).blocks if isinstance(fold, FoldBlock)]
         return [b for fold in folds for b in fold.blocks if isinstance(b, TableBlock) and "bag_of_words" in b.table]
@@ -346,9 +346,9 @@ def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_r
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     lines = scores_section(data, {}).blocks[0].table
     assert list(lines.iloc[:, 0])[-2:] == ["majority class", "bag of words"], "the first table of scores has them too"
-    older = data_of([read_run("none"), read_run("backbone")])
-    assert tables(older) == []
-    assert "floors" not in report_tables(older, [])
+    without = data_of([read_run("none"), read_run("backbone")])
+    assert tables(without) == []
+    assert "floors" not in report_tables(without, [])
 
 
 @pytest.mark.parametrize(

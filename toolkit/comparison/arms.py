@@ -185,8 +185,7 @@ Source = dict[str, object]
 def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
     """What each run was learned from: model, task and data; weights and data are known by what they hold.
 
-    What is not known (of a built-in task, and of older runs on a dataset of the hub) is as in the others, if these are
-    of one kind.
+    What is not known (of a built-in task) is as in the others, if these are of one kind.
     """
     found: list[Source] = []
     for item in runs:

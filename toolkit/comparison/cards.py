@@ -14,7 +14,7 @@ from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings, of_largest_size
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.drift_and_score import TOO_FEW
-from toolkit.comparison.evidence import FOLDER, JOINED, JSONS, PREDICTIONS, Evidence, read_evidence
+from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, read_evidence
 from toolkit.comparison.intervals import Interval, benjamini_hochberg, defined_mean, detectable_gap, seeds_interval
 from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData, at_last_epoch
@@ -38,11 +38,7 @@ VERSIONS: Mapping[str, int] = {
     "tokens": 1,
     "association": 3,
 }
-"""Of the estimators. Of score and forbid, 1 left out seeds whose correlation is undefined, 2 judged each claim alone,
-two seeds too, and called "not identifiable" whatever was refused. Of drift, 1 had no margin, 2 had no q, judged two
-seeds and called drift beyond sign noise supported, 3 called its multiple the same under shuffled labels everywhere and
-named one control of two. Of association, 1 ranked tasks by the drift of whole parameters, and judged by the interval,
-2 judged by p, whatever the number of claims."""
+"""Of the estimators: cards of another one are made again from their evidence."""
 
 FILES: Mapping[str, tuple[str, ...]] = {
     "score": (PREDICTIONS, "scores.csv"),
@@ -59,8 +55,6 @@ FILES: Mapping[str, tuple[str, ...]] = {
 def _card(data: ReportData, kind: str, runs: Iterable[str], **values: Any) -> Card:
     """A card of some ``kind`` on some runs, by the report's settings."""
     q, names = values.get("q", NAN), (*JSONS, *FILES[kind])
-    if kind == "association" and data.evidence.joined is not None:  # format 1
-        names = (JSONS[0], JOINED)
     return Card(
         kind=kind,
         version=VERSIONS[kind],

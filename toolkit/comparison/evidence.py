@@ -11,7 +11,6 @@ evidence/boxes.csv dots.csv exposed.csv tokens.parquet positions.parquet   singl
 evidence/word_counts.csv words.parquet   the words' map, means over the seeds of each arm
 """
 
-import html
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -27,12 +26,12 @@ from toolkit.comparison.arms import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
-from toolkit.schema import columns_of
+from toolkit.naming import OtherFormatError, check_format, read_object
 from toolkit.snapshots import files
+from toolkit.snapshots.ownership import FORMATS
 
 WRITTEN = "files.json"
-WRITTEN_FORMAT = 1
-"""Version of files.json; a reader removes nothing that a newer one names."""
+WRITTEN_FORMAT = FORMATS[WRITTEN]
 
 MADE_AGAIN = (".svg", ".pdf", ".tex", ".parquet")
 """Endings of what is made again from the evidence, and may be left out of what is kept."""
@@ -41,23 +40,27 @@ LARGE_BYTES = 50_000
 
 
 def written_files(out: Path) -> dict[str, str]:
-    """Name to sha256 of what a report wrote into a folder; empty where that is not known."""
+    """Name to sha256 of what a report wrote into a folder; empty where that is not known.
+
+    ValueError for a files.json of another format.
+    """
     return dict(_written_read(out).get("files", {}))
 
 
 def _written_read(out: Path) -> dict[str, Any]:
     try:
-        values: dict[str, Any] = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
-        return values | {"files": dict(values["files"])} if values["format"] <= WRITTEN_FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_object(out / WRITTEN, {"format": int, "files": dict}, version=WRITTEN_FORMAT)
+    except OtherFormatError:
+        raise
+    except (OSError, ValueError):
         return {}
 
 
 def check_written(out: Path) -> tuple[list[str], list[str]]:
     """One line for each file that is missing or changed, and the names of those that need not be kept and were not.
 
-    Nothing without a files.json, which older reports do not have. What is made again from the evidence need not be
-    kept: the page, charts but the pictures that report.md shows, LaTeX, Parquet and large CSV files of tables.
+    Nothing without a files.json. What is made again from the evidence need not be kept: the page, charts but the
+    pictures that report.md shows, LaTeX, Parquet and large CSV files of tables.
     """
     expected = written_files(out)
     if not expected and (out / WRITTEN).exists():
@@ -88,10 +91,7 @@ def spare_files(out: Path, names: Iterable[str]) -> list[str]:
 
 
 FORMAT = 3
-"""Version of the evidence folder; a reader refuses a higher one. Format 1 kept what cards need, and joined.csv; formats
-1 and 2 called columns by FORMER names."""
-FORMER = {"arm": "condition", "refusal": "reason", "drift_note": "reason", "drift": "offset_free_drift"}
-FORMER |= {"other": "second", "first_score": "value_before", "last_score": "value"}
+"""Version of the evidence folder; a reader refuses any other."""
 
 FOLDER = "evidence"
 PREDICTIONS = "predictions.parquet"
@@ -99,29 +99,17 @@ JSONS = ("settings.json", "runs.json")
 TEXTS: tuple[str, ...] = ("run", "group", "model", "task", "condition", "base", "first", "second", "parameter", "split")
 TEXTS += ("regime", "score", "reason", "note", "gain_verdict", "gain_reason", "measure", "reported_split", "stratum")
 TEXTS += ("manifest_sha256", "frequencies", "statistic", "token", "before", "after", "ranking")
-TEXTS += ("arm", "refusal", "drift_note", "other")
 """Columns of the tables that are text, whatever they look like."""
-OF_1 = ("runs.csv", "scores.csv", "drift.csv", "gauge.csv", "seeds.csv")
-LABELS, JOINED = "labels.csv", "joined.csv"
-NAMES_OF_1 = (*JSONS, PREDICTIONS, *OF_1, JOINED)
-NEWER: tuple[str, ...] = ("strata.parquet", "boxes.csv", "dots.csv", "exposed.csv", "tokens.parquet")
-NEWER += ("positions.parquet", "word_counts.csv", "words.parquet")
-NAMES = (*JSONS, PREDICTIONS, *OF_1, LABELS, *NEWER)
-"""The files of today's format, whose hashes the cards name; beside them lies PAGE."""
+NAMES: tuple[str, ...] = (*JSONS, PREDICTIONS, "runs.csv", "scores.csv", "drift.csv", "gauge.csv", "seeds.csv")
+NAMES += ("labels.csv", "strata.parquet", "boxes.csv", "dots.csv", "exposed.csv", "tokens.parquet")
+NAMES += ("positions.parquet", "word_counts.csv", "words.parquet")
+"""The files whose hashes the cards name; beside them lies PAGE."""
 PAGE = "page.json"
-
-
-NOT_KEPT = "not kept"
-"""What stands for a fact that the evidence of an earlier version lacks."""
-
-
-def _nothing() -> pd.DataFrame:
-    return pd.DataFrame()
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a report is made from; a table that an earlier format did not keep is empty, without columns."""
+    """What a report is made from; a table of what was not kept is empty, without columns."""
 
     settings: Mapping[str, Any]
     facts: Mapping[str, Mapping[str, Any]]
@@ -137,21 +125,20 @@ class Evidence:
     """Distance between the ends of two runs of one arm, per parameter."""
     labels: pd.DataFrame
     """`label_statistics`: no line where no condition was also run with shuffled labels."""
-    strata: pd.DataFrame = field(default_factory=_nothing)
+    strata: pd.DataFrame
     """`measure_drift` of each run of the most training examples."""
-    boxes: pd.DataFrame = field(default_factory=_nothing)
+    boxes: pd.DataFrame
     """How far word rows moved by stratum: `boxes_of` each arm's first seed, as the four tables below."""
-    dots: pd.DataFrame = field(default_factory=_nothing)
-    exposed: pd.DataFrame = field(default_factory=_nothing)
-    tokens: pd.DataFrame = field(default_factory=_nothing)
-    positions: pd.DataFrame = field(default_factory=_nothing)
-    word_counts: pd.DataFrame = field(default_factory=_nothing)
-    words: pd.DataFrame = field(default_factory=_nothing)
+    dots: pd.DataFrame
+    exposed: pd.DataFrame
+    tokens: pd.DataFrame
+    positions: pd.DataFrame
+    word_counts: pd.DataFrame
+    words: pd.DataFrame
     """`measure_words` of each arm whose words moved."""
-    page: Mapping[str, Any] = field(default_factory=dict)
-    """title, question, expected, command, left_out (sentences) and tuning (column to values), where they are known."""
-    joined: pd.DataFrame | None = None
-    """`join_drift` where format 1 kept it; today it follows from the other tables."""
+    page: Mapping[str, Any]
+    """title, question, expected, command, left_out and not_kept (sentences) and tuning (column to values), where they
+    are known."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """File name to sha256; empty until it is saved."""
     folder: Path | None = None
@@ -168,8 +155,7 @@ class Evidence:
         ends = dict(zip(self.runs["run"], self.runs["last_epoch"], strict=True))
         found = []
         for name, facts in self.facts.items():
-            known = {key: value for key, value in facts["config"].items() if key != "output_dir" or value}
-            config = RunConfig.from_json(json.dumps(known), f"the config of {name}")
+            config = RunConfig.from_json(json.dumps(facts["config"]), f"the config of {name}")
             scores, answers = (
                 own.get(name, getattr(self, kind).iloc[:0]).drop(columns="run").reset_index(drop=True)
                 for kind, own in parts.items()
@@ -181,12 +167,12 @@ class Evidence:
                     name,
                     config,
                     facts["manifest"],
-                    scores[facts["scores"]] if "scores" in facts else scores.dropna(axis="columns", how="all"),
+                    scores[facts["scores"]],
                     answers if has_words else answers.drop(columns="word"),
-                    (self.settings.get("tasks") or {}).get(name),
+                    (self.settings["tasks"] or {}).get(name),
                     known_ends=(parameters.get(name, ()), float(ends[name])),
-                    hashes={f"{key}.json": facts.get(f"{key}_sha256", NOT_KEPT) for key in ("manifest", "config")},
-                    command=facts.get("command") or config.to_command(),
+                    hashes={f"{key}.json": facts[f"{key}_sha256"] for key in ("manifest", "config")},
+                    command=facts["command"],
                 )
             )
         return tuple(found)
@@ -245,55 +231,16 @@ def _write_parquet(table: pd.DataFrame, path: Path) -> None:
     table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)
 
 
-EARLIER_NAMES = r"none \(full fine-tuning\)|backbone \(feature extraction\)|embeddings \(frozen\)"
-"""What conditions were called without labels in reports of earlier versions."""
-
-
 def read_evidence(folder: str | Path) -> Evidence:
-    """The evidence of a report folder; ValueError when a file is missing, cut short or of a newer format."""
+    """The evidence of a report folder; ValueError when a file is missing, cut short or of another format."""
     place = Path(folder) / FOLDER
     _check_there(folder, JSONS)
     settings, facts = (_read(place / name) for name in JSONS)
-    known = settings.get("format", FORMAT + 1)
-    if known > FORMAT:
-        raise ValueError(f"{place} has a newer format than {FORMAT}: update the toolkit")
-    names = NAMES if known > 1 else (*NAMES_OF_1, *([LABELS] if (place / LABELS).is_file() else []))
-    _check_there(folder, names)
-    tables = {name.partition(".")[0]: _read(place / name) for name in names[len(JSONS) :]}
-    is_said = (place / PAGE).is_file()
-    page: dict[str, Any] = _read(place / PAGE) if is_said else _said_in(Path(folder) / "report.md")
-    if known < FORMAT:
-        tables = {name: table.rename(columns=FORMER) for name, table in tables.items()}
-        if tuning := page.get("tuning"):
-            page |= {"tuning": {FORMER.get(name, name): own for name, own in tuning.items()}}
-    if known == 1:
-        _complete(settings, facts, tables)
-    hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in names}
-    return Evidence(settings, facts, **tables, page=page, hashes=hashes, folder=Path(folder))
-
-
-def _complete(settings: dict[str, Any], facts: Mapping[str, Any], tables: dict[str, pd.DataFrame]) -> None:
-    """What today's format has in place of what format 1 kept otherwise."""
-    tables.setdefault("labels", settled(pd.DataFrame(columns=columns_of("label_statistics"))))
-    runs, joined = tables["runs"], tables["joined"]
-    arms = runs["base"].where(runs["base"] != "", runs["condition"])
-    if settings["labels"] is None and arms.str.contains(EARLIER_NAMES, regex=True).any():
-        settings["labels"] = dict(zip(runs["run"], arms, strict=True))  # its cards have the names of then
-    has_gain = joined["gain_points"].notna()
-    joined["gain_reason"], joined["note"] = joined["note"].mask(has_gain, ""), joined["note"].where(has_gain, "")
-    if "learning_rate" not in joined:
-        joined["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in joined["run"]]
-
-
-def _said_in(page: Path) -> dict[str, str]:
-    """The title, question and command of a report whose evidence did not keep them, as its text has them."""
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    patterns = {"title": r"\A# (.+)", "question": r"\A# .+\n\n(.+?\?)(?=\n| Expected: )"}
-    patterns["expected"] = r"\A# .+\n\n.+\? Expected: (.+)"
-    found = {name: re.search(pattern, text) for name, pattern in patterns.items()}
-    said = {name: html.unescape(match[1]) for name, match in found.items() if match}
-    command = re.search(r"^## How to (?:make this again|repeat it)$.*?^```bash\n(.*?)\n```$", text, re.M | re.S)
-    return said | ({"command": command[1]} if command else {})
+    check_format(settings.get("format"), FORMAT, place)
+    _check_there(folder, (*NAMES, PAGE))
+    tables = {name.partition(".")[0]: _read(place / name) for name in NAMES[len(JSONS) :]}
+    hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in NAMES}
+    return Evidence(settings, facts, **tables, page=_read(place / PAGE), hashes=hashes, folder=Path(folder))
 
 
 def check_evidence(folder: str | Path) -> None:

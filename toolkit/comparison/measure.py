@@ -31,11 +31,9 @@ from toolkit.snapshots.store import Run
 Progress = Callable[[str], None]
 
 OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
-PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "convex_ceiling", "cost", "versions")
+PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "cost", "versions")
 PARTS += ("added_tokens", "git_commit", "devices", "num_processes", "num_threads", "precision")
 """Sections of a manifest that are kept as they are; of model and frozen a part is."""
-PARTS_OF_1 = ("task", "head_stage", "floors")
-"""What the evidence of format 1 kept of them."""
 
 FEW = 5
 """Moved rows of a stratum below which each is kept, and drawn, by itself."""

@@ -36,7 +36,7 @@ class GroupTables:
     """Everything a report says of the embeddings of one group, in numbers.
 
     Each table is led by LEAD. ``moved`` is `measure_beyond_noise` of every run; ``drift`` `measure_drift`; the tables
-    of single rows are of the first seed of each arm. Empty is what the evidence of an earlier version did not keep.
+    of single rows are of the first seed of each arm. Empty is what was not kept.
     """
 
     group: Group
@@ -60,16 +60,15 @@ class GroupTables:
 
         ``of``: ``exposed_`` takes the rows alone that training exposed, NaN where it is not known which they are.
         """
-        known = self._relative_drifts.get(of, {})
+        known = self._relative_drifts[of]
         return np.array([known.get((name, parameter), np.nan) for name in arm.names], np.float64)
 
     @cached_property
     def _relative_drifts(self) -> dict[str, dict[tuple[str, str], float]]:
         own, found = self.moved, {}
         for of in ("", "exposed_"):
-            if (name := f"{of}relative_drift") in own:  # evidence of format 1 has the whole alone
-                values = own[name].astype(float).where(own["has_moved"].astype(bool), 0.0)
-                found[of] = dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
+            values = own[f"{of}relative_drift"].astype(float).where(own["has_moved"].astype(bool), 0.0)
+            found[of] = dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
         return found
 
     def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
@@ -129,11 +128,6 @@ class ReportData:
         return self.evidence.groups
 
     @property
-    def is_whole(self) -> bool:
-        """Whether its evidence kept all that a report shows, which that of earlier versions did not."""
-        return int(self.evidence.settings["format"]) > 1
-
-    @property
     def left_out(self) -> tuple[str, ...]:
         """What was named and is not in the report, one sentence each."""
         return tuple(self.evidence.page.get("left_out", ()))
@@ -169,8 +163,6 @@ class ReportData:
     @cached_property
     def joined(self) -> pd.DataFrame:
         """``toolkit.join_drift``."""
-        if self.evidence.joined is not None:
-            return self.evidence.joined
         return join_groups(self.groups, drift=self.evidence.drift, lines_of=self.lines_of)
 
     @cached_property

@@ -17,9 +17,6 @@ from toolkit.snapshots.store import Run
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Scores that are undefined, or 0 by convention, where every item gets the same answer."""
 
-OLDER_OUT_OF_DISTRIBUTION = ("ood", "mismatched", "validation_mismatched")
-"""Names of splits that are taken to be out of distribution in runs whose manifest does not say."""
-
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
 
@@ -97,15 +94,12 @@ class ReportedRun:
 
     @property
     def linear_probe(self) -> dict[str, dict[str, float | None]]:
-        """Split to the scores of the best linear head on the frozen features; empty where none was looked for.
-
-        Older runs call it ``convex_ceiling``.
-        """
-        return self.part("linear_probe") or self.part("convex_ceiling")
+        """Split to the scores of the best linear head on the frozen features; empty where none was looked for."""
+        return self.part("linear_probe")
 
     @property
     def floors(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """Floor to split to the scores of what needs no fine-tuning; empty in older runs and under shuffled labels."""
+        """Floor to split to the scores of what needs no fine-tuning; empty under shuffled labels."""
         return self.part("floors")
 
     @property
@@ -238,10 +232,8 @@ def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -
     """Which ``splits`` are out of the distribution of the training data, by the manifest's section ``task``.
 
     Its entry ``out_of_distribution`` says so: the splits that a built-in task or MNLI marks, and those of --ood-file.
-    Older runs have none. Of these it is a split that is called exactly ood, mismatched or validation_mismatched, and no
-    other: a name such as val, holdout or blind says nothing of the distribution.
     """
-    known = task.get("out_of_distribution", OLDER_OUT_OF_DISTRIBUTION)
+    known = task.get("out_of_distribution", ())
     return tuple(split for split in dict.fromkeys(splits) if split in known)
 
 

@@ -1,7 +1,7 @@
 """Whether a report is what its evidence gives, and its evidence what its runs give, where these are at hand."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.drift_and_score import join_groups
 from toolkit.comparison.evidence import (
     FOLDER,
     NAMES,
-    NAMES_OF_1,
     PAGE,
     WRITTEN,
     Evidence,
@@ -25,7 +23,6 @@ from toolkit.comparison.evidence import (
 )
 from toolkit.comparison.measure import (
     NUM_WORDS,
-    PARTS_OF_1,
     describe_runs,
     gauge_of,
     has_moving_words,
@@ -33,8 +30,7 @@ from toolkit.comparison.measure import (
     measure_first,
     strata_of,
 )
-from toolkit.comparison.parameter_noise import PARTS, distance_of_seeds, drift_of
-from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
 from toolkit.comparison.runs import ReportedRun, judged_by, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
@@ -47,9 +43,6 @@ BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 PATHS = ("model", "train_file", "validation_file", "test_file", "ood_file", "add_tokens", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
-
-RULES = ("version", "claim", "verdict", "reason", "q", "is_discovery", "source")
-"""Fields of a card that another version of its estimator gives from the same numbers."""
 
 AWAY = "not at hand: "
 NAMED = 3
@@ -148,7 +141,7 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    known = (*NAMES, *NAMES_OF_1, PAGE)
+    known = (*NAMES, PAGE)
     # What a report that was killed left of a file of its evidence is none of it.
     paths = [path for path in (folder / FOLDER).iterdir() if files.of_temporary(path.name) not in known]
     present = {f"{FOLDER}/{path.name}": path for path in paths}
@@ -163,34 +156,30 @@ def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
 def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_files_whole: bool) -> list[str]:
     """Differing fields, card by card; where a file has changed, its hash on each card is not named again.
 
-    Of a card that an older version of its estimator made, RULES may differ: one line says so of all such cards.
+    Cards of another version of an estimator are not compared: one line says so of all of them.
     """
     expected = {str(card["id"]): card for card in recomputed}
     ids = [str(card.get("id")) if isinstance(card, dict) else "no card" for card in written]
     lines = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1]
     lines += [f"card {name!r} is missing from {CARDS}" for name in expected if name not in ids]
-    older: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    others: list[str] = []
     for name, card in zip(ids, written, strict=True):
         if name not in expected:
             lines.append(f"card {name!r} does not follow from the evidence")
             continue
-        now, version = expected[name], card.get("version")
-        is_older = type(version) is int and version < now["version"]
-        older += [(card, now)] if is_older else []
-        left_out = [*(RULES if is_older else ()), *(() if are_files_whole else ("inputs",))]
-        for key in (key for key in dict.fromkeys([*now, *card]) if key not in left_out):
+        now = expected[name]
+        if card.get("version") != now["version"]:
+            others.append(f"{now['kind']} {card.get('version')!r}, now {now['version']}")
+            continue
+        for key in (key for key in dict.fromkeys([*now, *card]) if are_files_whole or key != "inputs"):
             if json.dumps(card.get(key), sort_keys=True) != json.dumps(now.get(key), sort_keys=True):
                 lines.append(
                     f"card {name!r}: {key} is written as {card.get(key)!r}, its evidence gives {now.get(key)!r}"
                 )
     if not lines and ids != list(expected):
         lines.append(f"the cards of {CARDS} are in another order")
-    if not older:
-        return lines
-    versions = dict.fromkeys(f"{now['kind']} {was['version']}, now {now['version']}" for was, now in older)
-    changed = sum(was.get("verdict") != now["verdict"] for was, now in older)
-    said = f"{len(older)} of {len(written)} cards were made by older rules ({'; '.join(versions)}), by which {changed} "
-    return [f"{said}verdict{' reads' if changed == 1 else 's read'} otherwise: make the report again", *lines]
+    said = f"{len(others)} of {len(written)} cards are of another version ({'; '.join(dict.fromkeys(others))})"
+    return [*([f"{said}: make the report again"] if others else []), *lines]
 
 
 def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> None:
@@ -207,7 +196,7 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         differences = [f"run {name}: {line}" for line in verify_run(path)]
         found.differences += differences
         if not differences:
-            at_hand[name] = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
+            at_hand[name] = read_reported(open_run(path), name, (evidence.settings["tasks"] or {}).get(name))
     found.num_runs = len(evidence.facts) - len(found.notes)
     try:  # what a task has, all of its runs say, also those that are not at hand
         judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
@@ -219,11 +208,8 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
     for name, run in at_hand.items():
         made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)}
-        if evidence.settings["format"] == 1:
-            made["drift"] = made["drift"].drop(columns=list(PARTS))
-        else:
-            made |= {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
-            made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
+        made |= {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
+        made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
         parts = list(_other_facts(run, evidence))
         for table, expected in made.items():
             known: pd.DataFrame = getattr(evidence, table)
@@ -238,13 +224,9 @@ def _other_facts(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
     facts, made = evidence.facts[run.name], describe_runs([run])[run.name]
     if any(facts["config"].get(key) != value for key, value in made["config"].items() if key not in PATHS):
         yield "its config"
-    names: Iterable[str] = PARTS_OF_1
-    if evidence.settings["format"] > 1:
-        names = {*made["manifest"], *facts["manifest"]}
-        made["manifest"]["model"]["name"] = (
-            facts["manifest"].get("model", {}).get("name")
-        )  # may be one of two so called
-    if any(facts["manifest"].get(name) != made["manifest"].get(name) for name in names):
+    # The model's may be one of two so called.
+    made["manifest"]["model"]["name"] = facts["manifest"].get("model", {}).get("name")
+    if facts["manifest"] != made["manifest"]:
         yield "its manifest"
 
 
@@ -259,7 +241,7 @@ def _check_together(
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
     share = NUM_WORDS // max(len(evidence.word_counts), 1)
     shown = [(group.title, arm) for group in evidence.groups for arm in of_largest_size(group).arms]
-    for title, arm in shown if evidence.settings["format"] > 1 else ():
+    for title, arm in shown:
         if all(name in at_hand for name in arm.names):
             whole = replace(arm, runs=tuple(at_hand[name] for name in arm.names))
             yield from _check_words(title, whole, evidence, share)
@@ -267,10 +249,6 @@ def _check_together(
         groups, together = evidence.arrange(at_hand.values()), pd.concat(drift.values())
         if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):
             yield "labels.csv is not what the runs give"
-        if evidence.joined is not None:
-            again = join_groups(groups, drift=together, lines_of=ReportData(evidence, num_draws=0).lines_of)
-            if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
-                yield "joined.csv is not what the runs give"
 
 
 def _check_words(title: str, arm: Arm, evidence: Evidence, share: int) -> Iterator[str]:

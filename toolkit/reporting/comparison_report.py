@@ -265,9 +265,9 @@ def write_report(
 def report_from(folder: str | Path, out: str | Path | None = None, *, on_progress: Progress = lambda _: None) -> Path:
     """Make a report again from the evidence of ``folder`` alone, by today's rules; the path of its report.md.
 
-    Into ``out``, or in the place of the report itself. What the evidence of an earlier version did not keep is left out
-    or named. ValueError where the evidence is not whole, or not as it was written, and as :func:`write_report` where no
-    report can go to ``out``.
+    Into ``out``, or in the place of the report itself. What the evidence did not keep is left out or named. ValueError
+    where the evidence is not whole, or not as it was written, and as :func:`write_report` where no report can go to
+    ``out``.
     """
     out = check_out(folder if out is None else out)
     check_evidence(folder)

@@ -177,10 +177,6 @@ def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
     return (table_block(shown, SHOWN, caption), NoteBlock(text=text))
 
 
-NOT_KEPT = (
-    "The evidence of this report is of an earlier version. It did not keep how single rows moved (the words' map, "
-    "strata, positions, tokens), drift over epochs and its yardstick, linear probes, costs, and versions and machines."
-)
 MINILM = (
     "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences, through the mean of "
     "their tokens. Features of single sentences look better by it than raw BERT's would, those of pairs read as one "
@@ -195,7 +191,7 @@ def caveats(data: ReportData) -> list[str]:
     said = (broken_freezes, failures, below_floor, unstable, edge_warning)
     sentences = [text for text in (say(data) for say in said) if text]
     sentences += short_of_probe(linear_probes([own.group for own in data.details]), _margin(data))
-    sentences += [*data.left_out, *([] if data.is_whole else [NOT_KEPT])]
+    sentences += [*data.left_out, *data.evidence.page.get("not_kept", ())]
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
     if data.num_seeds == 1:

@@ -442,7 +442,7 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
     drawn = [group_charts(own, regimes) for own in tables]
     titles = [own.group.title for own in tables]
     topics = list(TOPICS)
-    if all(own.drift.empty for own in tables):  # the evidence of an earlier version kept nothing of single rows
+    if all(own.drift.empty for own in tables):  # nothing of single rows was kept
         topics = topics[:2]
     sections = []
     for topic in topics:

@@ -54,7 +54,7 @@ COST = (
 
 def cost_section(data: ReportData, charts: Charts) -> Section | None:
     """What each arm cost beside what it scored."""
-    if data.cost.empty or not data.is_whole:
+    if data.cost.empty or not any(run.part("cost") for run in data.runs):
         return None
     caption = "Score on the reported split against the seconds that each run took; one mark per run."
     figure = chart_blocks(charts, "cost_against_score", caption, "Cost against score")

@@ -9,7 +9,6 @@ import pandas as pd
 
 from toolkit.analysis.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
-from toolkit.comparison.evidence import NOT_KEPT
 from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.config import MLM, RunConfig
 from toolkit.naming import shorten
@@ -124,7 +123,7 @@ HASHES = (
     "devices",
     "processes",
 )
-UNKNOWN = "not recorded"
+UNKNOWN, NOT_KEPT = "not recorded", "not kept"
 
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
@@ -168,7 +167,7 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
         "processes": str(manifest.get("num_processes") or UNKNOWN),
         "command": run.command,
     }
-    if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
+    if run.hashes["config.json"] == NOT_KEPT:  # a report's evidence says little of the run, which may say more
         line = {name: NOT_KEPT if value == UNKNOWN else value for name, value in line.items()}
     return line
 
@@ -236,9 +235,7 @@ def versions_block(runs: Sequence[ReportedRun]) -> Block:
         found = pd.Series([str(run.part("versions").get(name, "absent")) for run in runs]).value_counts(sort=False)
         shown = [str(version) if len(found) == 1 else f"{version} ({count} runs)" for version, count in found.items()]
         rows.append([name, ", ".join(shown)])
-    return (
-        rows_block(["package", "version"], rows, "Versions") if rows else TextBlock(text="Versions were not recorded.")
-    )
+    return rows_block(["package", "version"], rows, "Versions")
 
 
 MANY_RUNS = 12
@@ -309,7 +306,7 @@ def definitions_section() -> Section:
 
 def versions_section(data: ReportData) -> Section:
     """Versions, and the hashes of every run where there are few."""
-    blocks: list[Block] = [versions_block(data.runs)] if data.is_whole else []
+    blocks: list[Block] = [versions_block(data.runs)] if any(run.part("versions") for run in data.runs) else []
     if len(data.runs) <= MANY_RUNS:
         names = ("run", *HASHES, "precision")
         blocks.insert(0, _runs_block(data.groups, names, "Hashes and machines"))
