@@ -335,7 +335,7 @@ def _contents(value: Any) -> Any:
     if not isinstance(value, Run):
         return value
     said = dict(value.manifest if value.is_finished else {"path": str(value.path)})
-    for name in ("task", "linear_probe", "convex_ceiling", "floors", "cost"):
+    for name in ("task", "linear_probe", "floors", "cost"):
         said.pop(name, None)
     held = [path for path in sorted(value.path.rglob("*")) if path.is_file() and path.name not in (*SCORES, MANIFEST)]
     for name in ("files", "sizes"):

@@ -15,7 +15,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
 from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.ownership import seal
-from toolkit.snapshots.run_writer import RunWriter, start_run
+from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Vocabulary
 from toolkit.snapshots.store import MANIFEST, Run, hash_files, open_run
 
@@ -61,6 +61,7 @@ def write_run(
     extra = "".join(f"-{value}" for value in config.values()).replace("/", "+")
     name = f"{Path(model).name}_{task}_freeze-{regime}_seed-{seed}{extra}_0123abcd"
     writer = start_run(folder / name, overwrite=True)
+    writer.facts = facts_of((facts or {}).get("position_offset", 0), 1e-12)
     writer.write_config(settings)
     writer.write_vocabulary(Vocabulary(TOKENS, frozenset(range(4)), 0))
     first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking, zero, learned)

@@ -23,7 +23,7 @@ from toolkit.reporting.topics.caveats import (
     unstable,
 )
 from toolkit.reporting.topics.runs import data_block, data_section, per_run, study_sections
-from toolkit.reporting.topics.scores import probe_block, scores_section
+from toolkit.reporting.topics.scores import scores_section
 from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
 
@@ -39,21 +39,6 @@ def with_probe(read_run, points, num_seeds=2):
         probe = {"validation": {"accuracy": reached + points / 100, "loss": 0.3}, "ood": {"accuracy": None}}
         runs.append(read_run("backbone", seed, right=0.7, facts={"linear_probe": probe}))
     return runs
-
-
-def test_older_runs_call_the_linear_probe_convex_ceiling(make_run, data_of):
-    runs = with_probe(make_run, 10.0)
-    data = data_of(runs)
-    expected, block = linear_probes(data.groups), probe_block(data.details[0])
-    for run in runs:
-        manifest = json.loads((run.path / "manifest.json").read_text())
-        manifest["convex_ceiling"] = manifest.pop("linear_probe")
-        write_manifest(run.path, manifest)
-    found = data_of([open_run(run.path) for run in runs])
-    assert len(expected)
-    pd.testing.assert_frame_equal(linear_probes(found.groups), expected)
-    (own,) = found.details
-    assert probe_block(own).table.equals(block.table)
 
 
 def test_a_head_ten_points_below_its_linear_probe_is_said_with_both_numbers(read_run, data_of):

@@ -303,7 +303,7 @@ def test_a_sentence_transformers_folder(is_listed: bool, tmp_path: Path) -> None
 
 
 def test_our_own_runs_and_their_files(tmp_path: Path) -> None:
-    write_run(tmp_path / "run").finish({"position_offset": 2})
+    write_run(tmp_path / "run", position_offset=2).finish({})
     imported = import_checkpoints([tmp_path / "run"])
     assert [(s.name, s.step) for s in imported.trajectory] == [(f"run/epoch-00{i}", 10 * i) for i in range(4)]
     assert imported.trajectory.position_offset == 2

@@ -23,7 +23,7 @@ from toolkit.snapshots import unfinished
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.logs import Exposure, OptimizerLog, StepRows, TableExposure
 from toolkit.snapshots.ownership import Owned
-from toolkit.snapshots.run_writer import RunWriter, start_run
+from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, open_run, runs_of, verify_run
 
@@ -31,9 +31,10 @@ RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
 
 
-def write_run(path: Path) -> RunWriter:
+def write_run(path: Path, position_offset: int = 0) -> RunWriter:
     """Four snapshots: words move once and then return to where they were; positions never move."""
     writer = start_run(path)
+    writer.facts = facts_of(position_offset, 1e-12)
     writer.write_config(RunConfig())
     writer.write_vocabulary(Vocabulary(("[PAD]", "a", "<b>", "ü", "", "", ""), frozenset({0}), 0))
     for epoch, words in enumerate((WORDS, WORDS + 1, WORDS + 1, WORDS)):
@@ -324,16 +325,17 @@ def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
 
 def test_a_vocabulary_and_an_exposure_of_another_format_are_refused(tmp_path: Path) -> None:
     path = write_whole_run(tmp_path, "none", 0).path
-    values = json.loads((path / "vocabulary.json").read_text())
-    (path / "vocabulary.json").write_text(json.dumps(values | {"format": 9}))
     tensors = load_file(path / "exposure.safetensors")
     (path / "exposure.safetensors").unlink()
     write_tensors(path / "exposure.safetensors", tensors, {"format": "0"})
-    rehash(path, "vocabulary.json", "exposure.safetensors")
-    with pytest.raises(ValueError, match=r"vocabulary\.json has a newer format than 1: update the toolkit$"):
-        open_run(path).vocabulary  # noqa: B018
+    rehash(path, "exposure.safetensors")
     with pytest.raises(ValueError, match=r"exposure\.safetensors has an older format than 1: make it again"):
         open_run(path)._read_exposure()
+    values = json.loads((path / "vocabulary.json").read_text())
+    (path / "vocabulary.json").write_text(json.dumps(values | {"format": 9}))
+    rehash(path, "vocabulary.json")
+    with pytest.raises(ValueError, match=r"vocabulary\.json has a newer format than 1: update the toolkit$"):
+        open_run(path).vocabulary  # noqa: B018
 
 
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:

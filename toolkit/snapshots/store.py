@@ -233,8 +233,7 @@ class Run(Described):
             raise ValueError(f"{self.path} holds no snapshots: is it a run directory?")
         self.check(SNAPSHOTS + names[0])  # whose header tells the position offset and the eps of all of them
         snapshots = sorted(map(self.open_snapshot, names), key=lambda s: (s.step, s.is_epoch_end))
-        kept = files.read_header(self.path / SNAPSHOTS / names[0])[0]
-        facts = {**(self.manifest if self.is_finished else {}), **kept}
+        facts = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         offset, told = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or 1e-12
         eps = None if told == "None" else float(told)
         if not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1):
