@@ -34,7 +34,7 @@ test-slow: .venv/dev
 
 # What trains and scores, on a GPU; all other targets hide it. By hand: CI has none.
 test-gpu: .venv/dev
-	TEST_ON_GPU=1 $(BIN)/python $(PYTEST) -m "not slow" tests/training tests/models tests/probes $(addprefix tests/test_,lora.py new_tokens.py pipeline.py saving.py families.py)
+	TEST_ON_GPU=1 $(BIN)/python $(PYTEST) -m "not slow" tests/training tests/models tests/questions $(addprefix tests/test_,lora.py new_tokens.py pipeline.py saving.py families.py)
 
 # The fast tests on the oldest versions that pyproject.toml admits: a lower bound is a promise too.
 test-oldest:

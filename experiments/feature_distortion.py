@@ -51,12 +51,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per arm and task (default: {SEEDS})")
     arguments = parser.parse_args()
     from toolkit.naming import shown_path
-    from toolkit.pipeline import finetune
-    from toolkit.probes.distortion import measure_distortion
     from toolkit.reporting.folder import check_out, write_page
-    from toolkit.reporting.topics.distortion import arm_differences, arm_means, distortion_page
 
-    check_out(arguments.out)
+    check_out(arguments.out)  # before what takes seconds to import
+    from distortion import arm_differences, arm_means, distortion_page, measure_distortion
+    from toolkit.pipeline import finetune
+
     configs = list_configs(arguments.runs, arguments.seeds)
     runs = {finetune(config, reuse_finished=True): arm for config, arm in configs.items()}
     table = measure_distortion(list(runs))

@@ -61,10 +61,8 @@ CAVEATS = (
 
 def main(runs: str, out: str | None = None) -> None:
     """Print the relative quality of the study's finished runs below ``runs``; write its report into ``out``."""
-    from toolkit.comparison.summaries import relative_quality
     from toolkit.naming import shown_path
     from toolkit.reporting.folder import check_out, write_page
-    from toolkit.reporting.topics.relative import relative_page
     from toolkit.studies.plan import plan_runs
 
     if out:
@@ -73,6 +71,8 @@ def main(runs: str, out: str | None = None) -> None:
     finished = [run for run in planned if run.is_finished]
     if not finished:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
+    from relative_quality import relative_page, relative_quality  # the file beside this one
+
     labels = {run.name: run.cell.arm for run in finished}
     table = relative_quality([run.path for run in finished], FULL, labels=labels)
     shown = ["task", "split", "condition", "num_seeds", "relative_quality", "low", "high", "majority_quality", "reason"]

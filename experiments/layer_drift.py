@@ -50,10 +50,10 @@ def main() -> None:
     arguments = parser.parse_args()
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
-    from toolkit.probes.embedding_layer import read_texts
-    from toolkit.probes.layer_drift import measure_layers
+    from toolkit.questions.layers.page import layers_page
+    from toolkit.questions.layers.states import measure_layers
+    from toolkit.questions.models import read_texts
     from toolkit.reporting.folder import check_out, write_page
-    from toolkit.reporting.topics.layers import layers_page
 
     check_out(arguments.out)
     configs = list_configs(arguments.seeds, arguments.runs)

@@ -236,7 +236,7 @@ def main() -> None:
         "--dropout-throughout", action="store_true", help="train the first full run with the dropout of the config"
     )
     arguments = parser.parse_args()
-    from toolkit.analysis.inferred_exposure import find_ancestral_rows, infer_exposure
+    from toolkit.questions.changes.exposure import find_ancestral_rows, infer_exposure
 
     models = FOLDER_HERE / "models"
     if not (models / MODELS[-1] / "tokenizer.json").exists():

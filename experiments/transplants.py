@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
 from toolkit.naming import shown_path
-from toolkit.probes.transplants import Transplants
+from toolkit.questions.transplants.measure import Transplants
 
 LEARNING_RATE = 2e-3
 """Of the planted runs: with a frozen encoder the embeddings must move far to teach it anything."""
@@ -132,7 +132,7 @@ def recovered(case: Case, found: Transplants) -> pd.DataFrame:
 
 def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
     """(seeds, components) Shapley values of each seed's mean log-likelihoods; the table has coalitions in order."""
-    from toolkit.analysis.functional import shapley_values
+    from toolkit.analysis.shapley import shapley_values
 
     own = coalitions[coalitions["score"] == "log-likelihood"]
     values = np.stack([part["value"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)
@@ -142,10 +142,10 @@ def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
 def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     """Every case: train what is missing, transplant, print what was recovered, write the report."""
     from toolkit.pipeline import finetune
-    from toolkit.probes.transplant_games import TransplantSettings
-    from toolkit.probes.transplants import join, measure_transplants
+    from toolkit.questions.transplants.games import TransplantSettings
+    from toolkit.questions.transplants.measure import join, measure_transplants
+    from toolkit.questions.transplants.page import transplants_page
     from toolkit.reporting.folder import write_page
-    from toolkit.reporting.topics.transplants import transplants_page
 
     found, recoveries = [], []
     for case in CASES:
@@ -167,9 +167,9 @@ def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
 def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse: bool) -> None:
     """Both tasks: train what is missing, transplant, write the report."""
     from toolkit.pipeline import finetune
-    from toolkit.probes.transplants import measure_transplants
+    from toolkit.questions.transplants.measure import measure_transplants
+    from toolkit.questions.transplants.page import transplants_page
     from toolkit.reporting.folder import write_page
-    from toolkit.reporting.topics.transplants import transplants_page
 
     configs = [config for seed in seeds for config in real_configs(data, seed, runs)]
     own = [finetune(config, reuse_finished=True) for config in configs]

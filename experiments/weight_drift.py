@@ -58,9 +58,9 @@ def main() -> None:
     arguments = parser.parse_args()
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
-    from toolkit.probes.layer_drift import measure_layers
+    from toolkit.questions.layers.page import layers_page
+    from toolkit.questions.layers.states import measure_layers
     from toolkit.reporting.folder import write_page
-    from toolkit.reporting.topics.layers import layers_page
 
     configs = list_configs(arguments.seeds, arguments.examples, arguments.epochs, arguments.runs)
     runs = [finetune(config, reuse_finished=True) for config in configs]

@@ -74,8 +74,8 @@ def main() -> None:
     if set(arguments.arms) != set(ARMS):
         print("Trained; without --arms the same command also writes the report.")
         return
-    from toolkit.probes.flow import FlowSettings, measure_flow
-    from toolkit.reporting.topics.flow import flow_page, flow_tables
+    from toolkit.questions.flow.measure import FlowSettings, measure_flow
+    from toolkit.questions.flow.page import flow_page, flow_tables
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
     settings = FlowSettings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core

@@ -9,11 +9,11 @@ def values_of(chart: Any) -> list[dict[str, Any]]:
     found = [*spec.get("datasets", {}).values()]
     stack, inline = [spec], []
     while stack:
-        own = stack.pop()
+        own = stack.pop(0)
         if isinstance(own, dict):
             if isinstance(own.get("data"), dict) and "values" in own["data"] and own["data"]["values"] not in inline:
                 inline.append(own["data"]["values"])
-            stack += own.values()
+            stack[:0] = own.values()
         elif isinstance(own, list):
-            stack += own
+            stack[:0] = own
     return [line for values in (*found, *inline) for line in values]

@@ -9,15 +9,20 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields, make_dataclass
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from safetensors import SafetensorError
 
+from tests.questions.examples import examples
 from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
+from toolkit.commands import COMMANDS
 from toolkit.config import RunConfig
+from toolkit.schema import COLUMNS, TABLES
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,11 +34,16 @@ def flags(tiny_config: RunConfig, tmp_path: Path) -> list[str]:
     return [*words, "--output-dir", str(tmp_path / "runs")]
 
 
-def fail(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run finetune.py's entry point, expect a user error, and return its one line."""
+def leave(entry: Callable[[list[str]], None], words: list[str]) -> Any:
+    """The exit code of an entry point."""
     with pytest.raises(SystemExit) as stop:
-        finetune_main(flags)
-    assert stop.value.code == 2
+        entry(words)
+    return stop.value.code
+
+
+def fail(words: list[str], capsys: pytest.CaptureFixture[str], entry: Callable = finetune_main) -> str:
+    """Run an entry point, by default finetune.py's, expect a user error, and return its one line."""
+    assert leave(entry, words) == 2
     said = capsys.readouterr().err
     lines = [line for line in said.splitlines() if line.strip() and "step/s" not in line and "s/step" not in line]
     assert len(lines) == 1, lines
@@ -72,6 +82,12 @@ MISTAKES = {
     "config": (["--config", "gone.json"], r"--config: no file at gone\.json"),
     "two sources": (["--dataset", "owner/name"], r"two sources of data"),
     "named task": (["--task", "order"], r"--task order and data of your own are two sources"),
+    # What the validation file holds.
+    "empty split": ("text\tlabel\n", r"split 'validation' .* is empty"),
+    "new label": ("text\tlabel\nfine\t7\n", r"'validation' has the label 7, which training lacks \(it has: 0, 1\)"),
+    "empty text": ("text\tlabel\nfine\t1\n \t0\n", r"split 'validation', row 2: the text is empty"),
+    "missing label": ("text\tlabel\nfine\t1\ndull\t\n", r"split 'validation', row 2: the label is missing"),
+    "no labels": ("text\nfine\n", r"split 'validation' has no labels"),
 }
 
 
@@ -80,6 +96,9 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     name: str, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, message = MISTAKES[name]
+    if isinstance(words, str):
+        (tmp_path / "v.tsv").write_text(words)
+        words = ["--validation-file", str(tmp_path / "v.tsv")]
     assert re.search(message, fail([*flags, *words], capsys))
     assert not (tmp_path / "runs").exists()
 
@@ -91,43 +110,30 @@ def test_names_without_files(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     started = time.perf_counter()
-    assert re.search(
-        r"unknown task 'polarty' \(did you mean 'polarity'\?\); choose from: polarity, order, pair, roles, sst2",
-        fail(["--task", "polarty"], capsys),
-    )
-    assert re.search(r"unknown model 'minilmm' \(did you mean 'minilm'\?\)", fail(["--model", "minilmm"], capsys))
-    assert re.search(r"hub cannot be reached \(HF_HUB_OFFLINE\); pass minilm", fail(["--model", "owner/name"], capsys))
-    assert re.search(r"no folder at './gone'", fail(["--model", "./gone"], capsys))
-    assert re.search(r"cannot read the dataset 'nyu-mll/glue'.*pass --train-file", fail(["--task", "rte"], capsys))
-    assert re.search(r"--validation-file goes with --train-file", fail(["--validation-file", "x.tsv"], capsys))
+    for words, message in (
+        (
+            ["--task", "polarty"],
+            r"unknown task 'polarty' \(did you mean 'polarity'\?\); choose from: polarity, order, pair, roles, sst2",
+        ),
+        (["--model", "minilmm"], r"unknown model 'minilmm' \(did you mean 'minilm'\?\)"),
+        (["--model", "owner/name"], r"hub cannot be reached \(HF_HUB_OFFLINE\); pass minilm"),
+        (["--model", "./gone"], r"no folder at './gone'"),
+        (["--task", "rte"], r"cannot read the dataset 'nyu-mll/glue'.*pass --train-file"),
+        (["--validation-file", "x.tsv"], r"--validation-file goes with --train-file"),
+    ):
+        assert re.search(message, fail(words, capsys))
     assert time.perf_counter() - started < 20
     assert not list(tmp_path.iterdir())
 
 
-DATA_MISTAKES = {
-    "empty split": ("text\tlabel\n", r"split 'validation' .* is empty"),
-    "new label": ("text\tlabel\nfine\t7\n", r"'validation' has the label 7, which training lacks \(it has: 0, 1\)"),
-    "empty text": ("text\tlabel\nfine\t1\n \t0\n", r"split 'validation', row 2: the text is empty"),
-    "missing label": ("text\tlabel\nfine\t1\ndull\t\n", r"split 'validation', row 2: the label is missing"),
-    "no labels": ("text\nfine\n", r"split 'validation' has no labels"),
-}
-
-
-@pytest.mark.parametrize("name", DATA_MISTAKES)
-def test_bad_data(name: str, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, message = DATA_MISTAKES[name]
-    (tmp_path / "v.tsv").write_text(text)
-    assert re.search(message, fail([*flags, "--validation-file", str(tmp_path / "v.tsv")], capsys))
-    assert not (tmp_path / "runs").exists()
-
-
-FULL = (
-    OSError(errno.ENOSPC, "No space left on device"),
-    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=lambda error: type(error).__name__,
 )
-
-
-@pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
 def test_a_full_disk_is_one_line(
     error: Exception,
     flags: list[str],
@@ -138,10 +144,7 @@ def test_a_full_disk_is_one_line(
     """The disk fills up while the first snapshot is written: no manifest, no torn file, and the reason."""
     from toolkit.snapshots import files
 
-    def full(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(files, "save_file", full)
+    monkeypatch.setattr(files, "save_file", Mock(side_effect=error))
     message = fail(flags, capsys)
     assert "No space left on device" in message
     assert message.endswith("; free some space or pass another --output-dir")
@@ -158,26 +161,20 @@ def test_divergence_is_one_line_with_the_step(flags: list[str], capsys: pytest.C
 def test_a_finished_run_is_refused_and_verified(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        finetune_main(flags)
-    assert stop.value.code == 0
+    assert leave(finetune_main, flags) == 0
     out = capsys.readouterr().out
     (run,) = (tmp_path / "runs").iterdir()
     assert "accuracy per epoch" in out
     assert "Drift from epoch 0" in out
     assert str(run) in out.replace("\n", "")
     assert re.search(r"finished run of this config: pass --overwrite", fail(flags, capsys))
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(run)])
-    assert stop.value.code == 0
+    assert leave(main, ["verify", str(run)]) == 0
     scores = run / "scores.csv"
     scores.write_text(scores.read_text() + "9,9,x,1\n")
     (run / "stray").write_text("")
     (run / "vocabulary.json").unlink()
     capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(["verify", str(run)])
-    assert stop.value.code == 1
+    assert leave(main, ["verify", str(run)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "missing: vocabulary.json",
         "changed: scores.csv",
@@ -185,94 +182,63 @@ def test_a_finished_run_is_refused_and_verified(
     ]
 
 
+UNKNOWN_FLAG = r"^error: unknown flag '%s' \(did you mean '%s'\?\)$"
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("command", "message"),
     [
-        ["verify"],
-        ["report", "--out"],
-        ["report", "gone", "--out", "x"],
-        ["verify", "gone"],
-        ["study", "gone.py", "--executor", "locl"],
-        ["transplant", "gone", "--coordinates", "round"],
+        ([], r"Expected one of \{report, .*verify\}"),
+        (["studdy", "mine.py"], r"unknown command 'studdy' \(did you mean 'study'\?\); choose from: report"),
+        (["report"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
+        (["report", "runs"], "error: report needs --out FOLDER, a new folder to write the report into"),
+        (["report", "--out"], "Missing value for argument '--out'"),
+        (["report", "gone", "--out", "x"], "gone"),
+        (["report", "--from", "no", "--out", "x"], "error: no report at no"),
+        (["drift"], "error: nothing to open: pass run directories, or checkpoints"),
+        (["verify"], r"^error: Missing from .* verify: PATH Run directory, or folder of a report; .* --help has"),
+        (["verify", "gone"], "no run directory and no report at gone"),
+        (["study", "gone.py", "--executor", "locl"], "invalid choice 'locl'"),
+        # A variable of the shell that is not set: the folder without a name is not the current one.
+        *(
+            (["study", "study.py", "--dry-run", *words], "must be a name or path")
+            for words in (["--output-dir", ""], ["--output-dir="], ["--out", ""], ["--output_dir", ""])
+        ),
+        # Before a positional argument the parser takes that for the flag's value and misses it instead.
+        (["study", "--dry-runn", "mine.py"], UNKNOWN_FLAG % ("--dry-runn", "--dry-run")),
+        (["study", "mine.py", "--dry-runn"], UNKNOWN_FLAG % ("--dry-runn", "--dry-run")),
+        (["study", "--worker=3", "mine.py"], UNKNOWN_FLAG % ("--worker", "--workers")),
+        (["study", "mine.py", "--output_dri", "x"], UNKNOWN_FLAG % ("--output_dri", "--output-dir")),
+        (["report", "--titel", "x", "runs", "--out", "r"], UNKNOWN_FLAG % ("--titel", "--title")),
+        (["report", "runs", "--ouut", "r"], UNKNOWN_FLAG % ("--ouut", "--out")),
+        (["drift", "--outt", "r", "a", "b"], UNKNOWN_FLAG % ("--outt", "--out")),
+        (["verify", "--run", "x", "r"], UNKNOWN_FLAG % ("--run", "--runs")),
+        *chain(*examples("MISTAKES")),
     ],
 )
-def test_mistakes_of_the_toolkit_command(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_mistake_of_the_toolkit_command_is_one_line_and_nothing_is_written(
+    command: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(command)
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert "For full helptext" in said or len(said.splitlines()) == 1
+    assert re.search(message, fail(command, capsys, main))
     assert not list(tmp_path.iterdir())
 
 
-COMMANDS = ("report", "drift", "flow", "layers", "positions", "anatomy", "reindex", "study", "transplant", "verify")
-MISTYPED = {
-    "before the file": (["study", "--dry-runn", "mine.py"], "--dry-runn", "--dry-run"),
-    "after the file": (["study", "mine.py", "--dry-runn"], "--dry-runn", "--dry-run"),
-    "with a value": (["study", "--worker=3", "mine.py"], "--worker", "--workers"),
-    "underscore": (["study", "mine.py", "--output_dri", "x"], "--output_dri", "--output-dir"),
-    "report": (["report", "--titel", "x", "runs", "--out", "r"], "--titel", "--title"),
-    "the one that is required": (["report", "runs", "--ouut", "r"], "--ouut", "--out"),
-    "drift": (["drift", "--outt", "r", "a", "b"], "--outt", "--out"),
-    "positions": (["positions", "--default-lenght", "3", "m"], "--default-lenght", "--default-length"),
-    "verify": (["verify", "--run", "x", "r"], "--run", "--runs"),
-}
-
-
-@pytest.mark.parametrize("name", MISTYPED)
-def test_a_mistyped_flag_is_named_whatever_is_missed_for_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before a positional argument the parser takes that for the flag's value and misses it instead."""
-    words, flag, meant = MISTYPED[name]
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == f"error: unknown flag '{flag}' (did you mean '{meant}'?)\n"
-
-
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_names_an_unknown_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([name, "--zzzzzz"])  # nothing like any flag, nor as short as --k
-    assert capsys.readouterr().err == "error: unknown flag '--zzzzzz'\n"
+def test_every_command_has_help_and_names_an_unknown_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(main, [name, "--help"]) == 0
+    assert " ".join((COMMANDS[name].__doc__ or "").split()) in " ".join(capsys.readouterr().out.split())
+    # Nothing like any flag, nor as short as --k.
+    assert fail([name, "--zzzzzz"], capsys, main) == "error: unknown flag '--zzzzzz'"
 
 
 def test_a_value_may_begin_like_a_flag() -> None:
     needy = make_dataclass("Needy", [("text", str)])
     assert parse(needy, ["--text", "-- she said"], prog="x").text == "-- she said"  # type: ignore[attr-defined]
-
-
-def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["studdy", "mine.py"])
-    assert "unknown command 'studdy' (did you mean 'study'?); choose from: report" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], r"(?s)Expected one of \{report, .*verify\}"),
-        (["report"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
-        (["report", "runs"], "error: report needs --out FOLDER, a new folder to write the report into"),
-        (["drift"], "error: nothing to open: pass run directories, or checkpoints"),
-        (["report", "--from", "no", "--out", "x"], "error: no report at no"),
-        (
-            ["verify"],
-            r"^error: Missing from python -m toolkit verify: PATH Run directory, or folder of a report; python",
-        ),
-        (["reindex", "a"], "--texts PATH Data file of the texts whose vectors are stored;"),
-    ],
-)
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_what_is_missing_is_named(words: list[str], said: str, encoding: str) -> None:
-    command = [sys.executable, "-m", "toolkit", *words]
-    environment = os.environ | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
-    assert done.returncode == 2
-    assert re.search(said, done.stderr), done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_of_several_processes_one_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,9 +250,7 @@ def test_of_several_processes_one_speaks(monkeypatch: pytest.MonkeyPatch, capsys
         assert guarded(lambda: RunConfig(epochs=0).num_epochs) == 2
         assert said_after == [""] * waits
         assert "--epochs must be at least 1" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stop:
-        finetune_main(["--epochs", "three"])
-    assert stop.value.code == 2
+    assert leave(finetune_main, ["--epochs", "three"]) == 2
     assert said_after == ["", ""]
 
 
@@ -295,11 +259,7 @@ def test_a_config_file_gives_defaults_that_flags_change(tmp_path: Path) -> None:
     path.write_text(RunConfig(epochs=7, freeze="embeddings", overwrite=True).to_json())
     assert parse_config(["--config", str(path), "--epochs", "2"]) == RunConfig(epochs=2, freeze="embeddings")
     assert parse_config([f"--config={path}"]) == RunConfig(epochs=7, freeze="embeddings")
-
-
-def test_the_config_of_a_file_run_takes_other_data(tmp_path: Path) -> None:
-    """The task's name follows from the data: it is neither repeated on the command line nor kept for other data."""
-    path = tmp_path / "config.json"
+    # The task's name follows from the data: it is neither repeated on the command line nor kept for other data.
     path.write_text(RunConfig(task="reviews", train_file="reviews/train.tsv", validation_file="v.tsv").to_json())
     other = parse_config(["--config", str(path), "--train-file", "spring.tsv"])
     assert (other.task, other.train_file) == (RunConfig().task, "spring.tsv")
@@ -314,13 +274,6 @@ def test_repeated_files_add_up(flag: str) -> None:
     assert getattr(parse_config([flag, "a=1", "--epochs", "2", f"{flag}=b=2"]), name) == ("a=1", "b=2")
 
 
-def test_trackers_get_the_scores(flags: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as stop:
-        finetune_main([*flags, "--log-with", "tensorboard"])
-    assert stop.value.code == 0
-    assert list((tmp_path / "runs" / "trackers").rglob("events.out.tfevents.*"))
-
-
 def test_help_answers_at_once() -> None:
     """The bound is the issue's; the best of ten at most, because machines are noisy and other tests run beside it."""
     seconds = [float("inf")]
@@ -332,17 +285,19 @@ def test_help_answers_at_once() -> None:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
+    """Nor does the first name, after which the schema has every question's tables and columns."""
     code = (
-        "import sys, toolkit; print([m for m in ('torch', 'transformers', 'accelerate', 'pandas') if m in sys.modules])"
+        "import sys; from toolkit import RunConfig; from toolkit.schema import COLUMNS, TABLES; "
+        "print([m for m in ('torch', 'transformers', 'accelerate', 'pandas') if m in sys.modules], *COLUMNS, *TABLES)"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert out.stdout.strip() == "[]"
+    assert out.stdout.split() == ["[]", *COLUMNS, *TABLES]
 
 
 def test_every_public_name_is_there() -> None:
     import toolkit
 
-    assert all(getattr(toolkit, name) is not None for name in toolkit.__all__)
+    assert all(getattr(toolkit, name) is not None for name in dir(toolkit))
     with pytest.raises(AttributeError, match=r"has no attribute 'measure_row'; did you mean measure_rows(, \w+)*\?$"):
         toolkit.measure_row  # noqa: B018
     with pytest.raises(AttributeError, match=r"has no attribute 'qqq'; it has: .*measure_rows"):
@@ -350,21 +305,21 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_a_mistyped_flag_is_one_line_on_every_terminal(encoding: str) -> None:
-    command = [sys.executable, str(ROOT / "finetune.py"), "--modle", "x"]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["finetune.py", "--modle", "x"], "error: unknown flag '--modle' (did you mean '--model'?)\n"),
+        (["finetune.py", "--freeze", "nothing"], "unknown regime or component 'nothing'"),
+        (["-m", "toolkit", "verify"], "error: Missing from python -m toolkit verify: PATH Run directory, or folder"),
+        (["-m", "toolkit", "report"], "error: report needs run directories and --out FOLDER"),
+    ],
+)
+def test_a_mistake_is_one_line_on_every_terminal(words: list[str], said: str, encoding: str) -> None:
+    """In a process of its own: no traceback from the script itself, whatever is printed around it."""
     environment = os.environ | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
-    assert done.returncode == 2
-    assert done.stderr == "error: unknown flag '--modle' (did you mean '--model'?)\n"
-
-
-def test_finetune_py_in_a_process_of_its_own(tiny_model: Callable[[str], Path], flags: list[str]) -> None:
-    """No traceback from the script itself, whatever is printed around it."""
-    command = [sys.executable, str(ROOT / "finetune.py"), *flags, "--freeze", "nothing"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "Traceback" not in done.stderr
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -386,10 +341,8 @@ def test_a_log_is_wide_enough_for_tables(is_terminal: bool, asked: str | None, m
 def test_a_reader_that_has_seen_enough_ends_the_command_as_a_shell_has_it(printed: str) -> None:
     code = f"import sys; from toolkit.cli import guarded\ndef show(): {printed}\nsys.exit(guarded(show))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.close()
     assert process.wait(60) == BROKEN_PIPE
-    assert process.stderr is not None
     assert process.stderr.read() == b""
 
 
@@ -426,30 +379,15 @@ def test_a_mistake_of_name_or_path_is_told_before_anything_heavy_is_imported() -
     assert len(done.stderr.splitlines()) == len(mistakes)
 
 
-@pytest.mark.parametrize("words", [["--output-dir", ""], ["--output-dir="], ["--out", ""], ["--output_dir", ""]])
-def test_a_folder_without_a_name_is_not_the_current_one(words, tmp_path, monkeypatch, capsys):
-    """As of a shell variable that is not set."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["study", "study.py", "--dry-run", *words])
-    assert stop.value.code == 2
-    assert "must be a name or path" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
 def test_of_several_processes_one_says_that_they_were_interrupted(
     rank: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ctrl-C reaches all of them."""
-
-    def interrupted() -> int:
-        raise KeyboardInterrupt
-
     monkeypatch.setenv("RANK", rank)
     handler = signal.getsignal(signal.SIGINT)
     try:
-        assert guarded(interrupted) == 130
+        assert guarded(Mock(side_effect=KeyboardInterrupt)) == 130
     finally:
         signal.signal(signal.SIGINT, handler)
     assert capsys.readouterr().err.count("interrupted: the same command goes on") == lines

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from toolkit.commands import PositionsCommand
 from toolkit.naming import at_least
 
 
@@ -17,9 +16,3 @@ def test_whole_numbers_pass_as_plain_ints(value):
 def test_others_are_refused(value):
     with pytest.raises(ValueError, match=rf"^k must be a whole number of at least 3; got {value!r}$"):
         at_least("k", value, 3)
-
-
-@pytest.mark.parametrize("length", [0, -5])
-def test_the_default_length_of_positions_is_checked_before_anything_is_read(length):
-    with pytest.raises(ValueError, match=f"--default-length must be a whole number of at least 1; got {length}"):
-        PositionsCommand("nowhere", default_length=length).run()

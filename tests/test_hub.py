@@ -1,6 +1,7 @@
 """A hub that takes connections and never answers: commands end in one line, by the hub library's own setting."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit import memory
-from toolkit.cli import finetune_main, main
+from toolkit.cli import finetune_main, guarded, main
 from toolkit.memory import is_hub_reachable
+from toolkit.questions.models import open_model
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
     "a model to train": (finetune_main, ["--model", "someone/bert", "--output-dir", "runs"]),
     "a dataset": (finetune_main, ["--dataset", "someone/texts", "--output-dir", "runs"]),
     "checkpoints": (main, ["drift", "someone/bert", "minilm"]),
-    "a model to take apart": (main, ["anatomy", "someone/bert", "--text", "a word"]),
+    "a model to look into": (lambda names: sys.exit(guarded(lambda: open_model(*names))), ["someone/bert"]),
 }
 
 

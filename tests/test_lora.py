@@ -1,7 +1,6 @@
 """LoRA as a regime: what peft makes of the same weights, what stays to the bit, and what no log of it can tell."""
 
 import importlib.util
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,6 @@ import toolkit
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from tests.refusals import refused
 from toolkit import Run, finetune
-from toolkit.analysis.changes import measure_changes
 from toolkit.comparison.arms import arrange, differing_settings, pair_arms
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import save_evidence
@@ -36,13 +34,13 @@ from toolkit.models.heads import example_losses
 from toolkit.models.lora import find_targets, merged_state, put_adapters, save_adapter
 from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components, locate_embeddings
 from toolkit.models.tuned import load_tuned
-from toolkit.probes.embedding_layer import list_parameters, open_model
+from toolkit.questions.models import open_model
 from toolkit.reporting.charts import regimes_of
 from toolkit.reporting.comparison_report import make_page
 from toolkit.reporting.page import TextBlock
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import causes, changes
+from toolkit.reporting.topics import causes, movement
 from toolkit.reporting.topics.drift import ADAPTED
 from toolkit.reporting.topics.drift_and_score import drift_and_score_section
 from toolkit.reporting.topics.first_screen import tiles_of
@@ -165,13 +163,6 @@ def test_a_row_moves_once_it_is_seen_and_from_then_on(trained: Train, family: st
     assert 0 < seen.sum() < len(seen)
     strata = toolkit.measure_rows(run, W).set_index("stratum")["norm"]
     assert (strata.loc["seen in 0 steps"] == 0).all()
-
-
-def test_the_change_of_the_table_is_found_to_be_of_low_rank(trained: Train) -> None:
-    run = trained(lora=(W,), lora_rank=1)
-    found = measure_changes(toolkit.import_checkpoints([run.config.model, run.path / "model"])).set_index("parameter")
-    assert found.loc[W, "kind"] == "low rank"
-    assert found.drop(W)["kind"].eq("identical").all()
 
 
 REPLAYS: dict[str, Callable[[Run], Any]] = {
@@ -510,8 +501,8 @@ def test_what_moves_the_rows_of_adapted_tables_is_said_where_there_are_any(
     assert (ADAPTED in leads["why"]) == bool(words)
     for run, is_adapted in zip(runs, (False, bool(words)), strict=True):
         opened = open_sources([run.path])
-        tables = changes.makers(opened) | {"causes": causes.makers(opened)["causes"]}
-        lead = changes.rows_section(Computed(opened).add(tables)).lead
+        tables = movement.makers(opened) | {"causes": causes.makers(opened)["causes"]}
+        lead = movement.rows_section(Computed(opened).add(tables)).lead
         assert (ADAPTED in lead, "Adam moves a row" in lead) == (is_adapted, not is_adapted)
 
 
@@ -529,26 +520,6 @@ def test_a_tuned_model_knows_which_parameters_moved(trained: Train, words: tuple
     loaded, start = open_model(str(run.path)), load_file(Path(run.config.model) / "model.safetensors")
     for name, p in loaded.model.backbone.named_parameters():
         assert p.requires_grad == (p.detach().numpy() != start[name]).any(), name
-    states = list_parameters(loaded).set_index("parameter")["requires_grad"]
-    assert states[W] == bool(words)
-    assert states["layers"] is None  # in part
-
-
-def test_the_parts_that_look_inside_see_the_adapters(trained: Train) -> None:
-    run = trained(lora=("query", "value"))
-    lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
-    gradients = lines.loc["gradient_norm", "value"]
-    assert lines["regime"].eq("lora").all()
-    assert math.isnan(gradients["embeddings"])
-    start = adapted(run)
-    data, split = encode_task(load_task(run.config), start, run.config.max_length), "train"
-    every = np.arange(len(data.splits[split]))
-    logits = start.model.eval()(**make_batch(data.splits[split], every, data))
-    example_losses("classes", logits, torch.from_numpy(data.splits[split].labels)).mean().backward()
-    own = [p.grad for name, p in start.model.named_parameters() if "lora_" in name]
-    assert gradients["body"] == pytest.approx(
-        float(torch.stack([g.square().sum() for g in own]).sum().sqrt()), rel=1e-4
-    )
 
 
 class Heard:

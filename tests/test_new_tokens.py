@@ -45,7 +45,7 @@ from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.reporting.page import ChartBlock, TableBlock, TextBlock
 from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import changes, new_tokens
+from toolkit.reporting.topics import new_tokens
 from toolkit.reporting.topics.first_screen import MOVED, answers_of, tiles_of
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
@@ -279,23 +279,6 @@ def test_adapters_beside_added_rows_are_a_condition_of_their_own(
     assert dict(tile.lines)["trained"] == "added rows, adapters and a new head"
     print_result(run, 1.0)
     assert "all but added rows, adapters and head" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("is_adapted", [False, True])
-def test_the_gradient_of_held_rows_counts_nowhere(is_adapted: bool, trained: Callable[..., Run]) -> None:
-    """That of the added rows is an independent model's, whose table is one parameter."""
-    own = ADAPTED if is_adapted else {"freeze": ONLY_WORDS}
-    run = trained(train_rows="new", seed=3, epochs=1, save_model=True, **own)
-    lines = toolkit.measure_distortion([run]).set_index(["measure", "place"])
-    start = load_untuned(run)
-    data, first = encode_task(load_task(run.config), start, run.config.max_length), ends(run)[2]
-    split = data.splits["train"]
-    logits = start.model.eval()(**make_batch(split, np.arange(len(split)), data))
-    example_losses("classes", logits, torch.from_numpy(split.labels)).mean().backward()
-    gradient = start.model.backbone.get_input_embeddings().weight.grad
-    found = lines.loc["gradient_norm", "value"]["embeddings"]
-    assert found == pytest.approx(float(gradient[first].norm()), rel=1e-6)
-    assert found != pytest.approx(float(gradient.norm()), rel=1e-4)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -746,7 +729,7 @@ def test_that_old_rows_stayed_is_proven_by_their_hashes_alone(trained: Callable[
 
 def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Callable[..., Run]) -> None:
     opened = open_sources([trained(train_rows="new").path], at_least=2)
-    section = new_tokens.section(Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)}))
+    section = new_tokens.section(Computed(opened).add(new_tokens.makers(opened)))
     num_old = len(opened.trajectory.snapshots[0].tensors[W]) - len(TOKENS)
     text, chart, table = section.blocks
     assert isinstance(text, TextBlock)

@@ -2,7 +2,7 @@
 
 import ast
 import runpy
-import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +13,9 @@ import pytest
 
 import toolkit
 from tests.planted_folder import FILES, LINKS, contents, plant
+from tests.questions.examples import GONE, examples, experiment
 from tests.run_directories import write_run
-from toolkit.commands import (
-    DriftCommand,
-    FlowCommand,
-    LayersCommand,
-    PositionsCommand,
-    ReindexCommand,
-    ReportCommand,
-    StudyCommand,
-    TransplantCommand,
-)
+from toolkit.commands import DriftCommand, ReportCommand, StudyCommand
 from toolkit.config import RunConfig
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import Page
@@ -32,43 +24,19 @@ from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
 
 ROOT = Path(__file__).parents[1]
-GONE = Path("nowhere")
-"""Given as what is to be reported on: who looks for it has not looked at the folder first."""
-
-
-def experiment(name: str, *words: str) -> Callable[[Path], object]:
-    """An experiment's script, given a folder of its report."""
-
-    def call(out: Path) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("EMBEDDING_DRIFT_DEBUG", "1")  # what is refused is raised, and not said in a line
-            patch.setattr(sys, "argv", [name, *(str(out) if word == "OUT" else word for word in words)])
-            runpy.run_path(str(ROOT / "experiments" / f"{name}.py"), run_name="__main__")
-
-    return call
-
-
 REPORTS: dict[str, Callable[[Path], object]] = {
     "report": lambda out: ReportCommand(runs=(GONE,), out=out).run(),
     "drift": lambda out: DriftCommand(places=("nowhere", "neither"), out=out).run(),
-    "positions": lambda out: PositionsCommand(model="nowhere", out=out).run(),
-    "layers": lambda out: LayersCommand(places=(GONE,), out=out).run(),
-    "flow": lambda out: FlowCommand(places=("nowhere",), out=out).run(),
-    "reindex": lambda out: ReindexCommand(before="nowhere", after="neither", texts=GONE, out=out).run(),
-    "transplant": lambda out: TransplantCommand(runs=(GONE,), out=out).run(),
     "study": lambda out: StudyCommand(file=ROOT / "experiments/three_regimes.py", out=out, output_dir=GONE).run(),
     "write_report": lambda out: toolkit.write_report([GONE], out),
     "write_drift_report": lambda out: toolkit.write_drift_report([GONE, GONE], out),
-    "write_position_report": lambda out: toolkit.write_position_report(GONE, out),
     "write_page": lambda out: write_page(Page(title="of tables"), out, {}),
     "feature_distortion.py": experiment("feature_distortion", "--out", "OUT", "--runs", "nowhere"),
-    "layer_drift.py": experiment("layer_drift", "--out", "OUT", "--runs", "nowhere"),
     "sst2_three_regimes.py": experiment("sst2_three_regimes", "--data", "nowhere", "--out", "OUT"),
-    "transplants.py": experiment("transplants", "--planted", "--out", "OUT", "--runs", "nowhere"),
-    "where_position_goes.py": experiment("where_position_goes", "--out", "OUT", "--runs", "nowhere"),
     "learning_rates.py": experiment("learning_rates", "nowhere", "OUT"),
     "freeze_sweep.py": experiment("freeze_sweep", "nowhere", "OUT"),
     "position_tables.py": experiment("position_tables", "nowhere", "OUT"),
+    **ChainMap(*examples("REPORTS")),
 }
 """Everything that makes a report in a folder."""
 
@@ -150,13 +118,10 @@ def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert len(pd.read_parquet(mine / "data/rows.parquet"))
 
 
-def test_a_table_of_an_experiment_is_not_written_over(tmp_path: Path) -> None:
-    refuse(experiment("position_tables", "nowhere", "OUT"), plant(tmp_path) / "data/train.csv")
-
-
-def test_an_example_of_a_paper_leaves_the_paper_alone(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "runs", "none", 0)
-    refuse(experiment("paper_example", str(run.path), "OUT"), plant(tmp_path / "of-user"))
+def test_an_experiment_leaves_the_paper_and_its_tables_alone(tmp_path: Path) -> None:
+    run, mine = write_run(tmp_path / "runs", "none", 0), plant(tmp_path / "of-user")
+    refuse(experiment("position_tables", "nowhere", "OUT"), mine / "data/train.csv")
+    refuse(experiment("paper_example", str(run.path), "OUT"), mine)
 
 
 def test_data_that_an_experiment_draws_replace_no_others(tmp_path: Path) -> None:
@@ -255,10 +220,10 @@ def test_one_module_alone_removes_and_replaces() -> None:
         text = ast.unparse(call)
         owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         is_path_replace = name == "replace" and (owner == "os" or (len(call.args) == 1 and not call.keywords and owner))
-        if is_path_replace and text.startswith(("frame[", "table[", "lines[", "own[")):  # a column of values
-            continue
-        is_removing = name in REMOVING and owner not in NO_FILES and not call.keywords
-        is_removing |= owner == "shutil" and name not in ("which", "disk_usage", "get_terminal_size")
+        is_path_replace = is_path_replace and not text.startswith(("frame[", "table[", "lines[", "own["))  # of values
+        is_removing = (name in REMOVING and owner not in NO_FILES and not call.keywords) or (
+            owner == "shutil" and name not in ("which", "disk_usage", "get_terminal_size")
+        )
         mode = next((k.value for k in call.keywords if k.arg == "mode"), call.args[1] if len(call.args) > 1 else None)
         if name == "open" and owner not in ("os",):
             mode = call.args[0] if isinstance(call.func, ast.Attribute) and call.args else mode

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
+from tests.questions.examples import examples
 from toolkit import (
     Run,
     Snapshot,
@@ -92,20 +93,7 @@ def decoder_run(
     return run(config, tmp_path_factory.mktemp("decoder"))
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (
-            "anatomy MODEL --text good",
-            "error: not applicable: MODEL is of the family Llama, whose embedding layer is not",
-        ),
-        ("anatomy RUN --text good", "whose embedding layer is not LayerNorm of the sum of its tables' rows"),
-        ("flow MODEL", "error: not applicable: MODEL is of the family Llama, whose embedding layer is not LayerNorm"),
-        ("flow RUN", "whose embedding layer is not LayerNorm of the sum of its tables' rows"),
-        ("positions MODEL", "error: this model has no position_embeddings: there is nothing to measure"),
-        ("transplant RUN", "no LayerNorm follows the embeddings of this model: transplant in raw coordinates"),
-    ],
-)
+@pytest.mark.parametrize(("command", "said"), list(chain(*examples("NOT_OF_A_DECODER"))))
 def test_what_a_command_cannot_say_of_a_decoder_is_one_line(
     command: str, said: str, decoder_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +105,7 @@ def test_what_a_command_cannot_say_of_a_decoder_is_one_line(
     assert said.replace("MODEL", places["MODEL"]) in line
 
 
-@pytest.mark.parametrize("command", ["drift RUN", "layers RUN", "drift MODEL RUN/model", "layers MODEL RUN/model"])
+@pytest.mark.parametrize("command", ["drift RUN", "drift MODEL RUN/model", *chain(*examples("OF_A_DECODER"))])
 def test_commands_that_read_the_weights_of_a_decoder(
     command: str, decoder_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

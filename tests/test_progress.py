@@ -3,9 +3,11 @@
 import inspect
 import pkgutil
 from contextlib import contextmanager
+from itertools import chain
 
 import pytest
 
+from tests.questions.examples import examples
 from toolkit import progress
 from toolkit.progress import counting_progress, reporting_progress, say, shows_progress
 
@@ -22,8 +24,7 @@ def test_a_log_gets_a_line_now_and_then(clock, capsys):
         for _ in range(61):
             hear("drawing figures")
             clock[0] += 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"{seconds} s: drawing figures" for seconds in (15, 30, 45, 60)]
+    assert capsys.readouterr().err.splitlines() == [f"{seconds} s: drawing figures" for seconds in (15, 30, 45, 60)]
 
 
 def test_a_short_command_leaves_nothing_in_a_log(clock, capsys):
@@ -45,19 +46,14 @@ def test_what_is_counted_says_of_how_many(clock, capsys):
 @pytest.mark.parametrize("is_counted", [False, True])
 def test_a_terminal_shows_the_text_at_once(clock, capsys, monkeypatch, is_counted):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    if is_counted:
-        with counting_progress("passes") as hear:
-            hear("[seed 0]", 3, 40)
-    else:
-        with reporting_progress() as say:
-            say("[seed 0]")
+    with counting_progress("passes") if is_counted else reporting_progress() as hear:
+        hear("[seed 0]", *((3, 40) if is_counted else ()))
     assert "[seed 0]" in capsys.readouterr().err
 
 
 SLOW = (
-    "compare_changed", "data.tasks.load_task", "functional_drift", "measure_distortion", "measure_flow",
-    "measure_layer_drift", "measure_neighbours", "measure_similarity", "measure_transplants", "most_changed",
-    "training.encoding.encode_task", "verify_run", "write_report",
+    "compare_changed", "data.tasks.load_task", "measure_neighbours", "most_changed", "training.encoding.encode_task",
+    "verify_run", "write_report", *chain(*examples("SLOW")),
 )  # fmt: skip
 """Functions that take more than five seconds of models or reports as people have them."""
 
@@ -71,27 +67,16 @@ def test_a_slow_function_shows_progress_on_a_terminal_only(name, capsys, monkeyp
     def reporting():
         yield drawn.append
 
-    monkeypatch.setattr(progress, "reporting_progress", reporting)
-    with pytest.raises((ValueError, TypeError, AttributeError)):
-        call(name)
-    assert (drawn, *capsys.readouterr()) == ([], "", "")
-    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
-    with pytest.raises((ValueError, TypeError, AttributeError)):
-        call(name)
-    assert len(drawn) == 1
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises((ValueError, TypeError, AttributeError)):
-        call(name)
-    assert len(drawn) == 1, "another process of the launch draws"
-
-
-def call(name):
     function = pkgutil.resolve_name(f"toolkit.{name}")
-    return function(*[[]] * sum(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters_of(function)))
-
-
-def parameters_of(function):
-    return inspect.signature(function).parameters.values()
+    given = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    monkeypatch.setattr(progress, "reporting_progress", reporting)
+    for is_terminal, rank, lines in ((False, "0", 0), (True, "0", 1), (True, "1", 1)):  # of a launch the first draws
+        monkeypatch.setattr(progress.sys.stderr, "isatty", lambda shown=is_terminal: shown)
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises((ValueError, TypeError, AttributeError)):
+            function(*([] for parameter in given if parameter.kind is not parameter.VAR_KEYWORD))
+        assert len(drawn) == lines
+        assert is_terminal or capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -17,11 +17,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Union
 
 import tyro
 
-from toolkit.commands import Command
+from toolkit.commands import COMMANDS
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
 from toolkit.families import REGIMES
 from toolkit.memory import keep_freed_memory
@@ -42,8 +42,6 @@ the launcher ends the others meanwhile. What one process alone meets, a file tha
 
 LOG_COLUMNS = "160"
 """Width of what is printed where no stream is a terminal, in a log for one."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +83,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _command(args: list[str], prog: str) -> int:
     """Carry out a command; by itself, so that what tyro says of a mistake is about its flags alone."""
-    commands = {part.name: get_args(each)[0] for each in get_args(Command) for part in get_args(each)[1:]}
+    kind: Any
     if not args or args[0].startswith("-"):
-        return parse(Command, args, prog=prog, description=COMMANDS_DESCRIPTION).run()  # type: ignore[arg-type]
-    if args[0] not in commands:
-        raise ValueError(unknown(args[0], "command", tuple(commands)))
-    status: int = parse(commands[args[0]], args[1:], prog=f"{prog} {args[0]}").run()
+        kind = Union[tuple(Annotated[each, tyro.conf.subcommand(name)] for name, each in COMMANDS.items())]  # noqa: UP007
+        told = {"prog": prog, "description": COMMANDS_DESCRIPTION}
+    else:
+        if args[0] not in COMMANDS:
+            raise ValueError(unknown(args[0], "command", tuple(COMMANDS)))
+        kind, args, told = COMMANDS[args[0]], args[1:], {"prog": f"{prog} {args[0]}"}
+    status: int = parse(kind, args, **told).run()
     return status
 
 
@@ -137,7 +138,8 @@ def parse_config(args: list[str]) -> RunConfig:
     for flag in ("--test-file", "--ood-file"):
         args = _merge_repeated(args, flag)
     description = f"{DESCRIPTION}\n\nNamed regimes for --freeze: {', '.join(REGIMES)}."
-    return parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=description).to_config()
+    flags: Flags = parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=description)
+    return flags.to_config()
 
 
 def _read(path: Path) -> str:
@@ -180,14 +182,13 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
     return [*rest, flag, *values] if values else rest
 
 
-def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
+def parse(kind: Any, args: list[str], *, prog: str, **options: Any) -> Any:
     """Parse flags; ValueError, in one line, for an unknown one or any other mistake that tyro finds."""
     _refuse_empty(args)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
-            return parsed
+            return tyro.cli(kind, args=args, prog=prog, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

@@ -205,6 +205,13 @@ def shown_flags(command: Any, *names: str) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
+def command_again(command: Any, name: str, places: Iterable[str | Path], *flags: str) -> str:
+    """The words that make the report of a command again; none where it writes none."""
+    if command.out is None:
+        return ""
+    return shown_command(name, places, command.out, command.title) + shown_flags(command, *flags)
+
+
 class Described:
     """A result that says what it is: in lines of 80 letters where it is printed, and as a table in a notebook."""
 

@@ -1,12 +1,13 @@
 """The columns of every table: what each is called, what it means, and which table has it in which order.
 
-A name means one thing wherever it stands. Docstrings, headings and tool-tips are made from what is written here.
+A name means one thing wherever it stands. Docstrings, headings and tool-tips are made from what is written here. A
+question brings the tables that it alone has, and the columns of these; what two of them share stands here.
 """
 
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -44,7 +45,7 @@ def _by_name(*columns: Column) -> dict[str, Column]:
     return found
 
 
-COLUMNS: Mapping[str, Column] = _by_name(
+COLUMNS: dict[str, Column] = _by_name(
     # What a line is about, in the order of every table.
     Column("run", "Name of the run's directory; of a model that is no run, what it was called.", TEXT),
     Column("model", "The checkpoint that was trained.", TEXT),
@@ -56,79 +57,53 @@ COLUMNS: Mapping[str, Column] = _by_name(
         "model and task",
     ),
     Column("task", "What the model was trained for.", TEXT),
-    Column("regime", "The components that were frozen; lora: all but adapters and head.", TEXT),
     Column("condition", "Runs that differ in nothing but the seed.", TEXT),
     Column("base", "The condition without its number of training examples: one for all sizes.", TEXT, "", "condition"),
     Column("control", "The condition that learned shuffled labels at the same settings.", TEXT),
     Column("permutation", "Of the control's labels: one for all seeds, or another per seed.", TEXT),
     Column("size", "Training examples that were asked for; NA for all.", COUNT),
-    Column("is_shuffled", "Whether the condition was trained on shuffled labels.", FLAG),
     Column("seed", "Of the run; NA for a model that is no run.", COUNT),
-    Column("comparison", "What is held against what.", TEXT),
     Column("first", "The first of the two that the line compares or pairs: a run, a model or a component.", TEXT),
     Column("second", "The second of the two.", TEXT),
     Column("against", "What the condition is held against.", TEXT),
     Column("epoch", "Epochs of training behind the snapshot; 0 is before training."),
     Column("step", "Optimizer steps behind the snapshot.", COUNT),
-    Column("reference_epoch", "The epoch that the change is counted from."),
     Column("parameter", "Name of a parameter, or of what is made of its rows.", TEXT),
     Column("component", "A part of the model: a parameter, a layer, or what several of them share.", TEXT),
-    Column("part", "What a parameter is within its layer, or a row within a token's sum.", TEXT),
     Column("layer", "1 is the first; 0: what it reads; -1: the sum before LayerNorm; NA: in no layer.", COUNT),
     Column("stage", "A place in the forward pass, in words.", TEXT),
     Column("stratum", "Rows that belong together, by the steps that showed them; a name for chosen rows.", TEXT),
     Column("row", "Row of the table, counted from 0; NA for a sum of rows.", COUNT),
     Column("token", "Text of the row, or of the token; empty where there is none.", TEXT),
-    Column("window", "Positions, the first and the last, counted from 0.", TEXT),
-    Column("texts", "Name of the texts that the models read.", TEXT),
-    Column("decoder", "The word table by which a masked-LM head scores words: the tuned one, or that before.", TEXT),
     Column("split", "The part of the data that was scored. The reported split comes first.", TEXT),
     Column("is_reported_split", "Whether it is the split that the task reports.", FLAG),
-    Column("place", "A split, or a part of the model.", TEXT),
     # What was measured, beside what chance gives.
     Column("measure", "What was measured.", TEXT),
     Column("statistic", "Summary of the measure over the rows; value: of the parameter as one vector.", TEXT),
-    Column("variant", "raw: rows as they are; centred: about their mean.", TEXT),
-    Column("side", "Which of two versions an asymmetric measure starts from.", TEXT),
     Column("score", "What is compared; accuracies and coefficients are fractions of 1.", TEXT),
     Column("is_headline", "Whether it is the score that the task is judged by; accuracy may stand beside it.", FLAG),
-    Column("k", "How many directions count; NA where all do.", COUNT),
     Column("value", "The measured number, in ``unit`` where the table has one."),
     Column("low", "Lower end of the value's interval: 95 %, unless the table says otherwise."),
     Column("high", "Upper end of it."),
     Column("low90", "Lower end of the value's 90 % interval."),
     Column("high90", "Upper end of it."),
     Column("value_before", "The value before training."),
-    Column("value_after", "The value after it, where ``value`` is the difference."),
-    Column("by_frequency", "What knowing only how often each word is masked in these texts would give."),
     Column("null", "Mean of the value under the null."),
     Column("null_low", "2.5 % quantile of the null."),
     Column("null_high", "97.5 % quantile of the null."),
     Column("null_sd", "Standard deviation of the null."),
     Column("null_median", "Median of the null."),
-    Column("null_kind", "How the null was drawn.", TEXT),
-    Column("num_null", "Draws of the null that gave a value.", COUNT),
-    Column("num_null_rows", "Rows of each draw.", COUNT),
-    Column("value_of_null_rows", "The value over as many rows as the null has: what to hold against it."),
     Column("chance", "What the value is by chance, from a formula."),
-    Column("reference", "What the value is to be read against, in the same unit."),
     Column("unit", "Of the value; 1 is a pure number.", TEXT),
     Column("reason", "Why a number of the line is missing, or the verdict is what it is; else empty.", TEXT),
     Column("note", "What must be known beside the numbers.", TEXT),
     # Counts.
     Column("num_rows", "Rows that the line is about.", COUNT),
     Column("num_undefined", "Rows of them, or seeds, without a value.", COUNT),
-    Column("num_unmoved", "Rows of them that did not move.", COUNT),
     Column("num_exposed_rows", "Rows that training showed.", COUNT),
-    Column("num_used", "Rows of them that were used.", COUNT),
     Column("num_left_out", "Rows that were never seen, did not move, or were 0 at first.", COUNT),
-    Column("num_columns", "Numbers in a row.", COUNT),
-    Column("num_values", "Numbers in all.", COUNT),
     Column("num_steps", "Optimizer steps that showed the row; of several runs their mean."),
     Column("num_tokens", "Tokens that used the row.", COUNT),
-    Column("num_texts", "Texts that were read.", COUNT),
-    Column("num_masked", "Tokens that were masked.", COUNT),
-    Column("num_examples", "Examples behind the value.", COUNT),
     Column("num_items", "Examples of the split that were scored.", COUNT),
     Column("num_seeds", "Runs that differ in nothing but the seed.", COUNT),
     Column("num_runs", "Runs that the line holds for.", COUNT),
@@ -149,23 +124,6 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("offset_free_drift", "‖Δ‖ / ‖E⁰‖ of the rows that training showed, without their mean change."),
     Column("share_beyond_decay", "Share of the rows that training showed whose relative drift is above all others'."),
     Column("has_moved", "Whether any bit of the parameter differs.", FLAG),
-    # The kind of a change.
-    Column("kind", "The first kind of change that holds.", TEXT),
-    Column("detail", "One or two clauses on it.", TEXT),
-    Column("num_moved", "Rows of which a bit differs.", COUNT),
-    Column("share_moved", "Their share of the rows."),
-    Column("num_cast", "Rows that are the old ones in half precision.", COUNT),
-    Column("num_decayed", "Rows that weight decay alone moved.", COUNT),
-    Column("sum_lr_decay", "-ln of the factor that decay left of them."),
-    Column("num_directions", "Rank of the change, where it is low.", COUNT),
-    Column("farthest", "Rows that moved farthest for their norm.", TEXT),
-    Column("residual", "Share of Σ‖Δ‖² that the kind leaves."),
-    Column("offset_share", "Share of Σ‖Δ‖² that the best common offset explains alone."),
-    Column("offset_null", "The same of isotropic noise."),
-    Column("scaling_share", "Share of Σ‖Δ‖² that the best factor explains alone."),
-    Column("scaling_null", "The same of isotropic noise."),
-    Column("rotation_share", "Share of Σ‖Δ‖² that the best orthogonal map explains alone."),
-    Column("rotation_null", "The same of isotropic noise."),
     Column("precision", "Coarsest of fp32, fp16, bf16 that holds all values.", TEXT),
     # Why rows moved.
     Column("last_step", "Last step that showed the row, counted from 1; 0 if none.", COUNT),
@@ -221,22 +179,6 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("movable_fp16", "The same in fp16."),
     Column("moved_share", "Share of coordinates that changed."),
     Column("finding", "moved, frozen, did not move, or not identifiable in this precision.", TEXT),
-    # What two checkpoints tell of exposure.
-    Column("exposure", "exposed, unexposed or cannot tell: by the weights before and after, without a log.", TEXT),
-    Column(
-        "shared_by",
-        "Models that hold the row alike up to weight decay, which did not train it; groups are parted by a semicolon.",
-        TEXT,
-    ),
-    Column("num_leaving", "Values of the row that are not where decay alone leaves them.", COUNT),
-    Column("misfit", "‖Eᵗ - s·E⁰‖ / ‖E⁰‖ of the row, with the best factor s for it."),
-    Column("row_factor", "The best factor s of the row."),
-    Column("num_unexposed_rows", "Rows that no text showed.", COUNT),
-    Column("num_untold_rows", "Rows of which neither can be told.", COUNT),
-    Column("misfit_unexposed", "Greatest misfit of the unexposed rows."),
-    Column("misfit_exposed", "Least misfit of the exposed rows."),
-    Column("sum_lr_decay_low", "The least that any significand says of it."),
-    Column("sum_lr_decay_high", "The most that any significand says of it."),
     # What no output can show.
     Column("frequencies", "Where the frequencies of rows come from.", TEXT),
     Column("frequency", "Share of the corpus's tokens that use the row."),
@@ -244,10 +186,6 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("pi_drift", "The same without each row's mean over its coordinates.", NUMBER, "weight units"),
     Column("gauge_fixed_drift", "The same in the fixed gauge; NaN for rows without tokens.", NUMBER, "weight units"),
     Column("merged_with", "The row of another table that no token tells from this one.", TEXT),
-    Column("common_scale", "Scale of all tables over the reference's, which no output shows."),
-    Column("num_combinations", "Distinct combinations of rows that were computed.", COUNT),
-    Column("sample", "How these were chosen.", TEXT),
-    Column("eps", "Of the embedding LayerNorm."),
     # Words and their neighbours.
     Column("rank", "Place in the list, from 1.", COUNT),
     Column("row_before", "Row of the neighbour before training.", COUNT),
@@ -285,124 +223,12 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("spearman_permuted", "Its mean when words of like exposure are exchanged."),
     Column("spearman_p_permuted", "Share of exchanges that reach it."),
     Column("spearman_random", "Its mean when every row moves as far in a random direction."),
-    # Stored vectors of texts, and the words of these.
-    Column("num_neighbours", "Nearest texts that a search gives.", COUNT),
-    Column("num_queries", "Queries that were searched for.", COUNT, "", "queries"),
-    Column("pooling", "What the vector of a text is: mean of its tokens, or cls, the first one.", TEXT),
-    Column("keep_at", "Least recall at which the index is kept as it is."),
-    Column("map_at", "Least recall at which a linear map of it is enough."),
-    Column("advice", "keep the index, map the stored vectors, re-index, or cannot tell with so few queries.", TEXT),
-    Column("word", "A word of the texts, its letters folded to lower case.", TEXT),
-    Column("num_texts_with", "Texts that hold the word.", COUNT, "", "texts with it"),
-    Column("loss_with", "Share of their neighbours that texts with the word lost, on average.", label="lost with it"),
-    Column("loss_without", "The same of the other texts.", label="lost without"),
-    Column("adjusted_p", "Share of the permutations of texts in which any word is as far from 0 as this one."),
-    # Positions: the same of four tables of the same shape, and the waves of one.
-    Column("sinusoid", "Of the sinusoidal table."),
-    Column("gaussian", "Of independent Gaussian rows."),
-    Column("smooth", "Of smooth random curves."),
-    Column("shuffled", "Of the table's own rows in a random order."),
-    Column("wave", "Place in the list, from 1: the strongest first.", COUNT),
-    Column("period", "Rows in which the wave goes round once."),
-    Column("period_first", "The same over the first quarter of the rows."),
-    Column("period_last", "The same over the last quarter."),
-    Column("roundness", "Smaller over larger variance in the wave's plane: 1 is a circle."),
-    Column("spread", "Over how many columns of the table the wave is spread."),
-    Column("lag", "Distance of two rows.", COUNT),
-    Column("num_pairs", "Pairs of rows at that distance.", COUNT),
-    Column("neighbours", "Running median of the values around the row."),
-    Column("deviations", "Robust standard deviations from it."),
-    # Weights of all layers.
-    Column("shape", "Of the tensor, as 384x1536.", TEXT),
-    Column("norm_before", "‖W⁰‖, Frobenius, in float64."),
-    Column("norm_change", "‖Δ‖, likewise."),
-    Column("most_layer", "The layer of the greatest mean relative drift.", COUNT),
-    Column("least_layer", "The layer of the least.", COUNT),
-    Column("top_to_bottom", "Relative drift of the top third of the layers over the bottom third's (geometric means)."),
-    Column("num_layers", "Layers that moved in every run.", COUNT),
-    Column("trend", "flat, more at the bottom, more at the top, not decided, not judged or not applicable.", TEXT),
-    Column("median_angle_degrees", "Median of the angle over the layer's matrices.", NUMBER, "degrees"),
-    Column("is_identical", "Whether no bit differs.", FLAG),
-    Column("stored_before", "Type in the first file.", TEXT),
-    Column("stored_after", "Type in the second.", TEXT),
-    # States of all layers.
-    Column("similarity", "Similarity of the condition's models to those before training."),
-    Column("other_similarity", "What it is held against: similarity of its seeds, or of the other condition."),
-    Column("between_seeds", "By how much two seeds of one condition differ in similarity, on average."),
-    Column("head_epochs", "Epochs of the head alone, before the rest.", COUNT),
+    # What several questions have.
     Column("is_out_of_distribution", "Whether the split is; NA for a part of the model.", FLAG),
-    # Where position goes.
-    Column("family", "Architecture of the model.", TEXT),
-    Column("factor", "position, content, segment, or the residual: all interactions.", TEXT),
-    Column("omega_squared", "ω²: share of the variance that is the factor's; 0 is chance."),
-    Column("omega_standardised", "ω² with every dimension at unit variance."),
-    Column("eta_squared", "η²: share of the variance, chance not taken out."),
-    Column("by_block_eta", "η² of the factor's interaction with the blocks: what it does to single texts."),
-    Column("eta_chance", "η² of unrelated states."),
-    Column("shuffled_omega", "ω² of the same states dealt at random."),
-    Column("shuffled_eta", "η² of the same states dealt at random."),
     Column("df", "Degrees of freedom."),
-    Column("sum_of_squares", "Sum of squares, over all dimensions."),
-    Column("unit_values", "One value per block or text, of which the interval is made.", VALUES),
-    Column("bits", "Bits of a token's position that a linear probe reads."),
-    Column("control_bits", "Bits that it reads of a random label for every word."),
-    Column("selective_bits", "bits - control_bits, with the interval: a lower bound of what goes beyond words."),
-    Column("word_bits", "Bits that the word alone tells."),
-    Column("beyond_word_bits", "bits - word_bits."),
-    Column("shuffled_bits", "Bits read of labels dealt at random: 0, or a little below."),
-    Column("entropy_bits", "Entropy of the position."),
-    Column("control_entropy_bits", "Entropy of the control's label."),
-    Column("num_bins", "Bins of positions.", COUNT),
-    Column("bins", "Their first positions.", TEXT),
-    Column("num_fit_texts", "Texts that the probe, or the map, was fitted on.", COUNT),
-    Column("num_held_out_texts", "Texts that it was scored on.", COUNT),
-    Column("num_fit_tokens", "Tokens of the first.", COUNT),
-    Column("num_held_out_tokens", "Tokens of the second.", COUNT),
-    Column("inverse_penalty", "The probe's C."),
-    Column("control_draws", "control_bits of each draw of the control.", VALUES),
-    Column("bit_values", "bits, one value per text.", VALUES),
-    Column("selective_values", "selective_bits, one value per text.", VALUES),
-    Column("beyond_word_values", "beyond_word_bits, one value per text.", VALUES),
-    Column("counterfactual", "What was done to the position rows.", TEXT),
-    Column("num_positions", "Positions of the crossed design.", COUNT),
-    Column("num_contents", "Tokens that stand at each of them.", COUNT),
-    Column("num_segments", "Ways in which segments are given to them.", COUNT),
-    Column("num_sequences", "Sequences that this takes.", COUNT),
-    Column("has_head", "Whether the model has a head that was trained on the task.", FLAG),
-    Column("body", "First digits of a hash of the body: equal for models that compute the same.", TEXT),
-    # What drift is worth.
-    Column("direction", "forward: into the tuned body; reverse: into the one from before.", TEXT),
-    Column("coordinates", "fixed: without what no output shows; raw: as stored.", TEXT),
-    Column("coalition", "The components that are tuned.", TEXT),
-    Column("num_tuned", "How many those are.", COUNT),
     Column("change", "What was done, and with what result compared.", TEXT),
     Column("share", "Part of the table's whole, as a fraction; NaN where it is not clear from 0."),
-    Column("least", "The least draw of any seed."),
-    Column("greatest", "The greatest draw of any seed."),
-    Column("rms_change", "Root mean square of the component's change.", NUMBER, "weight units"),
-    Column("gauge_difference", "Largest change of a logit by the fixed gauge, which should change none."),
-    Column("control_difference", "The same by a change that should."),
-    Column("num_draws", "Random changes of each kind.", COUNT),
-    Column("num_passes", "Passes over the items.", COUNT),
-    # One sentence in one model.
-    Column("name", "Name of the parameter in the model; empty for several.", TEXT),
-    Column("number", "Its place among all parameters, from 1; of several, how many they are.", COUNT),
-    Column("requires_grad", "Whether it can be trained; empty where only some can.", FLAG),
-    Column("index", "Place of the token in the text, from 0.", COUNT),
     Column("length", "Euclidean length of the row.", NUMBER, "weight units"),
-    Column("computed", "What was computed by hand.", TEXT),
-    Column("left_out", "What was left out of it.", TEXT),
-    Column("computed_in", "Precision of the module.", TEXT),
-    Column("largest_difference", "Largest absolute difference of one number."),
-    Column("rounding", "How far rounding lets them differ."),
-    Column("is_equal", "Whether they differ by rounding only.", FLAG),
-    Column("is_exact", "Whether they are equal bit for bit.", FLAG),
-    Column("num_with_gradient", "Rows that got a gradient.", COUNT),
-    Column("gradient_norm", "Euclidean norm of the gradient; NaN where it is frozen."),
-    Column("other", "What the token is compared with.", TEXT),
-    Column("relative_difference", "‖a - b‖ / ‖b‖ in float64."),
-    Column("without", "What was taken away; empty for the model as it is.", TEXT),
-    Column("is_equivariant", "Whether shuffled tokens give the same vectors, shuffled alike.", FLAG),
     # Scores and their comparison.
     Column("pair", "The first condition minus the second, on the same items, paired by seed.", TEXT),
     Column(
@@ -442,13 +268,6 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("num_failed_second", "Runs of the second condition that failed.", COUNT),
     Column("num_at_chance_first", "Runs of the first condition not above the majority class by chance.", COUNT),
     Column("num_at_chance_second", "Runs of the second condition not above the majority class by chance.", COUNT),
-    Column("condition_mean", "Mean score of the condition over the paired seeds."),
-    Column("reference_mean", "Mean score, over these seeds, of the condition that it is held against."),
-    Column("relative_quality", "condition_mean / reference_mean."),
-    Column(
-        "majority_quality",
-        "Relative quality of always giving the most frequent label; NaN for other scores than accuracy.",
-    ),
     Column(
         "real_mean", "Mean over seeds of the measure under real labels; of ratios the geometric mean.", label="real"
     ),
@@ -651,14 +470,11 @@ COLUMNS: Mapping[str, Column] = _by_name(
 
 _NULL = "null null_low null_high null_sd"
 _MEASURES = "norm relative cosine_distance angle_degrees radial tangential max_abs l1"
-_MODEL_OF_FLOW = "run group condition seed"
 _CONDITION = "group model task condition base size num_train_examples"
 _SCORED = "split is_reported_split score"
 _OVER_SEEDS = "mean sd median min max"
-_GAME = "model task condition split direction coordinates"
-_GAME_OF_SEED = "model task condition seed split direction coordinates"
 
-TABLES: Mapping[str, tuple[str, ...]] = {
+TABLES: dict[str, tuple[str, ...]] = {
     name: tuple(columns.split())
     for name, columns in {
         "measure_drift": "epoch step parameter stratum measure statistic value unit num_rows num_undefined",
@@ -667,17 +483,6 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "epoch step row token num_steps num_tokens norm relative length times_old_length old_length_low "
             "old_length_high nearest_old reason"
         ),
-        "measure_changes": (
-            "parameter kind value unit detail relative_drift num_rows num_moved share_moved num_cast num_decayed "
-            "sum_lr_decay num_directions farthest residual offset_share offset_null scaling_share scaling_null "
-            "rotation_share rotation_null precision note"
-        ),
-        "infer_exposure.tables": (
-            "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed "
-            "sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
-        ),
-        "find_ancestral_rows": "parameter row token shared_by reason",
-        "infer_exposure.rows": "parameter row token exposure num_leaving misfit row_factor norm relative",
         "decompose": (
             "row token stratum num_steps last_step drift decay update gradient momentum momentum_low momentum_high "
             "momentum_noise momentum_basis cause"
@@ -699,24 +504,6 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "measure_gauge": "epoch step parameter measure value unit num_rows frequencies reason note",
         "measure_gauge_rows": "row token stratum frequency raw_drift pi_drift gauge_fixed_drift merged_with",
         "measure_design": "measure value reason note",
-        "functional_drift": "epoch step component measure value common_scale num_combinations sample eps reason note",
-        "measure_geometry": (
-            "epoch parameter stratum measure variant value null null_sd num_rows num_undefined reason"
-        ),
-        "measure_updates": (
-            "epoch parameter stratum measure k value null null_low null_high chance num_rows num_unmoved reason"
-        ),
-        "measure_agreement": (
-            f"first second epoch parameter stratum measure value {_NULL} num_rows num_undefined reason"
-        ),
-        "measure_similarity": (
-            f"epoch reference_epoch parameter stratum measure side value low high value_of_null_rows {_NULL} null_kind "
-            "num_null num_null_rows num_rows num_used num_columns reason"
-        ),
-        "compare_rows": (
-            f"measure side value low high value_of_null_rows {_NULL} null_kind num_null num_null_rows num_rows "
-            "num_used num_columns reason"
-        ),
         "neighbours": (
             "rank row_before neighbour_before similarity_before is_lost row_after neighbour_after similarity_after "
             "is_new"
@@ -733,74 +520,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "first second num_words num_first num_second jaccard jaccard_permuted jaccard_p_permuted jaccard_random "
             "spearman spearman_permuted spearman_p_permuted spearman_random"
         ),
-        "measure_positions": ("epoch window measure value sinusoid gaussian smooth shuffled unit num_rows reason note"),
-        "find_waves": "wave period period_first period_last share roundness spread",
-        "cosine_by_lag": "lag value low high num_pairs",
-        "standing_out": "measure row value neighbours deviations",
         "measure_segments": "epoch step parameter measure value unit reason note",
-        "measure_weight_drift": (
-            "layer component part parameter shape num_values norm_before norm_change relative_drift angle_degrees "
-            "is_identical stored_before stored_after reason note"
-        ),
-        "measure_weight_drift.layer": (
-            "layer component num_values norm_before norm_change relative_drift median_angle_degrees is_identical "
-            "reason note"
-        ),
-        "measure_layer_drift": (
-            "group condition is_shuffled comparison first second texts layer measure value low high num_texts reason"
-        ),
-        "measure_layers.means": (
-            "group condition is_shuffled comparison texts layer measure value low high num_seeds num_texts reason note"
-        ),
-        "measure_layers.contrasts": (
-            "group condition comparison against texts layer measure similarity other_similarity value low high "
-            "between_seeds num_seeds num_texts reason note"
-        ),
-        "measure_distortion": (
-            "run model task regime head_epochs seed measure place is_out_of_distribution value num_examples reason"
-        ),
-        "measure_forgetting": (
-            "run group condition is_shuffled seed texts decoder measure value low high value_before value_after "
-            "by_frequency unit reason note num_texts num_masked"
-        ),
-        "measure_reindexing.verdict": (
-            "first second pooling num_neighbours num_texts num_queries keep_at map_at advice reason note"
-        ),
-        "measure_reindexing.recall": (
-            f"measure num_neighbours value low high chance {_NULL} num_texts num_queries num_fit_texts reason note"
-        ),
-        "measure_reindexing.words": "rank word num_texts_with value loss_with loss_without adjusted_p",
-        "measure_flow.ledger": (
-            f"{_MODEL_OF_FLOW} layer stage factor omega_squared low high omega_standardised eta_squared by_block_eta "
-            "eta_chance shuffled_omega shuffled_eta df sum_of_squares unit_values reason"
-        ),
-        "measure_flow.decoding": (
-            f"{_MODEL_OF_FLOW} layer stage bits control_bits selective_bits low high word_bits beyond_word_bits "
-            "shuffled_bits entropy_bits control_entropy_bits num_bins bins num_fit_texts num_held_out_texts "
-            "num_fit_tokens num_held_out_tokens inverse_penalty control_draws bit_values selective_values "
-            "beyond_word_values note"
-        ),
-        "measure_flow.counterfactuals": (
-            f"{_MODEL_OF_FLOW} counterfactual layer stage measure value low high reference unit num_texts unit_values "
-            "reason"
-        ),
-        "measure_flow.models": (
-            f"{_MODEL_OF_FLOW} split family num_positions num_contents num_segments num_sequences has_head body note"
-        ),
-        "measure_transplants.shapley": (
-            f"{_GAME} component score value low high share unit num_seeds num_items reason note"
-        ),
-        "measure_transplants.interactions": (
-            f"{_GAME} first second score value low high unit num_seeds num_items reason note"
-        ),
-        "measure_transplants.singles": (
-            f"{_GAME} component score change value low high least greatest rms_change unit num_seeds num_items "
-            "reason note"
-        ),
-        "measure_transplants.coalitions": f"{_GAME_OF_SEED} coalition num_tuned score value unit",
-        "measure_transplants.checks": (
-            f"{_GAME_OF_SEED} gauge_difference control_difference num_draws num_passes num_items note"
-        ),
         "compare": (
             f"group model task first second size num_train_examples {_SCORED} is_headline num_seeds num_items "
             "first_mean second_mean difference_points low_points high_points df p low90_points high90_points "
@@ -832,10 +552,6 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "seconds_features seconds_head_stage seconds peak_memory_mib examples_per_second num_trainable_ratio "
             "seconds_ratio peak_memory_mib_ratio examples_per_second_ratio split score score_mean devices reason note"
         ),
-        "relative_quality": (
-            f"{_CONDITION} against {_SCORED} num_seeds num_failed condition_mean reference_mean relative_quality "
-            "low high majority_quality reason note"
-        ),
         "linear_probes": (
             "group model task condition against size split is_reported_split is_out_of_distribution score num_seeds "
             "reached linear_probe missed_points full_minus_reached_points full_minus_linear_probe_points"
@@ -859,26 +575,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "group condition control permutation parameter measure real_mean shuffled_mean value low high low90 high90 "
             "margin detectable_gap unit p q num_seeds num_seeds_shuffled is_paired verdict reason"
         ),
-        "average_weights": (
-            "group condition is_shuffled layer component num_values norm_before norm_change relative_drift low high "
-            "median_angle_degrees is_identical num_seeds reason note"
-        ),
-        "find_trends": (
-            "group condition is_shuffled most_layer least_layer top_to_bottom low high p q num_layers num_seeds trend "
-            "reason"
-        ),
         "choose": "task condition setting fields num_seeds num_items split score mean_score is_chosen is_at_edge",
-        "take_apart.parameters": "parameter name number num_rows num_columns num_values share requires_grad reason",
-        "take_apart.tokens": "index token part row length share",
-        "take_apart.layer_sum": "computed left_out computed_in largest_difference rounding is_equal",
-        "take_apart.one_hot": "parameter num_tokens num_rows num_columns largest_difference is_exact",
-        "take_apart.gradients.parameters": (
-            "parameter requires_grad num_rows num_used num_with_gradient gradient_norm reason"
-        ),
-        "take_apart.gradients.rows": "parameter row token num_tokens gradient_norm reason",
-        "take_apart.special_tokens.table": "token other stage relative_difference is_equal",
-        "take_apart.segments.changes": "change stage relative_difference largest_difference is_equal",
-        "take_apart.permutation.table": "without relative_difference largest_difference is_equivariant",
     }.items()
 }
 """A function, and where it returns several tables the name of each, to its columns in order."""
@@ -904,6 +601,14 @@ PARAMETERS: Mapping[str, str] = {
     "seed": "Seed of every random draw.",
 }
 """What help() says of a parameter that several functions take, where a function's docstring does not say it."""
+
+
+def add(columns: Iterable[Column], tables: Mapping[str, str]) -> None:
+    """Columns and tables of a question, or of an experiment; ValueError where a name has another meaning already."""
+    for column in columns:
+        if COLUMNS.setdefault(column.name, column) != column:
+            raise ValueError(f"the column {column.name!r} is in the schema with another meaning: choose another name")
+    TABLES.update({name: tuple(listed.split()) for name, listed in tables.items()})
 
 
 def columns_of(table: str) -> list[str]:

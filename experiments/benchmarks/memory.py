@@ -28,7 +28,7 @@ from safetensors.numpy import save_file
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
-from toolkit.analysis.inferred_exposure import InferredExposure, infer_exposure
+from toolkit.questions.changes.exposure import InferredExposure, infer_exposure
 from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.analysis.blocks import RowPass
-from toolkit.analysis.changes import measure_changes
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
 from toolkit.analysis.measures import MEASURES
 from toolkit.analysis.precision import guard_precision
@@ -174,7 +173,7 @@ def test_an_epoch_is_a_number(make_trajectory, epoch):
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (5, 0)])
-@pytest.mark.parametrize("measure", [measure_drift, measure_changes, lambda pair: guard_precision(pair, 1)])
+@pytest.mark.parametrize("measure", [measure_drift, lambda pair: guard_precision(pair, 1)])
 def test_a_table_without_values_is_refused(measure, shape):
     pair = Trajectory([Snapshot(i, i, {"word_embeddings": np.zeros(shape, np.float32)}) for i in (0, 1)])
     with pytest.raises(ValueError, match=rf"word_embeddings has no values at epoch 0: its shape is \({shape[0]}, "):

@@ -13,12 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.questions.examples import commands_of_questions
 from tests.refusals import refused
 from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.models.checkpoints import Source, find_checkpoint
 from toolkit.models.classifier import load_classifier
 from toolkit.pipeline import finetune
+from toolkit.questions.models import open_model
 from toolkit.studies.plan import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +97,7 @@ def test_an_unknown_architecture_is_refused_in_one_line(plant: Plant, tiny_confi
         lambda: load_classifier(folder, pooling="mean", num_outputs=2, init="random"),
         lambda: finetune(replace(tiny_config, model=folder)),
         lambda: resolve(replace(tiny_config, model=folder)),
+        lambda: open_model(folder),
     )
     for call in calls:
         with refused(r"its own code \(auto_map\) is never run: unknown architecture 'pl"):
@@ -127,36 +130,21 @@ def test_random_weights_and_plans_ask_nothing(plant: Plant, tiny_config: RunConf
 @pytest.mark.filterwarnings("ignore")
 def test_no_command_runs_it(plant: Plant, tiny_config: RunConfig, tmp_path: Path) -> None:
     """Fine-tuning, and every command that loads a model of a run or a checkpoint."""
-    folder, other = str(plant()), str(plant(seed=1))
+    places = {"model": str(plant()), "checkpoint": str(plant(seed=1)), "texts": str(tiny_config.train_file)}
     runs = [
-        str(finetune(replace(tiny_config, model=folder, seed=seed, save_model=True, output_dir=str(tmp_path))).path)
+        str(
+            finetune(
+                replace(tiny_config, model=places["model"], seed=seed, save_model=True, output_dir=str(tmp_path))
+            ).path
+        )
         for seed in (0, 1)
     ]
-    flow = ["--positions", "8", "--blocks", "2", "--num-texts", "10", "--shift", "4", "--texts", tiny_config.train_file]
-    commands = (
-        ["anatomy", folder, "--text", "a good film"],
-        ["anatomy", runs[0], "--text", "a good film"],
-        ["drift", folder, other],
-        ["drift", runs[0]],
-        ["positions", folder],
-        ["flow", folder, runs[0], *flow],
-        ["layers", *runs, "--max-texts", "20"],
-        ["transplant", runs[0]],
-        ["reindex", folder, runs[0], "--texts", str(tiny_config.train_file), "--k", "3"],
-    )
+    places |= {"run": runs[0], "other": runs[1], "tuned": f"{runs[0]}/model"}
+    commands = (["drift", "{model}", "{checkpoint}"], ["drift", "{run}"], *commands_of_questions().values())
     for command in commands:
         with pytest.raises(SystemExit) as stop:
-            main(command)
+            main([word.format(**places) for word in command])
         assert stop.value.code in (0, None), command
-
-
-def test_no_command_asks_of_an_unknown_architecture(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(plant("planted"))
-    for command in (["anatomy", folder, "--text", "a good film"], ["flow", folder]):
-        with pytest.raises(SystemExit) as stop:
-            main(command)
-        assert stop.value.code == 2
-        assert "its own code (auto_map) is never run" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_every_call_that_loads_says_that_code_is_not_trusted() -> None:

@@ -455,25 +455,12 @@ def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
 
 
 def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tiny_pairs):
-    from toolkit.probes.embedding_layer import stream_states
+    from toolkit.questions.models import stream_states
 
     loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
     data = encode_task(load_task(tiny_pairs), loaded, 40)
     with pytest.raises(ValueError, match="encoded separately"):
         next(stream_states(loaded, data, data.splits["train"]))
-
-
-def test_a_transplant_draws_both_texts_of_an_item(tiny_pairs):
-    from toolkit.data.batches import make_batch
-    from toolkit.probes.transplant_games import draw_items
-
-    loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
-    data = encode_task(load_task(tiny_pairs), loaded, 40)
-    split = data.splits["train"]
-    drawn = draw_items(split, 7)
-    chosen = np.flatnonzero(np.isin(split.ids, drawn.ids))
-    for name, tensor in make_batch(drawn, np.arange(7), data).items():
-        assert torch.equal(tensor, make_batch(split, chosen, data)[name])
 
 
 def test_a_tuned_run_of_texts_apart_is_loaded_as_it_was(tiny_pairs, tmp_path):

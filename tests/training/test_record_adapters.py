@@ -21,7 +21,7 @@ from tests.refusals import refused
 from tests.training.recorded_texts import totals, update
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.models.regimes import locate_embeddings
-from toolkit.reporting.run_reports import show_drift
+from toolkit.questions.drift_report import show_drift
 
 peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 NAMES = {"bert": ("query", "word_embeddings"), "llama": ("q_proj", "embed_tokens"), "gpt2": ("c_attn", "wte")}

@@ -22,10 +22,10 @@ from tests.chart_data import values_of
 from tests.conftest import build_tokenizer, sizes_of
 from tests.refusals import refused
 from tests.training.recorded_texts import update
-from toolkit.reporting import run_reports
+from toolkit.questions import drift_report
 from toolkit.reporting.page import ChartBlock, TableBlock, TextBlock
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import changes, new_tokens
+from toolkit.reporting.topics import new_tokens
 
 W = "word_embeddings"
 ADDED = ("blorp", "zwick", "grumf")
@@ -97,7 +97,7 @@ def test_named_rows_are_told_of_apart_and_without_names_none_is(
 def test_the_section_answers_for_a_recorded_run(tmp_path: Path) -> None:
     run = in_a_loop(tmp_path / "run", added_tokens=ADDED)
     opened = open_sources([run.path], at_least=2)
-    computed = Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)})
+    computed = Computed(opened).add(new_tokens.makers(opened))
     text, chart, _ = new_tokens.section(computed).blocks
     before, after = (np.asarray(run.trajectory.snapshots[i].tensors[W]) for i in (0, -1))
     moved = int((before != after).any(axis=1).sum())
@@ -129,7 +129,7 @@ def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_o
         update(optimizer, model(**({"input_ids": ids} if is_known else {"inputs_embeds": words(ids)}), labels=ids).loss)
         recording.snapshot(epoch=1)
     opened = open_sources([tmp_path / "run"], at_least=2)
-    computed = Computed(opened).add({**changes.makers(opened), **new_tokens.makers(opened)})
+    computed = Computed(opened).add(new_tokens.makers(opened))
     text, _, table = new_tokens.section(computed).blocks
     assert isinstance(text, TextBlock)
     assert isinstance(table, TableBlock)
@@ -143,10 +143,10 @@ def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_o
 def test_the_terminal_names_a_picture_where_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_reports, "_write", lambda *_: None)
+    monkeypatch.setattr(drift_report, "_write", lambda *_: None)
     run = in_a_loop(tmp_path / "run", added_tokens=ADDED)
     for out in (None, tmp_path / "report"):
-        run_reports.show_drift([run.path], out)
+        drift_report.show_drift([run.path], out)
         said = capsys.readouterr().out
         assert "Of 3 added tokens 2 stood in the texts" in said
         assert ("figures/added-rows.png" in said) == (out is not None)

@@ -241,6 +241,8 @@ def _sums(squares: Mapping[str, Array], size: float, along: Array, reference: Ce
 
 ALL_TABLES = "all tables"
 OFFSET = "common offset"
+LAYER_NORM = "LayerNorm"
+INSEPARABLE = "inseparable rows"
 Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit, num_rows, reason
 
 

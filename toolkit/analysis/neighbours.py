@@ -20,12 +20,11 @@ from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
 from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
 from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure, why_unknown
-from toolkit.analysis.updates import name_of
 from toolkit.naming import at_least, lookup
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
-from toolkit.snapshots.store import Source, trajectory_of
+from toolkit.snapshots.store import Source, run_of, trajectory_of
 
 PARAMETER = "word_embeddings"
 NO_WORDS = ("[PAD]", "other special", "[unused]")
@@ -529,3 +528,9 @@ def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFram
     columns = describe_rows(trajectory, PARAMETER)
     columns["num_steps"] = count_exposure(trajectory, PARAMETER, last_step)["num_steps"]
     return pd.DataFrame({name: column[words] for name, column in columns.items()})
+
+
+def name_of(source: Source, index: int) -> str:
+    """What to call a run: its folder, or its place among the sources."""
+    run = run_of(source)
+    return f"run {index}" if run is None else run.path.name

@@ -74,6 +74,12 @@ def check_out(out: str | Path) -> Path:
     return out
 
 
+def check_if_asked(out: Path | None) -> None:
+    """As :func:`check_out`, of a command that writes a report only where ``--out`` asks for one."""
+    if out is not None:
+        check_out(out)
+
+
 def _is_free(path: Path, owned: Owned) -> bool:
     """Whether the report may write to ``path``."""
     try:

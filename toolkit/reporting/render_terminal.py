@@ -1,16 +1,19 @@
 """The blocks of a page as text in a terminal of 80 columns: nothing is cut, and charts are named where they are."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from toolkit.naming import visible
-from toolkit.progress import open_console
+from toolkit.progress import open_console, show
 from toolkit.reporting.cells import is_number
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import (
     Block,
     ChartBlock,
@@ -150,3 +153,12 @@ def _paragraphs(console: Console, header: Sequence[str], rows: Sequence[Sequence
         facts = [f"{name}: {cell}" for name, cell in zip(header[1:], row[1:], strict=True) if cell]
         console.print(Text(row[0], style="italic", overflow="fold"))
         console.print(Text("; ".join(facts), overflow="fold"), width=_width(console))
+
+
+def show_page(page: Page, out: Path | None, tables: Mapping[str, pd.DataFrame], *, is_result: bool = True) -> int:
+    """Print a page, and write it beside its tables where a report is asked for; not ``is_result``: write it only."""
+    if is_result:
+        print_page(page, has_charts=out is not None)
+    if out is not None:
+        show(f"Report: {write_page(page, out, tables)}", is_result=is_result)
+    return 0

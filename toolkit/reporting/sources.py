@@ -1,5 +1,6 @@
 """What a user named on the command line, opened: run directories or any checkpoints, and each table of them once."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -8,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.inferred_exposure import InferredExposure, infer_from
 from toolkit.comparison.arms import differences_beside_seed
 from toolkit.comparison.runs import read_reported
 from toolkit.naming import names_of, read_object, shown_path
 from toolkit.reporting.cells import listing
+from toolkit.reporting.page import Section, Tile
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
@@ -143,8 +144,8 @@ class Opened:
 
     default_length: int | None = None
     """Tokens that the first checkpoint reads by default, where a file of sentence-transformers says so."""
-    inferred: InferredExposure | None = None
-    """What the first and the last of several checkpoints tell of exposure, which was not recorded."""
+    card_decay: float = math.nan
+    """The weight decay that the model card of the last checkpoint states; NaN where it states none."""
 
     @property
     def is_run(self) -> bool:
@@ -186,9 +187,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        inferred = infer_from(imported.trajectory, imported.card_decay) if len(imported.trajectory) > 1 else None
-        trajectory = inferred.trajectory if inferred else imported.trajectory
-        opened = Opened(trajectory, title, (), (), tuple(notes), is_half, length, inferred)
+        opened = Opened(imported.trajectory, title, (), (), tuple(notes), is_half, length, imported.card_decay)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"
         if opened.is_run and not opened.runs[0].is_finished:
@@ -267,6 +266,24 @@ class Computed:
     def get(self, name: str, **where: Any) -> pd.DataFrame:
         """The lines of a table that have these values; an empty table where it is missing."""
         return lines_of(self.frames.get(name, pd.DataFrame()), **where)
+
+
+@dataclass(frozen=True)
+class DriftPart:
+    """What a topic of the core, or a question, gives to the page of ``drift``."""
+
+    makers: Callable[[Opened], Makers] = lambda opened: {}
+    sections: tuple[Callable[[Computed], Section], ...] = ()
+    """Sections of one id are one."""
+    answer: Callable[[Computed], str] = lambda computed: ""
+    """A sentence of the first screen; empty where there is nothing to say."""
+    spare_answer: Callable[[Computed], str] = lambda computed: ""
+    """One that stands there where the answers are fewer than three."""
+    tiles: Callable[[Computed], tuple[Tile, ...]] = lambda computed: ()
+    read: Callable[[Opened], Opened] = lambda opened: opened
+    """What can be read off the places before any table is made."""
+    is_brief: bool = False
+    """Whether it is quick enough for the summary in the terminal."""
 
 
 def lines_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:

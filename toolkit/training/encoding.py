@@ -74,7 +74,7 @@ def mask_task(data: EncodedTask, loaded: Loaded, config: RunConfig) -> EncodedTa
     """A task of masked tokens with what masks them, its scored splits masked; any other as it is.
 
     What is masked of these depends on nothing but their tokens, so that all runs answer the same; the mask token stands
-    for all of it, as where :mod:`toolkit.probes.forgetting` asks what was forgotten. ValueError for a text
+    for all of it, as where :mod:`toolkit.questions.layers.forgetting` asks what was forgotten. ValueError for a text
     of any split that has no token to mask.
     """
     if data.task.kind != "masked":

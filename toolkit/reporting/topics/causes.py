@@ -15,7 +15,7 @@ from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, themed, tips
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
-from toolkit.reporting.sources import Computed, Makers, Opened
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 from toolkit.schema import columns_of
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -281,3 +281,6 @@ def _regression(computed: Computed) -> tuple[Block, ...]:
     caption = "Coefficients of the rows' drift and of its null."
     shown = table_block(table, names, caption, value="coefficient", interval=Column(label="95 % interval"))
     return TextBlock(text=said), shown
+
+
+PART = DriftPart(makers, (section,))

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.added_rows import has_added, measure_added_rows
+from toolkit.analysis.added_rows import BLOCK_ROWS, has_added, measure_added_rows
+from toolkit.analysis.blocks import tables_of
+from toolkit.analysis.neighbours import PARAMETER
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import Card
 from toolkit.reporting.charts import (
@@ -24,7 +26,7 @@ from toolkit.reporting.charts import (
     tips,
 )
 from toolkit.reporting.page import Block, Section, TextBlock, folds, picture, table_block
-from toolkit.reporting.sources import Computed, Makers, Opened
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 from toolkit.reporting.topics.caveats import claims_block, group_of
 
 ID, TITLE = "new-tokens", "Did the new words learn, did the old ones stay?"
@@ -91,12 +93,13 @@ def section(computed: Computed) -> Section:
 
 
 def _old_rows(computed: Computed, last: pd.DataFrame) -> str:
-    """How many of a run's rows that were there moved, in one sentence; empty where that is not known."""
-    line = computed.get("changes", parameter="word_embeddings")
-    if line.empty or line["num_moved"].isna().any():
-        return ""
-    others = int(line["num_rows"].iloc[0]) - len(last)
-    moved = int(line["num_moved"].iloc[0]) - int((last["norm"] > 0).sum())
+    """How many of a run's rows that were there moved, in one sentence: bits, as 0 and -0 are not identical."""
+    snapshots = computed.opened.trajectory.snapshots
+    before, after = tables_of((snapshots[0], snapshots[-1]), PARAMETER)
+    moved, others = -int((last["norm"] > 0).sum()), len(before) - len(last)
+    for start in range(0, len(before), BLOCK_ROWS):
+        ends = (np.ascontiguousarray(table[start : start + BLOCK_ROWS]).view(np.uint8) for table in (before, after))
+        moved += int(np.not_equal(*ends).any(axis=1).sum())
     return f" Of the {others:,} rows that were there {moved:,} moved{'' if moved else ', not by a bit'}."
 
 
@@ -155,3 +158,6 @@ def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:
         return None
     bodies = [[claims_block(own[title], f"Added tokens on {title}")] for title in titles]
     return Section(id=ID, title=TITLE, lead=LEAD, blocks=folds(titles, bodies))
+
+
+PART = DriftPart(makers, (section,), is_brief=True)

@@ -7,7 +7,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import number
 from toolkit.reporting.charts import Chart, altair, colour, data_of, log_axis, panels, pick, shape, tips
 from toolkit.reporting.page import Block, Section, TextBlock, picture, table_block
-from toolkit.reporting.sources import Computed, Makers, Opened
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 
 ID, TITLE = "step-sizes", "How large was a step?"
 LEAD = (
@@ -71,3 +71,6 @@ def plot_step_sizes(sizes: pd.DataFrame) -> Chart | None:
     )
     points = base.mark_point().encode(shape=shape("parameter", names), tooltip=said)
     return panels([altair.layer(base.mark_line(), points)], 1, picker)
+
+
+PART = DriftPart(makers, (section,))

@@ -1,0 +1,141 @@
+"""The page on feature distortion: means and paired differences with Student's t, what is undefined, and the words."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t, ttest_rel
+
+from distortion import answers, apart_rows, arm_differences, arm_means, distortion_page, mean_rows, plot_distortion
+from tests.chart_data import values_of
+from toolkit.reporting.folder import write_page
+
+VALUES = {"full": (2.0, 2.2, 2.5), "LP-FT": (1.0, 1.3, 1.5), "probe": (0.0, 0.0, 0.0)}
+GRADIENTS = {"full": (1.0, 2.0, 3.0), "LP-FT": (1.1, 1.8, 3.2), "probe": (np.nan,) * 3}
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    """Three seeds of three arms: LP-FT moves less, the probe not at all and without gradients."""
+    lines = []
+    for measure, place, values in (("relative_feature_distance", "ood", VALUES), ("gradient_norm", "body", GRADIENTS)):
+        for arm, own in values.items():
+            for seed, value in enumerate(own):
+                note = "frozen: it gets no gradient" if np.isnan(value) else ""
+                out = place == "ood" if measure != "gradient_norm" else pd.NA
+                lines.append((arm, "m", "<toy>", seed, measure, place, out, value, note))
+    columns = ["condition", "model", "task", "seed", "measure", "place", "is_out_of_distribution", "value", "reason"]
+    return pd.DataFrame(lines, columns=columns).astype({"is_out_of_distribution": "boolean"})
+
+
+def test_means_have_students_interval_and_count_what_is_undefined(table: pd.DataFrame) -> None:
+    means = arm_means(table).set_index(["measure", "condition"])
+    line, values = means.loc["relative_feature_distance", "full"], np.array(VALUES["full"])
+    half = t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
+    assert line["mean"] == pytest.approx(values.mean())
+    assert (line["low"], line["high"]) == pytest.approx((values.mean() - half, values.mean() + half))
+    frozen = means.loc["gradient_norm", "probe"]
+    assert (frozen["num_seeds"], frozen["num_undefined"]) == (0, 3)
+    assert np.isnan(frozen["mean"])
+    assert frozen["note"] == "frozen: it gets no gradient"
+    still = means.loc["relative_feature_distance", "probe"]
+    assert still["mean"] == 0
+    assert np.isnan(still["low"])
+
+
+def test_differences_are_paired_by_seed(table: pd.DataFrame) -> None:
+    differences = arm_differences(table.sample(frac=1, random_state=0)).set_index(["measure", "first", "second"])
+    names = ("full", "LP-FT") if ("gradient_norm", "full", "LP-FT") in differences.index else ("LP-FT", "full")
+    line = differences.loc[("relative_feature_distance", *names)]
+    expected = ttest_rel(VALUES[names[0]], VALUES[names[1]]).confidence_interval(0.95)
+    assert (line["low"], line["high"]) == pytest.approx((expected.low, expected.high))
+    assert line["num_seeds"] == 3
+
+
+def test_what_is_distinguishable_and_what_was_frozen(table: pd.DataFrame) -> None:
+    means, differences = arm_means(table), arm_differences(table)
+    header, rows = apart_rows(means, differences)
+    far, gradient = (dict(zip(header, row, strict=True)) for row in rows)  # the probe was frozen: nothing with it
+    for line in (far, gradient):
+        assert (line["first"], line["second"], line["seeds"]) == ("full", "LP-FT", 3)
+    assert far["difference"].startswith("+0.967 (")
+    assert gradient["difference"].startswith("-0.033 (")
+    assert (far["distinguishable?"], gradient["distinguishable?"]) == ("yes", "no")
+    header, rows = mean_rows(means[means["measure"] == "relative_feature_distance"])
+    moved = next(dict(zip(header, row, strict=True)) for row in rows if row[1] == "ood")
+    assert (moved["full"][:7], moved["LP-FT"][:7]) == ("2.233 (", "1.267 (")
+
+
+def test_the_chart_draws_the_means(table: pd.DataFrame) -> None:
+    means = arm_means(table)
+    drawn = {value["condition"]: value for value in values_of(plot_distortion(means))}
+    own = means[means["measure"] == "relative_feature_distance"].set_index("condition")
+    assert {arm: value["mean"] for arm, value in drawn.items()} == pytest.approx(own["mean"].to_dict(), rel=1e-4)
+    assert drawn["full"]["low"] == pytest.approx(own["low"]["full"], rel=1e-4)
+    assert drawn["probe"]["interval"] == "none"
+    assert plot_distortion(means[means["condition"] == "probe"]) is None
+
+
+def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
+    for name in ("a", "b"):
+        page = distortion_page(arm_means(table), arm_differences(table), command="x", caveats=["little"])
+        write_page(page, tmp_path / name, {"distortion": table})
+    assert "on <toy>" not in (tmp_path / "a/index.html").read_text()
+    text = (tmp_path / "a/report.md").read_text()
+    assert "<toy>" not in text
+    assert "undefined (frozen: it gets no gradient)" in text
+    assert "little" in text
+    for path in sorted((tmp_path / "a").rglob("*.*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
+    assert len(pd.read_csv(tmp_path / "a/tables/distortion.csv")) == len(table)
+
+
+def said(table: pd.DataFrame) -> list[tuple[str, str]]:
+    return [(each.verdict, each.text) for each in answers(arm_means(table), arm_differences(table))]
+
+
+def test_the_first_screen_holds_features_against_unrelated_ones_and_regimes_against_each_other(
+    table: pd.DataFrame,
+) -> None:
+    spans = {}
+    for arm in ("full", "LP-FT"):
+        values = np.array(VALUES[arm])
+        half = t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
+        spans[arm] = f"{arm}: {values.mean():.3f} ({values.mean() - half:.3f} to {values.mean() + half:.3f}) spreads"
+    near, apart = said(table)
+    assert near[0] == "no (1), not decided (1)"  # 1.61 to 2.86 lies above √2, 0.64 to 1.89 holds it
+    assert spans["full"] in near[1]
+    assert spans["LP-FT"] in near[1]
+    assert "probe" not in near[1] + apart[1]  # it was frozen
+    gap = ttest_rel(VALUES["full"], VALUES["LP-FT"]).confidence_interval(0.95)
+    assert apart[0] == "yes"
+    assert (
+        f"full minus LP-FT: +0.967 ({gap.low:+.3f} to {gap.high:+.3f}) spreads on ood; 0 means no difference."
+        in apart[1]
+    )
+
+
+def test_the_first_screen_says_what_is_undecided_or_undefined(table: pd.DataFrame) -> None:
+    near, apart = said(table.assign(value=0.1 * table["value"]))
+    assert (near[0], apart[0]) == ("yes", "yes")  # 0.22 and 0.13 spreads
+    same = table.copy()
+    same.loc[same["condition"] == "LP-FT", "value"] = [2.1, 2.0, 2.6, 1.0, 2.0, 3.0]
+    assert said(same)[1][0] == "not decided"
+    near, apart = said(table[table["seed"] == 0])
+    assert (near[0], apart[0]) == ("not judged", "not judged")
+    assert "Not judged: one seed" in near[1]
+    undefined = table.assign(value=np.nan, reason="all features are equal")
+    near, apart = said(undefined)
+    assert near[0] == apart[0] == "not judged"
+    assert (
+        near[1].count("undefined spreads on ood; unrelated ones are at 1.414. Not judged: all features are equal.") == 3
+    )
+
+
+def test_one_seed_has_no_interval(table: pd.DataFrame) -> None:
+    one = table[table["seed"] == 0]
+    assert arm_means(one)["low"].isna().all()
+    header, rows = mean_rows(arm_means(one))
+    assert header == ["measure", "place", *VALUES]
+    assert rows[0][2:] == ["2.000", "1.000", "0.000"]

@@ -1,0 +1,93 @@
+"""What the page of drift says of the kind of each change, and of the words that two checkpoints tell."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import toolkit
+from tests.questions.pages import page_of
+from tests.run_directories import MakeRun
+from toolkit.cli import main
+from toolkit.questions.drift_report import show_drift
+from toolkit.reporting.cells import number
+from toolkit.reporting.render_markdown import render_markdown
+
+
+def test_the_first_screen_shows_every_parameter_and_its_change(runs: list[toolkit.Run]) -> None:
+    page = page_of([runs[0].path])
+    table = toolkit.measure_changes(runs[0])
+    assert [tile.title.replace(" ", "_") for tile in page.tiles] == list(table["parameter"])
+    for tile, line in zip(page.tiles, table.to_dict("records"), strict=True):
+        relative = line["relative_drift"]
+        assert tile.value == ("undefined: was 0" if np.isnan(relative) else f"{number(100 * relative)} %")
+        assert tile.detail == line["kind"]
+    assert page.sections[0].id == "changes"
+    text = render_markdown(page)
+    for value in 100 * table["relative_drift"].dropna():
+        assert f"{number(value)} %" in text
+
+
+def test_frozen_embeddings_are_0_exactly_and_what_was_0_is_undefined(
+    runs: list[toolkit.Run], read_run: MakeRun
+) -> None:
+    assert render_markdown(page_of([runs[2].path])).count("0 exactly") == 5
+    assert page_of([read_run("none", zero=("LayerNorm.bias",)).path]).tiles[-1].value == "undefined: was 0"
+
+
+def test_rows_in_another_order_are_said_to_be_so(
+    tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = tiny_model("bert"), tmp_path / "after"
+    shutil.copytree(before, after)
+    tensors = load_file(before / "model.safetensors")
+    (name,) = (n for n in tensors if n.endswith("position_embeddings.weight"))
+    tensors[name] = tensors[name][::-1].copy()
+    save_file(tensors, after / "model.safetensors")
+    show_drift([before, after])
+    assert "permuted rows" in capsys.readouterr().out
+    text = render_markdown(page_of([before, after]))
+    assert "permuted rows" in text
+    assert text.count("0 exactly") == 4
+
+
+def test_two_checkpoints_tell_which_words_trained_the_second(
+    tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = tiny_model("bert"), tmp_path / "after"
+    shutil.copytree(before, after)
+    tensors = load_file(before / "model.safetensors")
+    used = {"word_embeddings": [8, 9, 11], "position_embeddings": range(7), "token_type_embeddings": [0]}
+    for name, rows in used.items():
+        (key,) = (n for n in tensors if n.endswith(f"{name}.weight"))
+        tensors[key] = tensors[key] * np.float32(1 - 1e-4)
+        tensors[key][list(rows)] += np.random.default_rng(0).normal(size=(len(rows), tensors[key].shape[1])) / 1000
+    save_file(tensors, after / "model.safetensors")
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", str(before), str(after), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 0
+    tokens = toolkit.import_checkpoints([before]).trajectory.vocabulary.tokens
+    num_words = len(tokens)
+    said = f"training used 3 of {num_words} words. Its longest text had 7 tokens."
+    printed = " ".join(capsys.readouterr().out.split())
+    written = (tmp_path / "out" / "report.md").read_text() + (tmp_path / "out" / "index.html").read_text()
+    # Words are ranked by two measures: each list says by which.
+    for text in (said, "farthest by relative drift", "that moved farthest by norm"):
+        assert text in printed
+        assert text in written
+    assert "****" not in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    rows = pd.read_csv(tmp_path / "out" / "tables" / "inferred_rows.csv")
+    for name, own in rows[rows["exposure"] == "exposed"].groupby("parameter"):
+        assert list(own["row"]) == list(used[name])
+    words = pd.read_csv(tmp_path / "out" / "tables" / "inferred_words.csv")
+    assert set(words["token"]) == {tokens[row] for row in used["word_embeddings"]}
+    drift = toolkit.measure_drift(toolkit.infer_exposure(before, after).trajectory)
+    strata = drift[drift["parameter"] == "word_embeddings"].groupby("stratum", observed=True)["num_rows"].first()
+    assert strata["exposed (inferred)"] == 3
+    counts = toolkit.measure_rows(toolkit.infer_exposure(before, after).trajectory, "word_embeddings")
+    assert list(counts.index[counts["num_steps"].isna()]) == used["word_embeddings"]
+    assert (counts["num_steps"].dropna() == 0).all()

@@ -1,0 +1,257 @@
+"""Layer drift on tiny runs: what cannot have moved has not, what was planted is found, where it was planted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.questions.conftest import CHANGED
+from toolkit.config import RunConfig
+from toolkit.pipeline import finetune
+from toolkit.questions.layers.command import LayersCommand
+from toolkit.questions.layers.forgetting import measure_forgetting
+from toolkit.questions.layers.page import APART, changed_rows, moved_rows
+from toolkit.questions.layers.states import (
+    BEFORE_AND_AFTER,
+    MEASURES,
+    OWN_SEEDS,
+    SEED_AND_SEED,
+    SHUFFLED,
+    compare_layers,
+    measure_layer_drift,
+    measure_layers,
+)
+from toolkit.questions.layers.weights import measure_weight_drift
+from toolkit.snapshots.store import Run
+
+FREEZES = ("none", "embeddings,layers.0-1")
+TEXTS = [
+    (f"{start} {noun} was {word}",)
+    for start in ("the", "a")
+    for noun in ("film", "story", "doctor", "book")
+    for word in ("good", "bad", "fine")
+]
+
+
+@pytest.fixture(scope="module")
+def train(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    folder = str(tmp_path_factory.mktemp("runs"))
+
+    def make(**changes: object) -> Run:
+        config = replace(tiny_config, output_dir=folder, save_model=True, dropout=0.0, **changes)  # type: ignore[arg-type]
+        return finetune(config, reuse_finished=True)
+
+    return make
+
+
+def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run]) -> None:
+    run = train(freeze="embeddings,layers.0", learning_rate=0.05)
+    table = measure_layer_drift([run])
+    assert set(table.texts) == {"validation", "ood"}
+    assert set(table.comparison) == {BEFORE_AND_AFTER}
+    assert set(table.layer) == {0, 1, 2, 3}
+    for measure in MEASURES:
+        values = table[table.measure == measure].set_index(["texts", "layer"]).value
+        for name in ("validation", "ood"):
+            assert values[name, 0] == pytest.approx(1, abs=1e-6)
+            assert values[name, 1] == pytest.approx(1, abs=1e-6)
+            assert values[name, 3] < 0.9
+
+
+def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
+    runs = [train(seed=seed) for seed in (0, 1)] + [train(shuffle_labels=True)]
+    few = {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]}
+    tables = measure_layers(runs, few)
+    table = tables["layer_drift"]
+    assert set(table.texts) == {"own"}
+    assert (table.num_texts == 4).all()
+    pairs = table[table.comparison == SEED_AND_SEED]
+    assert set(zip(pairs["first"], pairs["second"], strict=True)) == {("seed 0", "seed 1")}
+    assert not pairs.is_shuffled.any()
+    assert table[table.is_shuffled].condition.nunique() == 1
+    assert table[~table.is_shuffled].condition.nunique() == 1
+    assert table.low.isna().all()  # four texts give a value and no interval
+    contrasts = tables["contrasts"]
+    assert set(contrasts.comparison) == {OWN_SEEDS, SHUFFLED}
+    assert (contrasts.num_texts == 4).all()
+    assert contrasts["value"].notna().all()
+
+
+def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> None:
+    """Positive and negative control: freezing two layers shows in their layers, freezing them twice shows nowhere."""
+    runs = [train(seed=seed, learning_rate=0.02, freeze=freeze) for freeze in FREEZES for seed in (0, 1)]
+    labels = {run.path.name: run.config.freeze for run in runs}
+    tables = measure_layers(runs, {"validation": TEXTS}, labels=labels)
+    own = tables["contrasts"].query("comparison == 'first arm' and measure == 'debiased CKA'").set_index("layer")
+    assert set(own.against) == {"none"}
+    assert (own["value"][[0, 1, 2]] > 0).all()  # frozen: more similar to before
+    assert (own.low[[0, 1]] > 0).all()
+    assert (own.num_seeds == 2).all()
+    pairs = [
+        tables["contrasts"].query("comparison == @OWN_SEEDS"),
+        tables["means"].query("comparison == 'seed and seed'"),
+    ]
+    for between in pairs:
+        assert "one pair of seeds: the interval covers new texts, not new seeds" in set(between.note)
+        assert not between.note.str.startswith("one seed:").any()
+    means = tables["means"].query("measure == 'debiased CKA'").set_index(["condition", "comparison", "layer"])
+    full = means.sort_index().loc["none", BEFORE_AND_AFTER]
+    assert own.other_similarity.to_numpy() == pytest.approx(full["value"].to_numpy())
+    assert (full.low <= full["value"]).all()
+    assert (full.high <= 1).all()
+
+
+def test_random_starts_are_each_their_own(train: Callable[..., Run]) -> None:
+    runs = [train(seed=seed, init="random", freeze="backbone") for seed in (0, 1)]
+    table = measure_layer_drift(runs).set_index(["comparison", "measure"]).value
+    assert table[BEFORE_AND_AFTER, "debiased CKA"].to_numpy() == pytest.approx(1, abs=1e-6)  # frozen
+    assert table[SEED_AND_SEED, "debiased CKA"].max() < 0.99
+
+
+def test_a_layer_that_was_replaced_is_the_one_that_differs() -> None:
+    rng = np.random.default_rng(0)
+    first = {"texts": [rng.normal(size=(40, 6)) for _ in range(4)]}
+    second = {"texts": [layer.copy() for layer in first["texts"]]}
+    second["texts"][2] = rng.normal(size=(40, 6))
+    for (name, layer, measure), one in compare_layers(first, second).items():
+        assert (name, one.num_texts, one.reason) == ("texts", 40, "")
+        if layer == 2:
+            assert abs(one.value) < 0.35, measure
+        else:
+            assert one.value == pytest.approx(1)
+            assert one.pseudo == pytest.approx(1)
+
+
+def test_texts_are_reduced_to_what_was_asked(train: Callable[..., Run]) -> None:
+    assert set(measure_layer_drift([str(train().path)], max_texts=10).num_texts) == {10}
+    with pytest.raises(ValueError, match="expected a list of run directories"):
+        measure_layer_drift(train().path)
+    with pytest.raises(ValueError, match="at least 4 texts"):
+        measure_layer_drift([train()], {"few": [("good",)]})
+    for few in (-1, 0, 2, 10.0):
+        with pytest.raises(ValueError, match=f"max_texts must be a whole number of at least 4; got {few}"):
+            measure_layer_drift([train()], max_texts=few)
+
+
+def test_a_run_without_its_model_is_named(tiny_config: RunConfig, tmp_path: Path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
+    with pytest.raises(ValueError, match="--save-model"):
+        measure_layer_drift([run])
+
+
+def test_every_position_table_has_its_own_before(train: Callable[..., Run]) -> None:
+    runs = [train(freeze="backbone"), train(freeze="backbone", positions="zero")]
+    runs += [train(freeze="backbone", positions="shuffled", seed=seed) for seed in (0, 1)]
+    table = measure_layer_drift(runs)
+    before_and_after = table[(table.comparison == BEFORE_AND_AFTER) & (table.measure == "debiased CKA")].value
+    assert before_and_after.to_numpy() == pytest.approx(1, abs=1e-6)  # nothing was trained but the head
+
+
+def test_the_command_keeps_two_tasks_apart(
+    train: Callable[..., Run],
+    tiny_files: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = (train(), train(**tiny_files("order")))
+    assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report", max_texts=20).run() == 0
+    assert "--max-texts 20" in (tmp_path / "report" / "report.md").read_text(), "what repeats it has all its flags"
+    shown = capsys.readouterr().out
+    assert shown.count("Similarity of states: mean") == 2
+    assert shown.count("Relative drift of the weights: mean") == 2
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert text.count("similarity_by_layer.png") == 2
+    assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_", "we"}
+
+
+def test_weights_stand_beside_states(train: Callable[..., Run]) -> None:
+    """Freezing all but the lowest layer: the states of all layers change, and the weights of one."""
+    run = train(freeze="embeddings,layers.1-2", learning_rate=0.05)
+    tables = measure_layers([run], {"validation": TEXTS})
+    states = tables["means"].query("measure == 'debiased CKA' and comparison == @BEFORE_AND_AFTER").set_index("layer")
+    assert (states["value"][[1, 2, 3]] < 0.99).all()
+    weights = tables["weight_means"].set_index("component")
+    assert weights.relative_drift["layers.0"] > 0
+    assert weights.is_identical[["embeddings", "layers.1", "layers.2"]].all()
+    own = measure_weight_drift(run, by="layer").set_index("component")
+    assert weights.relative_drift["layers.0"] == own.relative_drift["layers.0"]
+    (line,) = moved_rows(tables)[1]
+    assert "layer 1 alone" in line
+
+
+def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> None:
+    tables = measure_layers([train(), train(init="random")], {"validation": TEXTS})
+    reasons = tables["weight_trends"].set_index("condition").reason
+    assert reasons["random init"].startswith("started from random weights")
+    assert tables["weight_means"].condition.nunique() == 1
+    assert tables["means"].condition.nunique() == 2
+
+
+def test_texts_that_are_encoded_apart_have_weights_and_no_states(
+    train: Callable[..., Run], tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path, capsys
+) -> None:
+    joint, apart = (train(**tiny_files("pair"), pair_encoding=kind) for kind in ("joint", "separate"))
+    assert LayersCommand(places=(str(apart.path),), out=tmp_path / "report").run() == 0
+    shown = capsys.readouterr().out
+    assert "Relative drift of the weights: mean" in shown
+    assert "Similarity of states" not in shown
+    assert "(--pair-encoding separate)" in " ".join(shown.split())
+    assert "debiased CKA" not in (tmp_path / "report" / "report.md").read_text()
+    tables = measure_layers([joint, apart], max_texts=8)
+    assert (tables["means"].condition.nunique(), tables["weight_means"].condition.nunique()) == (1, 2)
+    assert [APART in line for line in changed_rows(tables)[1]] == [False, True]
+
+
+def test_the_command_compares_two_checkpoints_without_a_run(
+    train: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(freeze="layers.0")
+    start, tuned = str(run.config.model), str(run.path / "model")
+    assert LayersCommand(places=(start, tuned), out=tmp_path / "report").run() == 0
+    shown = capsys.readouterr().out
+    assert "Relative drift of the weights: mean" in shown
+    assert "Similarity of states" not in shown
+    assert "runs made with --save-model" in " ".join(shown.split())
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "weight_drift_by_layer.png" in text
+    means = pd.read_csv(tmp_path / "report" / "tables" / "weight_means.csv").set_index("component")
+    assert means.is_identical["layers.0"]
+    own = measure_weight_drift(run, by="layer").set_index("component")
+    assert means.relative_drift["layers.1"] == pytest.approx(own.relative_drift["layers.1"], rel=1e-12)
+    for places, said in (
+        ((start,), "is not a run directory"),
+        ((start, tuned, str(run.path)), "is not a run directory"),
+        ((), "nothing to compare"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            LayersCommand(places=places).run()
+    with pytest.raises(ValueError, match="--texts: states need runs"):
+        LayersCommand(places=(start, tuned), texts=("a=b",)).run()
+
+
+def test_a_run_is_held_against_its_own_start_whatever_tokens_others_add(
+    train: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Rows drawn for another's new tokens are in another's start: words of theirs are unknown in one without them."""
+    (tmp_path / "tokens.txt").write_text("zwick\n")
+    texts = {"own": [(f"{text} zwick",) for (text,) in TEXTS]}
+    added = {"add_tokens": str(tmp_path / "tokens.txt"), "new_token_init": "random"}
+    runs = [train(), train(**added), train(**added, seed=1)]
+    found = [measure_layer_drift(own, texts).query("comparison == @BEFORE_AND_AFTER") for own in (runs, *zip(runs))]
+    together, *alone = (table["value"].to_numpy() for table in found)
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-9)
+
+
+def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
+    with pytest.raises(ValueError, match=CHANGED):
+        measure_layer_drift([changed_run])
+
+
+def test_of_a_run_that_learned_masked_tokens_states_are_compared_and_its_head_is_not(masked_run: Run) -> None:
+    lines = measure_forgetting([masked_run])
+    assert lines["reason"].str.startswith("the run trained the masked-LM head too").all()
+    assert (measure_layer_drift([masked_run])["value"].notna()).any()

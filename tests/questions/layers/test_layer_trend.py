@@ -1,0 +1,165 @@
+"""The trend of weight drift over layers: found where it was planted, rare where layers differ by chance only."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit.questions.layers import trend as layer_trend
+from toolkit.questions.layers.trend import (
+    BOTTOM,
+    FLAT,
+    NOT_APPLICABLE,
+    NOT_JUDGED,
+    RANDOM_START,
+    TOP,
+    UNDECIDED,
+    ArmWeights,
+    average_weights,
+    find_trends,
+    is_flat,
+    top_to_bottom,
+    weight_tables,
+)
+from toolkit.schema import columns_of
+
+
+def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
+    """One tensor of norm 2 per layer whose logarithm of relative drift is that of ``logs`` (seeds, layers)."""
+    tables = {}
+    for seed, own in enumerate(np.exp(logs)):
+        tables[seed] = pd.DataFrame(
+            {
+                "layer": pd.array(np.arange(1, len(own) + 1), dtype="Int64"),
+                "component": [f"layers.{k}" for k in range(len(own))],
+                "part": "output",
+                "shape": "2x2",
+                "num_values": 4,
+                "norm_before": 2.0,
+                "norm_change": 2 * own,
+                "relative_drift": own,
+                "angle_degrees": own,
+                "is_identical": own == 0,
+                "reason": "",
+                "note": "",
+            }
+        )
+    return ArmWeights("m on t", name, False, tables)
+
+
+def noise(seed: int, num_seeds: int = 3, num_layers: int = 6, scale: float = 0.02) -> np.ndarray:
+    return np.random.default_rng(seed).normal(-4, scale, (num_seeds, num_layers))
+
+
+def verdict(logs: np.ndarray) -> str:
+    return str(find_trends([arm(logs)]).trend[0])
+
+
+def test_a_planted_trend_is_found_with_its_size() -> None:
+    slope = np.array([0, 0, 0.1, 0.2, 0.3, 0.3])
+    for sign, said in ((1, TOP), (-1, BOTTOM)):
+        line = find_trends([arm(noise(0, 5) + sign * slope)]).iloc[0]
+        assert line.trend == said
+        assert line.low < math.exp(0.3 * sign) < line.high
+        assert line.p == line.q < 0.05
+        assert (line.most_layer > 4) == (sign > 0)
+    assert list(find_trends([arm(noise(0))])) == columns_of("find_trends")
+
+
+def test_chance_is_called_a_trend_as_rarely_as_said() -> None:
+    """2,000 draws of exchangeable layers, of 3 and of 8 seeds: 5 % and 4 standard errors."""
+    for num_seeds in (3, 8):
+        rejected = np.mean([top_to_bottom(noise(k, num_seeds, scale=0.3))[1] < 0.05 for k in range(2000)])
+        assert abs(rejected - 0.05) < 4 * math.sqrt(0.05 * 0.95 / 2000)
+
+
+def test_coverage_of_the_ratio() -> None:
+    slope = np.linspace(0, 1, 6)
+    truth = slope[-2:].mean() - slope[:2].mean()
+    covered = [i.low < truth < i.high for i in (top_to_bottom(noise(k, 3, scale=0.3) + slope)[0] for k in range(2000))]
+    assert abs(np.mean(covered) - 0.95) < 4 * math.sqrt(0.05 * 0.95 / 2000)
+
+
+def test_flat_is_shown_and_not_merely_not_contradicted() -> None:
+    assert verdict(noise(0, scale=0.005)) == FLAT
+    assert verdict(noise(0, scale=0.3)) == UNDECIDED  # too noisy to say either
+    hump = np.array([0, 0, 0.4, 0.4, 0, 0])  # as far at the top as at the bottom, and not flat
+    assert verdict(noise(0, scale=0.005) + hump) == UNDECIDED
+    small = np.linspace(0, 0.02, 6)  # a trend without doubt, and without size
+    found = find_trends([arm(noise(0, 8, scale=0.001) + small)]).iloc[0]
+    assert found.p < 0.001
+    assert found.trend == FLAT
+
+
+def test_a_layer_at_the_margin_is_seldom_called_flat() -> None:
+    edge = np.zeros(6)
+    edge[2] = 1.2 * math.log(layer_trend.MARGIN)  # its distance from the mean of all six is the margin
+    called = np.mean([is_flat(noise(k, 3, scale=0.02) + edge) for k in range(1000)])
+    assert called < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+def test_few_seeds_are_described_and_not_judged() -> None:
+    for num_seeds in (1, 2):
+        line = find_trends([arm(noise(0, num_seeds) + np.linspace(0, 1, 6))]).iloc[0]
+        assert line.trend == NOT_JUDGED
+        assert math.isnan(line.p)
+        assert math.isnan(line.q)
+        assert line.top_to_bottom > 1.5
+        assert "of the 3 seeds" in line.reason
+    assert math.isnan(find_trends([arm(noise(0, 1))]).low[0])
+
+
+def test_layers_that_did_not_move_are_left_out_and_named() -> None:
+    logs = noise(0, 4) + np.linspace(1, 0, 6)
+    logs[:, 0] = -np.inf  # relative drift 0: frozen
+    line = find_trends([arm(logs)]).iloc[0]
+    assert line.num_layers == 5
+    assert line.reason == "left out, as they did not move in every run: layers 1"
+    assert line.trend == BOTTOM
+    logs[:, :5] = -np.inf
+    alone = find_trends([arm(logs)]).iloc[0]
+    assert alone.trend == NOT_APPLICABLE
+    assert "1 of 6 layers moved" in alone.reason
+    assert pd.isna(alone.most_layer)
+
+
+def test_equal_seeds_have_no_interval() -> None:
+    line = find_trends([arm(np.tile(np.linspace(0, 1, 6), (3, 1)))]).iloc[0]
+    assert line.trend == UNDECIDED
+    assert "no spread" in line.reason
+    assert math.isnan(line.q)
+
+
+def test_many_arms_are_one_family_of_tests() -> None:
+    arms = [arm(noise(k, 3, scale=0.2), f"arm {k}") for k in range(9)]
+    arms.append(arm(noise(9, 3, scale=0.2) + np.linspace(0, 0.7, 6), "planted"))
+    together = find_trends(arms)
+    assert (together.q >= together.p).all()
+    alone = find_trends(arms[-1:]).iloc[0]
+    assert alone.p == together.p.iloc[-1]
+    assert alone.q < together.q.iloc[-1]
+
+
+def test_means_are_those_of_the_runs() -> None:
+    logs = noise(3, 4)
+    table = average_weights([arm(logs)])
+    assert list(table) == columns_of("average_weights")
+    assert table.relative_drift.to_numpy() == pytest.approx(np.exp(logs).mean(axis=0), rel=1e-12)
+    assert (table.low < table.relative_drift).all()
+    assert (table.num_seeds == 4).all()
+    still = average_weights([arm(np.full((3, 2), -np.inf))])
+    assert (still.relative_drift == 0).all()
+    assert still.is_identical.all()
+    assert (still.reason == "").all()
+    alone = average_weights([arm(noise(0, 1))])
+    assert alone.low.isna().all()
+    assert (alone.reason == "").all()  # the trend says it once
+
+
+def test_a_random_start_has_no_weights_before() -> None:
+    tables = weight_tables([ArmWeights("m on t", "random init", False, {}, RANDOM_START), arm(noise(0))])
+    assert set(tables["weight_drift"].condition) == {"full"}
+    assert list(tables["weight_trends"].reason) == [RANDOM_START, ""]
+    assert tables["weight_trends"].trend[0] == NOT_APPLICABLE
+    assert len(weight_tables([ArmWeights("g", "a", False, {}, RANDOM_START)])["weight_means"]) == 0

@@ -1,0 +1,322 @@
+"""The page on layers says what its tables say, keeps groups apart, draws every arm, and takes odd names as text."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t
+
+from tests.chart_data import values_of
+from toolkit.comparison.intervals import two_way_interval
+from toolkit.questions.layers import page as layers
+from toolkit.questions.layers import states as layer_drift
+from toolkit.questions.layers import trend as layer_trend
+from toolkit.questions.layers.page import (
+    answers,
+    changed_rows,
+    contrast_rows,
+    groups_of,
+    layers_page,
+    moved_rows,
+    plot_similarity,
+    plot_weight_drift,
+    reference_rows,
+    regime_rows,
+    similarity_rows,
+)
+from toolkit.questions.layers.states import ArmSimilarities, LayerSimilarity, average, contrast
+from toolkit.questions.layers.trend import ArmWeights, weight_tables
+from toolkit.reporting.cells import estimate_text, percent_text
+from toolkit.reporting.folder import write_page
+
+GROUP = "m on <script>"
+AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
+
+
+def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.Place, LayerSimilarity]:
+    """Three layers of one domain; the last one is at ``value``, and every text group differs a little."""
+    pseudo = np.random.default_rng(seed).normal(0, spread, 30)
+    pseudo -= pseudo.mean()
+    return {
+        ("ood", layer, measure): LayerSimilarity(mean, mean + pseudo * (mean < 1), 300)
+        for layer, mean in enumerate((1.0, 0.9, value))
+        for measure in layer_drift.MEASURES
+    }
+
+
+def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) -> ArmSimilarities:
+    """Three seeds at ``value`` - .01, ``value`` and ``value`` + .01."""
+    to_before = {seed: found(value + (seed - 1) / 100, [seed, *name.encode()]) for seed in range(3)}
+    pairs = {pair: found(between, 9) for pair in ((0, 1), (0, 2), (1, 2))}
+    return ArmSimilarities(group, name, name == "shuffled labels", 100, to_before, pairs)
+
+
+def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
+    weights = [weights_of(arm.group, arm.arm, list(arm.to_before)) for arm in arms]
+    return {"means": average(arms), "contrasts": contrast(arms), **weight_tables(weights)}
+
+
+def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)) -> ArmWeights:
+    """One matrix in each of two layers, the embeddings still; seeds differ by a few per cent of the drift."""
+    tables = {}
+    for seed in seeds:
+        drift = [0.0, *(own * (1 + 0.02 * seed + 0.001 * (seed * k) ** 2) for k, own in enumerate(by_layer))]
+        names = ["word_embeddings", *(f"layers.{k}" for k in range(len(by_layer)))]
+        tables[seed] = pd.DataFrame(
+            {
+                "layer": pd.array(range(len(names)), dtype="Int64"),
+                "component": names,
+                "part": ["word_embeddings", *["attention query"] * len(by_layer)],
+                "parameter": names,
+                "shape": "4x4",
+                "num_values": 16,
+                "norm_before": 2.0,
+                "norm_change": [2 * own for own in drift],
+                "relative_drift": drift,
+                "angle_degrees": [10 * own for own in drift],
+                "is_identical": [own == 0 for own in drift],
+                "stored_before": "float32",
+                "stored_after": "float32",
+                "reason": "",
+                "note": "",
+            }
+        )
+    return ArmWeights(group, arm, arm == "shuffled labels", tables)
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    return tables_of(*(arm_of(name, value) for name, value in AFTER.items()))
+
+
+def lines(rows: layers.Rows) -> list[dict[str, Any]]:
+    """The cells of each row by heading; of two equal headings the second has a star."""
+    header: list[str] = []
+    for name in rows[0]:
+        header.append(f"{name}*" if name in header else name)
+    return [dict(zip(header, row, strict=True)) for row in rows[1]]
+
+
+def test_the_layer_is_held_against_two_seeds_and_shuffled_labels(tables: dict[str, pd.DataFrame]) -> None:
+    found = {(line["regime"], line["held against"]): line for line in lines(reference_rows(tables))}
+    own, shuffled = found["full", "its seeds with each other"], found["full", "shuffled labels"]
+    for line, other, gap in ((own, "0.700", "-0.200 ("), (shuffled, "0.800", "-0.300 (")):
+        assert line["least similar"] == "layer 2"
+        assert line["similarity"].startswith("0.500 (")
+        assert line["standardised columns"].startswith("0.500 (")
+        assert line["other"] == other
+        assert line["difference"].startswith(gap)
+        assert line["distinguishable?"].startswith("yes: changed more")
+    assert own["two seeds differ by"] is None
+    assert shuffled["two seeds differ by"] == "0.013"
+    assert shuffled["distinguishable?"].endswith(", beyond what two seeds differ by")
+    less = found["shuffled labels", "its seeds with each other"]
+    assert (less["difference"][:7], less["distinguishable?"]) == ("+0.100 ", "yes: changed less")
+    assert ("shuffled labels", "shuffled labels") not in found
+    (against,) = lines(regime_rows(tables))
+    assert (against["regime"], against["against"], against["two seeds differ by"]) == (
+        "embeddings frozen",
+        "full",
+        "0.013",
+    )
+    assert against["compared"] == 2  # of three layers, one is 1 for all texts and has no interval
+    assert against["where"] == "layer 2 on ood"
+
+
+def test_what_cannot_be_distinguished_says_so() -> None:
+    own = tables_of(arm_of("full", 0.7), arm_of("shuffled labels", 0.7))
+    assert {line["distinguishable?"] for line in lines(reference_rows(own))} == {"not distinguishable"}
+    same = arm_of("full", 0.7).to_before  # every text as in the other arm: nothing varies
+    twice = [ArmSimilarities(GROUP, name, name == "shuffled labels", 100, same, {}) for name in AFTER]
+    first = lines(reference_rows(tables_of(*twice)))[0]
+    assert (float(first["difference"]), first["distinguishable?"]) == (0, "undefined: no interval")
+
+
+def test_one_seed_makes_no_claim_about_a_regime() -> None:
+    full, frozen, shuffled = (arm_of(name, value) for name, value in AFTER.items())
+    one = [replace(arm, to_before={1: arm.to_before[1]}, between={}) for arm in (frozen, shuffled)]
+    own = tables_of(full, *one)
+    line = next(x for x in lines(reference_rows(own)) if x["held against"] == "shuffled labels")
+    assert line["difference"].startswith("-0.300 (")
+    assert line["distinguishable?"] == "not judged: one seed"
+    (against,) = lines(regime_rows(own))
+    assert against["changed more"] == against["changed less"] == "not judged: one seed"
+
+
+@pytest.mark.parametrize("least", [1.0, 0.9996])
+def test_an_arm_that_did_not_move(least: float) -> None:
+    """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
+    still = {0: {place: LayerSimilarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
+    own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
+    (line,) = lines(changed_rows(own))
+    assert (line["states changed most in"], line["similarity"]) == (layers.STILL, "1.000")
+    alike = {0: {place: LayerSimilarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
+    (line,) = lines(changed_rows(tables_of(ArmSimilarities(GROUP, "full", False, None, alike, {}))))
+    assert (line["states changed most in"], line["similarity"]) == (layers.ALIKE, "0.900")
+    assert own["contrasts"].empty
+    assert own["means"].low.isna().all()
+
+
+def test_one_interval_for_one_number(tables: dict[str, pd.DataFrame]) -> None:
+    """Comparison and table show the same interval, that of the mean."""
+    every = {(line["regime"], line["layer"]): line for line in lines(similarity_rows(tables))}
+    cell = every["full", "2"]["debiased CKA"]
+    assert {x["similarity"] for x in lines(reference_rows(tables)) if x["regime"] == "full"} == {cell}
+    assert next(x for x in lines(changed_rows(tables)) if x["regime"] == "full")["similarity"] == cell
+    gaps = {(line["regime"], line["layer"]): line for line in lines(contrast_rows(tables))}
+    shown = [x["difference"] for x in lines(reference_rows(tables)) if x["regime"] == "full"]
+    assert shown == [gaps["full", "2"][f"minus {name}"] for name in ("its seeds with each other", "shuffled labels")]
+
+
+def test_groups_are_never_averaged() -> None:
+    own = tables_of(arm_of("full", 0.5), arm_of("full", 0.9, group="other"))
+    parts = groups_of(own)
+    assert list(parts) == [GROUP, "other"]
+    assert [similarity_rows(part)[1][2][3] for part in parts.values()] == [
+        estimate_text(*own["means"].query("group == @group and layer == 2").iloc[0][["value", "low", "high"]])
+        for group in parts
+    ]
+
+
+def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
+    for name in ("a", "b"):
+        write_page(layers_page(tables, command="x"), tmp_path / name, tables)
+    for name in ("index.html", "report.md"):
+        text = (tmp_path / "a" / name).read_text()
+        assert "on <script>" not in text
+        assert tables["means"].num_texts.iloc[0] == 300
+        assert "300" in text
+    assert {path.name for path in (tmp_path / "a/figures").iterdir()} == {
+        f"{name}.{kind}" for name in ("similarity_by_layer", "weight_drift_by_layer") for kind in ("png", "svg", "pdf")
+    }
+    for path in sorted((tmp_path / "a").rglob("*.*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
+    for name, table in tables.items():
+        assert pd.read_csv(tmp_path / f"a/tables/{name}.csv").shape == table.shape
+
+
+def test_the_rows_name_the_farthest(tables: dict[str, pd.DataFrame]) -> None:
+    most = tables["weight_means"].query("component == 'layers.0' and condition == 'full'").iloc[0]
+    full = lines(moved_rows(tables))[0]
+    assert full["relative drift"] == percent_text(*most[["relative_drift", "low", "high"]])
+    assert [line["verdict"] for line in lines(moved_rows(tables))] == ["more at the bottom"] * 3
+    assert (full["weights moved most in"], full["least in"]) == ("layer 1", "layer 2")
+    assert full["relative drift"].startswith("3.06 % (")
+    assert full["relative drift*"].startswith("1.02 % (")
+
+
+def test_what_few_seeds_or_still_weights_cannot_say() -> None:
+    one = weight_tables([weights_of("g", "full", [0])])
+    (line,) = lines(moved_rows(one))
+    assert lines(changed_rows(one))[0]["states changed most in"] == layers.NO_STATES
+    assert (line["relative drift"], line["top to bottom"]) == ("3.00 %", "0.333")
+    assert line["verdict"].startswith("not judged (1 of the 3 seeds that a verdict needs")
+    still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
+    assert lines(moved_rows(still))[0]["weights moved most in"] == "no layer: their weights did not move"
+    assert plot_weight_drift(still["weight_means"], still["weight_drift"]) is None
+    half = weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
+    (line,) = lines(moved_rows(half))
+    assert line["weights moved most in"] == "layer 2 alone"
+    assert line["relative drift"].startswith("1.02 % (")
+    none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
+    (line,) = lines(moved_rows(none))
+    assert line["weights moved most in"] == layers.NOT_COMPARED
+    assert layer_trend.RANDOM_START in line["verdict"]
+    assert plot_weight_drift(none["weight_means"], none["weight_drift"]) is None
+    flat = weight_tables([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
+    assert lines(moved_rows(flat))[0]["verdict"].startswith(layers.FLAT)
+
+
+def said(tables: dict[str, pd.DataFrame]) -> list[tuple[str, str]]:
+    return [(each.verdict, each.text) for each in answers(tables, groups_of(tables))]
+
+
+def test_the_first_screen_says_where_weights_moved_most() -> None:
+    own = weights_of("g", "full", [0, 1, 2])
+    logs = np.log([table["relative_drift"][2] / table["relative_drift"][1] for table in own.tables.values()])
+    half = t.ppf(0.975, 2) * logs.std(ddof=1) / 3**0.5
+    ratio = estimate_text(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
+    weights, states = said(weight_tables([own]))
+    assert weights[0] == "more at the bottom"
+    assert (
+        f"g, full: the top third moved {ratio} times as far as the bottom third; 1 means equally far. Seeds: 3. q: "
+        in weights[1]
+    )
+    assert states == ("not judged", layers.NO_STATES)
+    turned = {
+        2: weights_of("g", "full", [2], (0.01, 0.03)).tables[2],
+        1: weights_of("g", "full", [1], (1, 1)).tables[1],
+    }
+    assert said(weight_tables([replace(own, tables={**own.tables, **turned})]))[0][0] == "not decided"
+    one = said(weight_tables([weights_of("g", "full", [0])]))[0]
+    assert one[0] == "not judged"
+    assert (
+        "0.333 times as far as the bottom third; 1 means equally far. Seeds: 1. Not judged: 1 of the 3 seeds" in one[1]
+    )
+    none = said(weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)]))[0]
+    assert none[0] == "not judged"
+    assert none[1].endswith(f"Not judged: {layer_trend.RANDOM_START}.")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.5, "yes"), (0.8, "no"), (0.7, "not decided")])
+def test_the_first_screen_holds_states_against_two_seeds(value: float, verdict: str) -> None:
+    arm = arm_of("full", value)
+    place = ("ood", 2, layers.CKA)
+    own, pairs = (np.array([each[place].pseudo for each in side.values()]) for side in (arm.to_before, arm.between))
+    gap = two_way_interval(own - pairs)  # three equal pairs: leaving a seed out changes nothing
+    text = estimate_text(round(gap.estimate, 9), gap.low, gap.high, is_signed=True)
+    found = said(tables_of(arm, arm_of("shuffled labels", 0.9)))[1]
+    assert found[0] == verdict
+    assert f"{GROUP}, full: layer 2 is {value:.3f} (" in found[1]
+    assert found[1].endswith(f" like before on ood, two seeds 0.700; difference {text}. Least like before: layer 2.")
+
+
+def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> None:
+    arm = arm_of("full", 0.5)
+    one = said(tables_of(replace(arm, to_before={1: arm.to_before[1]}, between={})))[1]
+    assert one[0] == "not judged"
+    assert "two seeds undefined; difference undefined. " in one[1]
+    assert one[1].endswith("Not judged: one seed.")
+    why = {place: LayerSimilarity(np.nan, num_texts=3, reason="too few texts") for place in found(0.5, 0)}
+    undefined = replace(arm, to_before=dict.fromkeys(range(3), why), between=dict.fromkeys(arm.between, why))
+    verdict, text = said(tables_of(undefined))[1]
+    assert (verdict, text.endswith("Not judged: too few texts.")) == ("not judged", True)
+
+
+def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
+    own = weight_tables([weights_of("a and b", "after with before", [0])])
+    text = write_page(layers_page(own, command="x"), tmp_path / "out", own).read_text()
+    assert "figures/weight_drift_by_layer.png" in text
+    assert "debiased CKA" not in text
+    assert "| after with before | 1 | 3.00 % / 0.30 |" in text
+    assert "| after with before | word embeddings" not in text  # the components of the embeddings are put together
+    assert "| after with before | embeddings | 0 % | 0 | 2.00 | 0 | 16 | bit-identical |" in text
+
+
+def test_weights_are_drawn_group_by_group() -> None:
+    arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
+    arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
+    own = weight_tables(arms)
+    chart = plot_weight_drift(own["weight_means"], own["weight_drift"])
+    assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == [f"task {k}" for k in range(4)]
+    drawn = values_of(chart)
+    means_of = own["weight_means"].query("component in ('layers.0', 'layers.1', 'embeddings') and condition == 'full'")
+    single = own["weight_drift"].query("component in ('layers.0', 'layers.1')")["relative_drift"]
+    expected = {float(f"{100 * value:.5g}") for value in [*means_of["relative_drift"], *single]}
+    assert {value["mean"] for value in drawn} == expected
+
+
+def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:
+    chart = plot_similarity(tables["means"])
+    known = tables["means"][tables["means"]["value"].notna()]
+    lines_of = zip(
+        known["condition"], known["comparison"].map(layers.KINDS), known["layer"], known["value"], strict=True
+    )
+    drawn = {(line["series"], line["kind"], line["layer"], line["mean"]) for line in values_of(chart)}
+    assert drawn == {(arm, kind, layer, float(f"{mean:.5g}")) for arm, kind, layer, mean in lines_of}
+    titles = [panel["title"]["text"] for panel in chart.to_dict()["concat"]]
+    assert [title if isinstance(title, str) else " ".join(title) for title in titles] == list(layer_drift.MEASURES)
+    assert plot_similarity(tables["means"].iloc[:0]) is None

@@ -1,0 +1,34 @@
+"""The page of drift from a few tables, and what stands in it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pandas as pd
+
+from toolkit.questions.drift_report import drift_page, drift_parts
+from toolkit.reporting.page import Block, FoldBlock, Page, Section, TableBlock
+from toolkit.reporting.sources import Computed, open_sources
+from toolkit.reporting.topics import movement
+
+
+def page_of(places: Sequence[object], **known: pd.DataFrame) -> Page:
+    """The page of what is opened, from these tables, those on movement, and those that are quick."""
+    computed = Computed(open_sources([str(place) for place in places], at_least=2), dict(known))
+    for part in (movement.PART, *(part for part in drift_parts() if part.is_brief)):
+        computed.add(part.makers(computed.opened))
+    return drift_page(computed)
+
+
+def tables_of(section: Section) -> list[pd.DataFrame]:
+    def flat(blocks: Iterable[Block]) -> Iterator[pd.DataFrame]:
+        for block in blocks:
+            if isinstance(block, FoldBlock):
+                yield from flat(block.blocks)
+            elif isinstance(block, TableBlock):
+                yield block.table
+
+    return list(flat(section.blocks))
+
+
+def section_of(page: Page, name: str) -> Section:
+    (found,) = [section for section in page.sections if section.id == name]
+    return found

@@ -1,0 +1,74 @@
+"""Decoding of positions: checked values, chance for noise, no position on both sides, and why folds are shuffled."""
+
+import numpy as np
+import pytest
+
+from toolkit.analysis.kernels import Refused
+from toolkit.questions.positions import measure as positions
+from toolkit.sinusoid import sinusoidal_table
+
+SINUSOID = sinusoidal_table(512, 384)
+GAUSSIAN = np.random.default_rng(0).normal(size=(512, 384))
+
+
+def test_the_sinusoid_tells_its_positions():
+    assert positions.decoding_error(SINUSOID) < 0.01
+
+
+def test_noise_is_the_mean_predictor():
+    assert positions.decoding_error(GAUSSIAN) == pytest.approx(128, abs=4)
+    shuffled = SINUSOID[np.random.default_rng(1).permutation(512)]
+    assert positions.decoding_error(shuffled) == pytest.approx(128, abs=8)
+
+
+def test_plain_least_squares_is_degenerate_near_as_many_rows_as_features():
+    """Why the regression is penalised: four of five folds are 410 rows, against 384 features."""
+    order, errors = np.random.default_rng(0).permutation(512), []
+    for fold in range(5):
+        held_out, seen = order[fold::5], np.setdiff1d(order, order[fold::5])
+        design = np.column_stack([np.ones(512), GAUSSIAN])
+        weights = np.linalg.lstsq(design[seen], seen, rcond=None)[0]
+        errors.append(np.abs(design[held_out] @ weights - held_out).mean())
+    assert np.mean(errors) > 2 * 128
+    assert positions.decoding_error(GAUSSIAN) < 1.1 * 128
+
+
+def test_contiguous_folds_fail_even_for_the_sinusoid():
+    # They ask for extrapolation beyond the rows seen. That is why the folds are shuffled.
+    assert positions.decoding_error(SINUSOID, is_shuffled=False) > 5
+
+
+def test_a_rotation_and_a_factor_do_not_matter_to_a_table_in_noise():
+    rng = np.random.default_rng(2)
+    table = sinusoidal_table(120, 16) + 0.1 * rng.normal(size=(120, 16))
+    assert positions.decoding_error(7 * table) == pytest.approx(positions.decoding_error(table), rel=1e-9)
+    assert positions.decoding_error(table) < 0.2 * 30
+
+
+def test_no_row_helps_to_predict_itself():
+    # A column that marks one row tells nothing on the others: with leakage its row would be predicted exactly.
+    table = np.eye(60)
+    assert positions.decoding_error(table) == pytest.approx(60 / 4, rel=0.1)
+
+
+def test_order_of_pairs():
+    assert positions.order_error(SINUSOID) < 0.06
+    assert positions.order_error(GAUSSIAN) == pytest.approx(0.5, abs=0.12)
+
+
+def test_order_has_no_position_on_both_sides():
+    assert positions.order_error(np.eye(100), num_pairs=2000) == pytest.approx(0.5, abs=0.2)
+
+
+def test_a_seed_gives_one_value():
+    table = GAUSSIAN[:60, :8]
+    assert positions.decoding_error(table, seed=3) == positions.decoding_error(table, seed=3)
+    assert positions.decoding_error(table, seed=3) != positions.decoding_error(table, seed=4)
+    pair = [positions.order_error(table, seed=5, num_pairs=500) for _ in range(2)]
+    assert pair[0] == pair[1]
+
+
+@pytest.mark.parametrize("function", [positions.decoding_error, positions.order_error])
+def test_too_few_rows(function):
+    with pytest.raises(Refused, match="10 rows; got 9"):
+        function(GAUSSIAN[:9])

@@ -1,0 +1,143 @@
+"""Gram, cosine by lag, norms and steps of position tables: checked values, laws, controls, and slow plain oracles."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.analysis.kernels import Refused
+from toolkit.analysis.spectra import effective_rank
+from toolkit.questions.positions import measure as positions
+from toolkit.questions.positions.resemblance import smooth_curves
+from toolkit.sinusoid import sinusoidal_table
+
+SINUSOID = sinusoidal_table(512, 384)
+GAUSSIAN = np.random.default_rng(0).normal(size=(512, 384))
+SHUFFLED = SINUSOID[np.random.default_rng(1).permutation(512)]
+
+
+def test_checked_values_of_the_sinusoid():
+    table = sinusoidal_table(512, 768)
+    assert np.square(table).sum(axis=1) == pytest.approx(384, rel=1e-12)
+    by_lag = positions.cosine_by_lag(table).set_index("lag")["value"]
+    assert by_lag[[1, 2, 5, 10, 50]].to_numpy() == pytest.approx([0.973, 0.906, 0.741, 0.680, 0.512], abs=5e-4)
+    assert effective_rank(table) == pytest.approx(59, abs=0.5)
+
+
+def test_the_sinusoid_is_the_published_formula():
+    slow = [[np.sin(i / 1e4 ** (2 * (k // 2) / 6)) if k % 2 == 0 else np.cos(i / 1e4 ** (2 * (k // 2) / 6))
+             for k in range(6)] for i in range(9)]  # fmt: skip
+    table = sinusoidal_table(9, 6)
+    assert table == pytest.approx(np.array(slow), abs=1e-15)
+    with pytest.raises(ValueError, match="even hidden size; got 9 x 7"):
+        sinusoidal_table(9, 7)
+
+
+def test_translation_invariance_knows_the_sinusoid_and_nothing_in_noise():
+    assert positions.translation_invariance(SINUSOID) == pytest.approx(1, abs=1e-12)
+    assert positions.translation_invariance(GAUSSIAN) == pytest.approx(0.004, abs=5e-4)
+    assert positions.translation_invariance(SHUFFLED) == pytest.approx(0.004, abs=5e-4)
+
+
+def test_the_main_diagonal_alone_would_make_noise_score_high():
+    gram = positions.cosine_gram(np.random.default_rng(0).normal(size=(512, 768)))
+    lags = np.subtract.outer(np.arange(512), np.arange(512))
+    means = {lag: gram[lags == lag].mean() for lag in range(-511, 512)}
+    within = sum(((gram[lags == lag] - mean) ** 2).sum() for lag, mean in means.items())
+    assert 1 - within / ((gram - gram.mean()) ** 2).sum() == pytest.approx(0.60, abs=0.01)
+
+
+def test_translation_invariance_is_what_the_full_matrix_gives():
+    table = np.random.default_rng(2).normal(size=(20, 5)).cumsum(axis=0)
+    gram = positions.cosine_gram(table)
+    lags = np.subtract.outer(np.arange(20), np.arange(20))
+    off = lags != 0
+    total = ((gram[off] - gram[off].mean()) ** 2).sum()
+    within = sum(((gram[lags == k] - gram[lags == k].mean()) ** 2).sum() for k in range(-19, 20) if k)
+    assert positions.translation_invariance(table) == pytest.approx(1 - within / total, rel=1e-10)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 30), st.integers(2, 12))
+def test_rotations_and_factors_change_nothing(seed, num_rows, hidden):
+    rng = np.random.default_rng(seed)
+    table = rng.normal(size=(num_rows, hidden))
+    turned = 3 * table @ np.linalg.qr(rng.normal(size=(hidden, hidden)))[0]
+    value = positions.translation_invariance(table)
+    assert -1e-9 <= value <= 1 + 1e-9
+    assert positions.translation_invariance(turned) == pytest.approx(value, abs=1e-9)
+    assert positions.local_monotonicity(turned, 3) == positions.local_monotonicity(table, 3)
+
+
+def test_local_monotonicity_checked_values():
+    wide = sinusoidal_table(512, 768)
+    assert all(positions.local_monotonicity(wide, width) == 1 for width in (2, 8, 32))
+    # At hidden 384 the ladder of waves is coarser, and the cosine first rises from lag 24 to 25.
+    assert positions.local_monotonicity(SINUSOID, 24) == 1
+    assert 0.9 < positions.local_monotonicity(SINUSOID, 32) < 1
+    for table in (GAUSSIAN, SHUFFLED):
+        assert positions.local_monotonicity(table, 32) == pytest.approx(0.5, abs=0.01)
+
+
+def test_local_monotonicity_row_by_row():
+    gram = positions.cosine_gram(table := np.random.default_rng(3).normal(size=(15, 4)).cumsum(axis=0))
+    falls = []
+    for i in range(15):
+        for side in (-1, 1):
+            for lag in range(1, 5):
+                near, far = i + side * lag, i + side * (lag + 1)
+                if 0 <= far < 15:
+                    falls.append(gram[i, near] > gram[i, far])
+    assert positions.local_monotonicity(table, 5) == pytest.approx(np.mean(falls))
+
+
+def test_refusals_say_why():
+    table = GAUSSIAN[:10].copy()
+    with pytest.raises(Refused, match="between 2 and 9 for 10 rows; got 10"):
+        positions.local_monotonicity(table, 10)
+    with pytest.raises(Refused, match="needs 3 rows; got 2"):
+        positions.translation_invariance(table[:2])
+    table[4] = 0
+    with pytest.raises(Refused, match="row 4 is 0 and has no cosine"):
+        positions.cosine_gram(table)
+    equal = np.tile(np.random.default_rng(0).normal(size=(1, 7)), (64, 1))
+    for same in (np.ones((8, 3)), equal, equal * np.arange(1, 65)[:, None]):
+        assert np.isnan(positions.translation_invariance(same))
+        assert np.isnan(positions.local_monotonicity(same, 4))
+
+
+def test_noise_scores_by_its_number_of_rows():
+    assert positions.translation_invariance(GAUSSIAN[:32]) > 10 * positions.translation_invariance(GAUSSIAN)
+
+
+def test_norms_and_steps():
+    norms, steps = positions.norms_and_steps(np.array([[3.0, 4], [0, 0], [0, 1]]))
+    assert norms.tolist() == [5, 0, 1]
+    assert steps.tolist() == [5, 1]
+
+
+def test_planted_rows_stand_out():
+    table = smooth_curves(200, 64, np.random.default_rng(4), "matern_32", 20.0, 0.1)
+    table[[0, 150]] *= 3
+    table[80:] += 2.0  # one jump, and no row of unusual norm at it
+    found = positions.standing_out(table)
+    assert {0, 150} <= set(found.loc[found["measure"] == "norm", "row"])
+    assert {0, 79, 149, 150} <= set(found.loc[found["measure"] == "step", "row"])
+    assert len(found) < 12
+
+
+@pytest.mark.parametrize("name", ["gaussian", "sinusoid", "trend", "equal rows"])
+def test_no_row_stands_out_where_none_was_planted(name):
+    rng = np.random.default_rng(5)
+    trend = rng.normal(size=(512, 64)) * np.linspace(1, 4, 512)[:, None]
+    tables = {"gaussian": GAUSSIAN, "sinusoid": SINUSOID, "trend": trend, "equal rows": np.ones((512, 3))}
+    assert positions.standing_out(tables[name]).empty
+
+
+def test_the_running_median_is_the_median_of_the_nearest():
+    values = np.random.default_rng(6).normal(size=50)
+    medians = positions.running_median(values, 7)
+    assert medians[0] == np.median(values[:7])
+    assert medians[25] == np.median(values[22:29])
+    assert medians[-1] == np.median(values[-7:])
+    assert np.array_equal(positions.running_median(values[:3], 7), np.full(3, np.median(values[:3])))

@@ -1,0 +1,273 @@
+"""The positions page: complete, in agreement with the analysis, the same twice, and with sentences that follow data."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from tests.chart_data import values_of
+from tests.snapshots.test_unnamed_files import PLANTED, check_planted
+from tests.snapshots.test_unnamed_files import path as path
+from toolkit.questions import drift_report
+from toolkit.questions.positions import page as positions
+from toolkit.questions.positions import report as report_module
+from toolkit.questions.positions.command import PositionsCommand
+from toolkit.questions.positions.measure import measure_positions
+from toolkit.questions.positions.report import position_page, show_positions, write_position_report
+from toolkit.questions.positions.resemblance import few_waves, noisy_sinusoid
+from toolkit.questions.positions.tables import collect_positions
+from toolkit.reporting.cells import number
+from toolkit.reporting.page import TableBlock
+from toolkit.reporting.sources import DriftPart
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+DRAWS = 5
+FIGURES = {"waves", "resemblance", "cosine_gram", "cosine_by_lag", "norms_and_steps", "dct_spectrum"}
+TABLES = {"position_statistics", "waves", "cosine_by_lag", "norms_and_steps", "standing_out", "dct_spectrum"}
+TABLES |= {"control_values", "change", "segments"}
+
+
+def trajectory(*tables, segments=None, name=""):
+    parameters = [{"position_embeddings": np.asarray(t, np.float32)} for t in tables]
+    parameters = [p | ({} if segments is None else {"token_type_embeddings": segments}) for p in parameters]
+    return Trajectory([Snapshot(i, i, p, name) for i, p in enumerate(parameters)])
+
+
+@pytest.fixture(scope="module")
+def wavy():
+    """A trained run of few waves with one row that stands out, 256 x 96."""
+    rng = np.random.default_rng(0)
+    table = few_waves(256, 96, rng)
+    table[100] *= 4
+    return trajectory(table, table + 0.01 * rng.normal(size=table.shape), segments=np.eye(2, 96, dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def collected(wavy):
+    return collect_positions(wavy, default_length=128, num_draws=DRAWS)
+
+
+@pytest.fixture(scope="module")
+def report(wavy, tmp_path_factory, as_files):
+    out = tmp_path_factory.mktemp("page") / "out"
+    with as_files():
+        path = write_position_report(wavy, out, title="A | page", default_length=128, num_draws=DRAWS)
+    assert path == out / "report.md"
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_file_is_there_and_valid(report):
+    names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg", "pdf")}
+    assert set(contents(report)) == {
+        "report.md",
+        "index.html",
+        "files.json",
+        *names,
+        *(f"tables/{name}.csv" for name in TABLES),
+    }
+    for name in FIGURES:
+        with Image.open(report / f"figures/{name}.png") as image:
+            image.load()
+            assert image.width > 800
+        assert ElementTree.parse(report / f"figures/{name}.svg").getroot().tag.endswith("svg")
+    text = (report / "report.md").read_text()
+    assert text.startswith("# A &#124; page\n")
+    for link in re.findall(r"\]\((figures/[^)]*)\)", text):
+        assert (report / link).is_file()
+
+
+def test_sections_are_in_order(collected):
+    page = position_page(collected)
+    assert [section.id for section in page.sections] == [
+        "waves-found",
+        "rows",
+        "standing-out",
+        "change",
+        "segments",
+        "untold",
+        "definitions",
+    ]
+    assert page.picture.name == "resemblance"
+    assert 1 <= len(page.answers) <= 3
+
+
+@pytest.mark.slow  # two whole reports
+def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path, as_files):
+    with as_files():
+        write_position_report(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
+    assert contents(tmp_path) == contents(report)
+
+
+def test_no_path_of_this_machine_is_in_the_report(report):
+    for name, data in contents(report).items():
+        assert str(Path.home()).encode() not in data, name
+        assert str(report).encode() not in data, name
+
+
+def test_tables_agree_with_the_analysis(wavy, report):
+    table = pd.read_csv(report / "tables/position_statistics.csv", keep_default_na=False, na_values=[""])
+    expected = measure_positions(wavy, num_draws=DRAWS)
+    whole = table[table["window"] == "0-255"]
+    assert whole["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), rel=1e-9, nan_ok=True)
+    assert set(table["window"]) == {"0-255", "0-127", "128-255"}
+    controls = pd.read_csv(report / "tables/control_values.csv")
+    assert controls.groupby(["statistic", "control"]).size().eq(DRAWS).all()
+
+
+def tile_of(tables, statistic):
+    (tile,) = [tile for tile in positions.tiles(tables) if tile.title == positions.QUESTIONS[statistic]]
+    return tile
+
+
+def test_tiles_and_tables_follow_the_data(collected):
+    assert (tile_of(collected, "line_match").value, tile_of(collected, "orbit_share").value) == ("no", "yes")
+    verdict = collected.verdicts["orbit_share"]
+    facts = dict(tile_of(collected, "orbit_share").lines)
+    assert float(facts[positions.WHAT["orbit_share"]]) == pytest.approx(verdict.value, rel=0.01)
+    assert float(facts["needed"]) == verdict.threshold
+    assert float(facts["smooth curves, at most"]) == pytest.approx(verdict.negative.max(), rel=0.01)
+    waves = positions.waves_table(collected)
+    assert positions.tiles(collected)[-1].value == str(len(waves)) == str(int(collected.waves["is_wave"].sum()))
+    assert dict(positions.tiles(collected)[-1].lines)["waves of the sinusoid"] == "48"
+    assert waves["period"].is_monotonic_increasing
+    text = "\n".join(positions.answers(collected))
+    assert "default length of 128 tokens does not exercise rows 128 to 255" in text
+    (own,) = [section for section in position_page(collected).sections if section.id == "standing-out"]
+    (table,) = [block.table for block in own.blocks if isinstance(block, TableBlock)]
+    assert 100 in set(table["row"])
+    assert any("slower ones blend" in line for line in positions.caveats(collected))
+
+
+def test_charts_hold_the_tables_numbers(collected):
+    drawn = positions.charts(collected)
+    gram = values_of(drawn["cosine_gram"])
+    rows = collected.rows["learned"][: positions.GRAM]
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(gram[: positions.GRAM**2], (rows @ rows.T).ravel(), atol=2e-3)
+    lags = [line for line in values_of(drawn["cosine_by_lag"]) if line.get("table") == "learned"]
+    own = collected.by_lag[collected.by_lag["table"] == "learned"].set_index("lag")["value"]
+    assert {line["lag"] for line in lags} == set(own.index)
+    for line in lags:
+        assert line["value"] == pytest.approx(own[line["lag"]], rel=1e-4, abs=1e-6)
+    spectrum = [line for line in values_of(drawn["dct_spectrum"]) if line["table"] == "drift of the learned rows"]
+    assert len(spectrum) == collected.num_positions - 1
+    assert sum(line["share"] for line in spectrum) == pytest.approx(1, rel=0.01)
+    lengths = [line["norm"] for line in values_of(drawn["norms_and_steps"]) if "norm" in line and "name" not in line]
+    np.testing.assert_allclose(lengths[: collected.num_positions], collected.lengths["norm"], rtol=1e-4)
+    bars = values_of(drawn["resemblance"])
+    assert sum(bar.get("count", 0) for bar in bars) == len(positions.control_values(collected.verdicts))
+
+
+def test_what_training_changed_is_small_and_its_spectrum_is_drawn(collected):
+    change = collected.change.set_index("measure")
+    assert change.loc["orbit_share", "after"] == pytest.approx(change.loc["orbit_share", "before"], abs=0.01)
+    assert "drift" in set(collected.spectra["table"])
+
+
+def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
+    source = trajectory(noisy_sinusoid(256, 96, np.random.default_rng(1), snr=4.0), name="a <checkpoint>")
+    tables = collect_positions(source, num_draws=DRAWS)
+    assert tile_of(tables, "line_match").value == "yes"
+    assert tables.change.empty
+    assert tables.segments.empty
+    assert "default length" not in "\n".join(positions.answers(tables))
+
+
+def test_small_and_odd_tables_have_a_page(tmp_path):
+    source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
+    text = write_position_report(source, tmp_path, num_draws=DRAWS).read_text()
+    assert "Learned positions: a &#60;checkpoint&#62;" in text
+    assert text.count("not identifiable") >= 2
+    assert "Segments: not applicable, this model has no token_type_embeddings." in text
+    assert not (tmp_path / "figures/resemblance.png").exists()
+
+
+def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
+    rows = np.random.default_rng(3).normal(size=(40, 6))
+    rows[3] = 0
+    tables = collect_positions(trajectory(rows), num_draws=DRAWS, is_brief=True)
+    assert tables.by_lag.empty
+    assert positions.charts(tables).keys().isdisjoint({"cosine_gram", "cosine_by_lag"})
+
+
+def test_equal_rows_and_a_model_without_positions(tmp_path):
+    with pytest.raises(ValueError, match="no position_embeddings"):
+        write_position_report(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2))})]), tmp_path)
+    text = write_position_report(trajectory(np.ones((40, 6))), tmp_path / "equal", num_draws=DRAWS).read_text()
+    assert "all rows are equal" in text
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file where the report's folder should go"):
+        write_position_report(trajectory(np.ones((40, 6))), tmp_path / "file")
+
+
+def test_printed(wavy, collected, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    show_positions(wavy, num_draws=DRAWS)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "made of waves" in printed
+    assert "invariance" in printed
+    assert "weight units" in printed
+    for period in positions.waves_table(collected)["period"]:
+        assert number(period) in printed
+
+
+def test_with_a_report_all_is_measured_once_and_printed_as_without(wavy, collected, tmp_path, capsys, monkeypatch):
+    brief, asked = collect_positions(wavy, default_length=128, num_draws=DRAWS, is_brief=True), []
+
+    def collect(*_, is_brief=False, **options):
+        asked.append(is_brief)
+        return brief if is_brief else collected
+
+    monkeypatch.setattr(report_module, "collect_positions", collect)
+    show_positions(wavy)
+    alone = capsys.readouterr().out
+    assert show_positions(wavy, tmp_path / "out").is_file()
+    assert capsys.readouterr().out == alone
+    assert asked == [True, False]
+    assert len(collected.statistics) > len(brief.statistics)
+    assert len(collected.change)
+
+
+def test_rows_that_nothing_trained_and_rows_that_tuning_exposed_are_told(tmp_path, capsys, monkeypatch):
+    """30 rows as random weights left them; that of the others 21 were exposed is planted, as a question would read it
+    off two checkpoints."""
+    rng = np.random.default_rng(3)
+    before = few_waves(80, 128, rng).astype(np.float32)
+    before[50:] = rng.normal(0, 0.02, (30, 128))
+    after = (before * np.float32(0.999)).astype(np.float32)
+    after[:21] += rng.normal(0, 1e-3, (21, 128)).astype(np.float32)
+    words = rng.normal(0, 0.02, (30, 128)).astype(np.float32)
+    places = [tmp_path / "before.safetensors", tmp_path / "after.safetensors"]
+    for place, table, other in zip(places, (before, after), (words, words * np.float32(0.999)), strict=True):
+        tables = {"word_embeddings": other, "position_embeddings": table, "token_type_embeddings": other[:2]}
+        own = {f"embeddings.{name}.weight": values for name, values in tables.items()}
+        save_file(own | {"embeddings.LayerNorm.weight": other[0], "embeddings.LayerNorm.bias": other[1]}, place)
+
+    def read(opened):
+        inferred = {"position_embeddings": np.where(np.arange(80) < 21, "exposed", "unexposed")}
+        is_pair = len(opened.trajectory) == 2
+        return replace(opened, trajectory=replace(opened.trajectory, inferred=inferred)) if is_pair else opened
+
+    monkeypatch.setattr(drift_report, "drift_parts", lambda: [DriftPart(read=read)])
+    for before, is_told in ((str(places[0]), True), (None, False)):
+        assert PositionsCommand(str(places[1]), before=before).run() == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "Rows 50 to 79 look as random weights left them" in shown
+        assert ("Training exposed positions 0 to 20; the rows from 21 on" in shown) == is_told
+        assert ("Training exposed" in shown) == is_told
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_file_that_was_planted_among_the_snapshots_is_refused(name, path):
+    check_planted(lambda path: PositionsCommand(str(path)).run(), path, name)

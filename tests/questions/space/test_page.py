@@ -1,0 +1,72 @@
+"""What the page of drift says of gauge, neighbours and the output of the embedding layer."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import toolkit
+from tests.questions.pages import page_of, section_of, tables_of
+from toolkit.questions.space import page as space
+from toolkit.questions.space.functional import functional_drift
+from toolkit.reporting.page import ChartBlock, TextBlock
+from toolkit.reporting.render_markdown import render_markdown
+from toolkit.reporting.sources import Computed, open_sources
+
+
+def test_the_page_has_its_tables_and_the_picture_of_the_output(runs: list[toolkit.Run]) -> None:
+    made = space.makers(open_sources([run.path for run in runs[:2]]))
+    assert made.keys() == {
+        "gauge", "design", "functional", "neighbours", "similarity", "geometry", "updates", "agreement"
+    }  # fmt: skip
+    page = page_of([runs[0].path], functional=functional_drift(runs[0]))
+    assert "functional" in [block.name for block in section_of(page, "gauge").blocks if isinstance(block, ChartBlock)]
+
+
+def shares_of(folders: Sequence[Path]) -> pd.Series:
+    """What the page says over all tables, by quantity."""
+    opened = open_sources(folders)
+    computed = Computed(opened).add({"gauge": space.makers(opened)["gauge"]})
+    return tables_of(space.gauge_section(computed))[1].set_index("measure")["value"]
+
+
+def test_the_share_that_layer_norm_takes_away_follows_the_change(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """One number added to every coordinate of a row is what LayerNorm takes away; what was 0 before has no share."""
+    folder = tiny_model("bert")
+    for name in ("a", "b"):
+        shutil.copytree(folder, tmp_path / name)
+        tensors = load_file(folder / "model.safetensors")
+        for key in tensors:
+            if key.endswith("word_embeddings.weight") and name == "b":
+                tensors[key][9] += 0.1
+            if key.endswith("embeddings.LayerNorm.bias"):
+                tensors[key][:] = 0.25 * (name == "b")
+        save_file(tensors, tmp_path / name / "model.safetensors")
+    shares = shares_of([tmp_path / "a", tmp_path / "b"])
+    assert shares["squared drift that LayerNorm takes away (%)"] == pytest.approx(100)
+
+
+def test_no_share_of_layer_norm_where_a_projection_stands_before_it(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What DeBERTa-v2's LayerNorm takes away of narrow rows is not what it would take away of the rows themselves."""
+    folder, moved = tiny_model("deberta-v2"), tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor * np.float32(1.1) for name, tensor in tensors.items()}, moved / "model.safetensors")
+    assert np.isnan(shares_of([folder, moved])["squared drift that LayerNorm takes away (%)"])
+    page = page_of([folder, moved], gauge=toolkit.measure_gauge(toolkit.import_checkpoints([folder, moved])))
+    assert "the sums are projected before LayerNorm" in render_markdown(page)
+
+
+def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -> None:
+    page = page_of([runs[2].path], neighbours=toolkit.most_changed(runs[2], 2))
+    (block,) = section_of(page, "neighbours").blocks
+    assert isinstance(block, TextBlock)
+    assert block.text == space.NO_WORD

@@ -1,0 +1,352 @@
+"""The table of similarities: what every entry claims, nulls, refusals, and planted faults that break the claims."""
+
+import contextlib
+import threading
+from dataclasses import replace
+from threading import Barrier, BrokenBarrierError
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit.questions.space import similarity, similarity_measures, similarity_table
+from toolkit.questions.space.similarity import SIMILARITIES, compare_rows, measure_similarity
+from toolkit.questions.space.similarity_measures import unaligned_relative_drift
+from toolkit.questions.space.similarity_table import (
+    NULLS,
+    ROTATION,
+    SCALING,
+    SHAPE,
+    TRANSLATION,
+    PermutedPair,
+    Similarity,
+    TablePair,
+    null_base,
+)
+from toolkit.schema import columns_of
+
+
+def _tables(seed=0, n=160, p=12, size=0.6):
+    """Correlated columns of unequal variance and a common mean, and a version of them with noise. (2, n, p) float64."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, p)) * np.geomspace(1, 0.3, p) @ rng.normal(size=(p, p)) * 0.4 + 0.5
+    return np.stack([x, x + size * rng.normal(size=(n, p)) * np.std(x)])
+
+
+def _changes(seed, p):
+    rng = np.random.default_rng([1, seed])
+    rotation = np.linalg.qr(rng.normal(size=(p, p)))[0]
+    shift = rng.normal(size=p)
+    return {ROTATION: lambda y: y @ rotation, SCALING: lambda y: 3.7 * y, TRANSLATION: lambda y: y + shift}
+
+
+def check_claims(entry: Similarity, seed: int) -> None:
+    """What the entry declares holds, and what it does not declare does not."""
+    x, y = _tables(seed)
+
+    def value(reference, current):
+        return entry.function(TablePair(reference, current))
+
+    as_it_is = value(x, y)
+    for name, change in _changes(seed, x.shape[1]).items():
+        is_same = np.isclose(value(x, change(y)), as_it_is, rtol=1e-7, atol=1e-9)
+        assert is_same or name not in entry.invariant_to, f"{name} changes it"
+        assert not is_same or name in entry.invariant_to, f"{name} does not change it"
+    is_same = np.isclose(value(y, x), as_it_is, rtol=1e-7, atol=1e-9)
+    assert is_same == entry.is_symmetric, "symmetry"
+    if not np.isnan(entry.identical):
+        assert value(x, x) == pytest.approx(entry.identical, abs=1e-7), "identical versions"
+    order = np.random.default_rng(seed).permutation(len(x))
+    assert value(x[order], y[order]) == pytest.approx(as_it_is, rel=1e-7, abs=1e-9), "the order of the rows"
+    assert value(x.astype(np.float32), y.astype(np.float32)) == pytest.approx(as_it_is, rel=1e-3, abs=1e-3), "float32"
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_claims(name, seed):
+    entry = SIMILARITIES[name]
+    assert entry.source
+    assert entry.description.endswith(".")
+    assert entry.null in NULLS
+    assert bool(entry.direction) == (not entry.is_symmetric)
+    assert entry.invariant_to <= SHAPE
+    check_claims(entry, seed)
+
+
+BIASED, OVERLAP, DRIFT = (SIMILARITIES[n] for n in ("biased_cka", "knn_overlap", "unaligned_relative_drift"))
+FAULTS = {
+    "not centred": (
+        replace(BIASED, function=lambda pair: float(np.sum((pair.reference.T @ pair.current) ** 2))),
+        "scaling changes it",
+    ),
+    "standardised": (
+        replace(BIASED, function=lambda pair: similarity_measures.biased_cka(pair.products, is_standardised=True)),
+        "rotation changes it",
+    ),
+    "a shift that is said not to matter": (replace(OVERLAP, invariant_to=SHAPE), "translation changes it"),
+    "an invariance that is not declared": (
+        replace(BIASED, invariant_to=frozenset({ROTATION, SCALING})),
+        "translation does not change it",
+    ),
+    "asymmetric": (replace(DRIFT, is_symmetric=True), "symmetry"),
+    "not 0 for nothing": (
+        replace(DRIFT, function=lambda pair: 1e-3 + unaligned_relative_drift(pair.products)),
+        "identical versions",
+    ),
+    "by place": (
+        replace(DRIFT, function=lambda pair: float(pair.current[0] @ pair.reference[1])),
+        "identical versions",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_entry_breaks_its_claims(name):
+    entry, claim = FAULTS[name]
+    with pytest.raises(AssertionError, match=claim):
+        check_claims(entry, 0)
+
+
+def test_noise_moves_every_similarity_away_from_identical():
+    x, _ = _tables()
+    noise = np.random.default_rng(8).normal(size=x.shape) * np.std(x)
+    lines = [compare_rows(x, x + size * noise, num_null=0).set_index("measure").value for size in (0, 0.1, 0.5, 2)]
+    for name, entry in SIMILARITIES.items():
+        if not np.isnan(entry.identical):
+            away = [abs(line[name] - entry.identical) for line in lines]
+            assert np.all(np.diff(away) > 1e-4), name
+
+
+def test_permuted_pairs_are_what_the_permuted_rows_give(monkeypatch):
+    monkeypatch.setattr(similarity_table, "MAX_ITEMS", 20)
+    monkeypatch.setattr(similarity_table, "MAX_QUERIES", 50)
+    x, y = _tables(2, n=140)
+    x[3] = y[4] = 0
+    pair = TablePair(x, y, 4, 1)
+    drawn = NULLS["permuted rows"](pair, np.random.default_rng(0))
+    assert isinstance(drawn, PermutedPair)
+    assert sorted(drawn.order) == list(range(140))
+    assert not np.array_equal(drawn.order, np.arange(140))
+    fresh = TablePair(x, y[drawn.order], 4, 1)
+    for name, entry in SIMILARITIES.items():
+        # Rows of zeros: the fresh search leaves other rows out. It is a null, and a row or two of it.
+        tolerance = 0.05 if name.startswith(("knn", "second")) else 1e-9
+        assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-9, abs=tolerance), name
+    x, y = _tables(2, n=140)
+    drawn = NULLS["permuted rows"](TablePair(x, y, 4, 1), np.random.default_rng(0))
+    fresh = TablePair(x, y[drawn.order], 4, 1)
+    for name, entry in SIMILARITIES.items():
+        assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-9, abs=1e-9), name
+
+
+@pytest.mark.parametrize("num_rows", [2, 3])
+@pytest.mark.parametrize("drift", [0, 1e-9, 1e-3])
+def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
+    """Some draws are the order itself: their drift is tiny, and a difference of large sums could fall below 0."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        reference = rng.normal(size=(num_rows, 5))
+        current = reference + drift * rng.normal(size=reference.shape)
+        (line,) = compare_rows(reference, current, ["unaligned_relative_drift"], seed=seed).to_dict("records")
+        assert line["num_null"] == 20
+        smallest = unaligned_relative_drift(TablePair(reference, current).products)
+        assert line["null_low"] >= smallest * (1 - 1e-6)
+
+
+def test_isotropic_drift_moves_each_row_as_far_as_it_moved():
+    x, y = _tables().astype(np.float32)
+    y[5] = x[5]
+    drawn = NULLS["isotropic drift"](TablePair(x, y), np.random.default_rng(0))
+    lengths = np.linalg.norm(drawn.current - x, axis=1)
+    assert np.allclose(lengths, np.linalg.norm(y.astype(np.float64) - x, axis=1), rtol=1e-5)
+    assert lengths[5] == 0
+    assert abs(np.mean(np.sum((drawn.current - x) * (y - x), axis=1) / np.sum((y - x) ** 2))) < 0.01
+
+
+def test_what_noise_takes_over_from_its_origin_is_what_its_tables_give():
+    x, y = _tables(size=0.01).astype(np.float32)
+    pair = TablePair(x, y)
+    drawn = NULLS["isotropic drift"](pair, np.random.default_rng(0))
+    fresh = TablePair(x, drawn.current)
+    assert drawn.products.xx is pair.products.xx
+    for name, entry in SIMILARITIES.items():
+        assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-12), name
+
+
+@pytest.mark.parametrize("num_threads", [2, 4])
+def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypatch, num_threads):
+    x, y = _tables(n=70, p=5)
+    threads, barrier = set(), Barrier(num_threads)
+    biased = SIMILARITIES["biased_cka"]
+
+    def value(pair):
+        if threading.current_thread() is not threading.main_thread():
+            threads.add(threading.get_ident())
+            if not barrier.broken:
+                with contextlib.suppress(BrokenBarrierError):
+                    barrier.wait(timeout=2)  # so that no worker takes all draws
+        return biased.function(pair)
+
+    measures = SIMILARITIES | {"biased_cka": replace(biased, function=value)}
+    monkeypatch.setattr(similarity, "count_threads", lambda: num_threads)
+    together = compare_rows(x, y, measures, num_null=8, k=4)
+    assert len(threads) == num_threads
+    monkeypatch.setattr(similarity, "count_threads", lambda: 1)
+    alone = compare_rows(x, y, num_null=8, k=4)
+    pd.testing.assert_frame_equal(together, alone, rtol=1e-12)
+    assert together.null_sd.gt(0).all()
+
+
+@pytest.mark.parametrize("null", ["permuted rows", "independent Gaussians"])
+def test_unrelated_rows_lie_inside_their_null_and_related_ones_outside(null):
+    x, y = np.random.default_rng(3).normal(size=(2, 200, 16))
+    unrelated = compare_rows(x, y, null=null, num_null=30, k=5)
+    distance = (unrelated.value - unrelated.null).abs() / unrelated.null_sd
+    described = ~unrelated.measure.isin(["translation_share", "rotation_share", "aligned_relative_drift"])
+    assert (distance[described] < 4).all()
+    related = compare_rows(x, x + 0.3 * y, null=null, num_null=30, k=5)
+    distance = (related.value - related.null).abs() / related.null_sd
+    assert (distance[described] > 4).all()
+
+
+def test_isotropic_drift_lies_inside_its_null_and_a_planted_rotation_outside():
+    rng = np.random.default_rng(4)
+    x, noise = rng.normal(size=(2, 200, 10))
+    names = ["aligned_relative_drift", "translation_share", "rotation_share"]
+    isotropic = compare_rows(x, x + 0.02 * noise, names, num_null=40).set_index("measure")
+    assert ((isotropic.value - isotropic.null).abs() < 4 * isotropic.null_sd).all()
+    assert set(isotropic.null_kind) == {"isotropic drift"}
+    skew = 0.02 * rng.normal(size=(10, 10))
+    turned = compare_rows(x, x + x @ (skew - skew.T) + 0.02 * noise, names, num_null=40).set_index("measure")
+    assert turned.value["rotation_share"] > turned.null_high["rotation_share"] + 0.3
+    shifted = compare_rows(x, x + 0.05 + 0.02 * noise, names, num_null=40).set_index("measure")
+    assert shifted.value["translation_share"] > shifted.null_high["translation_share"] + 0.3
+
+
+def test_columns_and_seeds():
+    x, y = _tables(n=70, p=5)
+    lines = compare_rows(x, y, num_null=3, k=4)
+    assert list(lines.measure) == list(SIMILARITIES)
+    assert not lines.value.isna().any()
+    assert lines.value_of_null_rows.equals(lines.value.rename("value_of_null_rows"))
+    assert (lines.num_null == 3).all()
+    assert (lines.num_rows == 70).all()
+    assert (lines.null_low <= lines.null).all()
+    has_interval = lines.measure.str.startswith("rsa")
+    assert (lines.low.notna() == has_interval).all()
+    assert (lines.low < lines.value)[has_interval].all()
+    assert lines.equals(compare_rows(x, y, num_null=3, k=4))
+    assert not lines.null.equals(compare_rows(x, y, num_null=3, k=4, seed=1).null)
+    few = compare_rows(x, y, ["rsa_pearson", "svcca"], num_null=0)
+    assert list(few.measure) == ["rsa_pearson", "svcca"]
+    assert few.null.isna().all()
+
+
+def test_a_long_table_is_sampled_and_says_so(monkeypatch):
+    for name, value in (("MAX_NULL_ROWS", 80), ("MAX_ITEMS", 15), ("MAX_QUERIES", 40)):
+        monkeypatch.setattr(similarity_table, name, value)
+    x, y = _tables(n=300)
+    pair = TablePair(x, y)
+    assert null_base(pair).reference.shape == (80, 12)
+    lines = compare_rows(x, y, num_null=2).set_index("measure")
+    assert set(lines.num_null_rows) == {80}
+    rows = np.sort(pair.drawn[:80])
+    for name in ("biased_cka", "procrustes_similarity", "rotation_share"):
+        on_them = compare_rows(x[rows], y[rows], [name], num_null=0).value.item()
+        assert lines.value_of_null_rows[name] == on_them != lines.value[name]
+    assert lines.num_used[["debiased_cka", "rsa_pearson", "knn_overlap"]].tolist() == [300, 15, 40]
+    assert lines.value["debiased_cka"] == similarity_measures.debiased_cka(pair.products)
+    assert not set(pair.items) - set(pair.queries)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 11, 12])
+def test_what_means_nothing_for_few_rows_is_refused(n):
+    x, y = np.random.default_rng(n).normal(size=(2, n, 6))
+    lines = compare_rows(x, y, num_null=2).set_index("measure")
+    assert (lines.value.isna() == (lines.reason != "")).all()
+    assert (lines.null.isna() == lines.value.isna()).all()
+    assert lines.low.isna().all()
+    assert lines.reason["svcca"] == f"SVCCA needs at least 5 rows per column: {n} rows, 6 columns" or n < 3
+    refused = set(lines.index[lines.value.isna()])
+    expected = {"svcca", "pwcca_reference", "pwcca_current"}
+    expected |= {name for name, entry in SIMILARITIES.items() if n < entry.min_rows}
+    if n <= 11:
+        expected |= {name for name in SIMILARITIES if name.startswith(("knn", "second"))}
+    assert refused == expected
+    assert np.isfinite(lines.value["unaligned_relative_drift"])
+
+
+def test_rows_that_did_not_move():
+    x, _ = _tables()
+    lines = compare_rows(x, x, num_null=2).set_index("measure")
+    for name, entry in SIMILARITIES.items():
+        if np.isnan(entry.identical):
+            assert "no row moved" in lines.reason[name]
+        else:
+            assert lines.value[name] == pytest.approx(entry.identical, abs=1e-7)
+
+
+def test_of_a_trajectory(make_trajectory):
+    trajectory = make_trajectory()
+    lines = measure_similarity(trajectory, num_null=2, k=3)
+    assert set(lines.epoch) == {3.0}
+    assert set(lines.stratum) == {"all rows"}
+    words = [trajectory.at(epoch).tensors["word_embeddings"] for epoch in (1, 2)]
+    seen = [2, 3, 4, 5, 6, 7]
+    expected = compare_rows(words[0][seen], words[1][seen], num_null=2, k=3)
+    for rows in (seen, np.array(seen), "seen rows"):
+        lines = measure_similarity(trajectory, epoch=2, reference_epoch=1, rows=rows, num_null=2, k=3)
+        assert lines[columns_of("compare_rows")].equals(expected)
+    special = measure_similarity(trajectory, rows="other special", num_null=0).set_index("measure")
+    assert set(special.num_rows) == {2}
+    assert special.value.notna().sum() == 2  # un-aligned drift and translation share
+    vector = measure_similarity(trajectory, "LayerNorm.weight", num_null=0).set_index("measure")
+    assert vector.value.notna().sum() == 1
+    positions = measure_similarity(trajectory, "position_embeddings", rows="positions 1-127", num_null=0)
+    assert set(positions.num_rows) == {4}
+
+
+def test_bad_input_is_one_clear_line(make_trajectory):
+    trajectory = make_trajectory()
+    for arguments, message in (
+        ({"measures": ["debiased_ck"]}, r"unknown similarity 'debiased_ck' \(did you mean 'debiased_cka'\?\)"),
+        ({"rows": "seen in 0 step"}, r"unknown stratum of word_embeddings .* \(did you mean 'seen in 0 steps'\?\)"),
+        ({"rows": "seen in >=100 steps"}, "no row of word_embeddings is in 'seen in >=100 steps'"),
+        ({"rows": [0, 12]}, "word_embeddings has 12 rows"),
+        ({"rows": [0, 0]}, "rows are distinct"),
+        ({"rows": []}, "at least one"),
+        ({"rows": [0.5]}, "whole numbers"),
+        ({"epoch": 9}, "no snapshot of epoch 9"),
+        ({"parameter": "words"}, "unknown embedding parameter"),
+        ({"null": "gaussian"}, "unknown null 'gaussian'"),
+        ({"k": 2.5}, r"k must be a whole number of at least 1; got 2\.5"),
+        ({"num_null": -1}, "num_null must be a whole number of at least 0; got -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            measure_similarity(trajectory, **arguments)
+    with pytest.raises(ValueError, match="has no exposure"):
+        measure_similarity(make_trajectory(read_exposure=None), rows="seen rows")
+    trajectory.at(3).tensors["word_embeddings"][0, 0] = np.nan
+    with pytest.raises(ValueError, match="the run diverged"):
+        measure_similarity(trajectory)
+
+
+@pytest.mark.parametrize("level", [0.1, 1000.1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_rows_that_are_all_equal_have_no_shape_whatever_centring_leaves_of_them(level, side):
+    """Sums of 0.1 are not exact: a CKA of the rest would be a number between 0 and 1 that says nothing."""
+    tables = [np.random.default_rng(0).normal(size=(300, 8)), np.full((300, 8), level) + np.arange(8) * 0.37]
+    of_shape = [name for name in SIMILARITIES if any(word in name for word in ("cka", "cca", "procrustes", "rsa"))]
+    found = compare_rows(tables[side], tables[1 - side], of_shape, num_null=2)
+    assert len(found) == 10
+    assert found["value"].isna().all()
+    assert found["reason"].str.contains("equal").all()
+
+
+def test_rows_that_hardly_differ_have_the_shape_that_they_have():
+    """What is refused is rounding, not smallness: 1e-9 of the level is told from it."""
+    x, y = _tables()
+    measures = ["debiased_cka", "procrustes_similarity", "svcca"]
+    expected = compare_rows(x, y, measures, num_null=2)["value"]
+    found = compare_rows(x, 1 + 1e-9 * y, measures, num_null=2)["value"]
+    assert np.allclose(found, expected, rtol=0, atol=1e-4)

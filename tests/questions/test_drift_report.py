@@ -1,0 +1,397 @@
+"""The drift report: every number in it is one of its CSV tables, and what cannot be computed says why."""
+
+import io
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+
+import toolkit
+from tests.chart_data import values_of
+from tests.questions.pages import page_of
+from tests.run_directories import MakeRun
+from tests.training.recorded_texts import TEXTS, load
+from toolkit.cli import main
+from toolkit.comparison.evidence import written_files
+from toolkit.questions.drift_report import drift_parts, open_places
+from toolkit.reporting import render_latex as latex
+from toolkit.reporting import render_markdown as markdown
+from toolkit.reporting.charts import log_ticks, spec_of
+from toolkit.reporting.page import Page
+from toolkit.reporting.render_html import render_page
+from toolkit.reporting.render_terminal import print_page
+from toolkit.reporting.sources import Computed, open_sources
+from toolkit.reporting.topics import causes, movement
+from toolkit.reporting.topics.step_sizes import plot_step_sizes
+
+AsFiles = Callable[[], AbstractContextManager[None]]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def report(runs: list[toolkit.Run], tmp_path_factory: pytest.TempPathFactory, as_files: AsFiles) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    with as_files():
+        return toolkit.write_drift_report([run.path for run in runs[:2]], out).parent
+
+
+def text_of(report: Path) -> str:
+    return (report / "report.md").read_text()
+
+
+def test_the_report_is_whole(report: Path, runs: list[toolkit.Run]) -> None:
+    text = text_of(report)
+    opened = open_places([run.path for run in runs[:2]])
+    names = {path.stem for path in (report / "tables").glob("*.csv")}
+    assert {name for part in drift_parts() for name in part.makers(opened)} == names
+    assert {"drift", "causes", "sign_noise", "most_moved", "exposure"} <= names
+    links = re.findall(r"\((figures/[^)]+)\)", text)
+    assert {Path(link).stem for link in links} >= {"change", "exposure"}
+    for link in links:
+        assert (report / link).stat().st_size > 1000, link
+    assert {path.name for path in (report / "figures").iterdir()} == {Path(link).name for link in links}
+    for shown in (text, (report / "index.html").read_text().partition("<script")[0]):
+        assert "nan" not in re.findall(r"[a-z]+", shown.lower())
+        assert str(Path.home()) not in shown
+        assert "/tmp" not in shown
+    assert "python -m toolkit drift" in text
+
+
+def test_numbers_of_the_page_are_those_of_the_analysis(report: Path, runs: list[toolkit.Run]) -> None:
+    stored = pd.read_csv(report / "tables" / "drift.csv")
+    np.testing.assert_allclose(stored["value"], toolkit.measure_drift(runs[0])["value"])
+    causes = pd.read_csv(report / "tables" / "causes.csv")
+    words = causes[(causes["parameter"] == "word_embeddings") & (causes["stratum"] == "all rows")].iloc[0]
+    assert f"Weight decay alone moved {words['num_weight_decay_alone']:,} word rows" in text_of(report)
+    assert words["num_unexplained"] == 0
+    moved = pd.read_csv(report / "tables" / "most_moved.csv", keep_default_na=False)
+    rows = toolkit.measure_rows(runs[0], "word_embeddings", 2, ("norm",)).nlargest(100, "norm")
+    np.testing.assert_allclose(moved["norm"], rows["norm"])
+    assert markdown.escape(moved["token"][0]) in text_of(report)
+
+
+def test_the_table_of_a_paper_compiles(report: Path, tmp_path: Path) -> None:
+    table = (report / "tables" / "drift.tex").read_text()
+    assert table.count("word\\_embeddings") > 1
+    assert r"\toprule" in table
+    assert not re.search(r"^\s*\[", table, re.MULTILINE), "LaTeX would take it for an optional argument"
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs pdflatex")
+    (tmp_path / "drift.tex").write_text(table)
+    (tmp_path / "all.tex").write_text(latex.document(["drift"], "Drift"))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.slow  # whole reports
+def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
+    with as_files():
+        again = toolkit.write_drift_report([run.path for run in runs[:2]], tmp_path / "again").parent
+    lists = [written_files(folder) for folder in (report, again)]
+    assert lists[0].keys() == lists[1].keys()
+    assert {name for name in lists[0] if lists[0][name] != lists[1][name]} == {"report.md", "index.html"}
+    for path in sorted(report / name for name in lists[0].keys() - {"report.md", "index.html"}):
+        assert path.read_bytes() == (again / path.relative_to(report)).read_bytes(), path.name
+
+
+def test_frozen_embeddings_are_0_exactly(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    out = toolkit.write_drift_report([runs[2].path], tmp_path / "out").parent
+    text = text_of(out)
+    assert "No embedding parameter moved." in text
+    assert not (out / "figures").exists() or not list((out / "figures").iterdir())
+    assert "no row of word_embeddings moved" in text  # said once, with the reason
+    assert "Weight decay alone" not in text
+
+
+@pytest.mark.slow  # whole reports
+def test_two_checkpoints_without_a_run(
+    tiny_model: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    before, after = tiny_model("bert"), tmp_path / "after"
+    shutil.copytree(before, after)
+    tensors = load_file(before / "model.safetensors")
+    (name,) = (n for n in tensors if n.endswith("position_embeddings.weight"))
+    tensors[name] = tensors[name][::-1].copy()
+    save_file(tensors, after / "model.safetensors")
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", str(before), str(after), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    text = text_of(tmp_path / "out")
+    assert "they need a run directory" in text
+    assert (tmp_path / "out" / "figures" / "change.pdf").exists()
+    assert (tmp_path / "out" / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [([], "nothing to open"), (["minilm"], "drift needs at least 2"), (["/nowhere/at/all", "minilm"], "no file or")],
+)
+def test_mistakes_are_one_line(places: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", *places])
+    assert stop.value.code == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def run_example(*places: Path) -> None:
+    """experiments/paper_example.py in this process, as from the command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["paper_example.py", *map(str, places)])
+        runpy.run_path(str(ROOT / "experiments" / "paper_example.py"), run_name="__main__")
+
+
+def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
+    """One table and one figure, through ``import toolkit`` alone, in under 40 lines."""
+    script = ROOT / "experiments" / "paper_example.py"
+    source = script.read_text()
+    assert len(source.splitlines()) < 40
+    imports = set(re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE))
+    assert imports - set(sys.stdlib_module_names) == {"toolkit"}
+    with as_files():
+        run_example(runs[0].path, runs[2].path, tmp_path / "paper")
+    table = (tmp_path / "paper" / "table.tex").read_text()
+    assert r"\toprule" in table
+    assert all(name.replace("_", r"\_") in table for name in runs[0].trajectory.parameters)
+    assert (tmp_path / "paper" / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_example_of_a_paper_says_how_it_is_called() -> None:
+    command = [sys.executable, str(ROOT / "experiments" / "paper_example.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (1, "usage: python experiments/paper_example.py RUN [RUN ...] OUT\n")
+
+
+def test_the_example_of_a_paper_needs_a_run_that_moved(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    for place in (runs[2].path, tmp_path / "nowhere"):
+        with pytest.raises(SystemExit) as stop:
+            run_example(place, tmp_path / "paper")
+        assert isinstance(stop.value.code, str), "which Python prints, and ends with 1"
+        assert "\n" not in stop.value.code
+
+
+def test_the_chart_of_change_holds_the_tables_numbers(runs: list[toolkit.Run]) -> None:
+    drift = toolkit.measure_drift(runs[0], ("norm", "relative"))
+    whole = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] > 0)]
+    expected = whole[whole["measure"] == "relative"].set_index(["epoch", "parameter"])["value"].dropna()
+    drawn = {(line["epoch"], line["parameter"]): line["percent"] for line in values_of(toolkit.plot_change(runs[0]))}
+    assert drawn.keys() == set(expected.index)
+    for place, percent in drawn.items():
+        assert percent == pytest.approx(100 * expected[place], rel=1e-4)
+    with pytest.raises(ValueError, match="nothing moved"):
+        toolkit.plot_change(runs[2])
+
+
+def test_what_stayed_0_stands_on_the_floor_and_what_is_undefined_is_not_drawn(read_run: MakeRun) -> None:
+    still = toolkit.plot_change(read_run("position_embeddings", zero=("position_embeddings",)))
+    assert {line["percent"] for line in values_of(still) if line["parameter"] == "position_embeddings"} == {0}
+    floor = [layer for layer in spec_of(still)["layer"] if "value" in layer["encoding"].get("y", {})]
+    assert [layer["encoding"]["y"]["value"] for layer in floor] == [movement.HEIGHT]
+    undefined = toolkit.plot_change(read_run("none", zero=("LayerNorm.bias",)))
+    assert "LayerNorm.bias" not in {line["parameter"] for line in values_of(undefined)}
+    assert not any("value" in layer["encoding"].get("y", {}) for layer in spec_of(undefined)["layer"])
+
+
+def test_the_chart_of_exposure_holds_the_rows_numbers(runs: list[toolkit.Run]) -> None:
+    rows = toolkit.measure_rows(runs[0], "word_embeddings", 2, ("norm",))
+    seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
+    exposure = causes.measure_exposure(runs[0], with_null=True)
+    drawn = exposure[exposure["series"] == causes.ROW].set_index("row")
+    assert 0 < len(drawn) <= len(seen)
+    np.testing.assert_array_equal(drawn["norm"], seen.set_index("row")["norm"].loc[drawn.index])
+    assert (exposure.loc[exposure["series"] == causes.MEDIAN, "num_rows"].sum()) <= len(seen)
+    null = exposure[exposure["series"] == causes.NULL]
+    assert len(null)
+    assert (null["low"] <= null["norm"]).all()
+    assert (null["norm"] <= null["high"]).all()
+    unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
+    assert set(exposure.loc[exposure["series"] == causes.UNSEEN, "norm"]) == {unseen["norm"].median()}
+    values = values_of(toolkit.plot_exposure(runs[0], with_null=True))
+    points = [line for line in values if line["series"] == causes.ROW]
+    assert sorted(line["norm"] for line in points) == pytest.approx(sorted(drawn["norm"]), rel=1e-4)
+    assert {line["series"] for line in values_of(toolkit.plot_exposure(runs[0]))}.isdisjoint({causes.NULL})
+
+
+def test_pictures_of_charts_are_pictures(runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
+    from PIL import Image
+
+    for name, chart in {"a": toolkit.plot_change(runs[0]), "b": toolkit.plot_exposure(runs[0])}.items():
+        chart.save(tmp_path / f"{name}.png")
+        pixels = np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"))
+        assert pixels.min() < 90
+        assert pixels.mean() > 200
+
+
+def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is no other seed of .*: it differs in freeze"):
+        toolkit.write_drift_report([runs[0].path, runs[2].path], tmp_path / "out")
+    config = replace(runs[0].config, output_dir=str(tmp_path), overwrite=True, max_steps=1)
+    other = toolkit.finetune(replace(config, seed=7, learning_rate=0.5))
+    with pytest.raises(ValueError, match="it differs in max steps and learning rate; give runs of one model"):
+        toolkit.write_drift_report([runs[0].path, other.path], tmp_path / "out")
+    shutil.copytree(runs[0].path, tmp_path / "copy")
+    with pytest.raises(ValueError, match="and copy have the same seed, 0: give runs of different seeds"):
+        toolkit.write_drift_report([runs[0].path, tmp_path / "copy"], tmp_path / "out")
+    with pytest.raises(ValueError, match="no row of word_embeddings that training showed has moved"):
+        toolkit.plot_exposure(runs[2])
+
+
+def test_a_run_among_checkpoints_stands_for_all_of_its_snapshots_and_that_is_said(runs: list[toolkit.Run]) -> None:
+    """Epoch 0 of a run is the checkpoint that it started from: last of all, it would read as no drift."""
+    opened = open_sources([runs[0].path, runs[0].config.model])
+    assert len(opened.trajectory) == len(runs[0].trajectory) + 1
+    (said,) = [note for note in opened.notes if note.startswith("A run directory stands for all of its snapshots")]
+    assert said.endswith(f"{opened.trajectory.snapshots[0].name} with {opened.trajectory.snapshots[-1].name}.")
+
+
+def test_a_snapshot_that_changed_after_the_run_is_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    shutil.copytree(runs[0].path, tmp_path / "run")
+    path = tmp_path / "run" / "snapshots" / "epoch-001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 64
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"is not as its manifest says \(changed: snapshots/epoch-001\.safetensors\)"):
+        open_sources([tmp_path / "run"])
+
+
+def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path, runs: list[toolkit.Run]) -> None:
+    planted = pd.DataFrame({"parameter": ["word_embeddings"], "reason": ["it was planted"]})
+    assert markdown.render_markdown(page_of([runs[0].path], planted=planted)).count("| it was planted |") == 1
+    stored = {path.stem: pd.read_csv(path, keep_default_na=False) for path in (report / "tables").glob("*.csv")}
+    said = [table for table in stored.values() if "reason" in table]
+    last = [table[table["epoch"] == table["epoch"].max()] if "step" in table else table for table in said]
+    reasons = {reason for table in last for reason in table["reason"] if reason}
+    text = text_of(report)
+    before, _, after = text.partition("## What these data cannot tell")
+    for reason in reasons:
+        assert markdown.escape(reason) not in before
+        assert after.count(f"| {markdown.escape(reason)} |") >= 1
+
+
+def test_the_control_of_causes_is_named_where_it_can_be_run(report: Path) -> None:
+    """Of a run of ours that learns labels; a recorded one, and a masked-LM run, have their own tests."""
+    assert text_of(report).count("the same runs with --shuffle-labels") == 1
+
+
+def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.Run]) -> None:
+    """Of the last step that was looked at; where nothing is noted, nothing is said."""
+    sizes = toolkit.measure_step_sizes(runs[0])
+    at_end = (sizes["step"] == sizes["step"].max()) & (sizes["parameter"] == "position_embeddings")
+    sizes["lost_to_rounding"] = np.where(at_end, 0.375, np.where(sizes["step"] == 1, 0.9, 0.25))
+    page = page_of([runs[0].path], step_sizes=sizes)
+    assert page.picture is not None
+    assert 1 <= len(page.answers) <= 3
+    text = markdown.render_markdown(page)
+    assert "37.5 % of the values of position_embeddings with a gradient stayed as they were" in text
+    assert plot_step_sizes(sizes[:0]) is None
+    for known in ({"step_sizes": sizes[:0]}, {}):
+        assert "How large was a step?" not in markdown.render_markdown(page_of([runs[0].path], **known))
+
+
+def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
+    computed = Computed(open_sources([runs[0].path]))
+    moved = movement.most_moved(runs[0]).head(2)
+    computed.frames["most_moved"] = moved.assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
+    section = movement.rows_section(computed)
+    html = render_page(Page(title="x", sections=(section,)))
+    assert "<script>alert" not in html
+    console = Console(file=io.StringIO(), width=80)
+    print_page(section, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b" not in shown
+    assert "[bold]" in shown
+
+
+def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[str], Path]) -> None:
+    for family, said in (
+        ("roberta", "not applicable: the model has one segment row"),
+        ("distilbert", "| segments | "),
+    ):
+        assert said in markdown.render_markdown(page_of([tiny_model(family), tiny_model(family)]))
+
+
+def test_imported_checkpoints_are_a_source(tiny_model: Callable[[str], Path]) -> None:
+    imported = toolkit.import_checkpoints([tiny_model("bert"), tiny_model("bert")])
+    drift = toolkit.measure_drift(imported, ("norm",))
+    assert (drift["value"].dropna() >= 0).all()
+    assert len(repr(imported)) < 2000
+    with pytest.raises(ValueError, match="expected a run, its path, a trajectory or imported checkpoints; got list"):
+        toolkit.measure_drift([1, 2])
+    with pytest.raises(ValueError, match="an epoch is a number"):
+        toolkit.measure_rows(imported, "word_embeddings", "1")
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_default_length_is_named(text: str, tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "bert")
+    (folder / "sentence_bert_config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"sentence_bert_config\.json .*: restore it or make it again$"):
+        open_sources([folder])
+
+
+def test_an_unfinished_run_says_so(runs: list[toolkit.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = tmp_path / "left"
+    shutil.copytree(runs[0].path, left)
+    (left / "manifest.json").unlink()
+    with pytest.raises(SystemExit):
+        main(["drift", str(left)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "unfinished, so that nothing says whether its files are whole" in printed
+    assert "nan" not in printed
+    for path in list((left / "snapshots").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(SystemExit):
+        main(["drift", str(left)])
+    assert "so finish the run, with the same command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("most", [8, 60, 500, 625, 1875, 6000, 40_000])
+def test_a_logarithmic_axis_has_some_marks_and_not_too_many(most: float) -> None:
+    ends = 3.0 / 1.6, 1.6 * most
+    ticks = log_ticks(*ends)
+    assert 2 <= len(ticks) <= 9
+    assert all(ends[0] <= tick <= ends[1] for tick in ticks)
+    assert all(later / earlier >= 1.99 for earlier, later in pairwise(ticks))
+
+
+@pytest.mark.slow  # whole reports
+def test_anybodys_trainer_run_gets_the_same_page_with_its_words(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model, tokenizer = load(tiny_model("bert"))
+    examples = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
+    settings = TrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True, save_strategy="no", seed=3)
+    callbacks = [toolkit.EmbeddingSnapshotCallback(tmp_path / "run")]
+    Trainer(model, settings, train_dataset=examples, processing_class=tokenizer, callbacks=callbacks).train()
+    out = toolkit.write_drift_report([tmp_path / "run"], tmp_path / "report").parent
+    moved = pd.read_csv(out / "tables" / "most_moved.csv", keep_default_na=False)
+    shown = {token for text in TEXTS for token in tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])}
+    assert set(moved["token"][: len(shown)]) == shown
+    for token in shown:
+        assert f"| {markdown.escape(token)} |" in text_of(out)
+    assert (out / "figures" / "exposure.png").exists()
+    assert (out / "index.html").exists()
+    assert "How large was a step?" in text_of(out)
+    assert "--shuffle-labels" not in text_of(out)

@@ -1,0 +1,255 @@
+"""The page on transplants from tables alone: what it says, what it refuses to say, and its files."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.chart_data import values_of
+from toolkit.questions.transplants.measure import NO_SHARE, TOTAL
+from toolkit.questions.transplants.page import (
+    NOT_DRAWN,
+    ONE_SEED,
+    SUM,
+    alone_rows,
+    caveats,
+    plot_interactions,
+    plot_random_changes,
+    plot_shapley,
+    shapley_rows,
+    transplants_page,
+    worth_rows,
+)
+from toolkit.reporting.charts import spec_of
+from toolkit.reporting.folder import write_page
+from toolkit.reporting.render_markdown import render_markdown
+from toolkit.reporting.render_terminal import print_page
+
+COMPONENTS = ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
+KINDS = (
+    ("transplant", 1.0),
+    ("random", 0.1),
+    ("difference", 0.9),
+    ("rotated", 0.3),
+    ("rotated difference", 0.1),
+)
+LEVELS = "from 80.0 % with the old embeddings to 85.0 %"
+VALUES = {"log-likelihood": ("nats", 1), "accuracy": ("points", 100)}
+OF_REGRESSION = {"r2": ("points", 100)}
+
+
+def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, has_random=True, values=VALUES):
+    """Positions are worth ``gain``, segments exactly 0, the others little."""
+    parts = {name: [] for name in ("shapley", "interactions", "singles", "coalitions", "checks")}
+    for task in tasks:
+        lead = {"model": "minilm", "task": task, "condition": "none", "split": "validation", "direction": direction}
+        lead |= {"coordinates": "fixed"}
+        counts = {"num_seeds": num_seeds, "num_items": 100, "reason": "", "note": ""}
+        for score, (unit, factor) in values.items():
+            own = dict.fromkeys(COMPONENTS, 0.001) | {"position": gain, "segment": 0.0}
+            own["all"] = sum(own.values())
+            is_clear = own["all"] > 0.02 and num_seeds > 1
+            for name, estimate in own.items():
+                half = 0 if name == "segment" else 0.01
+                ends = {"value": estimate, "low": estimate - half, "high": estimate + half}
+                line = {k: factor * v for k, v in ends.items()} | {"unit": unit, "score": score, "component": name}
+                share = estimate / own["all"] if is_clear else np.nan
+                parts["shapley"].append(lead | line | counts | {"share": share})
+                for kind, part in KINDS:
+                    both = {"change": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1}
+                    both |= {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
+                    shown = np.nan if name == "LayerNorm" and "rotated" in kind else part
+                    scaled = {k: factor * shown * v for k, v in ends.items()}
+                    parts["singles"].append(lead | line | scaled | both | counts)
+            for i, first in enumerate(COMPONENTS):
+                for second in COMPONENTS[i + 1 :]:
+                    ends = {"value": -0.002, "low": -0.003, "high": -0.001, "unit": unit, "score": score}
+                    parts["interactions"].append(lead | {"first": first, "second": second} | ends | counts)
+            for seed in range(num_seeds):
+                for name, mean in (("none", 0.8), ("all", 0.85)):
+                    line = {"seed": seed, "score": score, "coalition": name, "value": factor * mean, "unit": unit}
+                    parts["coalitions"].append(lead | line | {"num_tuned": 0})
+        for seed in range(num_seeds):
+            check = {"seed": seed, "gauge_difference": 3e-6, "control_difference": 0.16, "num_passes": 70}
+            check |= {"num_draws": 5 if direction == "forward" else 1}
+            parts["checks"].append(lead | check | {"num_items": 100, "note": ""})
+    tables = {name: pd.DataFrame(lines) for name, lines in parts.items()}
+    return tables if has_random else tables | {"singles": tables["singles"].iloc[:0]}
+
+
+def worth(tables):
+    """The only case of some tables, by heading."""
+    header, rows = worth_rows(tables)
+    (row,) = rows
+    return dict(zip(header, row, strict=True))
+
+
+def component(tables, name):
+    header, rows = shapley_rows(tables["shapley"])
+    header = [f"{each}*" if each in header[:i] else each for i, each in enumerate(header)]
+    return next(dict(zip(header, row, strict=True)) for row in rows if row[0] == name)
+
+
+def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
+    tables = make_tables()
+    line = worth(tables)
+    assert line["nats per item"] == "+0.0540 (+0.0440 to +0.0640)"
+    assert line["accuracy (points)"] == "+5.40 (+4.40 to +6.40)"
+    assert (line["accuracy: none"], line["all"]) == pytest.approx((80, 85))
+    assert line["distinguishable from 0"] == "position"
+    assert (line["exactly 0"], line["because"]) == ("segment", "bit for bit what it was")
+    assert (line["seeds"], line["items"]) == (3, 100)
+    position = component(tables, "position")
+    assert position["φ (nats)"] == "+0.0500 (+0.0400 to +0.0600)"
+    assert position["share"] == "93%"
+    header, rows = alone_rows(tables)
+    alone = {row[1]: row[2:] for row in rows}
+    assert alone["position"][1:] == ["+0.0450 (+0.0360 to +0.0540)", "yes", "+0.0050 (+0.0040 to +0.0060)", "yes"]
+    assert alone["word"][2] == "no"
+    assert alone["LayerNorm"][3:] == [None, None]  # it has no rows to rotate
+    assert header[0] == "case"
+
+
+def test_of_a_regression_r2_stands_for_both_values():
+    """Alone, and on one page with a classification: no number of nats is shown that there is not."""
+    alone, other = make_tables(["yields"], values=OF_REGRESSION), make_tables()
+    line = worth(alone)
+    assert line["nats per item"] == "not applicable"
+    assert line["R² (points)"] == "+5.40 (+4.40 to +6.40)"
+    assert (line["R²: none"], line["all"]) == pytest.approx((80, 85))
+    assert line["distinguishable from 0"] == "position"
+    position = component(alone, "position")
+    assert list(position) == ["component", "φ (points)", "share", "note"]
+    assert alone_rows(alone)[0][2] == "alone (points)"
+    both = {name: pd.concat([table, other[name]]) for name, table in alone.items()}
+    for tables, asked in ((alone, "Does R² need"), (both, "Does accuracy (R² of regressions) need")):
+        page = transplants_page(tables)
+        assert page.answers[0].question.startswith(asked)
+        text = render_markdown(page)
+        assert "from 80.0 % with the old embeddings" in text
+        assert ("log-likelihood per item" in str(spec_of(page.picture.chart))) == (tables is both)
+        assert "random_changes_r2" in text
+    assert len(worth_rows(both)[1]) == 2
+
+
+def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
+    tables = make_tables()
+    is_segment = tables["shapley"]["component"] == "segment"
+    tables["shapley"].loc[is_segment, "note"] = (
+        "one row of it is in use (not applicable): exactly 0; no share: one seed"
+    )
+    line = worth(tables)
+    assert (line["exactly 0"], line["because"]) == ("segment", "one row of it is in use (not applicable)")
+
+
+def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
+    for tables in (make_tables(gain=0.001), make_tables(num_seeds=1)):
+        lines = tables["shapley"].assign(reason=NO_SHARE)
+        lines.loc[lines["component"] == TOTAL, "reason"] = np.nan
+        rows = shapley_rows(lines)[1]
+        assert {row[3] for row in rows} == {""}
+        assert [str(row[4]).count("no share") for row in rows] == [0] * (len(rows) - 1) + [1], "said once, at the sum"
+    assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
+    tables = make_tables(gain=0.001)
+    assert worth(tables)["distinguishable from 0"] == "none"
+
+
+@pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])
+def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, tasks, has_random) -> None:
+    both = make_tables(tasks)
+    other = make_tables(tasks, direction="reverse", has_random=has_random)
+    tables = {name: pd.concat([both[name], other[name]], ignore_index=True) for name in both}
+    page = transplants_page(tables, command="python -m toolkit transplant runs/a")
+    path = write_page(page, tmp_path / "out", tables)
+    text = path.read_text()
+    assert (path.parent / "index.html").is_file()
+    shown = re.findall(r"\]\((figures/[^)]+png)\)", text)
+    assert {Path(link).stem for link in shown} == {
+        "shapley",
+        "shapley_accuracy",
+        "random_changes",
+        "interactions",
+        "shapley_reverse",
+        "shapley_accuracy_reverse",
+        "interactions_reverse",
+        *(["random_changes_reverse"] if has_random else []),
+    }
+    assert all((tmp_path / "out" / link).is_file() for link in shown)
+    assert "0.16" in text  # the control of the gauge
+    assert "| not applicable |" in text  # LayerNorm has no rows to rotate
+    assert "| forward | 70 | 5 |" in text
+    assert "| reverse | 70 | 1 |" in text
+    for name in tables:
+        assert len(pd.read_csv(tmp_path / "out" / "tables" / f"{name}.csv")) == len(tables[name])
+
+
+def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
+    tables = make_tables(has_random=False)
+    assert plot_random_changes(tables["singles"]) is None
+    chart = plot_shapley(tables["shapley"])
+    drawn = {v["place"]: v for v in values_of(chart) if "value" in v}
+    likelihood = tables["shapley"].query("score == 'log-likelihood'").set_index("component")
+    assert set(drawn) == {*COMPONENTS, SUM}
+    for name, mark in drawn.items():
+        line = likelihood.loc["all" if name == SUM else name]
+        assert [mark[k] for k in ("value", "low", "high")] == pytest.approx(list(line[["value", "low", "high"]]))
+    assert chart.to_dict() == plot_shapley(tables["shapley"]).to_dict()
+    pairs = [v for v in values_of(plot_interactions(tables["interactions"])) if "value" in v]
+    assert len(pairs) == 15
+    assert {v["what"] for v in pairs} == {"interval excludes 0"}
+    still = tables["shapley"].assign(value=0.0, low=0.0, high=0.0)
+    assert plot_shapley(still) is None
+    assert plot_interactions(tables["interactions"].iloc[:0]) is None
+
+
+def test_random_changes_are_drawn_with_the_range_of_their_draws():
+    drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("place") == "position"]
+    tuned, random, rotated = drawn
+    assert (tuned["value"], tuned["low"], tuned["high"]) == (0.05, 0.04, 0.06)
+    for mark in (random, rotated):
+        assert (mark["low"], mark["high"]) == (-0.002, 0.003)
+
+
+def test_the_terminal_shows_every_component(capsys: pytest.CaptureFixture[str]) -> None:
+    print_page(transplants_page(make_tables()))
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMPONENTS)
+
+
+def said(tables):
+    return [(each.verdict, each.text) for each in transplants_page(tables).answers]
+
+
+def test_the_first_screen_says_what_the_drift_is_worth_in_points():
+    for gain, verdict in ((0.05, "yes"), (-0.05, "no"), (0.001, "not decided")):
+        needed, beyond = said(make_tables(gain=gain))
+        total = 100 * (gain + 4 * 0.001)  # of six components one is 0
+        ends = f"{total:+.2f} ({total - 1:+.2f} to {total + 1:+.2f}) points"
+        assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; 0 means no need.")
+        tenth = f"{total / 10:+.2f} ({total / 10 - 0.1:+.2f} to {total / 10 + 0.1:+.2f})"
+        assert beyond[0] == verdict
+        assert f"minus its own in rotated directions {tenth}; 0 means no more." in beyond[1]
+
+
+def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():
+    for verdict, text in said(make_tables(num_seeds=1)):
+        assert (verdict, text.endswith("Not judged: one seed.")) == ("not judged", True)
+    assert said(make_tables(has_random=False))[1] == ("not judged", NOT_DRAWN)
+    tables = make_tables()
+    singles = tables["singles"]
+    tables["singles"] = singles.assign(**dict.fromkeys(("value", "low", "high"), np.nan), reason="no row to rotate")
+    verdict, text = said(tables)[1]
+    assert (verdict, text.endswith("Not judged: no row to rotate.")) == ("not judged", True)
+    shapley = tables["shapley"]
+    is_part = shapley["component"] != TOTAL
+    tables["shapley"] = shapley.assign(**{name: shapley[name].mask(is_part, 0.0) for name in ("value", "low", "high")})
+    assert [verdict for verdict, _ in said(tables)] == ["no", "not judged"]  # frozen embeddings
+
+
+def test_several_cases_are_counted_by_their_verdict():
+    tables = [make_tables((task,), gain=gain) for task, gain in (("a", 0.05), ("b", 0.05), ("c", 0.001), ("d", -0.05))]
+    verdict, text = said({name: pd.concat([own[name] for own in tables]) for name in tables[0]})[0]
+    assert verdict == "yes (2), not decided (1), no (1)"
+    assert [f"minilm on {task}" in text for task in "abcd"] == [True, True, True, False]

@@ -1,0 +1,93 @@
+"""Shapley values and interactions against permutations, the Möbius transform and the laws that define them."""
+
+from itertools import permutations
+from math import factorial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.analysis.shapley import shapley_values
+from toolkit.questions.transplants.measure import item_interactions, name_coalition
+
+
+def draw(num_players, num_items, seed):
+    return np.random.default_rng(seed).normal(size=(2**num_players, num_items))
+
+
+def over_all_orders(values, num_players):
+    """Shapley's own definition: the mean gain of a player over all orders of arrival."""
+    shares = np.zeros((num_players, values.shape[1]))
+    for order in permutations(range(num_players)):
+        coalition = 0
+        for player in order:
+            shares[player] += values[coalition | 1 << player] - values[coalition]
+            coalition |= 1 << player
+    return shares / factorial(num_players)
+
+
+def dividends(values, num_players):
+    """Harsanyi's dividends, the Möbius transform of a game."""
+    found = values.copy()
+    for player in range(num_players):
+        for coalition in range(2**num_players):
+            if coalition >> player & 1:
+                found[coalition] -= found[coalition ^ 1 << player]
+    return found
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_shapley_values_are_the_mean_gain_over_all_orders(num_players, num_items, seed):
+    values = draw(num_players, num_items, seed)
+    shares = shapley_values(values)
+    np.testing.assert_allclose(shares, over_all_orders(values, num_players), atol=1e-12)
+    np.testing.assert_allclose(shares.sum(axis=0), values[-1] - values[0], atol=1e-12)
+    np.testing.assert_allclose(shares.mean(axis=1), shapley_values(values.mean(axis=1)), atol=1e-12)
+
+
+@given(st.integers(2, 5), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_interactions_are_the_shared_dividends(num_players, seed):
+    # I_ij = Σ_{S with i and j} dividend(S) / (|S| - 1): Grabisch & Roubens 1999, in the Möbius representation.
+    values = draw(num_players, 3, seed)
+    given_out = dividends(values, num_players)
+    pairs, indices = item_interactions(values)
+    for (first, second), found in zip(pairs, indices, strict=True):
+        both = [c for c in range(2**num_players) if c >> first & 1 and c >> second & 1]
+        expected = sum(given_out[c] / (c.bit_count() - 1) for c in both)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_sum_over_players_has_no_interaction_and_a_product_of_two_has_one():
+    worth = np.array([[1.0], [2.0], [4.0]])
+    members = np.array([[c >> i & 1 for i in range(3)] for c in range(8)], float)
+    additive = members @ worth
+    np.testing.assert_allclose(shapley_values(additive), worth)
+    np.testing.assert_allclose(item_interactions(additive)[1], 0, atol=1e-15)
+    together = (members[:, 0] * members[:, 2])[:, None]
+    pairs, indices = item_interactions(together)
+    assert dict(zip(pairs, indices[:, 0].tolist(), strict=True)) == {(0, 1): 0, (0, 2): 1, (1, 2): 0}
+    np.testing.assert_allclose(shapley_values(together)[:, 0], [0.5, 0, 0.5])
+
+
+def test_who_changes_nothing_gets_exactly_0():
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(16, 50))
+    values = np.stack([few[(c & 3) | (c >> 3 << 2)] for c in range(32)])  # player 2 is nowhere
+    assert not shapley_values(values)[2].any()
+    pairs, indices = item_interactions(values)
+    for pair, found in zip(pairs, indices, strict=True):
+        assert found.any() != (2 in pair)
+
+
+def test_a_table_that_is_no_game_is_refused():
+    for shape in ((3, 2), (0, 1)):
+        with pytest.raises(ValueError, match="2\\^n"):
+            shapley_values(np.zeros(shape))
+
+
+def test_coalitions_have_names():
+    players = ("word", "position", "LayerNorm")
+    assert [name_coalition(c, players) for c in (0, 1, 6, 7)] == ["none", "word", "position + LayerNorm", "all"]

@@ -1,0 +1,123 @@
+"""From run directories to tables and the command, on tiny runs."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.questions.conftest import CHANGED, GetRun
+from toolkit.cli import main
+from toolkit.pipeline import finetune
+from toolkit.questions.transplants.games import TransplantSettings, play_run
+from toolkit.questions.transplants.measure import measure_transplants
+from toolkit.schema import columns_of
+from toolkit.snapshots.store import Run
+
+
+def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
+    runs = [tuned_run("pair", seed=seed) for seed in (0, 1)] + [tuned_run("pair", freeze="position_embeddings")]
+    heard: list[tuple[str, int, int]] = []
+    found = measure_transplants(
+        runs, TransplantSettings(num_draws=1, max_examples=12), on_progress=lambda *event: heard.append(event)
+    )
+    for name, table in found.tables.items():
+        assert list(table.columns) == columns_of(f"measure_transplants.{name}")
+    totals = found.shapley[(found.shapley["component"] == "all") & (found.shapley["score"] == "log-likelihood")]
+    assert totals["num_seeds"].tolist() == [2, 1]
+    assert (found.shapley["num_items"] == 12).all()
+    frozen = found.shapley[(found.shapley["component"] == "position") & (found.shapley["num_seeds"] == 1)]
+    assert (frozen["value"] == 0).all()
+    coalitions = found.coalitions[found.coalitions["score"] == "log-likelihood"]
+    ends = coalitions[coalitions["coalition"].isin(["all", "none"])].pivot_table(
+        index=["condition", "seed"], columns="coalition", values="value", sort=False
+    )
+    gains = (ends["all"] - ends["none"]).groupby("condition", sort=False).mean()
+    np.testing.assert_allclose(totals["value"], gains, atol=1e-12)
+    assert (found.checks["gauge_difference"] <= 1e-5).all()
+    names = list(dict.fromkeys(name for name, _, _ in heard))
+    assert len(names) == 3
+    for name in names:
+        done = [(d, t) for n, d, t in heard if n == name]
+        assert done[-1][0] == done[-1][1] == max(d for d, _ in done)
+        assert len({t for _, t in done}) == 1
+
+
+def test_reverse_is_measured_beside_forward(tuned_run: GetRun) -> None:
+    run = tuned_run("single", freeze="position_embeddings,token_type_embeddings")
+    found = measure_transplants([run], TransplantSettings(coordinates="raw", num_draws=2), reverse=True)
+    for table in (found.shapley, found.singles):
+        assert table["direction"].unique().tolist() == ["forward", "reverse"]
+    assert found.checks["num_draws"].tolist() == [2, 1]
+    drawn = found.singles[(found.singles["change"] == "rotated") & (found.singles["score"] == "log-likelihood")]
+    assert drawn["value"].isna().tolist() == 2 * [False, False, False, True, False]  # LayerNorm has no rows
+
+
+def test_a_run_without_its_model_is_refused_before_anything_is_scored(
+    tuned_run: GetRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = tuned_run("single")
+    bare = finetune(replace(good.config, save_model=False, seed=5, output_dir=str(tmp_path)))
+    monkeypatch.setattr("toolkit.questions.transplants.measure.play_run", lambda *_: pytest.fail("scored"))
+    with pytest.raises(ValueError, match="--save-model"):
+        measure_transplants([good, bare])
+
+
+def test_the_command_prints_its_tables_and_writes_a_report(
+    tuned_run: GetRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tuned_run("pair"), tmp_path / "report"
+    with pytest.raises(SystemExit) as stop:
+        main(
+            [
+                "transplant",
+                str(run.path),
+                "--max-examples",
+                "10",
+                "--num-draws",
+                "1",
+                "--num-reverse-draws",
+                "0",
+                "--out",
+                str(out),
+            ]
+        )
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "inseparable rows" in shown
+    assert f"Report: {out / 'report.md'}" in " ".join(shown.split())
+    text = (out / "report.md").read_text()
+    assert "python -m toolkit transplant" in text
+    assert "--max-examples 10 --num-draws 1 --num-reverse-draws 0" in text
+    assert str(tmp_path) not in text
+    for link in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (out / link).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--split", "tset"], "test|validation"),
+        (["--max-examples", "0"], "--max-examples"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(
+    tuned_run: GetRun, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["transplant", str(tuned_run("single").path), *words])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    assert re.search(message, error)
+
+
+def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
+    with pytest.raises(ValueError, match=CHANGED):
+        play_run(changed_run)
+
+
+def test_a_run_that_learned_masked_tokens_is_refused(masked_run: Run) -> None:
+    with pytest.raises(ValueError, match=r"by text, and polarity \(masked LM\) tells masked tokens"):
+        measure_transplants([masked_run])

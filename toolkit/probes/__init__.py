@@ -1,1 +1,0 @@
-"""Questions that need a model and not only snapshots: anatomy, layer drift, position flow, transplants."""

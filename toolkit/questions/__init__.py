@@ -1,0 +1,78 @@
+"""Questions beside the core: each folder is a whole room, with its measure, page, columns, command and names.
+
+To add or delete a question is to add or delete its folder and its line in QUESTIONS; ``python -m toolkit.questions``
+then brings the public stub and the README's table up to date. Core imports no question, and a question none but core.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from toolkit import schema
+
+QUESTIONS = (
+    "changes",
+    "space",
+    "anatomy",
+    "positions",
+    "layers",
+    "flow",
+    "reindexing",
+    "transplants",
+)
+"""The folders, in the order of the README and of ``--help``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a folder brings; everything is named, and imported when it is asked for."""
+
+    name: str
+    """Of the folder."""
+    readme: tuple[tuple[str, str, str], ...]
+    """Lines of the README's table: question, command, and from Python."""
+    public: Mapping[str, str]
+    """Public name to the module of the folder that has it."""
+    commands: Mapping[str, str]
+    """Command to its class in ``command.py``."""
+    drift: Mapping[str, str]
+    """Part of the page of ``drift`` to the module whose ``PART`` it is."""
+    columns: frozenset[str]
+    tables: frozenset[str]
+    """Names of both in the schema."""
+
+    def module(self, name: str) -> Any:
+        """A module of the folder."""
+        return import_module(f"{__name__}.{self.name}.{name}")
+
+    def load_commands(self) -> dict[str, type]:
+        """Command to its class; what a command needs is imported when it runs."""
+        return {command: getattr(self.module("command"), kind) for command, kind in self.commands.items()}
+
+    def load_drift(self) -> dict[str, Any]:
+        """Name to :class:`toolkit.reporting.sources.DriftPart`."""
+        return {name: self.module(module).PART for name, module in self.drift.items()}
+
+
+def declare(
+    name: str,
+    *,
+    readme: tuple[tuple[str, str, str], ...],
+    public: Mapping[str, str],
+    commands: Mapping[str, str] = MappingProxyType({}),
+    drift: Mapping[str, str] = MappingProxyType({}),
+    columns: Collection[schema.Column] = (),
+    tables: Mapping[str, str] = MappingProxyType({}),
+) -> Question:
+    """A question, whose columns and tables the schema then has."""
+    schema.add(columns, tables)
+    return Question(name, readme, public, commands, drift, frozenset(each.name for each in columns), frozenset(tables))
+
+
+@cache
+def load_questions() -> tuple[Question, ...]:
+    """Every question of QUESTIONS; from now on the schema has their tables."""
+    return tuple(import_module(f"{__name__}.{name}").QUESTION for name in QUESTIONS)

@@ -1,0 +1,613 @@
+"""What the embedding layer does with one sentence: parameters, gradients, sums, permutations, special tokens."""
+
+import contextlib
+import math
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from toolkit.analysis.measures import Array
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.models.regimes import BACKBONE, list_components
+from toolkit.naming import Described
+from toolkit.questions.models import (
+    SAME,
+    Ids,
+    Parts,
+    Sentence,
+    as_array,
+    find_parts,
+    in_float64,
+    largest,
+    list_differences,
+    make_inputs,
+    make_sentence,
+    read_sentence,
+    relative_difference,
+    replaced,
+    run_model,
+    why_absent,
+)
+from toolkit.schema import columns_of, with_columns
+
+NUM_PADDING = 2
+"""Padding tokens behind the text, as in a batch with longer ones; fewer where the model has no room."""
+
+SCALAR = "the last hidden states, averaged over the real tokens, along one random direction (seed 0)"
+"""What is differentiated. Not their plain sum: behind a fresh LayerNorm that is constant, and has no gradient."""
+
+
+STAGES = ("word row", "embedding output", "encoder output")
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradient of one stated scalar at every embedding parameter."""
+
+    scalar: str
+    """What was differentiated."""
+    parameters: pd.DataFrame
+    """One line per embedding parameter that the model has. ``num_rows``, ``num_used`` and
+    ``num_with_gradient`` are NA for the vectors of LayerNorm; ``gradient_norm`` is NaN where a parameter is frozen."""
+    rows: pd.DataFrame
+    """One line per row that the text or its padding uses, and per segment row."""
+    num_padding: int
+    """Padding tokens that stood behind the text, masked out."""
+    padding_row: int | None
+    """The word table's padding_idx; None where it has none."""
+    unmasked_padding_norm: float
+    """Gradient norm of that row when the mask lets the padding through: 0 is padding_idx's doing. NaN if frozen or not
+    applicable."""
+
+
+def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Gradients:
+    """One backward pass of SCALAR, in float64 and without dropout, for the text followed by NUM_PADDING [PAD]s."""
+    length, parts = len(sentence), find_parts(loaded)
+    room = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - length)
+    padded = _pad(loaded, sentence, room)
+    with in_float64(loaded):
+        found = _differentiate(loaded, padded, length, seed, is_masked=True)
+        unmasked = _differentiate(loaded, padded, length, seed, is_masked=False) if room else {}
+    words, padding_row = unmasked.get("word_embeddings"), parts.word.padding_idx
+    is_known = words is not None and padding_row is not None
+    return Gradients(
+        scalar=SCALAR,
+        parameters=_parameter_lines(parts, padded, length, found),
+        rows=_row_lines(parts, padded, length, found),
+        num_padding=room,
+        padding_row=padding_row,
+        unmasked_padding_norm=float(np.linalg.norm(words[padding_row])) if is_known else float("nan"),  # type: ignore[index]
+    )
+
+
+def _pad(loaded: Loaded, sentence: Sentence, num_padding: int) -> Sentence:
+    words = np.append(sentence.words, [loaded.tokenizer.pad_token_id] * num_padding).astype(np.int64)
+    types = sentence.token_type_ids
+    padded = make_sentence(
+        loaded, words, None if types is None else np.append(types, [0] * num_padding).astype(np.int64)
+    )
+    return replace(padded, texts=sentence.texts)
+
+
+def _differentiate(
+    loaded: Loaded, padded: Sentence, length: int, seed: int, *, is_masked: bool
+) -> dict[str, Array | None]:
+    """Canonical name to the gradient of SCALAR, or None where the parameter is frozen."""
+    backbone = loaded.model.backbone
+    named = dict(backbone.named_parameters())
+    names = {c: n for c, n in loaded.family.embedding_parameters.items() if n in named}
+    wanted = {c: named[names[c]] for c in EMBEDDING_PARAMETERS if c in names and named[names[c]].requires_grad}
+    inputs = make_inputs(loaded, padded)
+    if is_masked:
+        inputs["attention_mask"][:, length:] = 0
+    with in_eval_mode(backbone), torch.enable_grad():
+        mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
+        direction = np.random.default_rng(seed).standard_normal(len(mean))
+        scalar = mean @ torch.as_tensor(direction).to(mean)
+        gradients = torch.autograd.grad(scalar, list(wanted.values())) if wanted else ()
+    found = {name: as_array(g) for name, g in zip(wanted, gradients, strict=True)}
+    return {name: found.get(name) for name in names}
+
+
+def _parameter_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
+    lines = []
+    for name, gradient in found.items():
+        rows, size = padded.rows.get(name), (pd.NA, pd.NA)
+        if rows is not None:
+            size = (parts.tables[name].num_embeddings, len(set(rows[:length].tolist())))
+        if gradient is None:
+            lines.append((name, False, *size, pd.NA if rows is None else 0, float("nan"), "frozen"))
+            continue
+        hit = pd.NA if rows is None else int(np.any(gradient != 0, axis=1).sum())
+        lines.append((name, True, *size, hit, float(np.linalg.norm(gradient)), ""))
+    frame = pd.DataFrame(lines, columns=columns_of("take_apart.gradients.parameters"))
+    return frame.astype(dict.fromkeys(("num_rows", "num_used", "num_with_gradient"), "Int64"))
+
+
+def _row_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
+    lines: list[tuple[object, ...]] = []
+    for name, rows in padded.rows.items():
+        if name not in found:
+            continue
+        gradient, table = found[name], parts.tables[name]
+        others = range(table.num_embeddings) if name == "token_type_embeddings" else ()
+        for row in dict.fromkeys([*rows.tolist(), *others]):
+            count = int((rows[:length] == row).sum())
+            token = padded.tokens[rows.tolist().index(row)] if name == "word_embeddings" else ""
+            norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
+            if row == table.padding_idx:
+                note = "padding_idx: its gradient is dropped"
+            elif count:
+                note = ""
+            else:
+                note = "padding only: behind the mask" if row in rows else "no token of this text uses it"
+            lines.append((name, row, token, count, norm, "frozen" if gradient is None else note))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.gradients.rows"))
+
+
+BLOCK = 64
+"""Tokens at once: one-hot vectors of a large vocabulary fill the memory."""
+
+
+def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
+    """One line per table: (tokens, rows) one-hot vectors @ (rows, width) table against nn.Embedding, in fp32.
+
+    The two are equal bit for bit: all other products are 0, and adding 0 rounds nothing.
+    """
+    lines = []
+    for name, table in find_parts(loaded).tables.items():
+        ids = torch.as_tensor(sentence.rows[name], device=table.weight.device)
+        difference = 0.0
+        with torch.inference_mode():
+            for block in torch.split(ids, BLOCK):
+                one_hot = torch.nn.functional.one_hot(block, table.num_embeddings).to(table.weight.dtype)
+                difference = max(difference, float((one_hot @ table.weight - table(block)).abs().max()))
+        lines.append((name, len(ids), *table.weight.shape, difference, difference == 0))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.one_hot"))
+
+
+TABLE = "position table"
+DISTANCES = "relative distances"
+ANGLES = "rotary angles and the local window"
+CONVOLUTION = "convolution"
+
+
+@dataclass(frozen=True, slots=True)
+class Permutation:
+    """The encoder's output for shuffled tokens against its output for the text, put in the same order."""
+
+    order: tuple[int, ...]
+    """Token ``order[i]`` of the text stands at place i of the shuffled one."""
+    table: pd.DataFrame
+    """In float64. The first line is the model as it is (``without`` empty); each next line takes
+    away one source of order more. What a family does not have has no line."""
+
+
+def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Permutation:
+    """Shuffle the tokens, each with its segment, and ask whether the output is shuffled alike and nothing more.
+
+    A function f is permutation-equivariant where f(Px) = P f(x) for every P; shown here for one P drawn with ``seed``
+    that is neither the identity nor, with three tokens or more, the reversal, which keeps distances.
+    """
+    parts, order = find_parts(loaded), _draw_order(len(sentence), seed)
+    segments = None if sentence.segments is None else sentence.segments[order]
+    shuffled = replace(sentence, words=sentence.words[order], segments=segments)
+    sources: dict[str, torch.Tensor | None] = {"": None}
+    if parts.position is not None:
+        sources[TABLE] = parts.position.weight
+    if parts.relative is not None:
+        sources[DISTANCES] = parts.relative.weight  # equal rows for all distances, so that none differs
+    if parts.convolution is not None:
+        sources[CONVOLUTION] = parts.convolution.get_parameter("conv.weight")
+    if parts.is_rotary:
+        sources[ANGLES] = None
+    lines = []
+    with in_float64(loaded), contextlib.ExitStack() as silenced:
+        arguments: dict[str, Any] = {}
+        for name, weight in sources.items():
+            if weight is not None:
+                silenced.enter_context(replaced(weight, torch.zeros_like(weight)))
+            if name == ANGLES:
+                # Every token at place 0 turns all of them by one angle; no mask lets each see all the others.
+                device = parts.word.weight.device
+                arguments["position_ids"] = torch.zeros(1, len(sentence), dtype=torch.long, device=device)
+                arguments["attention_mask"] = {"full_attention": None, "sliding_attention": None}
+            straight = run_model(loaded, sentence, **arguments).encoded[order]
+            permuted = run_model(loaded, shuffled, **arguments).encoded
+            difference = relative_difference(permuted, straight)
+            lines.append((name, difference, largest(permuted - straight), difference < SAME))
+    return Permutation(tuple(order.tolist()), pd.DataFrame(lines, columns=columns_of("take_apart.permutation.table")))
+
+
+def _draw_order(length: int, seed: int) -> Ids:
+    rng = np.random.default_rng(seed)
+    straight = np.arange(length)
+    if length < 2:  # one token has one order
+        return straight
+    while True:
+        order = rng.permutation(length)
+        is_reversal = length > 2 and np.array_equal(order, straight[::-1])
+        if not np.array_equal(order, straight) and not is_reversal:
+            return order
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """What the tokenizer gives, what the model has, and what a change of it does."""
+
+    token_type_ids: tuple[int, ...] | None
+    """Per token, as the tokenizer gives them; None where it gives none."""
+    num_rows: int
+    """Rows of the model's segment table; 0 where it has none."""
+    changes: pd.DataFrame
+    """One line per change of the segments and stage, in float64; empty where there is no choice."""
+    note: str
+    """Why there is no choice, or why the tokenizer's ids are not used; empty otherwise."""
+
+
+def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
+    """Swap the segments (0 for 1), set all to 0 and all to 1, and compare the outputs with those of the text as it is.
+
+    A change that leaves the ids as they are has no line.
+    """
+    num_rows, columns = find_parts(loaded).num_segments, columns_of("take_apart.segments.changes")
+    given, own = sentence.token_type_ids, sentence.segments
+    types = None if given is None else tuple(int(i) for i in given)
+    if own is None or num_rows < 2:
+        reason = why_absent(loaded, "token_type_embeddings") or "the segment table has one row: every token has it"
+        return Segments(types, num_rows, pd.DataFrame(columns=columns), reason)
+    note = "" if given is not None else "the tokenizer gives no token_type_ids: every token is of segment 0"
+    changes = {
+        "swapped": np.where(own == 0, 1, np.where(own == 1, 0, own)),
+        "all 0": np.zeros_like(own),
+        "all 1": np.ones_like(own),
+    }
+    lines, seen = [], [own]
+    with in_float64(loaded):
+        before = run_model(loaded, sentence)
+        for change, segments in changes.items():
+            if any(np.array_equal(segments, other) for other in seen):
+                continue
+            seen.append(segments)
+            after = run_model(loaded, replace(sentence, segments=segments))
+            for stage, old, new in zip(STAGES[1:], before.stages, after.stages, strict=True):
+                difference = relative_difference(new, old)
+                lines.append((change, stage, difference, largest(new - old), difference < SAME))
+    return Segments(types, num_rows, pd.DataFrame(lines, columns=columns), note)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """[CLS] and [SEP] of the text against those of other texts, built from it."""
+
+    table: pd.DataFrame
+    """One line per token, other text and stage. ``relative_difference`` is ‖a - b‖ / ‖b‖ in float64;
+    ``is_equal`` where it is below SAME. Empty where the tokenizer frames a text with neither token."""
+    others: dict[str, str]
+    """What the names in ``other`` mean: the tokens that were compared with."""
+    names: dict[str, str]
+    """``cls`` and ``sep``: what this tokenizer calls them; what it does not use is left out."""
+
+
+def compare_special_tokens(loaded: Loaded, sentence: Sentence) -> SpecialTokens:
+    """Compare the first token, [CLS], and the last, [SEP], across texts.
+
+    The other texts: ``same place`` has as many tokens, each of its own word; ``next place`` one of these more (one
+    fewer where the model has no room); ``other segment`` is the same as the first, of segment 1 throughout (only where
+    the table has a choice). The two [SEP] of a pair are compared within the text (``other end of the pair``).
+    """
+    tokenizer, words, last = loaded.tokenizer, sentence.words, len(sentence) - 1
+    places = {"cls": 0} if words[0] in (tokenizer.cls_token_id, tokenizer.bos_token_id) else {}
+    places |= {"sep": last} if words[last] in (tokenizer.sep_token_id, tokenizer.eos_token_id) else {}
+    names, columns = {k: sentence.tokens[i] for k, i in places.items()}, columns_of("take_apart.special_tokens.table")
+    if not names:
+        return SpecialTokens(pd.DataFrame(columns=columns), {}, {})
+    others = _other_texts(loaded, sentence)
+    with in_float64(loaded):
+        own, stages = _stages(loaded, sentence), {name: _stages(loaded, text) for name, text in others.items()}
+    # Token, other text, the token's place, the other text's stages, the place there.
+    pairs = []
+    for name, theirs in stages.items():
+        if "cls" in names and name != "other segment":
+            pairs.append(("cls", name, 0, theirs, 0))
+        if "sep" in names:
+            pairs.append(("sep", name, last, theirs, -1))
+    first = int(np.flatnonzero(words == words[-1])[0])
+    if "sep" in names and first < last and len(sentence.texts) > 1:
+        pairs.append(("sep", "other end of the pair", first, own, last))
+    lines = []
+    for token, name, place, theirs, other_place in pairs:
+        for stage, mine, reference in zip(STAGES, own, theirs, strict=True):
+            difference = relative_difference(mine[place], reference[other_place])
+            lines.append((names[token], name, stage, difference, difference < SAME))
+    tokens = {name: " ".join(text.tokens) for name, text in others.items()}
+    return SpecialTokens(pd.DataFrame(lines, columns=columns), tokens, names)
+
+
+def _other_texts(loaded: Loaded, sentence: Sentence) -> dict[str, Sentence]:
+    parts, tokenizer, types = find_parts(loaded), loaded.tokenizer, sentence.token_type_ids
+    frame = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
+    special = {*tokenizer.all_special_ids, *frame}
+    fill = tokenizer.mask_token_id
+    if fill is None or fill in sentence.words:
+        fill = next(i for i in range(parts.word.num_embeddings) if i not in special and i not in sentence.words)
+    is_content = np.array([word not in frame for word in sentence.words])
+    words = np.where(is_content, fill, sentence.words)
+    place = int(np.flatnonzero(is_content)[-1]) if is_content.any() else max(len(words) - 2, 0)
+    if loaded.max_length is not None and len(words) >= loaded.max_length:
+        moved, moved_types = np.delete(words, place), None if types is None else np.delete(types, place)
+    else:
+        moved = np.insert(words, place, fill)
+        moved_types = None if types is None else np.insert(types, place, types[place])
+    others = {
+        "same place": make_sentence(loaded, words, types),
+        "next place": make_sentence(loaded, moved, moved_types),
+    }
+    if parts.num_segments > 1:
+        # Segment 1 throughout where the last token has 0, and 0 where it has 1: the [SEP] changes sides.
+        last = 0 if sentence.segments is None else int(sentence.segments[-1])
+        others["other segment"] = make_sentence(loaded, words, np.full(len(words), 0 if last else 1, np.int64))
+    return others
+
+
+def _stages(loaded: Loaded, sentence: Sentence) -> tuple[Array, ...]:
+    return as_array(find_parts(loaded).word.weight)[sentence.words], *run_model(loaded, sentence).stages
+
+
+def look_up(loaded: Loaded, sentence: Sentence) -> dict[str, Array]:
+    """Part (word, position, segment) to its (tokens, width) float64 rows, of those that the model has."""
+    tables = find_parts(loaded).tables
+    return {
+        PARTS[name]: as_array(table.weight.detach().cpu()[sentence.rows[name].tolist()])
+        for name, table in tables.items()
+    }
+
+
+PARTS = {"word_embeddings": "word", "position_embeddings": "position", "token_type_embeddings": "segment"}
+
+
+def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
+    """One line per token and part, and one for their sum; a part that does not exist has no line.
+
+    ``share`` is ⟨part, e⟩ / ‖e‖² with e the sum of the parts: the length of the part along the sum. Shares of a token
+    add up to 1 (ours; the projection of a sum is the sum of projections); one below 0 points against the sum. They
+    are those of the tables as stored: a constant moved from one table to another changes them and nothing else. NaN
+    where e is 0.
+    """
+    vectors = look_up(loaded, sentence)
+    rows = {PARTS[name]: own for name, own in sentence.rows.items()}
+    whole = np.sum(list(vectors.values()), axis=0)
+    squared = np.sum(whole**2, axis=1)
+    lines: list[tuple[object, ...]] = []
+    for i, token in enumerate(sentence.tokens):
+        for part, values in vectors.items():
+            share = float(values[i] @ whole[i] / squared[i]) if squared[i] else float("nan")
+            lines.append((i, token, part, int(rows[part][i]), float(np.linalg.norm(values[i])), share))
+        lines.append((i, token, "sum", pd.NA, float(np.sqrt(squared[i])), 1.0 if squared[i] else float("nan")))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.tokens")).astype({"row": "Int64"})
+
+
+HALF_ULP = {"float32": 2.0**-24, "float64": 2.0**-53}
+"""Relative rounding of one operation."""
+
+NUM_ROUNDINGS = 16
+"""Of one entry on the way through two sums, a mean, a variance and a product, generously counted (ours)."""
+
+
+def prove_sum(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
+    """The layer computed by hand in float64 against the real module's output.
+
+    The first two lines leave nothing out: the module as it is, and with its weights in float64. Every other line is a
+    control: without one part, or without LayerNorm, the two must differ. ``rounding`` is how far the module's
+    precision lets it stray (ours, first order): rounding of the sum, stretched by LayerNorm's weight over the standard
+    deviation.
+    """
+    parts = find_parts(loaded)
+    vectors = look_up(loaded, sentence)
+    output = run_model(loaded, sentence).embedded
+    with in_float64(loaded):
+        exact = run_model(loaded, sentence).embedded
+
+    def by_hand(left_out: str = "") -> tuple[str, Array]:
+        """The layer in words, as ``LayerNorm(word + position + segment)``, and what it gives without one part."""
+        kept = [name for name in vectors if name != left_out]
+        summed = project(parts, np.sum([vectors[name] for name in kept], axis=0))
+        text = " + ".join(kept) if parts.inner_projection is None else f"projection({' + '.join(kept)})"
+        return (text, summed) if left_out == "LayerNorm" else (f"LayerNorm({text})", normalise(parts, summed))
+
+    without = [*(vectors if len(vectors) > 1 else ()), "LayerNorm"]
+    lines = []
+    for left_out, precision, truth in (
+        ("", "float32", output),
+        ("", "float64", exact),
+        *((name, "float32", output) for name in without),
+    ):
+        text, values = by_hand(left_out)
+        difference, bound = largest(values - truth), rounding_bound(parts, vectors, truth, precision)
+        lines.append((text, left_out, precision, difference, bound, difference <= bound))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.layer_sum"))
+
+
+def project(parts: Parts, vectors: Array) -> Array:
+    """The inner projection of (tokens, width) vectors, where the family has one."""
+    if parts.inner_projection is None:
+        return vectors
+    bias = 0.0 if parts.inner_projection.bias is None else as_array(parts.inner_projection.bias)
+    return vectors @ as_array(parts.inner_projection.weight).T + bias
+
+
+def normalise(parts: Parts, vectors: Array) -> Array:
+    """LayerNorm (Ba, Kiros and Hinton 2016) by hand, per row: variance over the width, eps as the module has it."""
+    norm = parts.layer_norm
+    centred = vectors - vectors.mean(axis=1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + norm.eps)
+    bias = 0.0 if norm.bias is None else as_array(norm.bias)
+    output: Array = scaled * as_array(norm.weight) + bias
+    return output
+
+
+def rounding_bound(parts: Parts, vectors: dict[str, Array], output: Array, precision: str) -> float:
+    """The largest difference that rounding in this precision explains, over all entries."""
+    sizes: Array = np.sum([np.abs(values) for values in vectors.values()], axis=0)
+    count = NUM_ROUNDINGS
+    if parts.inner_projection is not None:
+        sizes = sizes @ np.abs(as_array(parts.inner_projection.weight)).T
+        count += parts.inner_projection.in_features
+    summed = project(parts, np.sum(list(vectors.values()), axis=0))
+    spread = np.sqrt(summed.var(axis=1) + parts.layer_norm.eps)
+    stretched = sizes.max(axis=1) / spread * np.abs(as_array(parts.layer_norm.weight)).max()
+    return float(count * HALF_ULP[precision] * (stretched.max() + np.abs(output).max()))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Anatomy(Described):
+    """The embedding layer of one model, taken apart on one text or pair."""
+
+    model: str
+    """As the user wrote it."""
+    family: str
+    differences: tuple[str, ...]
+    """What sets this layer apart from BERT's, one sentence each."""
+    sentence: Sentence
+    parameters: pd.DataFrame
+    tokens: pd.DataFrame
+    layer_sum: pd.DataFrame
+    one_hot: pd.DataFrame
+    gradients: Gradients
+    special_tokens: SpecialTokens
+    segments: Segments
+    permutation: Permutation
+
+    def facts(self) -> dict[str, str]:
+        """The model, the text as it reads it, and what is at hand."""
+        tables = ("parameters", "tokens", "layer_sum", "one_hot")
+        shapes = {name: f"table of {len(getattr(self, name))} lines" for name in tables}
+        return {"model": f"{self.model} ({self.family})", "text": " ".join(self.sentence.tokens)} | shapes
+
+
+@with_columns
+def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
+    """What the embedding layer of a model does with one text or pair.
+
+    Parameters
+    ----------
+    loaded
+        What :func:`toolkit.open_model` returns; it is left as it was.
+    text
+        The text, or the first of a pair.
+    pair
+        The second text; None for a single text.
+    name
+        What to call the model; None calls it as it was loaded.
+
+    Returns
+    -------
+    Anatomy
+        One table or record per question.
+
+    Raises
+    ------
+    ValueError
+        The text is empty, has no tokens or is longer than the model reads, or ``loaded`` is a model's name.
+    """
+    if isinstance(loaded, str | Path):
+        raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")
+    sentence = read_sentence(loaded, text, pair)
+    return Anatomy(
+        model=name or loaded.source.name,
+        family=loaded.family.name,
+        differences=list_differences(loaded),
+        sentence=sentence,
+        parameters=list_parameters(loaded),
+        tokens=decompose_tokens(loaded, sentence),
+        layer_sum=prove_sum(loaded, sentence),
+        one_hot=compare_one_hot(loaded, sentence),
+        gradients=measure_gradients(loaded, sentence),
+        special_tokens=compare_special_tokens(loaded, sentence),
+        segments=compare_segments(loaded, sentence),
+        permutation=measure_permutation(loaded, sentence),
+    )
+
+
+VERSION = 2
+"""Of the keys below; it grows when one of them changes its meaning."""
+
+
+def as_document(anatomy: Anatomy) -> dict[str, Any]:
+    """What ``--json`` prints: every table a list of objects, keyed by its columns (:mod:`toolkit.schema`).
+
+    ``version``; ``model``; ``family``; ``differences`` (sentences); ``sentence`` (texts, tokens, words, positions,
+    segments: rows per token, token_type_ids: the tokenizer's); ``parameters``, ``tokens``, ``layer_sum``, ``one_hot``
+    (tables of the modules of these names); ``gradients`` (scalar, parameters, rows, num_padding, padding_row,
+    unmasked_padding_norm); ``special_tokens`` (table, others, names); ``segments`` (token_type_ids, num_rows, changes,
+    note); ``permutation`` (order, table). What does not apply is null with a note beside it, or has no line; what is
+    undefined is null. There are no NaN literals.
+    """
+    found: dict[str, Any] = _plain(anatomy)
+    return {"version": VERSION} | found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, pd.DataFrame):
+        return [
+            {str(column): _plain(cell) for column, cell in zip(value.columns, line, strict=True)}
+            for line in value.astype(object).itertuples(index=False, name=None)
+        ]
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | tuple | list):
+        return [_plain(each) for each in value]
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def list_parameters(loaded: Loaded) -> pd.DataFrame:
+    """One line per embedding parameter, then one per other component, then ``all``.
+
+    The head is left out: the backbone is counted as published. ``number``: place in ``named_parameters()``, from 1,
+    and for a component or ``all`` how many named parameters it has (``name`` is empty then). ``share`` is of all
+    values of the backbone. ``requires_grad`` is None where a component holds both. An embedding parameter that the
+    model does not have keeps its line, with NA and its ``reason``.
+    """
+    named = dict(loaded.model.backbone.named_parameters())
+    total = sum(p.numel() for p in named.values())
+    numbers = {name: i for i, name in enumerate(named, start=1)}
+    lines: list[tuple[object, ...]] = []
+    for parameter in EMBEDDING_PARAMETERS:
+        name = loaded.family.embedding_parameters.get(parameter, "")
+        if name not in named:
+            absent = why_absent(loaded, parameter) or "not applicable: the model has none"
+            lines.append((parameter, "", pd.NA, pd.NA, pd.NA, pd.NA, float("nan"), None, absent))
+            continue
+        p = named[name]
+        rows = len(p) if p.ndim == 2 else pd.NA
+        values = (name, numbers[name], rows, p.shape[-1], p.numel(), p.numel() / total, p.requires_grad, "")
+        lines.append((parameter, *values))
+    lines += _component_lines(loaded, total)
+    frame = pd.DataFrame(lines, columns=columns_of("take_apart.parameters"))
+    return frame.astype(dict.fromkeys(("number", "num_rows", "num_columns", "num_values"), "Int64"))
+
+
+def _component_lines(loaded: Loaded, total: int) -> list[tuple[object, ...]]:
+    groups: dict[str, list[str]] = {}
+    for leaf, names in list_components(loaded.model, loaded.family).items():
+        if leaf not in EMBEDDING_PARAMETERS and leaf != "head":
+            groups.setdefault("layers" if leaf.startswith("layers.") else leaf, []).extend(names)
+    named = {f"{BACKBONE}{name}": p for name, p in loaded.model.backbone.named_parameters()}
+    groups["all"] = list(named)
+    lines: list[tuple[object, ...]] = []
+    for group, members in groups.items():
+        size = sum(named[name].numel() for name in members)
+        states = {named[name].requires_grad for name in members}
+        state = states.pop() if len(states) == 1 else None
+        note = "" if state is not None else "some frozen"
+        lines.append((group, "", len(members), pd.NA, pd.NA, size, size / total, state, note))
+    return lines

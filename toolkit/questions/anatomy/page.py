@@ -1,0 +1,277 @@
+"""A model's embedding layer taken apart on one sentence: eight questions, measured answers, and their tables."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from toolkit.questions.anatomy.measure import PARTS, STAGES
+from toolkit.reporting.charts import Chart, altair, colour, data_of, panels, pick, shape, tips
+from toolkit.reporting.page import Block, Page, Section, TextBlock, Tile, picture, rows_block
+
+Document = dict[str, Any]
+"""What ``toolkit anatomy --json`` prints."""
+
+MOST_DRAWN = 60
+"""Tokens of the chart; the table has all of them."""
+
+
+def number(value: float | None) -> str:
+    """A difference: ``0 exactly``, ``undefined``, or two digits."""
+    if value is None:
+        return "undefined"
+    return "0 exactly" if value == 0 else f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.2g}"
+
+
+def percent(value: float | None) -> str:
+    """A share with sensible digits."""
+    if value is None:
+        return "undefined"
+    digits = 0 if abs(value) >= 0.1 else 1 if abs(value) >= 0.001 else 4
+    return f"{value:.{digits}%}".replace("%", " %")
+
+
+def shortened(tokens: Sequence[str], most: int = 24) -> str:
+    """Tokens in a row, the middle of a long list left out and counted."""
+    if len(tokens) <= most:
+        return " ".join(tokens)
+    kept = most // 2
+    return " ".join([*tokens[:kept], f"... ({len(tokens) - 2 * kept} more) ...", *tokens[-kept:]])
+
+
+def parts_of(document: Document) -> list[str]:
+    """The parts of which the model adds up a token."""
+    present = {line["part"] for line in document["tokens"]}
+    return [part for part in PARTS.values() if part in present]
+
+
+def mean_shares(document: Document) -> dict[str, float]:
+    """Part to its mean share of the sum's length over the tokens where it is defined."""
+    values: dict[str, list[float]] = {part: [] for part in parts_of(document)}
+    for line in document["tokens"]:
+        if line["part"] in values and line["share"] is not None:
+            values[line["part"]].append(line["share"])
+    return {part: math.fsum(own) / len(own) for part, own in values.items() if own}
+
+
+def _parameters(document: Document) -> Iterable[Block]:
+    rows = []
+    for line in document["parameters"]:
+        if line["num_values"] is None:
+            rows.append([line["parameter"], line["reason"], "", "", ""])
+            continue
+        sizes = [f"{n:,}" for n in (line["num_rows"], line["num_columns"]) if n is not None]
+        size = " x ".join(sizes) or f"{line['number']} parameters"
+        state = {True: "yes", False: "frozen", None: "in part"}[line["requires_grad"]]
+        rows.append([line["parameter"], size, line["num_values"], f"{line['share']:.3%}".replace("%", " %"), state])
+    yield rows_block(("parameter", "shape", "values", "share", "trainable"), rows, "")
+
+
+def _tokens(document: Document) -> Iterable[Block]:
+    parts = parts_of(document)
+    lines = {(line["index"], line["part"]): line for line in document["tokens"]}
+    rows: list[list[object]] = []
+    for (i, part), whole in lines.items():
+        if part == "sum":
+            own = [lines[i, each] for each in parts]
+            texts = [f"{line['row']}: {line['length']:.2f} ({percent(line['share'])})" for line in own]
+            rows.append([i, whole["token"], *texts, f"{whole['length']:.2f}"])
+    caption = "Of each part: the row of its table, the row's length, and its share of the sum's length."
+    yield rows_block(("place", "token", *parts, "sum"), rows, caption)
+
+
+def _layer_sum(document: Document) -> Iterable[Block]:
+    rows = [
+        (
+            line["computed"] if line["is_equal"] or line["left_out"] else f"NOT {line['computed']}",
+            line["computed_in"],
+            number(line["largest_difference"]),
+            number(line["rounding"]),
+            "yes" if line["is_equal"] else "no",
+        )
+        for line in document["layer_sum"]
+    ]
+    header = ("computed by hand", "in", "largest difference", "rounding allows", "the module's output")
+    yield rows_block(header, rows, "What is left out and changes nothing adds nothing on this text.")
+
+
+def _look_up(document: Document) -> Iterable[Block]:
+    rows = [
+        (
+            line["parameter"],
+            f"{line['num_tokens']} x {line['num_rows']:,}",
+            f"{line['num_rows']:,} x {line['num_columns']}",
+            "bit for bit" if line["is_exact"] else "NOT equal",
+            number(line["largest_difference"]),
+        )
+        for line in document["one_hot"]
+    ]
+    yield rows_block(("table", "one-hot vectors", "times its rows", "equal", "largest difference"), rows, "")
+
+
+def _gradients(document: Document) -> Iterable[Block]:
+    found = document["gradients"]
+    rows = []
+    for line in found["parameters"]:
+        counts = ["" if line[key] is None else line[key] for key in ("num_rows", "num_used", "num_with_gradient")]
+        norm = "frozen" if line["gradient_norm"] is None else number(line["gradient_norm"])
+        rows.append([line["parameter"], "yes" if line["requires_grad"] else "no", *counts, norm])
+    header = ("parameter", "requires grad", "rows", "used by the text", "with a gradient", "gradient norm")
+    yield rows_block(header, rows, f"The scalar behind the gradient: {found['scalar']}.")
+    chosen = [
+        {**line, "row": str(line["row"]), "gradient_norm": number(line["gradient_norm"])} for line in found["rows"]
+    ]
+    names = ("parameter", "row", "token", "num_tokens", "gradient_norm", "reason")
+    rows = [[line[name] for name in names] for line in chosen]
+    header = ("parameter", "row", "token", "tokens", "gradient norm", "why")
+    caption = f"Single rows; tokens of padding behind the text: {found['num_padding']}."
+    if found["padding_row"] is not None and found["unmasked_padding_norm"] is not None:
+        caption += f" Of word row {found['padding_row']} where the mask lets padding through: "
+        caption += f"{number(found['unmasked_padding_norm'])}; the table drops the gradient of its padding_idx."
+    yield rows_block(header, rows, caption)
+
+
+def _segments(document: Document) -> Iterable[Block]:
+    segments, tokens = document["segments"], document["sentence"]["tokens"]
+    if segments["note"]:
+        yield TextBlock(text=f"{segments['note'][0].upper()}{segments['note'][1:]}.")
+    if (types := segments["token_type_ids"]) is None:
+        yield TextBlock(text="The tokenizer gives no token_type_ids for this model.")
+    else:
+        own = {kind: [t for t, k in zip(tokens, types, strict=True) if k == kind] for kind in sorted(set(types))}
+        rows = [(str(kind), shortened(members)) for kind, members in own.items()]
+        yield rows_block(("token_type_id", "tokens"), rows, "")
+    changes: dict[str, dict[str, float | None]] = {}
+    for line in segments["changes"]:
+        changes.setdefault(line["change"], {})[line["stage"]] = line["relative_difference"]
+    if changes:
+        caption = "Change the ids and nothing else: by this share of their length the vectors change."
+        lines = [(change, *map(percent, stages.values())) for change, stages in changes.items()]
+        yield rows_block(("token_type_ids", *STAGES[1:]), lines, caption)
+
+
+def _special_tokens(document: Document) -> Iterable[Block]:
+    special = document["special_tokens"]
+    if not special["table"]:
+        yield TextBlock(text="Not applicable: this tokenizer puts no such token around a text.")
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for line in special["table"]:
+        state = "equal" if line["is_equal"] else f"{percent(line['relative_difference'])} apart"
+        found.setdefault((line["token"], line["other"]), {})[line["stage"]] = state
+    if found:
+        yield rows_block(("token", "compared with", *STAGES), [(*k, *v.values()) for k, v in found.items()], "")
+    if others := special["others"]:
+        rows = [(name, shortened(text.split(), 12)) for name, text in others.items()]
+        yield rows_block(("compared with", "its tokens"), rows, "")
+
+
+def _order(document: Document) -> Iterable[Block]:
+    rows = []
+    for i, line in enumerate(document["permutation"]["table"]):
+        name = f"{'also ' if i > 1 else ''}without the {line['without']}" if line["without"] else "the model as it is"
+        shows = "no" if line["is_equivariant"] else f"the order still shows ({number(line['relative_difference'])})"
+        rows.append((name, number(line["relative_difference"]), shows))
+    yield rows_block(("tokens in another order", "vectors change by", "order"), rows, "")
+
+
+SECTIONS: Sequence[tuple[str, str, Callable[[Document], Iterable[Block]]]] = (
+    ("What is the embedding layer made of?", "The embedding parameters beside all others; no head.", _parameters),
+    (
+        "Which rows does this text pick, and what does each add?",
+        "One row from each table, added number by number. The shares of a token add up to 100 %; one below 0 points "
+        "against the sum.",
+        _tokens,
+    ),
+    (
+        "What does the layer compute?",
+        "The layer's output is computed by hand from these rows and held against the module's own, then without one "
+        "part after the other.",
+        _layer_sum,
+    ),
+    (
+        "What is an embedding look-up (nn.Embedding)?",
+        "A table. Picking rows is the same as multiplying one-hot vectors by it.",
+        _look_up,
+    ),
+    (
+        "Are these weights learnable?",
+        "Measured by a backward pass on this text: what got a gradient can learn from it. Within a table only rows "
+        "that the text uses can get one.",
+        _gradients,
+    ),
+    (
+        "How does the model know which sentence a word belongs to?",
+        "Both sentences go through the model as one sequence. Each token_type_id picks a segment row, which is added "
+        "to the word's; without segments there is the separator, and the order.",
+        _segments,
+    ),
+    (
+        "Are the first and the last token the same in every text?",
+        "Before the encoder, a vector is made of its rows alone; after it, of its context too.",
+        _special_tokens,
+    ),
+    (
+        "Why are positions needed?",
+        "Attention does not see order by itself. The tokens of this text are read in another order, and each is "
+        "compared with itself: where nothing that holds the order is left, its vector is the same wherever it stands.",
+        _order,
+    ),
+)
+"""Question, what the tables below it show, and these: the order of the page."""
+
+
+def plot_shares(document: Document) -> Chart | None:
+    """Share of each token's sum that is its word, position and segment row; None where only one part is added."""
+    parts = parts_of(document)
+    lines = [line for line in document["tokens"] if line["part"] in parts and line["share"] is not None]
+    lines = [line | {"percent": 100 * line["share"]} for line in lines if line["index"] < MOST_DRAWN]
+    if len(parts) < 2 or not lines:
+        return None
+    table = pd.DataFrame(lines).assign(place=lambda t: t["index"].astype(str) + " " + t["token"])
+    picker = pick("part", parts)
+    base = altair.Chart(data_of(table, ["place", "part", "row", "length", "percent"])).mark_point(filled=True, size=60)
+    chart = base.encode(
+        x=altair.X("percent:Q", title="share of the sum's length (%)"),
+        y=altair.Y("place:N", sort=None, title=None, axis=altair.Axis(grid=True, ticks=False, domain=False)),
+        color=colour("part", parts),
+        shape=shape("part", parts),
+        opacity=picker.opacity,
+        tooltip=tips(place="token", part="part", row="its row", percent=("share (%)", ".3g"), length=("length", ".3g")),
+    )
+    return panels([chart.properties(width=480, height=18 * table["place"].nunique())], picker=picker)
+
+
+def anatomy_page(document: Document, *, title: str | None = None, command: str = "") -> Page:
+    """The eight questions with their answers and tables; first what each table adds to a token."""
+    texts, tokens = document["sentence"]["texts"], document["sentence"]["tokens"]
+    lead = [f"{len(tokens)} tokens: {shortened(tokens)}"]
+    lead += [f"Not as in BERT: {difference}" for difference in document["differences"]]
+    caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MOST_DRAWN} tokens."
+    sections = [
+        Section(id=f"question-{i}", title=question, lead=lead_of, blocks=tuple(blocks(document)))
+        for i, (question, lead_of, blocks) in enumerate(SECTIONS, start=1)
+    ]
+    return Page(
+        title=title or f"The embedding layer of {document['model']} ({document['family']})",
+        question=" / ".join(" ".join(text.split()) for text in texts),
+        lead="\n\n".join(lead),
+        tiles=tuple(
+            Tile(title=f"{part} rows", value=percent(share), detail="of a token's vector, on average")
+            for part, share in mean_shares(document).items()
+        ),
+        tiles_show="share",
+        picture=picture("token_shares", plot_shares(document), caption),
+        sections=tuple(sections),
+        commands=command,
+    )
+
+
+def anatomy_tables(document: Document) -> dict[str, pd.DataFrame]:
+    """What stands beside the page, those that have lines."""
+    gradients = document["gradients"]
+    tables = {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
+    tables |= {"gradients": gradients["parameters"], "gradient_rows": gradients["rows"]}
+    tables |= {"segment_changes": document["segments"]["changes"], "order": document["permutation"]["table"]}
+    tables |= {"special_tokens": document["special_tokens"]["table"]}
+    return {name: pd.DataFrame(lines) for name, lines in tables.items() if lines}

@@ -1,0 +1,66 @@
+"""What kind of change lies between two snapshots, and which rows did training expose?"""
+
+from toolkit.questions import declare
+from toolkit.schema import COUNT, TEXT, Column
+
+COLUMNS = (
+    Column("kind", "The first kind of change that holds.", TEXT),
+    Column("detail", "One or two clauses on it.", TEXT),
+    Column("num_moved", "Rows of which a bit differs.", COUNT),
+    Column("share_moved", "Their share of the rows."),
+    Column("num_cast", "Rows that are the old ones in half precision.", COUNT),
+    Column("num_decayed", "Rows that weight decay alone moved.", COUNT),
+    Column("sum_lr_decay", "-ln of the factor that decay left of them."),
+    Column("num_directions", "Rank of the change, where it is low.", COUNT),
+    Column("farthest", "Rows that moved farthest for their norm.", TEXT),
+    Column("residual", "Share of Σ‖Δ‖² that the kind leaves."),
+    Column("offset_share", "Share of Σ‖Δ‖² that the best common offset explains alone."),
+    Column("offset_null", "The same of isotropic noise."),
+    Column("scaling_share", "Share of Σ‖Δ‖² that the best factor explains alone."),
+    Column("scaling_null", "The same of isotropic noise."),
+    Column("rotation_share", "Share of Σ‖Δ‖² that the best orthogonal map explains alone."),
+    Column("rotation_null", "The same of isotropic noise."),
+    Column("exposure", "exposed, unexposed or cannot tell: by the weights before and after, without a log.", TEXT),
+    Column(
+        "shared_by",
+        "Models that hold the row alike up to weight decay, which did not train it; groups are parted by a semicolon.",
+        TEXT,
+    ),
+    Column("num_leaving", "Values of the row that are not where decay alone leaves them.", COUNT),
+    Column("misfit", "‖Eᵗ - s·E⁰‖ / ‖E⁰‖ of the row, with the best factor s for it."),
+    Column("row_factor", "The best factor s of the row."),
+    Column("num_unexposed_rows", "Rows that no text showed.", COUNT),
+    Column("num_untold_rows", "Rows of which neither can be told.", COUNT),
+    Column("misfit_unexposed", "Greatest misfit of the unexposed rows."),
+    Column("misfit_exposed", "Least misfit of the exposed rows."),
+    Column("sum_lr_decay_low", "The least that any significand says of it."),
+    Column("sum_lr_decay_high", "The most that any significand says of it."),
+)
+TABLES = {
+    "measure_changes": (
+        "parameter kind value unit detail relative_drift num_rows num_moved share_moved num_cast num_decayed "
+        "sum_lr_decay num_directions farthest residual offset_share offset_null scaling_share scaling_null "
+        "rotation_share rotation_null precision note"
+    ),
+    "infer_exposure.tables": (
+        "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed "
+        "sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
+    ),
+    "find_ancestral_rows": "parameter row token shared_by reason",
+    "infer_exposure.rows": "parameter row token exposure num_leaving misfit row_factor norm relative",
+}
+QUESTION = declare(
+    "changes",
+    readme=(
+        ("What changed between two checkpoints?", "`drift BEFORE AFTER`", "`import_checkpoints`, `measure_changes`"),
+        (
+            "Which words was a published model tuned on?",
+            "`drift BEFORE AFTER`",
+            "`infer_exposure`, `find_ancestral_rows`",
+        ),
+    ),
+    public={"measure_changes": "measure", "find_ancestral_rows": "exposure", "infer_exposure": "exposure"},
+    drift={"changes": "page", "exposure": "exposure_page"},
+    columns=COLUMNS,
+    tables=TABLES,
+)

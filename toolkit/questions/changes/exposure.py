@@ -1,0 +1,548 @@
+"""Which rows training exposed, told by two checkpoints alone.
+
+A row that no text showed has a zero gradient, and every common optimizer then does one and the same thing to each of
+its values: it decays it. What is left of a value is a function of the value alone, which never falls as the value grows
+(rounding keeps order) and is the same in every power of two. No gradient keeps to it. So one curve, from the
+significand of a value before to what is left of it, is drawn through the rows that changed least in direction, and
+every row of every table is held against it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from toolkit.analysis.measures import Array
+from toolkit.analysis.precision import FORMATS, HALF_FORMATS, FormatFinder
+from toolkit.families import TABLES
+from toolkit.naming import Described
+from toolkit.questions.changes.finders import ROUNDINGS, Pair, unit_roundoff
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots.snapshot import Trajectory
+
+Ints = NDArray[np.int32]
+
+EXPOSED, UNEXPOSED, UNTOLD = "exposed", "unexposed", "cannot tell"
+FINDINGS = (EXPOSED, UNEXPOSED, UNTOLD)
+
+LEAST = 2.0**-100
+"""Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
+SIZE = 2**23
+"""Significands of fp32."""
+FEW = 2**17
+"""Values that are looked up in a sorted array; more of them in an array of all significands."""
+MOST_VALUES = 2**21
+"""Values that a curve is drawn through, at most: their neighbours are 4 spacings of fp32 apart."""
+NOWHERE = -64 * SIZE
+"""What is left of a value that changed its sign or vanished: no curve reaches it."""
+TELLING = 10
+"""Values that would have left the curve if a row had moved by its misfit: random moves keep the order of so many
+neighbours about once in 2¹⁰ times."""
+LEAST_GAP = 10.0
+"""How many times the greatest misfit of unexposed rows the least of exposed ones must have where a table has too few
+values for that. Among trained rows alone the largest gap was 3.5 in three runs, among decayed ones 1.3."""
+LEAST_COSINE = 0.5
+"""Below it a row has so little in common with what it was that it was rather re-initialised, or given to another token,
+than trained. Rows of two unrelated words of a BERT share a mean direction, and may have a cosine of .4 or so."""
+UNKNOWN_CAUSE = (
+    "no row is as weight decay alone would leave it: decay inside Adam (L2), a trained output layer that shares the "
+    "table, a BEFORE that training did not start from, or texts that used every row"
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is left of a value that decay alone moved, by the significand of what it was.
+
+    Both are bits of fp32 over the power of two of the value before, which keep the order of the numbers.
+    """
+
+    places: Ints
+    """The significands that it was drawn through, ascending."""
+    least: Ints
+    """(places + 1,) what is left at least from each of them on; first, below all of them."""
+    most: Ints
+    """(places + 1,) what is left at most up to each of them; last, above all of them."""
+    slack: int
+    """Spacings of fp32 by which a value may be off it."""
+    misfit: float
+    """Greatest misfit of the rows that it was drawn through."""
+
+    @classmethod
+    def through(cls, places: Ints, left: Ints, slack: int, misfit: float = 0.0) -> "Curve | None":
+        """The curve through some values; None where they keep to none."""
+        at, chosen, which = np.unique(places, return_index=True, return_inverse=True)
+        curve = left[chosen]
+        if not len(at) or (np.abs(curve[which] - left) > slack).any():
+            return None
+        # Below the first known significand lies the last one of the power of two below, and so on.
+        below, above = curve[-1] - np.int32(SIZE), curve[0] + np.int32(SIZE)
+        least = np.maximum.accumulate(np.concatenate([[below], curve]))
+        if (curve < least[1:] - slack).any():
+            return None
+        most = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
+        return cls(at, least, most, slack, misfit)
+
+    def bounds(self, places: Ints, num: int = 0) -> tuple[Ints, Ints]:
+        """What is left of some significands, at least and at most; ``num``: how many will be asked for in all."""
+        if max(num, places.size) < FEW:
+            return (
+                self.least[np.searchsorted(self.places, places, "right")],
+                self.most[np.searchsorted(self.places, places)],
+            )
+        num_below, is_known = self._ranks
+        rank = num_below[places]
+        return self.least[rank + is_known[places]], self.most[rank]
+
+    @cached_property
+    def _ranks(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """(SIZE,) of each significand, how many known ones are smaller, and whether it is known itself."""
+        is_known = np.zeros(SIZE, np.bool_)
+        is_known[self.places] = True
+        return np.cumsum(is_known, dtype=np.int32) - is_known, is_known
+
+    @cached_property
+    def shares(self) -> Array:
+        """(places,) what is left of each significand, as a share of it."""
+        bits = self.least[1:] + np.int32(127 << 23)
+        return np.asarray(bits.view(np.float32).astype(np.float64) / (1 + self.places / SIZE))
+
+    @cached_property
+    def is_identity(self) -> bool:
+        """Whether it leaves every value as it was."""
+        return bool((self.least[1:] == self.places).all())
+
+    def num_closer(self, share: float) -> int:
+        """How many neighbours are closer to one another than a share of them: they can contradict a move of it."""
+        return int(np.count_nonzero(np.diff(self.places) <= share * SIZE))
+
+
+def significands(before: Array, after: Array) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Of values (rows, columns): significands before, what is left of them, and which values are of use.
+
+    A value near 0 is of none: its products may be subnormal.
+    """
+    of_use = np.abs(before) >= LEAST
+    old = np.abs(before).astype(np.float32).view(np.int32)
+    left = np.abs(after).astype(np.float32).view(np.int32) - ((old >> 23) << 23)
+    left[(before < 0) != (after < 0)] = NOWHERE
+    return old & np.int32(SIZE - 1), np.clip(left, NOWHERE, -NOWHERE), of_use
+
+
+@dataclass
+class _Table:
+    """One table: what a pass over it tells, and what holding it against a curve found."""
+
+    pair: Pair
+    squares: Array
+    """(rows,) ‖E⁰‖²."""
+    norms: Array
+    """(rows,) ‖Δ‖."""
+    factors: Array
+    misfits: Array
+    is_related: NDArray[np.bool_]
+    """(rows,) rows that were not 0 and still have something in common with what they were."""
+    refused: str
+    curve: Curve | None = None
+    found: NDArray[np.object_] = field(init=False)
+    num_leaving: NDArray[np.int64] = field(init=False)
+    """(rows,) values that leave the curve."""
+
+    def __post_init__(self) -> None:
+        num_rows = self.pair.shape[0]
+        self.found, self.num_leaving = np.full(num_rows, UNTOLD, dtype=object), np.zeros(num_rows, np.int64)
+
+    def rows(self, exposure: str) -> NDArray[np.intp]:
+        return np.flatnonzero(self.found == exposure)
+
+    @property
+    def gap(self) -> tuple[float, float]:
+        """Greatest misfit of the unexposed rows, and least of the exposed ones; NaN without any."""
+        unexposed, exposed = (
+            self.misfits[(self.found == name) & np.isfinite(self.misfits)] for name in (UNEXPOSED, EXPOSED)
+        )
+        greatest = float(unexposed.max()) if len(unexposed) else math.nan
+        return greatest, float(exposed.min()) if len(exposed) else math.nan
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the unexposed rows are more than a curve that happens to go through a few trained ones."""
+        greatest, least = self.gap
+        if self.curve is None or greatest != greatest:
+            return False
+        would_contradict = self.curve.is_identity or self.curve.num_closer(greatest) >= TELLING
+        return would_contradict or least >= LEAST_GAP * max(greatest, unit_roundoff(FORMATS["fp32"]))
+
+
+def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
+    num_rows, finder = pair.shape[0], FormatFinder()
+    squares, norms, factors, misfits, cosines = (np.full(num_rows, np.nan) for _ in range(5))
+    for rows, a, b in pair.blocks():
+        finder.add(b)
+        change = b - a
+        squares[rows], norms[rows] = np.vecdot(a, a), np.sqrt(np.vecdot(change, change))
+        known = squares[rows] > 0
+        nothing = np.full(len(a), np.nan)
+        # By the change, and not by the two rows, whose squares would lose a factor next to 1.
+        shift = np.divide(np.vecdot(a, change), squares[rows], out=nothing.copy(), where=known)
+        left = change - shift[:, None] * a
+        factors[rows] = 1 + shift
+        misfits[rows] = np.sqrt(np.divide(np.vecdot(left, left), squares[rows], out=nothing, where=known))
+        lengths = np.sqrt(squares[rows] * np.vecdot(b, b))
+        cosines[rows] = np.divide(np.vecdot(a, b), lengths, out=np.full(len(a), -1.0), where=lengths > 0)
+    is_related, moved = cosines >= LEAST_COSINE, norms > 0
+    is_related &= True if among is None else among
+    refused = ""
+    if not moved.any():
+        refused = "no value of it differs: frozen, or never trained, so that nothing shows which rows texts used"
+    elif finder.found.name in HALF_FORMATS:
+        refused = f"its new values fit {finder.found.name}: what would tell is rounded away"
+    elif (moved & is_related).sum() < moved.sum() / 2:
+        refused = (
+            "most of the rows that moved have nothing in common with those before: another vocabulary, a new table, or "
+            "added rows that were trained alone"
+        )
+    return _Table(pair, squares, norms, factors, misfits, is_related, refused)
+
+
+def _values(table: _Table, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
+    """Significands and what is left of them, of some rows, evenly thinned to MOST_VALUES."""
+    chosen = np.zeros(table.pair.shape[0], np.bool_)
+    chosen[rows[:: math.ceil(len(rows) * table.pair.shape[1] / MOST_VALUES)]] = True
+    parts = []
+    for numbers, a, b in table.pair.blocks():
+        keep = chosen[numbers]
+        if keep.any():
+            places, left, of_use = significands(*((a, b) if keep.all() else (a[keep], b[keep])))
+            parts.append((places[of_use], left[of_use]))
+    places, left = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return places, left
+
+
+def _draw(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
+    """A curve through rows of least misfit, and the values that it goes through."""
+    rows = np.flatnonzero(table.is_related)
+    rows = rows[np.argsort(table.misfits[rows], kind="stable")]
+    logs = np.log(np.maximum(table.misfits[rows], unit_roundoff(FORMATS["fp32"])))
+    # The largest gap of log misfits is nearly always the place. Else from the first row on, as far as it goes.
+    below_gap = int(np.argmax(np.diff(logs))) + 1 if len(rows) > 1 else 1
+    values = _values(table, rows[:below_gap])
+    curve, count = Curve.through(*values, slack, float(table.misfits[rows[below_gap - 1]])), 1
+    while curve is None or 1 < count < below_gap:
+        more_values = _values(table, rows[:count])
+        more = Curve.through(*more_values, slack, float(table.misfits[rows[count - 1]]))
+        if more is None:
+            break
+        curve, values, count = more, more_values, 2 * count
+    return curve, *values
+
+
+def _hold_against(table: _Table, curve: Curve) -> None:
+    """Set what is found of each row."""
+    table.curve, slack = curve, curve.slack
+    for rows, a, b in table.pair.blocks():
+        places, left, of_use = significands(a, b)
+        low, high = curve.bounds(places, math.prod(table.pair.shape))
+        leaving = (of_use & ((left < low - slack) | (left > high + slack))).sum(axis=1)
+        misfits, moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
+        would_leave = (of_use & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)
+        found = np.full(len(rows), UNTOLD, dtype=object)
+        found[(leaving > 0) & moved & table.is_related[rows]] = EXPOSED
+        found[(leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~moved)] = UNEXPOSED
+        found[moved & (table.squares[rows] == 0)] = EXPOSED  # decay leaves a 0 what it is
+        table.found[rows], table.num_leaving[rows] = found, leaving
+
+
+def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> list[_Table]:
+    """What is found of every row of the tables of one model; ``among``: (rows,) those that curves are drawn through."""
+    tables = [_survey(pair, among) for pair in pairs]
+    told = [table for table in tables if not table.refused]
+    for slack in (0, ROUNDINGS):
+        drawn = [(table, *_draw(table, slack)) for table in told]
+        values = [values for _, curve, *values in drawn if curve is not None]
+        # One optimizer decays all tables alike, as a rule: together they draw a closer curve.
+        common = None
+        if len(values) > 1:
+            places, left = (np.concatenate(part) for part in zip(*values, strict=True))
+            common = Curve.through(places, left, slack, max(curve.misfit for _, curve, *_ in drawn if curve))
+        words = next((curve for table, curve, *_ in drawn if table.pair.parameter == TABLES[0]), None)
+        for table, curve, *_ in drawn:
+            is_words = table.pair.parameter == TABLES[0]
+            # A word table of which no row keeps to a curve may share a trained output layer: no other table tells.
+            if used := curve if is_words and curve is None else common or curve or words:
+                _hold_against(table, used)
+        # A table of which all rows were used has no unexposed row of its own to be certain of.
+        certain = [table.curve for table in told if table.is_certain]
+        for table in told:
+            if not any(table.curve is curve for curve in certain):
+                table.found[:], table.curve = UNTOLD, None
+        if certain:
+            break
+    for table in told:
+        if table.curve is None:
+            table.refused = UNKNOWN_CAUSE
+    return tables
+
+
+@dataclass(frozen=True, repr=False)
+class InferredExposure(Described):
+    """Which rows training exposed, as two checkpoints tell it, and what follows."""
+
+    tables: pd.DataFrame
+    """A line per embedding table: how many rows are exposed, what decay did, or why nothing can be told."""
+    rows: pd.DataFrame
+    """A line per row of every table, with the evidence."""
+    trajectory: Trajectory
+    """The checkpoints, their rows in strata by what was inferred: what every analysis takes."""
+    notes: tuple[str, ...] = ()
+    """One sentence each, from the import of the checkpoints."""
+
+    @property
+    def words(self) -> pd.DataFrame:
+        """The lines of :attr:`rows` of exposed words, those that moved farthest first: words of the training text."""
+        own = self.rows[(self.rows["parameter"] == TABLES[0]) & (self.rows["exposure"] == EXPOSED)]
+        return own.sort_values(["norm", "row"], ascending=[False, True], ignore_index=True)
+
+    @property
+    def longest_text(self) -> float:
+        """Tokens of the longest text that trained it, as positions tell; NaN where they do not."""
+        rows = self._exposed("position_embeddings")
+        return float(rows.max() - self.trajectory.position_offset + 1) if len(rows) else math.nan
+
+    @property
+    def num_segments(self) -> float:
+        """Segments that the texts had, two where pairs were encoded together; NaN where segment rows do not tell."""
+        return float(len(self._exposed("token_type_embeddings"))) or math.nan
+
+    def _exposed(self, parameter: str) -> "pd.Series[Any]":
+        own = self.rows[(self.rows["parameter"] == parameter) & (self.rows["exposure"] == EXPOSED)]
+        return own["row"]
+
+    def facts(self) -> dict[str, str]:
+        """How many rows of each table were exposed, or why that cannot be told; the longest text, segments, decay."""
+        said = {
+            line.parameter: line.reason
+            or f"{line.num_exposed_rows:,} of {line.num_rows:,} rows exposed ({line.num_untold_rows:,} cannot be told)"
+            for line in self.tables.itertuples()
+        }
+        if self.longest_text == self.longest_text:
+            said["longest text"] = f"{self.longest_text:,.0f} tokens"
+        if self.num_segments == self.num_segments:
+            said["segments"] = f"{self.num_segments:.0f}"
+        told = self.tables[self.tables["reason"] == ""]
+        if len(told):
+            said["Σ lr·decay"] = describe_decay(told.iloc[0])
+        return said
+
+
+def describe_decay(line: "pd.Series[Any]") -> str:
+    """What came of weight decay, from a line of :attr:`InferredExposure.tables`."""
+    if line["sum_lr_decay"] == 0:
+        return "0: no decay, or below what fp32 holds in each step (lr·decay < 2⁻²⁵)"
+    return f"{line['sum_lr_decay']:.3g} ({line['sum_lr_decay_low']:.3g} to {line['sum_lr_decay_high']:.3g})"
+
+
+@with_columns
+def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
+    """Which rows of the embedding tables training exposed, without a log, from the weights before and after it.
+
+    Parameters
+    ----------
+    before
+        The checkpoint that training started from: whatever :func:`toolkit.import_checkpoints` takes.
+    after
+        The checkpoint that it ended with.
+
+    Returns
+    -------
+    InferredExposure
+        ``tables``, ``rows``, ``words``, ``longest_text``, ``num_segments`` and ``trajectory``.
+
+    Raises
+    ------
+    ValueError
+        A place holds no weights that can be read, or the two cannot be compared. A table that tells nothing is no
+        error: its line says why, and its rows ``cannot tell``.
+
+    Notes
+    -----
+    Ours. A row without a gradient is only decayed: each value becomes a function of itself, the same for all values,
+    that never falls as the value grows and that powers of two leave as it is. It is drawn as a curve through the rows
+    that least changed their direction (cut at the largest gap of log misfits), which all of their values must keep to
+    exactly; or, for optimizers that round more than once in a step, up to 4 spacings of fp32. A row is *exposed* when a
+    value of it leaves the curve; *unexposed* when none does, and at least 10 would have, had the row moved by its
+    misfit; else it *cannot tell*. It is refused: a table that did not change; one whose new values fit a half
+    precision; one of which most of the rows that moved have nothing in common with those before; one of which no row
+    keeps to a curve, or so few values that 10 neighbours could not contradict it and no tenfold gap of misfits stands
+    beside it. So L2 inside Adam and a table shared with a trained output layer, which move every row, are refused by
+    what they do.
+
+    Two that were tuned from one unknown checkpoint may stand for the two: the unexposed rows are then those that
+    neither training used, and are the ancestor's up to a factor.
+
+    What came of Σ lr·decay is -ln of what is left of unexposed rows, by least squares; low and high are its least and
+    greatest over the significands, each of which fp32 rounds in its own way. Steps of lr·decay < 2⁻²⁵ leave nothing.
+    Where the model card beside the weights of ``after`` (README.md) states another ``weight_decay``, none for some or
+    some for none, ``note`` says so.
+    """
+    imported = import_checkpoints([before, after])
+    return infer_from(imported.trajectory, imported.card_decay, imported.notes)
+
+
+@with_columns
+def find_ancestral_rows(checkpoints: Sequence[str | Path]) -> pd.DataFrame:
+    """Which rows models that were tuned from one unknown checkpoint still hold as it had them, up to weight decay.
+
+    Parameters
+    ----------
+    checkpoints
+        Two or more descendants: whatever :func:`toolkit.import_checkpoints` takes. Of a run directory all snapshots are
+        taken: pass one of them, or its ``model/``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A line per row. ``shared_by`` names the models that hold the row alike, which are those that did not train it:
+        it is the ancestor's there. Empty where no two do. Two groups, parted by a semicolon, had an ancestor each, of
+        which one at least had trained the row. ``reason`` says why two of the models tell nothing of the table.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two models, or models that cannot be compared.
+
+    Notes
+    -----
+    Ours: each two are held against each other by :func:`toolkit.infer_exposure`. Where two models trained a row on the
+    same texts with the same bits, it is taken for the ancestor's.
+    """
+    if len(checkpoints) < 2:
+        raise ValueError(f"descendants share rows with one another: pass at least 2 of them, not {len(checkpoints)}")
+    imported = import_checkpoints(checkpoints)
+    return ancestral_rows_of(imported.trajectory)
+
+
+def ancestral_rows_of(trajectory: Trajectory) -> pd.DataFrame:
+    """As :func:`find_ancestral_rows`, of the snapshots of a trajectory, whatever their order."""
+    snapshots, names = trajectory.snapshots, [parameter for parameter in TABLES if parameter in trajectory.parameters]
+    alike: dict[str, NDArray[np.bool_]] = {
+        name: np.zeros((len(snapshots), len(snapshots), len(snapshots[0].tensors[name])), np.bool_) for name in names
+    }
+    refused: dict[str, list[str]] = {name: [] for name in names}
+    for i, j in combinations(range(len(snapshots)), 2):
+        for table in tell_rows([Pair(snapshots[i], snapshots[j], name) for name in names]):
+            name, is_same = table.pair.parameter, table.norms == 0
+            alike[name][i, j] = is_same if table.refused else table.found == UNEXPOSED
+            if table.refused and not is_same.all():
+                refused[name].append(f"{snapshots[i].name} and {snapshots[j].name}: {table.refused}")
+    parts = []
+    for name in names:
+        patterns, place = np.unique(alike[name], axis=2, return_inverse=True)
+        shared = np.array([_groups(one, [s.name for s in snapshots]) for one in np.moveaxis(patterns, 2, 0)], object)
+        lines = _row_names(trajectory, name, len(place))
+        parts.append(lines.assign(shared_by=shared[place], reason="; ".join(refused[name])))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _groups(alike: NDArray[np.bool_], names: Sequence[str]) -> str:
+    """``alike``: (models, models) which two hold a row alike; the names of those that hang together."""
+    _, group = connected_components(alike, directed=False)
+    found = [[name for name, own in zip(names, group, strict=True) if own == k] for k in range(group.max() + 1)]
+    return "; ".join(", ".join(own) for own in found if len(own) > 1)
+
+
+def infer_from(trajectory: Trajectory, card_decay: float = math.nan, notes: tuple[str, ...] = ()) -> InferredExposure:
+    """As :func:`infer_exposure`, from the first and the last snapshot of a trajectory, and what its card states."""
+    before, after = trajectory.snapshots[0], trajectory.snapshots[-1]
+    tables = tell_rows([Pair(before, after, name) for name in TABLES if name in trajectory.parameters])
+    inferred = {table.pair.parameter: np.asarray(table.found, dtype=str) for table in tables if not table.refused}
+    told = next((table for table in tables if not table.refused), None)
+    lines = [_line(trajectory, table, card_decay if table is told else math.nan) for table in tables]
+    return InferredExposure(
+        pd.DataFrame(lines, columns=columns_of("infer_exposure.tables")),
+        pd.concat([_rows(trajectory, table) for table in tables], ignore_index=True),
+        replace(trajectory, inferred=inferred),
+        notes,
+    )
+
+
+def _line(trajectory: Trajectory, table: _Table, card_decay: float) -> dict[str, Any]:
+    exposed, unexposed = table.found == EXPOSED, table.found == UNEXPOSED
+    greatest, least = table.gap
+    total = low = high = math.nan
+    if table.curve is not None:
+        logs = -np.log(table.curve.shares)
+        low, high = float(logs.min()) + 0.0, float(logs.max()) + 0.0
+        squares = table.squares[unexposed]
+        known = squares > 0
+        if known.any():
+            total = -math.log(float(np.average(table.factors[unexposed][known], weights=squares[known]))) + 0.0
+        else:
+            total = float(np.mean(logs))
+    total = 0.0 if table.curve is not None and table.curve.is_identity else total
+    return {
+        "parameter": table.pair.parameter,
+        "num_rows": len(exposed),
+        "num_exposed_rows": int(exposed.sum()),
+        "num_unexposed_rows": int(unexposed.sum()),
+        "num_untold_rows": int((~exposed & ~unexposed).sum()),
+        "misfit_unexposed": greatest,
+        "misfit_exposed": least,
+        "sum_lr_decay": total,
+        "sum_lr_decay_low": low,
+        "sum_lr_decay_high": high,
+        "reason": table.refused,
+        "note": "; ".join([*_notes(trajectory, table), *_beside_card(card_decay, total)]),
+    }
+
+
+def _beside_card(stated: float, total: float) -> Iterator[str]:
+    """What the model card says of weight decay, where the weights say otherwise."""
+    if stated > 0 and total == 0:
+        yield f"the model card states a weight decay of {stated:g}, and no decay shows here"
+    elif stated == 0 and total > 0:
+        yield f"the model card states a weight decay of 0, and rows that no text used were decayed by {total:.3g}"
+
+
+def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:
+    if table.refused:
+        return
+    unlike = ~table.is_related & (table.squares > 0) & (table.norms > 0)
+    if unlike.any():
+        first = trajectory.name_row(table.pair.parameter, int(np.argmax(unlike)))
+        yield f"{unlike.sum():,} rows have little in common with those before (new values?), such as {first}"
+    if table.curve is not None and (table.curve.shares > 1).any():
+        yield "unexposed rows grew: this is no training of the first checkpoint, but of a relative, or a scaling"
+    rows = table.rows(EXPOSED)
+    if table.pair.parameter == "position_embeddings" and len(rows):
+        own = np.arange(trajectory.position_offset, int(rows.max()) + 1)
+        if missing := set(own) - set(rows.tolist()):
+            yield f"{len(missing):,} positions before the last exposed one did not move as trained ones do"
+
+
+def _row_names(trajectory: Trajectory, parameter: str, num_rows: int) -> pd.DataFrame:
+    vocabulary = trajectory.vocabulary if parameter == TABLES[0] else None
+    tokens = np.array(vocabulary.tokens, dtype=object) if vocabulary else ""
+    return pd.DataFrame({"parameter": parameter, "row": np.arange(num_rows), "token": tokens})
+
+
+def _rows(trajectory: Trajectory, table: _Table) -> pd.DataFrame:
+    lengths = np.sqrt(table.squares)
+    columns = {
+        "exposure": table.found,
+        "num_leaving": table.num_leaving,
+        "misfit": table.misfits,
+        "row_factor": table.factors,
+        "norm": table.norms,
+        "relative": np.divide(table.norms, lengths, out=np.full(len(lengths), np.nan), where=lengths > 0),
+    }
+    return _row_names(trajectory, table.pair.parameter, len(lengths)).assign(**columns)

@@ -1,0 +1,124 @@
+"""Which rows training exposed, as two checkpoints tell it."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from toolkit.families import TABLES
+from toolkit.questions.changes.exposure import (
+    EXPOSED,
+    FINDINGS,
+    UNEXPOSED,
+    InferredExposure,
+    describe_decay,
+    infer_from,
+)
+from toolkit.reporting.cells import Column
+from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, table_block
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
+
+NUM_WORDS = 20
+LEAD = (
+    "No log says which rows the texts used; the weights do. Weight decay does the same to every row that no text used, "
+    "and a gradient does not. A row is exposed where a value of it is not where decay alone leaves it."
+)
+PRIVACY = (
+    "These words stood in the texts that trained the model: whoever has both checkpoints can read them. With the "
+    "embeddings frozen they do not show here."
+)
+
+
+@dataclass(frozen=True)
+class Inferred(Opened):
+    """Checkpoints whose exposure was not recorded, with what the first and the last of them tell of it."""
+
+    told: InferredExposure | None = None
+
+
+def read(opened: Opened) -> Opened:
+    """The same with the rows in strata by what was inferred; a run, or a single checkpoint, stays as it is."""
+    if opened.is_run or len(opened.trajectory) < 2:
+        return opened
+    told = infer_from(opened.trajectory, opened.card_decay)
+    return Inferred(**{**vars(opened), "trajectory": told.trajectory}, told=told)
+
+
+def _told(opened: Opened) -> InferredExposure | None:
+    return opened.told if isinstance(opened, Inferred) else None
+
+
+def makers(opened: Opened) -> Makers:
+    """The tables by name, and what computes each."""
+    inferred = _told(opened)
+    if inferred is None:
+        return {}
+    return {
+        "inferred_exposure": lambda: inferred.tables,
+        "inferred_rows": lambda: inferred.rows,
+        "inferred_words": lambda: inferred.words,
+    }
+
+
+def answer(computed: Computed) -> str:
+    """How many words were exposed, and how long the texts were, in one sentence."""
+    inferred, told = _told(computed.opened), computed.get("inferred_exposure", parameter=TABLES[0], reason="")
+    if inferred is None or told.empty:
+        return ""
+    line = told.iloc[0]
+    length = inferred.longest_text
+    texts = f" Its longest text had {int(length):,} tokens." if length == length else ""
+    return (
+        f"Inferred from the weights: training used {int(line['num_exposed_rows']):,} of {int(line['num_rows']):,} "
+        f"words.{texts}"
+    )
+
+
+def section(computed: Computed) -> Section:
+    """What each table tells, the words, and how each stratum moved beside what decay alone did."""
+    tables, words = computed.get("inferred_exposure"), computed.get("inferred_words")
+    if tables.empty:
+        return Section(id="exposure", title="", blocks=())
+    blocks: list[Block] = [_tables(tables)]
+    if len(words):
+        blocks.append(TextBlock(text=PRIVACY))
+        caption = f"Of {len(words):,} exposed words, those that moved farthest by norm (above: by relative drift)."
+        shown = words.head(NUM_WORDS)
+        blocks.append(
+            FoldBlock(title="Words of the training texts", blocks=(table_block(shown, "token norm relative", caption),))
+        )
+    blocks.append(FoldBlock(title="What decay alone did, and what training did", blocks=(_beside_decay(computed),)))
+    return Section(id="exposure", title="Which rows training used", lead=LEAD, blocks=tuple(blocks))
+
+
+def _tables(tables: pd.DataFrame) -> Block:
+    shown = tables.assign(decay=[describe_decay(line) if not line["reason"] else "" for _, line in tables.iterrows()])
+    return table_block(
+        shown,
+        "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed decay "
+        "reason note",
+        "What the rows of each table tell.",
+        num_rows="rows",
+        num_exposed_rows="exposed",
+        num_unexposed_rows="unexposed",
+        num_untold_rows="cannot tell",
+        misfit_unexposed="greatest misfit, unexposed",
+        misfit_exposed="least misfit, exposed",
+        decay=Column(label="Σ lr·decay", how="-ln of what is left of unexposed rows; all that fp32 leaves open."),
+        reason="why nothing can be told",
+    )
+
+
+def _beside_decay(computed: Computed) -> Block:
+    rows = computed.frames["inferred_rows"]
+    own = rows[rows["exposure"].isin([EXPOSED, UNEXPOSED])]
+    table = own.groupby(["parameter", "exposure"], sort=False)[["norm", "relative"]].median().reset_index()
+    order = table.assign(a=table["parameter"].map(TABLES.index), b=table["exposure"].map(FINDINGS.index))
+    table = order.sort_values(["a", "b"])
+    counts = own.groupby(["parameter", "exposure"]).size()
+    table["num_rows"] = [counts[key] for key in zip(table["parameter"], table["exposure"], strict=True)]
+    caption = "Medians. The unexposed rows are the null: what the optimizer did without any text."
+    own_names = {"norm": "median ‖Δ‖", "relative": "median relative drift", "num_rows": "rows"}
+    return table_block(table, "parameter exposure num_rows norm relative", caption, **own_names)
+
+
+PART = DriftPart(makers, (section,), answer, read=read, is_brief=True)

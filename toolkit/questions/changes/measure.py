@@ -1,0 +1,293 @@
+"""What kind of change each embedding parameter underwent between two snapshots, and how large it was."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.measures import Array, norm, relative
+from toolkit.analysis.precision import HALF_FORMATS
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.questions.changes.finders import (
+    IDENTICAL,
+    ROUNDINGS,
+    Kind,
+    Pair,
+    Survey,
+    count_cast,
+    find_cast,
+    find_equal,
+    find_offset,
+    find_one_row,
+    find_permutation,
+    find_rounding,
+    find_scaling,
+    roundoff,
+    survey,
+)
+from toolkit.questions.changes.fits import (
+    FittedRotation,
+    find_decay,
+    find_decay_and_training,
+    find_low_rank,
+    find_noise,
+    fit_rotation,
+    kind_of_rotation,
+    rotation_null,
+)
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.snapshot import NAMED_ROWS, Snapshot, Trajectory, name_undefined
+from toolkit.snapshots.store import Source, trajectory_of
+
+
+def name_farthest(trajectory: Trajectory, found: Survey) -> list[str]:
+    """Up to NAMED_ROWS rows that moved farthest for their norm, by token, position or number: ``'good' (0.012)``.
+
+    A row that was 0 has no relative change: it comes first, with ‖Δ‖.
+    """
+    best: list[tuple[float, float, int]] = []
+    for rows, a, b in found.moved_blocks():
+        lengths, shares = norm(a, b), relative(a, b)
+        keys = np.where(np.isfinite(shares), -shares, -np.inf)
+        for i in np.lexsort((-lengths, keys))[:NAMED_ROWS]:
+            best.append((float(keys[i]), -float(lengths[i]), int(rows[i])))
+        best = sorted(best)[:NAMED_ROWS]
+    sizes = (f"{-key:.3g}" if np.isfinite(key) else f"from 0 to {-length:.3g}" for key, length, _ in best)
+    names = (trajectory.name_row(found.pair.parameter, row) for *_, row in best)
+    return [f"{name} ({size})" for name, size in zip(names, sizes, strict=True)]
+
+
+def name_still(trajectory: Trajectory, found: Survey) -> str:
+    """The one row of which no bit changed, where all others moved, as that of [PAD] often is; '' else."""
+    still = np.flatnonzero(~found.moved)
+    return trajectory.name_row(found.pair.parameter, int(still[0])) if len(still) == 1 < found.num_moved else ""
+
+
+def name_moves(trajectory: Trajectory, parameter: str, sources: Mapping[int, int]) -> list[str]:
+    """Up to NAMED_ROWS moves of a permutation: ``'good' and 'bad' are swapped``, ``'a' now holds the row of 'b'``.
+
+    ``sources``: each row that stands elsewhere to the row whose values it now holds.
+    """
+    said: list[str] = []
+    told: set[int] = set()
+    for row, source in sources.items():
+        if row in told:
+            continue
+        a, b = (trajectory.name_row(parameter, number) for number in (row, source))
+        is_swap = sources.get(source) == row
+        told |= {row, source} if is_swap else {row}
+        said.append(f"{a} and {b} are swapped" if is_swap else f"{a} now holds the row of {b}")
+        if len(said) == NAMED_ROWS:
+            break
+    return said
+
+
+NOT_APPLICABLE = "not applicable"
+
+KINDS = {
+    "identical": "no bit differs",
+    "equal in value": "no value differs, but the sign of some zeros",
+    "cast": "the old values, rounded to a half precision, of all rows that changed",
+    "rounding": f"no value moved by more than {ROUNDINGS} roundings",
+    "one row": "one row moved, all others are bit-identical",
+    "one entry": "one entry of a LayerNorm vector moved, all others are bit-identical",
+    "permuted rows": "the same rows in another order",
+    "decay": "weight decay alone: many fp32 products by factors just below 1, the same for all values",
+    "scaling": "every value times one factor",
+    "common offset": "one vector added to every row (one number to every entry of a LayerNorm vector)",
+    "rotation": "one orthogonal map of all rows",
+    "decay and training": "weight decay alone on some rows, the others moved otherwise",
+    "low rank": "a change of few directions, as of a merged adapter",
+    "noise": "not distinguishable from independent Gaussian noise of one standard deviation",
+    "some rows": "some rows moved, in none of these ways; the others are bit-identical",
+    "some entries": "some entries of a LayerNorm vector moved; the others are bit-identical",
+    "general": "every row moved, in none of these ways",
+    NOT_APPLICABLE: "the model has no such parameter",
+}
+"""Every kind, and what it says, in the order of :func:`find_kind`: the first that holds is the kind."""
+
+
+FINDERS: Sequence[Callable[[Survey], Kind | None]] = (
+    find_equal,
+    find_cast,
+    find_rounding,
+    find_one_row,
+    find_permutation,
+    find_decay,
+    find_scaling,
+    find_offset,
+)
+"""Those that say of every coordinate where it is; those that :func:`find_kind` tries after them fit or test."""
+
+
+@with_columns
+def measure_changes(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
+    """What kind of change each embedding parameter underwent between two snapshots.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per embedding parameter, from the word table to the bias of LayerNorm; one that the model lacks is
+        ``not applicable`` and NaN. Each entry of a LayerNorm vector counts as a row.
+
+        ``kind`` is the first that holds of: identical, equal in value, cast, rounding, one row (entry), permuted rows,
+        decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries), general.
+
+        ``value`` depends on the kind, and ``unit`` names its unit: the mean angle of a rotation (degrees), c - 1 of a
+        scaling, the length of an offset, the number of permuted rows, Σ lr·decay of decay; else ‖Δ‖/‖E⁰‖ of the moved
+        rows (for decay and training, of those that decay alone did not move).
+
+        The three shares say how much of Σ‖Δ‖² the best common offset, the best factor and the best orthogonal map
+        explain, **each alone**: they overlap and need not add up. Each null is the share that it would explain of
+        isotropic noise. A map is not fitted for fewer moved rows than columns, nor where a simpler kind holds.
+
+        ``num_cast`` is NaN where it was not counted, ``num_decayed`` and ``sum_lr_decay`` for kinds without decay, and
+        ``residual`` where the kind predicts no value. ``sum_lr_decay`` is what came of Σ lr·decay in the rows: fp32
+        rounds each step, so that the schedule's own sum may be another (2.9 times smaller at a rate of 3e-6 with a
+        decay of .01).
+
+    Raises
+    ------
+    ValueError
+        There is no other snapshot to compare with, or a value is NaN or infinite: the message names its row.
+    """
+    trajectory = trajectory_of(source)
+    before = trajectory.at(reference_epoch)
+    after = trajectory.at_or_last(epoch)
+    if before is after:
+        raise ValueError(
+            f"epoch {before.epoch:g} would be compared with itself: pass two different epochs, or two checkpoints"
+        )
+    lines = {name: _absent(name) for name in EMBEDDING_PARAMETERS}
+    offsets: dict[str, tuple[Array, Array]] = {}
+    for name in trajectory.parameters:
+        for snapshot in (before, after):
+            _check_finite(trajectory, snapshot, name)
+        found = survey(Pair(before, after, name))
+        kind, rotation = find_kind(found)
+        lines[name] = _line(trajectory, found, kind, rotation)
+        if name in TABLES and kind.offset is not None:
+            offsets[name] = kind.offset, roundoff(found.form, found.magnitudes / found.num_moved)
+    for names, said in _gauges(offsets):
+        for name in names:
+            lines[name]["detail"] += f"; {said}"
+    return pd.DataFrame(list(lines.values()), columns=columns_of("measure_changes"))
+
+
+def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
+    # The survey reports a parameter that a snapshot lacks.
+    where = name_undefined(
+        name, snapshot.tensors.get(name, np.zeros(1)), trajectory.vocabulary, trajectory.position_offset
+    )
+    if where:
+        at = f"at epoch {snapshot.epoch:g}" + (f" ({snapshot.name})" if snapshot.name else "")
+        raise ValueError(f"{name} holds NaN or infinity {at} {where}: the run diverged, leave it out")
+
+
+def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
+    """The first kind that holds, and the orthogonal map where it was fitted."""
+    if found.num_moved == 0:
+        return IDENTICAL, None
+    for find in FINDERS:
+        if (kind := find(found)) is not None:
+            return kind, None
+    rotation = fit_rotation(found)
+    finders = (partial(kind_of_rotation, rotation=rotation), find_decay_and_training, find_low_rank, find_noise)
+    for find in finders:
+        if (kind := find(found)) is not None:
+            return kind, rotation
+    return _rest(found), rotation
+
+
+def _rest(found: Survey) -> Kind:
+    one, n = ("row" if found.pair.is_table else "entry"), found.num_moved
+    form, num_cast = count_cast(found) if found.pair.is_table else ("", 0)
+    facts: dict[str, float] = {"num_cast": num_cast} if found.pair.is_table else {}
+    said = f", {num_cast:,} of them rounded to {form}" if num_cast else ""
+    if n < found.num_rows:
+        detail = f"{n:,} of {found.num_rows:,} {found.pair.rows}{said}"
+        return Kind(f"some {found.pair.rows}", found.relative_of_moved, "1", detail, math.nan, facts=facts)
+    return Kind("general", found.relative_of_moved, "1", f"every {one} moved{said}", math.nan, facts=facts)
+
+
+def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: FittedRotation | None) -> dict[str, Any]:
+    squares, n, p = found.squared_change, found.num_moved, found.num_columns
+    is_defined = squares > 0
+    aligned = found.squared_before * squares
+    detail = kind.detail
+    farthest = name_farthest(trajectory, found) if found.num_changed else []
+    if still := name_still(trajectory, found) if kind.name.startswith("some ") else "":
+        detail += f", all but {still}"
+    if kind.name.startswith(("one ", "some ")):
+        detail += f"; {'farthest ' if n > 1 else ''}{farthest[0]}"
+    note = _note(found, kind)
+    if kind.sources:
+        moves = name_moves(trajectory, found.pair.parameter, kind.sources)
+        if len(kind.sources) == 2:
+            detail = moves[0]
+        else:
+            detail += f"; {moves[0]}, ..."
+            note = "; ".join(filter(None, [", ".join(moves), note]))
+    return {
+        "parameter": found.pair.parameter,
+        "kind": kind.name,
+        "value": kind.size,
+        "unit": kind.unit,
+        "detail": detail,
+        "relative_drift": found.relative,
+        "num_rows": found.num_rows,
+        "num_moved": n,
+        "share_moved": n / found.num_rows,
+        **dict.fromkeys(("num_cast", "num_decayed", "sum_lr_decay", "num_directions"), math.nan),
+        **kind.facts,
+        "farthest": ", ".join(farthest) + (", ..." if n > len(farthest) > 0 else ""),
+        "residual": kind.residual,
+        "offset_share": float(np.sum(found.sums**2)) / n / squares if is_defined else math.nan,
+        "offset_null": 1 / n if is_defined else math.nan,
+        "scaling_share": found.inner**2 / aligned if aligned > 0 else math.nan,
+        "scaling_null": 1 / (n * p) if aligned > 0 else math.nan,
+        "rotation_share": math.nan if rotation is None else 1 - rotation.residual,
+        "rotation_null": math.nan if rotation is None else rotation_null(n, p),
+        "precision": found.form.name,
+        "note": note,
+    }
+
+
+def _absent(name: str) -> dict[str, Any]:
+    texts = {"parameter": name, "kind": NOT_APPLICABLE, "detail": KINDS[NOT_APPLICABLE]}
+    empty = dict.fromkeys(("unit", "farthest", "precision", "note"), "")
+    return {**dict.fromkeys(columns_of("measure_changes"), math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
+
+
+def _note(found: Survey, kind: Kind) -> str:
+    """What a reader must know beside the kind."""
+    notes = [kind.note] if kind.note else []
+    if found.form.name in HALF_FORMATS and kind.name in ("identical", "equal in value", "rounding"):
+        notes.append(f"the values fit {found.form.name}: no drift is no verdict on half-precision weights")
+    old = found.form_before
+    is_finer = old.name in HALF_FORMATS and found.form.name == "fp32" and found.num_moved > 0
+    if is_finer and all(np.array_equal(old.round(b), a) for _, a, b in found.moved_blocks()):
+        notes.append(f"rounded to {old.name}, the new values are the old ones: the change is finer than {old.name}")
+    if kind.name in ("general", "some rows") and found.pair.is_table and found.num_moved < found.num_columns:
+        notes.append("fewer moved rows than columns: no orthogonal map was fitted")
+    return "; ".join(notes)
+
+
+def _gauges(offsets: Mapping[str, tuple[Array, Array]]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Tables whose common offsets add up to 0, so that no behaviour shows them, and what to say.
+
+    ``offsets``: per table that moved as a whole, the vector and how far rounding may have moved it, (columns,) each.
+    """
+    told: set[str] = set()
+    for names in (*combinations(offsets, 2), *combinations(offsets, 3)):
+        vectors, errors = (np.sum(part, axis=0) for part in zip(*(offsets[name] for name in names), strict=True))
+        if told.isdisjoint(names) and bool((np.abs(vectors) <= ROUNDINGS * errors).all()):
+            told |= set(names)
+            what = f"offset moved from {names[0]} to {names[1]}"
+            if len(names) > 2:
+                what = f"the offsets of {', '.join(names)} cancel"
+            yield names, f"{what}: a gauge change, which no behaviour shows"

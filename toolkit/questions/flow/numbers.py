@@ -1,0 +1,232 @@
+"""The numbers of a position flow: arms with their seeds, means with intervals, and the published expectation judged.
+
+One definition for every number on the page: the values are a table of seeds x units, and its mean has the interval of
+:func:`toolkit.comparison.intervals.two_way_interval`, over new seeds and new units; of one model over new
+units only. A difference is taken between the same units first: it is paired.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.comparison.intervals import Interval, is_constant, seeds_interval, t_quantile, two_way_interval
+from toolkit.questions.flow.ledger import LEVEL
+from toolkit.questions.flow.measure import PRETRAINED, RANDOM
+from toolkit.reporting.cells import spoken
+
+Array = NDArray[np.float64]
+VALUES = {
+    "omega_squared": "unit_values",
+    "eta_squared": "unit_values",
+    "value": "unit_values",
+    "bits": "bit_values",
+    "selective_bits": "selective_values",
+    "beyond_word_bits": "beyond_word_values",
+}
+"""Column to the one with its values per block or text."""
+SHARES = ("predictions", "score")
+"""Measures whose units are right or wrong, for which equal values have an exact bound."""
+NO_UNITS = "no interval: no values per block or text"
+EQUAL = "the same in every block or text and seed: no spread to make an interval from"
+
+
+def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = None) -> Interval:
+    """Mean of ``column`` over an arm's models, or of its difference from ``against``, with its 95 % interval.
+
+    ``lines``: one line per model, for one layer, factor or measure; ``against``: as many lines, or one for all.
+    Without values per unit the interval is over seeds only; the spread of the control draws is added to that of
+    ``selective_bits``. NaN with a note where there is none.
+    """
+    table, other = units_of(lines, column), None if against is None else units_of(against, column)
+    value = float(lines[column].mean()) - (0.0 if against is None else float(against[column].mean()))
+    if table is None or (against is not None and (other is None or other.shape[1] != table.shape[1])):
+        interval = seeds_interval(lines[column]) if against is None and len(lines) > 1 else None
+        return interval or Interval(value, np.nan, np.nan, np.nan, np.nan, LEVEL, NO_UNITS)
+    table = table if other is None else table - other
+    is_share = "measure" in lines and lines["measure"].iloc[0] in SHARES
+    if is_constant(table) and not is_share:
+        return Interval(float(table[0, 0]), np.nan, np.nan, np.nan, np.nan, LEVEL, EQUAL)
+    interval = two_way_interval(table, LEVEL)
+    return _with_draws(interval, lines["control_draws"]) if column == "selective_bits" else interval
+
+
+def units_of(lines: pd.DataFrame, column: str) -> Array | None:
+    """(models, units) values of a column; None where a model has none."""
+    name = VALUES.get(column)
+    values = [] if name not in lines else list(lines[name])
+    lengths = {len(each) if isinstance(each, tuple) else 0 for each in values}
+    return np.array(values, np.float64) if len(lengths) == 1 and lengths != {0} else None
+
+
+def record(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, object]:
+    """An interval as a line of a table, with the numbers of models and units."""
+    units = units_of(lines, column)
+    return {
+        "mean": interval.estimate,
+        "low": interval.low,
+        "high": interval.high,
+        "df": interval.df,
+        "num_models": len(lines),
+        "num_units": None if units is None else units.shape[1],
+        "note": interval.note,
+    }
+
+
+def _with_draws(interval: Interval, draws: pd.Series) -> Interval:
+    """The interval with the variance of a mean over control draws added, df by Satterthwaite's formula; ours."""
+    of_draws = np.array(list(draws), np.float64).mean(axis=0)
+    if len(of_draws) < 2:
+        return interval
+    added = float(of_draws.var(ddof=1)) / len(of_draws)
+    total = interval.variance + added
+    df = total**2 / (interval.variance**2 / interval.df + added**2 / (len(of_draws) - 1))
+    half = t_quantile((1 + LEVEL) / 2, df) * total**0.5
+    low, high = interval.estimate - half, interval.estimate + half
+    return replace(interval, low=low, high=high, df=df, variance=total)
+
+
+Tables = Mapping[str, pd.DataFrame]
+"""``ledger``, ``decoding``, ``counterfactuals`` and ``models``, as the probe names them."""
+
+
+@dataclass(frozen=True)
+class FlowGroup:
+    """All models that were looked at with the same texts."""
+
+    title: str
+    tables: Tables
+    labels: Mapping[str, str]
+    """Arm to what it is called; an arm whose bodies are all another's is not shown beside it, and named with it."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that are shown, the random weights last."""
+        return tuple(self.labels)
+
+    def of(self, table: str, arm: str) -> pd.DataFrame:
+        """The lines of one arm."""
+        lines = self.tables[table]
+        return lines[lines["condition"] == arm]
+
+    def lines(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
+        """The lines of one arm that have a value in a column; ``where``: columns and what they must be."""
+        lines = self.of(table, arm)
+        for name, value in where.items():
+            lines = lines[lines[name] == value]
+        return lines.dropna(subset=[column])
+
+    def over_seeds(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
+        """Mean over an arm's models with its interval: index layer, columns mean, low, high; undefined left out."""
+        lines = self.lines(table, arm, column, **where)
+        found = {int(layer): estimate(own, column) for layer, own in lines.groupby("layer")}
+        ends = {layer: [each.estimate, each.low, each.high] for layer, each in found.items()}
+        return pd.DataFrame.from_dict(ends, orient="index", columns=["mean", "low", "high"])
+
+    def change(self, arm: str, factor: str, layer: int, *, since: int) -> Interval:
+        """How a factor's share changes from one layer of an arm to another, on the same blocks."""
+        column = "eta_squared" if factor == "residual" else "omega_squared"
+        last, first = (self.lines("ledger", arm, column, factor=factor, layer=each) for each in (layer, since))
+        return estimate(last, column, first)
+
+    def drift(self, arm: str) -> dict[int, Interval]:
+        """By layer, position's share in an arm minus that in the pretrained model, on the same blocks."""
+        column = "omega_squared"
+        own, before = (self.lines("ledger", each, column, factor="position") for each in (arm, PRETRAINED))
+        layers = sorted(set(own["layer"]) & set(before["layer"]))
+        return {
+            int(layer): estimate(own[own["layer"] == layer], column, before[before["layer"] == layer])
+            for layer in layers
+        }
+
+    def num_models(self, arm: str) -> int:
+        return int(self.of("models", arm)["run"].nunique())
+
+    @property
+    def layers(self) -> list[int]:
+        return sorted(int(layer) for layer in self.tables["ledger"]["layer"].unique())
+
+
+def groups_of(tables: Tables) -> list[FlowGroup]:
+    """One group per task, in the order of the tables; regimes by the names that papers give them."""
+    tables = {name: spoken(table) for name, table in tables.items()}
+    titles = list(dict.fromkeys(tables["models"]["group"]))
+    return [_group(str(title), {k: t[t["group"] == title] for k, t in tables.items()}) for title in titles]
+
+
+def _group(title: str, tables: Tables) -> FlowGroup:
+    models = tables["models"]
+    arms = list(dict.fromkeys(models["condition"]))
+    arms.sort(key=lambda arm: (arm == RANDOM, arm != PRETRAINED))
+    bodies = {arm: set(models.loc[models["condition"] == arm, "body"]) for arm in arms}
+    labels: dict[str, str] = {}
+    for arm in arms:
+        same = next((shown for shown in labels if bodies[shown] == bodies[arm]), None)
+        if same is None:
+            labels[arm] = arm
+        else:
+            labels[same] += f" = {arm}"
+    return FlowGroup(title, tables, labels)
+
+
+def intervals_of(tables: Tables) -> pd.DataFrame:
+    """Every mean over seeds with its interval, and every difference of position from the pretrained model.
+
+    Columns: group, condition, ``against`` (pretrained for a difference), table, measure, ``of`` (factor or
+    counterfactual), layer, mean, low, high, df, num_models, num_units, note.
+    """
+    rows: list[dict[str, object]] = []
+    for group in groups_of(tables):
+        for arm in dict.fromkeys(group.tables["models"]["condition"]):
+            start = {"group": group.title, "condition": arm, "against": ""}
+            rows += [start | line for line in _means(group, str(arm))]
+            if arm != PRETRAINED and PRETRAINED in group.arms:
+                lines = group.lines("ledger", str(arm), "omega_squared", factor="position")
+                for layer, interval in group.drift(str(arm)).items():
+                    at = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
+                    own = lines[lines["layer"] == layer]
+                    rows.append(start | {"against": PRETRAINED} | at | record(interval, own, "omega_squared"))
+    return pd.DataFrame(rows)
+
+
+def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
+    """One line per arm for every column that has values per unit, and for every counterfactual."""
+    rows: list[dict[str, object]] = []
+    keys = {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}
+    for table, key in keys.items():
+        own = group.of(table, arm)
+        by = ["layer", *([key] if key else []), *(["measure"] if "measure" in own else [])]
+        for column in (name for name in VALUES if name in own and not (table == "ledger" and name == "eta_squared")):
+            defined = own.dropna(subset=[column])
+            for place, lines in defined.groupby(by, dropna=False, sort=False):
+                at = dict(zip(by, place, strict=True))
+                what = {"table": table, "measure": at.get("measure", column), "of": at.get(key, "")}
+                rows.append({**what, "layer": at["layer"], **record(estimate(lines, column), lines, column)})
+    return rows
+
+
+def stage_cell(layer: int) -> str:
+    """A stage in a table: the sum of embeddings before LayerNorm, what layer 1 reads, or a layer."""
+    return {-1: "sum", 0: "input"}.get(layer, str(layer))
+
+
+ROUNDING = 1e-9
+"""A share of the variance below this is what rounding leaves of 0."""
+SUPPORTED, IN_PART, HALF, NOT_SUPPORTED = "supported", "in part", "half of it", "not supported"
+NO_SHARE = "not applicable: position has no share beyond rounding"
+
+
+def is_rounding(group: FlowGroup, arm: str) -> bool:
+    """Whether position has no share at any stage, as in a model without position rows."""
+    means = shares_of(group, arm)[0]["mean"]
+    return len(means) > 0 and bool((means.abs() < ROUNDING).all())
+
+
+def shares_of(group: FlowGroup, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """ω² of position and of content by layer."""
+    position, content = (
+        group.over_seeds("ledger", arm, "omega_squared", factor=factor) for factor in ("position", "content")
+    )
+    return position, content.reindex(position.index)

@@ -1,0 +1,43 @@
+"""What fine-tuning forgot: the section on masked-LM loss."""
+
+import pandas as pd
+
+from toolkit.questions.layers.forgetting import LOSS, TUNED, UNTUNED
+from toolkit.reporting.cells import NOT_APPLICABLE, estimate_text, number
+from toolkit.reporting.page import Section, rows_block
+
+CAPTION = (
+    "Masked-LM loss in nats per masked token, and share of masked tokens that were guessed: means over texts and "
+    "seeds. In brackets: the least and the greatest seed; of one seed, its 95 % interval over texts. Guesses are those "
+    "of the tuned words, where there are two decoders. By frequency: by knowing only how often each word is masked."
+)
+LEAD = (
+    "The backbone before and after, under the masked-LM head of its pretraining. Tuned words: the tuned word table "
+    "also scores the vocabulary, as in the tuned checkpoint; words before: that of the checkpoint does."
+)
+
+
+def section(table: pd.DataFrame) -> Section:
+    """``measure_forgetting``'s table, one line per condition and texts."""
+    header = ["model and task", "regime", "texts", "seeds", "loss before", f"change, {TUNED}", f"change, {UNTUNED}"]
+    header += ["guessed before", "guessed after", "loss by frequency", "guessed by frequency"]
+    rows: list[list[object]] = []
+    for key, own in table.groupby(["group", "condition", "texts"], sort=False):
+        loss, guessed = own[own["measure"] == LOSS], own[own["measure"] != LOSS]
+        if own["value"].isna().all():
+            rows.append([*key, loss["run"].nunique(), *[NOT_APPLICABLE] * 6, "; ".join(own["reason"].unique())])
+            continue
+        shown = guessed[guessed["decoder"] == guessed["decoder"].iloc[-1]]
+        numbers: list[object] = [loss["run"].nunique(), number(loss["value_before"].mean())]
+        numbers += [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
+        numbers += [f"{number(100 * shown[name].mean())} %" for name in ("value_before", "value_after")]
+        numbers += [number(loss["by_frequency"].mean()), f"{number(100 * shown['by_frequency'].mean())} %"]
+        rows.append([*key, *numbers])
+    return Section(id="forgotten", title="What was forgotten?", lead=LEAD, blocks=(rows_block(header, rows, CAPTION),))
+
+
+def _change(lines: pd.DataFrame) -> str:
+    if lines.empty:
+        return NOT_APPLICABLE
+    ends = lines[["low", "high"]].iloc[0] if len(lines) == 1 else (lines["value"].min(), lines["value"].max())
+    return estimate_text(lines["value"].mean(), *ends, is_signed=True)

@@ -1,0 +1,485 @@
+"""Similarity of every layer's states to those before training, beside reference curves and the drift of weights."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.kernels import (
+    MIN_ITEMS,
+    Refused,
+    cka_of_kernels,
+    item_distances,
+    kernel,
+    rsa_of_distances,
+    standardised,
+)
+from toolkit.analysis.measures import Array
+from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.comparison.intervals import is_constant, two_way_interval
+from toolkit.data.batches import EncodedTask
+from toolkit.data.tasks import Split
+from toolkit.models.classifier import Loaded
+from toolkit.models.tuned import check_model, load_tuned, load_untuned
+from toolkit.naming import at_least
+from toolkit.progress import say, shows_progress
+from toolkit.questions.layers.trend import weight_tables, weights_of_arms
+from toolkit.questions.models import TEXTS, encode_texts, stream_states, task_of
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.store import Run, runs_of
+
+Vectors = list[NDArray[np.float64]]
+"""Per layer (texts, hidden): the encoder's input (0), then the output of layers 1 to L."""
+
+
+def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
+    """The mean over each text's real tokens at every layer, in float64.
+
+    The states of one batch at a time are held, and reduced before the next: memory grows with texts x layers x hidden.
+    """
+    means, order = [], []
+    for states in stream_states(loaded, data, data.splits[TEXTS]):
+        means.append([mean.double().cpu().numpy() for mean in states.mean_of_tokens()])
+        order.append(states.indices)
+    places = np.argsort(np.concatenate(order))
+    return [np.concatenate(layer)[places] for layer in zip(*means, strict=True)]
+
+
+Place = tuple[str, int, str]
+"""Domain of texts, layer, measure."""
+
+MAX_GROUPS = 30
+"""Largest number of groups in which texts are left out: RSA ranks all pairs of texts anew for each (our choice)."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSimilarity:
+    """One value, its pseudo-value for every group of texts, and why there is none where it is NaN."""
+
+    value: float
+    pseudo: Array = field(default_factory=lambda: np.empty(0))
+    """(groups,), with ``value`` as their mean; none for too few texts."""
+    num_texts: int = 0
+    reason: str = ""
+
+
+def compare_layers(
+    first: Mapping[str, Vectors], second: Mapping[str, Vectors], seed: int = 0
+) -> dict[Place, LayerSimilarity]:
+    """Every measure of two models' vectors, (texts, hidden) per domain and layer; groups are drawn with ``seed``."""
+    return {
+        (name, layer, measure): compare(function, left, right, seed)
+        for name in first
+        for layer, (left, right) in enumerate(zip(first[name], second[name], strict=True))
+        for measure, function in MEASURES.items()
+    }
+
+
+def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> LayerSimilarity:
+    """A measure of two (texts, hidden) versions with its pseudo-values h·θ - (h - 1)·θ without the group, h = n/m.
+
+    Jackknife over groups of m of the n texts (Tukey 1958; groups of unequal size as Busing, Meijer & van der Leeden
+    1999, doi:10.1023/A:1008800423698), re-centred at θ (ours). Below 20 texts there are none.
+    """
+    num = len(left)
+    try:
+        if num < 4:
+            raise Refused(f"similarity needs at least 4 texts, there are {num}")
+        of = measure(left, right)
+        value = of(np.ones(num, bool))
+        if math.isnan(value):
+            raise Refused("undefined: all texts of a model are equally far from one another")
+        if num < MIN_ITEMS:
+            return LayerSimilarity(value, num_texts=num)
+        groups = text_groups(num, seed)
+        times = num / np.bincount(groups)
+        without = np.array([of(groups != group) for group in range(len(times))])
+    except Refused as refusal:
+        return LayerSimilarity(math.nan, num_texts=num, reason=str(refusal))
+    pseudo = times * value - (times - 1) * without
+    return LayerSimilarity(value, pseudo + value - pseudo.mean(), num)
+
+
+def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
+    """(num,) the group of every text: at most MAX_GROUPS, as equal as can be, the same for all models."""
+    size = math.ceil(num / MAX_GROUPS)
+    order = np.random.default_rng([*b"text groups", seed]).permutation(num)
+    return np.asarray(order % (num // size))
+
+
+Measure = Callable[[Array, Array], Callable[[NDArray[np.bool_]], float]]
+"""Two (texts, hidden) versions to the function of which texts are kept that gives their similarity."""
+
+
+def _cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
+    before, after = kernel(left), kernel(right)  # the texts that are left out need not be centred anew: HSIC₁ does it
+    return lambda kept: cka_of_kernels(before, after, kept.astype(np.float64))
+
+
+def _standardised_cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
+    def of(kept: NDArray[np.bool_]) -> float:
+        sides = (standardised(left[kept]), standardised(right[kept]))
+        if not all(side.shape[1] for side in sides):
+            raise Refused("undefined: all texts of a model are equal")
+        return cka_of_kernels(kernel(sides[0]), kernel(sides[1]))
+
+    return of
+
+
+def _rsa(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
+    before, after = item_distances(left), item_distances(right)
+
+    def of(kept: NDArray[np.bool_]) -> float:
+        places = np.ix_(kept, kept)
+        return rsa_of_distances(before[places], after[places])
+
+    return of
+
+
+CKA, STANDARDISED, RSA = "debiased CKA", "debiased CKA, standardised columns", "RSA"
+MEASURES: Mapping[str, Measure] = {CKA: _cka, STANDARDISED: _standardised_cka, RSA: _rsa}
+
+BEFORE_AND_AFTER = "before and after"
+SEED_AND_SEED = "seed and seed"
+
+OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
+"""What a condition is held against: the similarity of its own seeds to each other, or the similarity to before of a
+condition with shuffled labels or of the group's first one."""
+
+NO_SEED = "no seed in common"
+PAIR = "pair of seeds"
+STILL = "equal for all texts and seeds: no spread to make an interval from"
+
+Found = Mapping[Place, LayerSimilarity]
+
+
+@dataclass(frozen=True, eq=False)
+class ArmSimilarities:
+    """What was found of one condition: every seed against before, and every pair of seeds against each other."""
+
+    group: str
+    arm: str
+    is_shuffled: bool
+    size: int | None
+    """Training examples asked for: only conditions of one size are compared."""
+    to_before: Mapping[int, Found]
+    between: Mapping[tuple[int, int], Found]
+
+
+def average(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """One line per condition, comparison and place: ``means`` of :func:`measure_layers`.
+
+    ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
+    texts), see :func:`interval_of_tables`. NaN with the reason where any of the values is refused.
+    """
+    lines = []
+    for arm in arms:
+        lead: dict[str, Any] = {"group": arm.group, "condition": arm.arm, "is_shuffled": arm.is_shuffled}
+        lead["num_seeds"] = len(arm.to_before)
+        for place in next(iter(arm.to_before.values())):
+            own = [found[place] for found in arm.to_before.values()]
+            lines.append(lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, own, _pseudo(own), "seed"))
+        for place in next(iter(arm.between.values()), {}):
+            pairs = {pair: found[place] for pair, found in arm.between.items()}
+            table = pseudo_of_seeds(pairs, list(arm.to_before))
+            lines.append(lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR))
+    return pd.DataFrame(lines, columns=columns_of("measure_layers.means"))
+
+
+def _mean(place: Place, values: Sequence[LayerSimilarity], table: Array, row: str) -> dict[str, Any]:
+    line: dict[str, Any] = dict(zip(("texts", "layer", "measure"), place, strict=True))
+    reason = next((one.reason for one in values if one.reason), "")
+    line |= {"value": float(np.mean([one.value for one in values])), "num_texts": values[0].num_texts}
+    low, high, note = interval_of_tables(table, row) if not reason else (math.nan, math.nan, "")
+    return line | {"low": low, "high": _at_most_1(high), "reason": reason, "note": note}
+
+
+def _pseudo(values: Sequence[LayerSimilarity]) -> NDArray[np.float64]:
+    return np.array([one.pseudo for one in values])
+
+
+def _at_most_1(high: float) -> float:
+    """No similarity is above 1, where Student's t, which is symmetric, may reach."""
+    return min(high, 1.0) if high == high else high
+
+
+def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """``contrasts`` of :func:`measure_layers`: texts and seeds are paired.
+
+    ``value``: a condition's similarity to before (``similarity``) minus ``other_similarity``; below 0 it moved further.
+    ``between_seeds`` is NaN beside its own seeds, and with one seed each.
+    """
+    lines: list[dict[str, Any]] = []
+    for arm in arms:
+        for place in next(iter(arm.between.values()), {}):
+            own = [found[place] for found in arm.to_before.values()]
+            pairs = {pair: found[place] for pair, found in arm.between.items()}
+            line = _contrast(arm, "its seeds with each other", OWN_SEEDS, place, own, list(pairs.values()))
+            if not line["reason"]:
+                first, second = _pseudo(own), pseudo_of_seeds(pairs, list(arm.to_before))
+                first = first if len(second) > 1 else first.mean(axis=0, keepdims=True)
+                line |= dict(zip(("low", "high", "note"), interval_of_tables(first - second, PAIR), strict=True))
+            lines.append(line)
+        if arm.is_shuffled:
+            continue
+        alike = [other for other in arms if (other.group, other.size) == (arm.group, arm.size)]
+        lines += [line for other in alike if other.is_shuffled for line in _against(arm, other, SHUFFLED)]
+        first_arm = next(other for other in alike if not other.is_shuffled)
+        lines += _against(arm, first_arm, OTHER_ARM) if first_arm is not arm else []
+    return pd.DataFrame(lines, columns=columns_of("measure_layers.contrasts"))
+
+
+def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[float, float, str]:
+    """95 % interval of the mean of (seeds, groups of texts) pseudo-values, or of differences of such, and a note.
+
+    ``row``: what a row of the table is, for the note where there is but one.
+
+    :func:`toolkit.comparison.intervals.two_way_interval` with groups of texts as the items: Student's t over
+    new seeds and new texts at once. (That pseudo-values may be treated as such is Tukey's idea for one sample; for two
+    factors it is ours, and a test holds its coverage.)
+    """
+    if not table.size:
+        return math.nan, math.nan, "too few texts for an interval"
+    if is_constant(table, size=1.0):  # similarities are at most 1
+        return math.nan, math.nan, STILL
+    interval = two_way_interval(table)
+    return interval.low, interval.high, interval.note.replace("items", "texts").replace("one seed:", f"one {row}:")
+
+
+def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """(seeds, groups) pseudo-values of the mean over pairs of seeds: K·mean - (K - 1)·mean of the pairs without a seed.
+
+    Of two seeds there is one pair: (1, groups), as without a second pair nothing says how pairs differ.
+    """
+    every = np.mean([found.pseudo for found in between.values()], axis=0)
+    if len(seeds) < 3:
+        return np.asarray(every[None])
+    without = [np.mean([found.pseudo for pair, found in between.items() if seed not in pair], axis=0) for seed in seeds]
+    return np.asarray(len(seeds) * every - (len(seeds) - 1) * np.array(without))
+
+
+def _against(arm: ArmSimilarities, other: ArmSimilarities, kind: str) -> Iterator[dict[str, Any]]:
+    seeds = [seed for seed in arm.to_before if seed in other.to_before]
+    for place in next(iter(arm.to_before.values())):
+        own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (arm, other))
+        line = _contrast(arm, other.arm, kind, place, own, theirs)
+        if not line["reason"]:
+            table = _pseudo(own) - _pseudo(theirs)
+            line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
+        values = [[found[place].value for found in side.to_before.values()] for side in (arm, other)]
+        gaps = [abs(one - two) for side in values for one, two in combinations(side, 2)]
+        yield line | {"between_seeds": float(np.mean(gaps)) if gaps else math.nan}
+
+
+def _contrast(
+    arm: ArmSimilarities,
+    against: str,
+    kind: str,
+    place: Place,
+    own: Sequence[LayerSimilarity],
+    others: Sequence[LayerSimilarity],
+) -> dict[str, Any]:
+    """A line without its interval; the reason says why there is no value."""
+    means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (own, others)]
+    return {
+        "group": arm.group,
+        "condition": arm.arm,
+        "comparison": kind,
+        "against": against,
+        **dict(zip(("texts", "layer", "measure"), place, strict=True)),
+        "similarity": means[0],
+        "other_similarity": means[1],
+        "value": means[0] - means[1],
+        "num_seeds": len(own),
+        "num_texts": own[0].num_texts if own else 0,
+        "reason": next((one.reason for one in (*own, *others) if one.reason), "" if own else NO_SEED),
+        "note": "",
+    }
+
+
+FEWEST_TEXTS = 4
+"""The debiased CKA divides by n - 3."""
+
+Texts = Mapping[str, Sequence[tuple[str, ...]]]
+"""Name of a domain to its texts, singles or pairs as the task has them."""
+
+
+@shows_progress("states of every layer")
+@with_columns
+def measure_layer_drift(
+    runs: Sequence[Run | str | Path],
+    texts: Texts | None = None,
+    *,
+    max_texts: int = 300,
+    seed: int = 0,
+    labels: Labels | None = None,
+    on_progress: Callable[[str], None] = say,
+) -> pd.DataFrame:
+    """Similarity of every layer's states (sentence vectors) between two models, one pair of models per line.
+
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    texts
+        Name of a set of texts to its texts, singles or pairs as the task has them; None takes every scored split of the
+        task, so that a task with out-of-distribution splits is compared on them too.
+    max_texts
+        Number of texts to draw from each set, the same for all models.
+    seed
+        Seed of every random draw.
+    labels
+        Name of a run's directory to the name of its condition.
+    on_progress
+        Called with one line of text on what is being done.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned
+        models of two seeds of one condition, which is as much as training differs when nothing but chance does. A run
+        with ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the
+        examples. Read a regime's curve beside both: :func:`measure_layers` does. ``first``
+        and ``second``: a run by its seed, ``before`` for what it started from.
+
+        Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it,
+        ``debiased CKA, standardised columns`` (:mod:`toolkit.questions.space.similarity_measures`), and ``RSA``
+        (Spearman's, of Euclidean distances). The interval is over new texts for these two models
+        (:func:`toolkit.questions.layers.states.interval_of_tables`).
+
+    Raises
+    ------
+    ValueError
+        There are no runs, or one was made without ``--save-model``.
+
+    Notes
+    -----
+    States inherit what changed in all layers below: that those of the top change most does not say that its weights
+    did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
+    """
+    groups = _with_models(runs, max_texts, labels)
+    return _table(_arms_of(groups, texts, max_texts, seed, on_progress))
+
+
+@with_columns
+def measure_layers(
+    runs: Sequence[Run | str | Path],
+    texts: Texts | None = None,
+    *,
+    max_texts: int = 300,
+    seed: int = 0,
+    labels: Labels | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, pd.DataFrame]:
+    """What changed in each layer, its states and its weights: all tables of the report.
+
+    Parameters
+    ----------
+    runs, texts, max_texts, seed, labels, on_progress
+        As of :func:`toolkit.measure_layer_drift`.
+
+    Returns
+    -------
+    dict of pandas.DataFrame
+        Of states: ``layer_drift`` (:func:`toolkit.measure_layer_drift`), ``means`` over seeds and ``contrasts``, paired
+        differences of each condition from its own seeds, from shuffled labels and from the group's first condition,
+        with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and ``weight_trends``
+        (:mod:`toolkit.questions.layers.trend`). Runs with ``--pair-encoding separate`` are in the tables of weights
+        only: an example has two sequences of states there.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.measure_layer_drift`.
+    """
+    groups = _with_models(runs, max_texts, labels)
+    joint = []
+    for group in groups:
+        kept = [arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"]
+        joint += [Group(group.title, tuple(kept))] if kept else []
+    arms = _arms_of(joint, texts, max_texts, seed, on_progress)
+    weights = weight_tables(weights_of_arms(groups, on_progress))
+    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
+
+
+def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
+    """The runs by group and condition; ValueError for too few texts, or one that did not keep its model."""
+    at_least("max_texts", max_texts, FEWEST_TEXTS)
+    opened = runs_of(runs)
+    for run in opened:
+        check_model(run)
+    return arrange(opened, labels)
+
+
+def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    lines: list[tuple[object, ...]] = []
+    for arm in arms:
+        pairs = [(BEFORE_AND_AFTER, "before", f"seed {own}", found) for own, found in arm.to_before.items()]
+        pairs += [(SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in arm.between.items()]
+        for *which, found in pairs:
+            for place, one in found.items():
+                low, high, _ = interval_of_tables(one.pseudo[None])
+                own = (one.value, low, _at_most_1(high), one.num_texts, one.reason)
+                lines.append((arm.group, arm.arm, arm.is_shuffled, *which, *place, *own))
+    return pd.DataFrame(lines, columns=columns_of("measure_layer_drift"))
+
+
+def _arms_of(
+    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
+) -> list[ArmSimilarities]:
+    """What is found of every condition: the models of one group and the vectors of one condition are held at a time."""
+    arms = []
+    for group in groups:
+        chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
+
+        def read(loaded: Loaded, run: Run, chosen: Mapping[str, Any] = chosen) -> dict[str, Vectors]:
+            length = run.config.max_length
+            return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
+
+        before: dict[object, Mapping[str, Vectors]] = {}
+        for arm in group.arms:
+            after: dict[int, Mapping[str, Vectors]] = {}
+            to_before, between = {}, {}
+            for item in arm.runs:
+                on_progress(f"states of {item.name}")
+                start, own = start_of(item), item.config.seed
+                if start not in before:
+                    before[start] = read(load_untuned(item.run), item.run)
+                after[own] = read(load_tuned(item.run), item.run)
+                to_before[own] = compare_layers(before[start], after[own], seed)
+            for first, second in combinations(after, 2):
+                on_progress(f"{arm.label}: seeds {first} and {second}")
+                between[first, second] = compare_layers(after[first], after[second], seed)
+            is_shuffled = arm.runs[0].run.config.shuffle_labels
+            arms.append(ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between))
+    return arms
+
+
+def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
+    """The texts of each domain, the same for every model; ValueError when a domain has too few to say anything."""
+    if texts is None:
+        splits: Mapping[str, Split] = task_of(run).splits
+        texts = {name: split.texts for name, split in splits.items() if name != "train"}
+    chosen = {}
+    for name, own in texts.items():
+        if len(own) < FEWEST_TEXTS:
+            raise ValueError(f"texts {name!r}: at least {FEWEST_TEXTS} texts are needed; got {len(own)}")
+        order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
+        chosen[name] = [own[i] for i in np.sort(order)]
+    return chosen
+
+
+def start_of(item: ReportedRun) -> tuple[object, ...]:
+    """What distinguishes the models that runs of one group start from: equal for runs that start from the same."""
+    config = item.run.config
+    added = item.part("added_tokens")
+    is_drawn = "random" in (config.init, added.get("init")) or config.positions == "shuffled"
+    drawn = config.seed if is_drawn else None
+    settings = (config.init, config.positions, config.reinject_positions, config.max_length)
+    return (*settings, added.get("sha256"), added.get("init"), drawn)

@@ -1,0 +1,185 @@
+"""Weight drift by layer over seeds, and whether it depends on how high a layer stands."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.measures import Array
+from toolkit.comparison.arms import Group
+from toolkit.comparison.intervals import Interval, benjamini_hochberg, seeds_interval
+from toolkit.questions.layers.weights import drift_of_layers, drift_of_parameters
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.backbones import BackbonePair, open_backbones
+
+LEAD = ["group", "condition", "is_shuffled"]
+FEWEST_SEEDS = 3
+MARGIN = 1.1
+"""Layers that are nowhere further than this factor from their mean are called flat."""
+LEVEL = 0.05
+
+FLAT, BOTTOM, TOP = "flat", "more at the bottom", "more at the top"
+UNDECIDED, NOT_JUDGED, NOT_APPLICABLE = "not decided", "not judged", "not applicable"
+
+RANDOM_START = "started from random weights, which no checkpoint holds"
+
+
+@dataclass(frozen=True, eq=False)
+class ArmWeights:
+    """Weight drift of the runs of one arm, or of one pair of checkpoints."""
+
+    group: str
+    arm: str
+    is_shuffled: bool
+    tables: Mapping[int, pd.DataFrame]
+    """Seed to the table by parameter; empty where ``note`` says why nothing could be compared."""
+    note: str = ""
+
+    @property
+    def lead(self) -> dict[str, Any]:
+        return {"group": self.group, "condition": self.arm, "is_shuffled": self.is_shuffled}
+
+
+def weights_of_arms(groups: Sequence[Group], on_progress: Callable[[str], None] = lambda _: None) -> list[ArmWeights]:
+    """Weight drift of every run of every arm, each from what it started from (:func:`measure_weight_drift`)."""
+    found = []
+    for group in groups:
+        for arm in group.arms:
+            config = arm.runs[0].run.config
+            tables = {}
+            for item in arm.runs if config.init != "random" else ():
+                on_progress(f"weights of {item.name}")
+                tables[item.config.seed] = drift_of_parameters(open_backbones(item.run))
+            note = "" if tables else RANDOM_START
+            found.append(ArmWeights(group.title, arm.label, config.shuffle_labels, tables, note))
+    return found
+
+
+def weights_of_pair(pair: BackbonePair) -> ArmWeights:
+    """The same of two checkpoints, which stand for one seed."""
+    title = f"{pair.before.name} and {pair.after.name}"
+    return ArmWeights(title, "after with before", False, {0: drift_of_parameters(pair)})
+
+
+def weight_tables(arms: Sequence[ArmWeights]) -> dict[str, pd.DataFrame]:
+    """The tables ``weight_drift`` (a line per run and parameter), ``weight_means`` and ``weight_trends``."""
+    lines = [
+        own.assign(**arm.lead, seed=seed)[[*LEAD, "seed", *own.columns]]
+        for arm in arms
+        for seed, own in arm.tables.items()
+    ]
+    drift = pd.concat(lines, ignore_index=True) if lines else pd.DataFrame(columns=[*LEAD, "seed"])
+    return {"weight_drift": drift, "weight_means": average_weights(arms), "weight_trends": find_trends(arms)}
+
+
+@with_columns
+def average_weights(arms: Sequence[ArmWeights]) -> pd.DataFrame:
+    """Means over the seeds of each condition by layer; the interval is of relative drift over new seeds."""
+    lines = []
+    for arm in arms:
+        tables = [drift_of_layers(table) for table in arm.tables.values()]
+        for place, first in enumerate(tables[0].to_dict("records") if tables else ()):
+            own = pd.DataFrame([table.iloc[place] for table in tables])
+            interval = _interval(own["relative_drift"].to_numpy(np.float64))
+            is_identical = bool(own["is_identical"].all())
+            # That one seed has no interval is said once, by the trend.
+            is_said = len(own) == 1 or is_identical or first["note"]
+            line = arm.lead | {
+                name: own[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")
+            }
+            line |= {name: first[name] for name in ("layer", "component", "num_values", "note")}
+            line |= {"relative_drift": own["relative_drift"].mean(skipna=False), "low": interval.low}
+            line |= {"high": interval.high, "is_identical": is_identical, "num_seeds": len(own)}
+            lines.append(line | {"reason": first["reason"] or ("" if is_said else interval.note)})
+    return pd.DataFrame(lines, columns=columns_of("average_weights")).astype({"layer": "Int64"})
+
+
+@with_columns
+def find_trends(arms: Sequence[ArmWeights]) -> pd.DataFrame:
+    """For each condition whether its layers' weights moved equally far, or more at the bottom or the top.
+
+    ``most_layer``, ``least_layer``: description, chosen by looking.
+    ``top_to_bottom``: relative drift of the top third of the layers over that of the bottom third (geometric means; of
+    fewer than six layers the last over the first), with its 95 % interval and p over seeds (Student's t of the
+    logarithms; null: 1), q over all arms (Benjamini and Hochberg). Layers that did not move in some run are left out.
+
+    ``trend``, the first that holds: not applicable (fewer than two layers moved), not judged (fewer than three
+    seeds), flat (for every layer the 90 % interval of its drift over the mean of the layers lies within a factor of
+    MARGIN: two one-sided tests at 5 % each), more at the bottom or more at the top (q < .05), not decided.
+    """
+    lines = [_trend(arm) for arm in arms]
+    q = benjamini_hochberg([line["p"] for line in lines])
+    for line, own in zip(lines, q, strict=True):
+        line["q"] = own
+        if line["trend"] == UNDECIDED and own < LEVEL:
+            line["trend"] = TOP if line["top_to_bottom"] > 1 else BOTTOM
+    return pd.DataFrame(lines, columns=columns_of("find_trends")).astype(
+        {"most_layer": "Int64", "least_layer": "Int64"}
+    )
+
+
+def _trend(arm: ArmWeights) -> dict[str, Any]:
+    line = arm.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
+    line |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
+    line |= {"num_layers": 0, "num_seeds": len(arm.tables), "trend": NOT_APPLICABLE, "reason": arm.note}
+    if not arm.tables:
+        return line
+    by_seed = {}
+    for seed, table in arm.tables.items():
+        layers = drift_of_layers(table)  # what was 0 before, so that nothing can be said, is left out
+        is_layer = layers["component"].str.startswith("layers.") & layers["relative_drift"].notna()
+        by_seed[seed] = layers[is_layer].set_index("layer")["relative_drift"]
+    drift = pd.DataFrame(by_seed)
+    is_moved = (drift > 0).all(axis=1)
+    moved, still = drift[is_moved], drift.index[~is_moved]
+    line["num_layers"] = len(moved)
+    notes = [f"left out, as they did not move in every run: layers {', '.join(map(str, still))}"] if len(still) else []
+    if len(moved) < 2:
+        return line | {"reason": "; ".join([*notes, f"{len(moved)} of {len(drift)} layers moved: nothing to compare"])}
+    means = moved.mean(axis=1)
+    logs = np.log(moved.to_numpy(np.float64).T)
+    interval, p = top_to_bottom(logs)
+    line |= {"most_layer": int(means.idxmax()), "least_layer": int(means.idxmin()), "p": p}
+    bounds = interval.estimate, interval.low, interval.high
+    line |= dict(zip(("top_to_bottom", "low", "high"), map(math.exp, bounds), strict=True))
+    if len(logs) < FEWEST_SEEDS:
+        # Not judged, so that it takes no part in the family of tests either.
+        few = f"{len(logs)} of the {FEWEST_SEEDS} seeds that a verdict needs: description only"
+        return line | {"p": math.nan, "trend": NOT_JUDGED, "reason": "; ".join([*notes, few])}
+    trend = FLAT if is_flat(logs) else UNDECIDED
+    return line | {"trend": trend, "reason": "; ".join(filter(None, [*notes, interval.note]))}
+
+
+def top_to_bottom(logs: Array) -> tuple[Interval, float]:
+    """Mean over the top third of the layers less that over the bottom third, with interval and p over seeds.
+
+    ``logs``: float64 (seeds, layers), logarithms of relative drift from the bottom up.
+    """
+    from scipy.stats import t
+
+    third = max(1, logs.shape[1] // 3)
+    interval = _interval(logs[:, -third:].mean(axis=1) - logs[:, :third].mean(axis=1), size=1.0)
+    if math.isnan(interval.variance):
+        return interval, math.nan
+    return interval, float(2 * t.sf(abs(interval.estimate) / math.sqrt(interval.variance), interval.df))
+
+
+def is_flat(logs: Array) -> bool:
+    """Whether every layer is shown to be within a factor of MARGIN of the mean of the layers; ``logs`` as above.
+
+    Every layer must pass two one-sided tests at 5 % each, so that the level holds for all together (intersection-union,
+    Berger 1982).
+    """
+    bounds = [_interval(own, 0.9, size=1.0) for own in (logs - logs.mean(axis=1, keepdims=True)).T]
+    return all(-math.log(MARGIN) < own.low and own.high < math.log(MARGIN) for own in bounds)
+
+
+def _interval(values: Array, level: float = 0.95, size: float | None = None) -> Interval:
+    """Over seeds, its note only where there is none; refused where a value is undefined."""
+    if np.isnan(values).any():
+        return Interval(math.nan, math.nan, math.nan, math.nan, math.nan, level)
+    interval = seeds_interval(values, level, size=size)
+    return interval if math.isnan(interval.low) else replace(interval, note="")

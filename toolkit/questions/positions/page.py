@@ -1,0 +1,486 @@
+"""Learned positions: whether they resemble sine and cosine, what they are made of, and which rows stand out."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.measures import Array
+from toolkit.questions.positions.measure import STATISTICS
+from toolkit.questions.positions.resemblance import NOT_IDENTIFIABLE, Verdict
+from toolkit.questions.positions.tables import LEARNED, LEAST_TURNS, PositionTables
+from toolkit.reporting.cells import Column, number
+from toolkit.reporting.charts import (
+    COLOURS,
+    REFERENCE,
+    Chart,
+    Charts,
+    along,
+    altair,
+    colour,
+    dash,
+    data_of,
+    draw,
+    log_axis,
+    once,
+    outline,
+    pick,
+    tips,
+)
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, Tile, rows_block, table_block
+from toolkit.reporting.topics.movement import segments_blocks
+
+NAMES = {
+    LEARNED: "learned",
+    "sinusoid": "sinusoid",
+    "smooth": "smooth random curves",
+    "shuffled": "learned, rows shuffled",
+    "drift": "drift of the learned rows",
+}
+SHOWN_WAVES = 6
+GRAM, CELL = 56, 3
+"""Positions of a heat map of cosines, and pixels of each: whole ones, between which no seams show."""
+NEAR = 60
+"""Lags of the left panel: the waves; the right one has all of them."""
+LEAST_POWER = 1e-7
+"""Shares of power below this are rounding, and stand on the floor."""
+QUESTIONS = {"line_match": "Does it resemble sine and cosine?", "orbit_share": "Is it made of a few waves of its own?"}
+WHAT = {"line_match": "line match (SDs)", "orbit_share": "share of power on circles"}
+
+
+def tiles(tables: PositionTables) -> tuple[Tile, ...]:
+    """The verdicts and what they rest on, the waves, and the rows that the model does not use by default."""
+    found = [_verdict_tile(name, verdict) for name, verdict in tables.verdicts.items()]
+    waves = waves_table(tables)
+    periods = ", ".join(map(number, waves["period"].head(SHOWN_WAVES))) + ", ..." * (len(waves) > SHOWN_WAVES)
+    facts = (
+        ("periods (positions)", periods or "none"),
+        ("waves of the sinusoid", str(tables.rows[LEARNED].shape[1] // 2)),
+    )
+    detail = f"{number(waves['share'].sum(), 2)} % of the variance" if len(waves) else ""
+    return (*found, Tile(title="How many waves?", value=str(len(waves)), detail=detail, lines=facts))
+
+
+def _verdict_tile(name: str, verdict: Verdict) -> Tile:
+    """Yes, no or not identifiable; the answers of an analysis that say no begin with a negation."""
+    if not len(verdict.negative) or verdict.answer == NOT_IDENTIFIABLE:
+        return Tile(title=QUESTIONS[name], value=NOT_IDENTIFIABLE, lines=(("because", verdict.reason),))
+    says_no = verdict.answer.startswith(("does not", "not "))
+    facts = (
+        (WHAT[name], number(verdict.value)),
+        ("needed", number(verdict.threshold)),
+        ("smooth curves, at most", number(verdict.negative.max())),
+        ("with such waves, at least", number(verdict.positive.min())),
+    )
+    return Tile(title=QUESTIONS[name], value="no" if says_no else "yes", detail=verdict.answer, lines=facts)
+
+
+def answers(tables: PositionTables) -> tuple[str, ...]:
+    """What a reader would misread otherwise."""
+    lines = [
+        "That the sinusoid's directions explain much of a table is no evidence: they explain much of smooth random "
+        "curves too (explained by sinusoid 20, in the table of statistics)."
+    ]
+    if tables.waves["is_wave"].any() and tables.verdicts["orbit_share"].answer == "made of waves":
+        lines.insert(0, "Compare planes, not columns: a wave of the sinusoid has 2 columns, a learned one many.")
+    if tables.num_untrained:
+        whole = tables.num_positions + tables.num_untrained
+        lines.append(
+            f"Rows {tables.num_positions} to {whole - 1} look as random weights left them (unrelated to each other, "
+            "norms as alike as chance makes them), so that nothing trained them: they are left out."
+        )
+    if tables.num_exposed is not None and tables.num_exposed < tables.num_positions:
+        lines.append(
+            f"Training exposed positions 0 to {tables.num_exposed - 1}; the rows from {tables.num_exposed} on are as "
+            "training found them, but for weight decay. Each part is a window of its own."
+        )
+    start = tables.default_length
+    if start is not None and start < tables.num_positions:
+        lines.append(
+            f"The model's default length of {start} tokens does not exercise rows {start} to "
+            f"{tables.num_positions - 1}: their statistics are a window of their own."
+        )
+    return tuple(lines)
+
+
+def _percent(share: float) -> str:
+    return number(100 * share, 2)
+
+
+def charts(tables: PositionTables) -> Charts:
+    """Every chart that applies, by the name of its file."""
+    return draw(
+        {
+            "waves": lambda: waves_chart(wave_courses(tables)),
+            "resemblance": lambda: controls_chart(control_values(tables.verdicts), tables.verdicts),
+            "cosine_gram": lambda: None if tables.by_lag.empty else gram_chart(tables.rows),
+            "cosine_by_lag": lambda: by_lag_chart(tables.by_lag),
+            "norms_and_steps": lambda: lengths_chart(tables.lengths, tables.outliers, tables.default_length),
+            "dct_spectrum": lambda: spectrum_chart(tables.spectra),
+        }
+    )
+
+
+def wave_courses(tables: PositionTables) -> pd.DataFrame:
+    """The strongest waves along the positions, fastest first: wave, title, position, and their plane's coordinates."""
+    found = tables.waves[tables.waves["is_wave"]].head(SHOWN_WAVES).sort_values("period")
+    parts = []
+    for place, line in enumerate(found.to_dict("records"), start=1):
+        course = tables.courses[int(line["wave"]) - 1]
+        rows = np.arange(min(len(course), max(math.ceil(8 * line["period"]), 24)))
+        title = f"wave {place}: period {line['period']:.3g} positions, {_percent(line['share'])} % of the variance"
+        values = {"wave": place, "title": title, "position": rows}
+        parts.append(pd.DataFrame(values | {"first": course[rows, 0], "second": course[rows, 1]}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def waves_chart(courses: pd.DataFrame) -> Chart | None:
+    """Each wave along the positions and round its circle, from :func:`wave_courses`."""
+    if courses.empty:
+        return None
+    names = ["first", "second"]
+    panels = []
+    for _, own in courses.groupby("wave", sort=False):
+        reach = 1.1 * float(np.quantile(np.abs(own[names].to_numpy()), 0.995)) or 1.0
+        scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
+        x = altair.X("position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False))
+        y = altair.Y("value:Q", scale=scale, title="weight units", axis=altair.Axis(tickCount=3, format="~f"))
+        lines = altair.Chart().transform_fold(names, as_=["coordinate", "value"]).mark_line(strokeWidth=1.4)
+        lines = lines.encode(
+            x=x,
+            y=y,
+            color=colour("coordinate", names, "coordinate"),
+            strokeDash=dash("coordinate", names),
+            tooltip=tips(position=("position", "d"), value=("coordinate (weight units)", ".3g")),
+        )
+        plane = altair.Chart().encode(
+            x=altair.X("first:Q", scale=scale, axis=None),
+            y=altair.Y("second:Q", scale=scale, axis=None),
+            order=altair.Order("position:Q"),
+            tooltip=tips(position=("position", "d")),
+        )
+        course = plane.mark_line(strokeWidth=0.6, color=REFERENCE)
+        circle = altair.layer(course, plane.mark_circle(size=9, color=COLOURS[0], opacity=1))
+        lines = lines.properties(width=470, height=88, title=str(own["title"].iloc[0]))
+        circle = circle.properties(width=88, height=88, title="its plane")
+        data = data_of(own, ["position", "first", "second"])
+        panels.append(altair.hconcat(lines, circle, spacing=16, data=data))
+    return altair.vconcat(*panels, spacing=10)
+
+
+def control_values(verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
+    """Every value of the controls of each verdict: statistic, control, value."""
+    return pd.concat(
+        [
+            pd.DataFrame({"statistic": name, "control": control, "value": values})
+            for name, verdict in verdicts.items()
+            for control, values in (("positive", verdict.positive), ("negative", verdict.negative))
+        ],
+        ignore_index=True,
+    )
+
+
+def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Chart | None:
+    """Each verdict's statistic beside its control distributions and its threshold; None where both are refused."""
+    labels = {"negative": "smooth random curves (null)", "positive": "the waves in noise (positive control)"}
+    rules = {"threshold": REFERENCE, "this table": COLOURS[1]}
+    kinds = dict(zip(labels.values(), (COLOURS[4], COLOURS[0]), strict=True)) | rules
+    scale = altair.Scale(domain=list(kinds), range=list(kinds.values()))
+    legend = altair.Color("kind:N", scale=scale, legend=altair.Legend(title=None, columns=2))
+    panels = []
+    for name, verdict in verdicts.items():
+        own = values[values["statistic"] == name]
+        if own.empty:
+            continue
+        ends = [*own["value"], verdict.value, verdict.threshold]
+        edges = np.linspace(min(ends), max(ends), 41)
+        binned = [
+            pd.DataFrame({"kind": labels[c], "low": edges[:-1], "high": edges[1:], "count": np.histogram(v, edges)[0]})
+            for c, v in own.groupby("control")["value"]
+        ]
+        heights = pd.concat(binned)
+        bars = altair.Chart(data_of(heights[heights["count"] > 0])).mark_rect(fillOpacity=0.75, strokeWidth=0.8)
+        bars = bars.encode(
+            x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
+            x2=altair.X2("high:Q"),
+            y=altair.Y("count:Q", title="control tables"),
+            y2=altair.datum(0),
+            color=legend,
+            stroke=outline(legend),
+            tooltip=tips(kind="kind", count=("tables", "d")),
+        )
+        patterns = altair.Scale(domain=list(rules), range=[[4, 3], [1, 0]])
+        lines = pd.DataFrame({"kind": list(rules), "value": [verdict.threshold, verdict.value]})
+        marks = altair.Chart(data_of(lines)).mark_rule(strokeWidth=2.2)
+        marks = marks.encode(
+            x=altair.X("value:Q"),
+            color=legend,
+            strokeDash=altair.StrokeDash("kind:N", scale=patterns, legend=None),
+            tooltip=tips(kind="kind", value=(WHAT[name], ".3g")),
+        )
+        title = altair.TitleParams(QUESTIONS[name], subtitle=verdict.answer)
+        panels.append(altair.layer(bars, marks, width=270, height=170, title=title))
+    return altair.hconcat(*panels) if panels else None
+
+
+def gram_chart(rows: Mapping[str, Array]) -> Chart:
+    """Cosines between the first rows of each table: every position beside every other."""
+    grams = {name: _gram(rows[name]) for name in (LEARNED, "sinusoid", "shuffled") if name in rows}
+    low = min(float(gram.min()) for gram in grams.values())
+    # Viridis' lightness rises all the way: it reads in grey too.
+    shown = altair.Color(
+        "data:Q",
+        scale=altair.Scale(domain=[low, 1.0], scheme="viridis"),
+        legend=altair.Legend(title="cosine", orient="right", gradientLength=150, format=".1f"),
+    )
+    panels: list[Chart] = []
+    for name, gram in grams.items():
+        size = len(gram)
+        # Numbers only, and their places computed: the page is a tenth of what records of three values would make it.
+        data = altair.Data(values=tuple(float(f"{value:.3g}") for value in gram.ravel()))  # no list: charts.data_of
+        axis = altair.Axis(values=[i for i in (0, 16, 32, 48) if i < size], labelAngle=0)
+        panels.append(
+            altair.Chart(data)
+            .transform_window(place="row_number()")
+            .transform_calculate(row=f"floor((datum.place - 1) / {size})", column=f"(datum.place - 1) % {size}")
+            .mark_rect()
+            .encode(
+                x=altair.X("column:O", title="position", axis=axis),
+                y=altair.Y("row:O", title="position" if not panels else None, axis=axis),
+                color=shown,
+                tooltip=tips(row="position", column="and position", data=("cosine", ".3f")),
+            )
+            .properties(width=CELL * size, height=CELL * size, title=NAMES[name])
+        )
+    return altair.hconcat(*panels, spacing=14).resolve_scale(color="shared")
+
+
+def _gram(rows: Array) -> Array:
+    own = rows[:GRAM] / np.linalg.norm(rows[:GRAM], axis=1, keepdims=True)
+    return np.asarray(own @ own.T)
+
+
+def _named(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """A table with its tables under their full names, and these in their order."""
+    present = [name for name in NAMES if name in set(table["table"])]
+    return table.assign(table=table["table"].map(NAMES)), [NAMES[name] for name in present]
+
+
+def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
+    """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
+    if by_lag.empty:
+        return None
+    table, names = _named(by_lag)
+    picker = pick("table", names)
+    tall = altair.Scale(domain=[min(float(by_lag["low"].min()), 0.0), 1.0], nice=True)
+    last = int(by_lag["lag"].max())
+    said = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
+    panels: list[Chart] = []
+    for most in dict.fromkeys((min(NEAR, last), last)):
+        wide = altair.Scale(domain=[0, most], nice=False)
+        x = altair.X("lag:Q", scale=wide, title="distance (positions)", axis=altair.Axis(grid=False))
+        y = altair.Y("value:Q", scale=tall, title="mean cosine of two rows" if not panels else None)
+        lines = altair.Chart().mark_line(strokeWidth=1.5)
+        lines = lines.encode(x=x, y=y, opacity=picker.opacity, tooltip=said, **_series(names))
+        lines = lines if panels else lines.add_params(*picker.params)
+        learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
+        band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2=altair.Y2("high:Q"))
+        near = altair.datum.lag <= most
+        panels.append(altair.layer(band, lines).transform_filter(near).properties(width=285, height=200))
+    return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
+
+
+def _series(names: list[str]) -> dict[str, object]:
+    return {"color": colour("table", names), "strokeDash": dash("table", names)}
+
+
+def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:
+    """Norm of every row and length of every step to the next, with the rows that stand out."""
+    labels = {"norm": "length of the row", "step": "step to the next row"}
+    room = 0.05 * len(lengths)
+    places = altair.Scale(domain=[-room, len(lengths) - 1 + room], nice=False)
+    x = altair.X("position:Q", title="position", scale=places, axis=altair.Axis(grid=False))
+    panels = []
+    for quantity, label in labels.items():
+        values = lengths[quantity].dropna()
+        y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], axis=altair.Axis(format="~f"))
+        if (values > 0).all() and len(values):  # equal rows have steps of 0
+            tall = log_axis(values)
+            y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], scale=tall.scale(), axis=tall.axis())
+        said = tips(position=("position", "d"), **{quantity: (f"{label} (weight units)", ".3g")})
+        base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
+        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=said)]
+        found = outliers[outliers["measure"] == quantity].rename(columns={"row": "position", "value": quantity})
+        if len(found):
+            out = altair.Chart(data_of(found, ["position", quantity]))
+            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=said))
+            texts = _names_of_runs(found["position"].to_numpy(), found[quantity].to_numpy())
+            named = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
+            layers.append(named.mark_text(dy=-10).encode(x=x, y=y, text=altair.Text("name:N")))
+        if default_length is not None and default_length < len(lengths):
+            edge = once().mark_rule(color=REFERENCE, strokeDash=[4, 3])
+            layers.append(edge.encode(x=altair.datum(default_length - 0.5, scale=places)))
+        panels.append(altair.layer(*layers, width=580, height=120))
+    return altair.vconcat(*panels, spacing=12)
+
+
+MOST_NAMES = 8
+
+
+def _names_of_runs(rows: Array, values: Array) -> pd.DataFrame:
+    """One name for each run of neighbouring rows, at its greatest value: the runs of greatest values only."""
+    runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > max(len(rows) // 4, 12)) + 1)
+    lines = []
+    for run in runs:
+        top = run[np.argmax(values[run])]
+        name = f"{rows[run[0]]}" if len(run) == 1 else f"{rows[run[0]]} to {rows[run[-1]]}"
+        lines.append({"position": rows[top], "value": values[top], "name": name})
+    table = pd.DataFrame(lines)
+    return table.reindex(table["value"].sort_values(ascending=False, kind="stable").index).head(MOST_NAMES)
+
+
+def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
+    """Share of the power by DCT-II order; None where every table's rows are equal."""
+    table, names = _named(spectra.dropna(subset="share"))
+    if table.empty:
+        return None
+    table = table.assign(share=table["share"].clip(lower=LEAST_POWER))
+    picker = pick("table", names)
+    wide = altair.Scale(type="log", domain=[1, max(int(table["order"].max()), 2)], nice=False)
+    tall = altair.Scale(type="log", domain=[LEAST_POWER, 1], nice=False)
+    orders = altair.Axis(grid=False, format=",.0f")
+    shares = altair.Axis(values=[10.0**power for power in range(-7, 1)], format=".0e")
+    chart = altair.Chart(data_of(table, ["table", "order", "share"])).mark_line(strokeWidth=1.2)
+    chart = chart.encode(
+        x=altair.X("order:Q", scale=wide, title="order (half periods in all rows)", axis=orders),
+        y=altair.Y("share:Q", scale=tall, title="share of the centred power", axis=shares),
+        opacity=picker.opacity,
+        tooltip=tips(table="table", order=("half periods", "d"), share=("share of power", ".2e")),
+        **_series(names),
+    )
+    return chart.add_params(*picker.params).properties(width=580, height=230)
+
+
+CAPTIONS = {
+    "waves": "The planes in which the table goes round, fastest wave first: both coordinates along the positions, and "
+    "the course of these rows in the plane. The sinusoid's pairs are such circles, one per pair of columns.",
+    "resemblance": "The two statistics that carry a verdict: this table between tables that have the waves, in noise, "
+    "and smooth random curves, which have none.",
+    "cosine_gram": f"Cosine between all pairs of the first {GRAM} rows: stripes are waves, one diagonal is none.",
+    "cosine_by_lag": "Mean cosine of two rows by their distance, near and over all rows; the band is 5 to 95 % of the "
+    "learned pairs.",
+    "norms_and_steps": "Length of every row and distance to the next; circles stand out from their neighbours, and the "
+    "dashed line is the model's default length, where it is known.",
+    "dct_spectrum": "Spectrum along the positions (DCT-II, centred): peaks are waves; what is below 1e-7 is on the "
+    "floor.",
+}
+
+
+def chart_block(drawn: Charts, name: str) -> tuple[ChartBlock, ...]:
+    """A chart with its caption, where it applies."""
+    if name not in drawn:
+        return ()
+    caption = CAPTIONS[name]
+    return (ChartBlock(name=name, chart=drawn[name], caption=caption, alt=caption, is_dense=name == "cosine_gram"),)
+
+
+def sections(tables: PositionTables, drawn: Charts) -> tuple[Section, ...]:
+    """Everything below the first screen, in the order in which one asks."""
+
+    def shown(*names: str) -> tuple[Block, ...]:
+        return tuple(block for name in names for block in chart_block(drawn, name))
+
+    definitions = [(name.replace("_", " "), each.description) for name, each in STATISTICS.items()]
+    statistics = FoldBlock(title="The statistics", blocks=(rows_block(("statistic", "what it is"), definitions, ""),))
+    blocks: dict[tuple[str, str], tuple[Block, ...]] = {
+        ("waves-found", "Waves"): (*_waves(tables), *shown("waves", "dct_spectrum")),
+        ("rows", "What the rows are like"): (*shown("cosine_gram", "cosine_by_lag"), *_windows(tables)),
+        ("standing-out", "Rows that stand out"): (*shown("norms_and_steps"), *_outliers(tables)),
+        ("change", "What training changed"): _change(tables),
+        ("segments", "Segments"): segments_blocks(tables.segments) if len(tables.segments) else (),
+        ("untold", "What these data cannot tell"): tuple(NoteBlock(text=text) for text in caveats(tables)),
+        ("definitions", "Definitions"): (statistics,),
+    }
+    return tuple(Section(id=id, title=title, blocks=own) for (id, title), own in blocks.items() if own)
+
+
+def waves_table(tables: PositionTables) -> pd.DataFrame:
+    """The waves, fastest first, with their share in %."""
+    found = tables.waves[tables.waves["is_wave"]].sort_values("period").reset_index(drop=True)
+    return found.assign(share=100 * found["share"])
+
+
+def _waves(tables: PositionTables) -> tuple[Block, ...]:
+    table = waves_table(tables)
+    if table.empty:
+        return ()
+    slow = tables.waves.loc[tables.waves["period"] * LEAST_TURNS > tables.num_positions, "share"].sum()
+    rest = f"{_percent(slow)} % more goes round less than twice, which is no wave by our count."
+    shown = table_block(
+        table,
+        "period period_first period_last share roundness spread",
+        f"Waves of the learned table; {rest}",
+        period=Column(label="period", unit="positions"),
+        period_first=Column(label="in the first quarter", unit="positions"),
+        period_last=Column(label="in the last", unit="positions"),
+        share=Column(label="share of variance", unit="%"),
+        spread="columns",
+    )
+    return (shown,)
+
+
+def _windows(tables: PositionTables) -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    for i, (window, own) in enumerate(tables.statistics.groupby("window", sort=False)):
+        own = own.assign(measure=own["measure"].str.replace("_", " "))
+        said = [(line["measure"], line["note"] or line["reason"]) for line in own.to_dict("records")]
+        notes = [NoteBlock(text=f"{name}: {text}") for name, text in said if text]
+        names = "measure value sinusoid gaussian smooth shuffled unit"
+        shown = table_block(
+            own, names, f"Positions {window}.", measure="statistic", value="learned", gaussian="Gaussian"
+        )
+        blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=(shown, *notes), is_open=not i))
+    return tuple(blocks)
+
+
+def _outliers(tables: PositionTables) -> tuple[Block, ...]:
+    if tables.outliers.empty:
+        return ()
+    shown = table_block(
+        tables.outliers.sort_values("deviations", key=abs, ascending=False, kind="stable"),
+        "measure row value neighbours deviations",
+        "Rows that stand out from their neighbours, the strongest first.",
+        measure=Column(label="by its", how="norm: length of the row; step: distance to the next row."),
+        value=Column(label="value", unit="weight units"),
+        neighbours=Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
+        deviations=Column(label="robust standard deviations"),
+    )
+    return (shown,)
+
+
+def _change(tables: PositionTables) -> tuple[Block, ...]:
+    if tables.change.empty:
+        return ()
+    table = tables.change.assign(measure=tables.change["measure"].str.replace("_", " "))
+    caption = "All positions, at the first and the last snapshot."
+    own = {"measure": "statistic", "before": "before training"}
+    return (table_block(table, "measure before after unit", caption, **own),)
+
+
+def caveats(tables: PositionTables) -> list[str]:
+    """What the verdicts leave open."""
+    lines = []
+    if not np.isnan(tables.longest_wave):
+        lines.append(
+            f"The line match judges the sinusoid's waves of 6.28 to {number(tables.longest_wave)} positions a period; "
+            f"in {tables.num_positions} rows its slower ones blend, and no line tells them from a smooth curve."
+        )
+    if tables.segments.empty:
+        lines.append("Segments: not applicable, this model has no token_type_embeddings.")
+    return [
+        *lines,
+        "'Made of waves' is a fact about the table's course along the positions, not about how the model uses it, and "
+        "not about why training made it so.",
+        "Curves that keep their phase over most of the rows count as waves; the list of waves is a description.",
+    ]

@@ -1,0 +1,420 @@
+"""Must stored vectors be made again after tuning: what a search in the old index still finds, and what a map mends."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from toolkit.analysis.measures import Array, summarise_null
+from toolkit.analysis.nearest import Ids, overlaps, search_nearest
+from toolkit.comparison.intervals import hierarchical_interval
+from toolkit.data.batches import EncodedTask, evaluation_batches
+from toolkit.data.duplicates import words_of
+from toolkit.data.files import read_file
+from toolkit.data.tasks import check_texts
+from toolkit.models.classifier import Classifier, Loaded, check_first_token, in_eval_mode
+from toolkit.naming import at_least, distinct, lookup, shorten
+from toolkit.progress import say, shows_progress
+from toolkit.questions.models import TEXTS, batch_on, encode_texts, open_model
+from toolkit.schema import columns_of, with_columns
+
+KEPT, AS_IS, ORTHOGONAL, LINEAR = "neighbours kept", "as it is", "orthogonal map", "linear map"
+"""Share of the stored neighbours that are still such; recall of the old index as it is, and mapped."""
+KEEP, MAP, REINDEX, UNSURE = "keep the index", "map the stored vectors", "re-index", "cannot tell with so few queries"
+POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token", "last": "the last token"}
+NUM_FOLDS = 5
+TEXTS_PER_NUMBER = 2
+"""Texts that a map is fitted on, at least, for each number of a stored vector. At two, least squares errs on new texts
+about twice as much as the best linear map does (excess p / (n - p - 1) of the noise for n Gaussian rows of p numbers);
+with fewer, a poor recall would tell of the number of texts, not of the models."""
+STRENGTHS = tuple(10.0**k for k in range(-9, 2))
+"""Of the ridge, in mean variances of a stored vector's numbers, times the number of texts."""
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 1000
+NUM_PERMUTATIONS = 999
+ROUNDING, SETTLED, MOST_TRIED = 1e-5, 0.98, 1000
+"""Of vectors of length 1, by what numbers of one may differ (batches of other lengths differ by rounding); share of the
+nearest texts that must not hang on it; texts that this is tried for."""
+OTHER_WIDTH = "not applicable: vectors of {} numbers before and {} after have no cosine"
+ALL_SAME = "every vector is the same bit for bit: other queries would find the same too"
+ALL_EQUAL = "equal for all queries: exact bound on the share of queries that would differ"
+
+
+def neighbours_kept(before: Array, after: Array, k: int, num_null: int, seed: int) -> tuple[Array, Array]:
+    """(n,) share of each text's k nearest texts by BEFORE, its row left out, that are so by AFTER; and its null.
+
+    The null, (num_null,), is the mean share where AFTER's rows are dealt to the texts at random: k / (n - 1) on
+    average.
+    """
+    first, second = (search_nearest(rows, k).indices for rows in (before, after))
+    means, rng = np.empty(num_null), np.random.default_rng([*b"kept", seed])
+    for draw in range(num_null):
+        order, dealt = rng.permutation(len(before)), np.empty_like(second)
+        dealt[order] = order[second]
+        means[draw] = overlaps(first, dealt).mean()
+    return overlaps(first, second), means
+
+
+def recall(truth: Ids, index: Array, queries: Array, num_null: int, seed: int) -> tuple[Array, Array]:
+    """(m,) share of each query's true (m, k) rows among the k that it finds in ``index`` by cosine; and its null.
+
+    The null, (num_null,), is the mean share where the rows of the index are dealt to the texts at random: k / n on
+    average, and wide where all queries find the same rows.
+    """
+    found = search(index, queries, truth.shape[1])
+    rng = np.random.default_rng([*b"recall", seed])
+    null = [overlaps(truth, rng.permutation(len(index))[found]).mean() for _ in range(num_null)]
+    return overlaps(truth, found), np.array(null)
+
+
+def search(index: Array, queries: Array, k: int) -> Ids:
+    """(m, k) rows of the (n, hidden) index that are nearest to each of the (m, hidden) queries, exactly, by cosine."""
+    rows, num = np.concatenate([index, queries]), len(index)
+    return search_nearest(rows, k, queries=np.arange(num, len(rows)), candidates=np.arange(num)).indices
+
+
+def fit_orthogonal(before: Array, after: Array) -> Callable[[Array], Array]:
+    """The rotation or reflection that brings (n, hidden) rows before nearest to those after (Schönemann 1966)."""
+    from scipy.linalg import orthogonal_procrustes
+
+    rotation = orthogonal_procrustes(before, after)[0]
+    return lambda rows: np.asarray(rows @ rotation)
+
+
+def fit_linear(before: Array, after: Array) -> Callable[[Array], Array]:
+    """The affine map of (n, p) rows before to (n, q) after: ridge, its strength by leave-one-out squared error."""
+    from sklearn.linear_model import RidgeCV
+
+    size = len(before) * float(before.var(axis=0).mean())
+    model = RidgeCV(alphas=[strength * size for strength in STRENGTHS]).fit(before, after)
+    return lambda rows: np.asarray(model.predict(rows))
+
+
+def mapped(fit: Callable[[Array, Array], Callable[[Array], Array]], before: Array, after: Array, seed: int) -> Array:
+    """(n, q) every row before, mapped by a map that was fitted to the texts of the other folds only.
+
+    The rows come out of NUM_FOLDS maps, which differ a little where one map would not: a careful estimate.
+    """
+    folds = np.random.default_rng([*b"folds", seed]).permutation(len(before)) % NUM_FOLDS
+    result = np.empty_like(after)
+    for fold in range(NUM_FOLDS):
+        result[folds == fold] = fit(before[folds != fold], after[folds != fold])(before[folds == fold])
+    return result
+
+
+def recall_interval(values: Array, seed: int = 0) -> tuple[float, float, str]:
+    """95 % percentile bootstrap interval over queries of the mean of (m,) shares, and a note.
+
+    Where all m are equal to v there is nothing to draw: were more than s = 1 - .05^(1/m) of all queries to differ, m
+    without one would have less than 5 % chance, so that the mean is v(1 - s) to v(1 - s) + s (ours).
+    """
+    if np.ptp(values) > 0:
+        interval = hierarchical_interval(values[None], seed=seed)
+        return interval.low, interval.high, ""
+    value, share = float(values[0]), 1 - 0.05 ** (1 / len(values))
+    return value * (1 - share), value * (1 - share) + share, ALL_EQUAL
+
+
+Rows = NDArray[np.floating[Any]]
+
+
+def compare_vectors(
+    before: Rows,
+    after: Rows,
+    queries: Rows,
+    *,
+    k: int = 10,
+    num_null: int = 200,
+    seed: int = 0,
+    on_progress: Callable[[str], None] = say,
+) -> tuple[pd.DataFrame, Array]:
+    """Lines of ``recall`` of :func:`measure_reindexing` without the models, and (n,) neighbours that each text lost.
+
+    ``before`` (n, p) and ``after`` (n, q): the index by both models; ``queries`` (m, q): by AFTER. Any length of rows.
+    ValueError where a model gives so many texts nearly the same vector that rounding decides which are nearest.
+    """
+    before, after, queries = (_units(rows) for rows in (before, after, queries))
+    for name, rows in (("BEFORE", before), ("AFTER", after)):
+        asked = queries if rows.shape[1] == queries.shape[1] else rows[:0]
+        if (share := share_settled(rows, asked, k, seed)) < SETTLED:
+            raise ValueError(
+                f"{name} gives many texts nearly the same vector: of the {k} nearest of a text {share:.0%} stay where "
+                f"numbers differ by up to {ROUNDING:g}, as rounding has it; pass fewer texts that say the same"
+            )
+    num, width = before.shape
+    is_same, has_cosine = np.array_equal(before, after), width == after.shape[1]
+    num_fit = num - -(-num // NUM_FOLDS)
+    on_progress("nearest neighbours")
+    kept, null = neighbours_kept(before, after, k, num_null, seed)
+    lines: list[dict[str, Any]] = [{"measure": KEPT, "value": kept.mean(), "chance": k / (num - 1), **_null(null)}]
+    truth, too_few = search(after, queries, k), ""
+    if num_fit < TEXTS_PER_NUMBER * width:
+        too_few = f"too few texts: a map of {width} numbers is fitted on {TEXTS_PER_NUMBER * width} texts or more, "
+        too_few += f"there are {num_fit}"
+    indices: dict[str, Callable[[], Array]] = {
+        AS_IS: lambda: before,
+        ORTHOGONAL: partial(mapped, fit_orthogonal, before, after, seed),
+        LINEAR: partial(mapped, fit_linear, before, after, seed),
+    }
+    for name, make in indices.items():
+        reason = "" if has_cosine or name == LINEAR else OTHER_WIDTH.format(width, after.shape[1])
+        reason = reason or (too_few if name != AS_IS else "")
+        line = {"measure": name, "chance": k / num, "num_fit_texts": pd.NA if name == AS_IS else num_fit}
+        if not reason:
+            on_progress(f"recall, {name}")
+            values, null = recall(truth, make(), queries, num_null, seed)
+            low, high, note = (1.0, 1.0, ALL_SAME) if name == AS_IS and is_same else recall_interval(values, seed)
+            line |= {"value": values.mean(), "low": low, "high": high, "note": note, **_null(null)}
+        lines.append(line | {"num_queries": len(queries), "reason": reason})
+    table = pd.DataFrame(lines).assign(num_neighbours=k, num_texts=num).fillna({"reason": "", "note": ""})
+    table = table.reindex(columns=columns_of("measure_reindexing.recall"))
+    return table.astype({"num_queries": "Int64", "num_fit_texts": "Int64"}), 1 - kept
+
+
+def share_settled(index: Array, queries: Array, k: int, seed: int) -> float:
+    """Share of the k nearest of a text in an index (n, hidden) that stay when its numbers move by ROUNDING / 2 at most.
+
+    The less of two: of its own rows, and of (m, hidden) queries; of MOST_TRIED of each, drawn with the seed.
+    """
+    rng, num = np.random.default_rng([*b"settled", seed]), len(index)
+    moved = index + rng.uniform(-ROUNDING / 2, ROUNDING / 2, index.shape)
+    rows = [np.concatenate([own, queries]) for own in (index, moved)]
+    shares = [1.0]
+    for first, size in ((0, num), (num, len(queries))):
+        tried = first + np.sort(rng.permutation(size)[:MOST_TRIED])
+        if size:
+            found = (search_nearest(own, k, queries=tried, candidates=np.arange(num)).indices for own in rows)
+            shares.append(float(overlaps(*found).mean()))
+    return min(shares)
+
+
+def _null(means: Array) -> dict[str, float]:
+    return dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(means.tolist()), strict=True))
+
+
+def _units(rows: Rows) -> Array:
+    rows = np.asarray(rows, np.float64)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def advise(table: pd.DataFrame, keep_at: float, map_at: float) -> tuple[str, str]:
+    """The advice that the lines AS_IS and LINEAR come to, and why, where their numbers do not say it."""
+    lines = table.set_index("measure").loc[[AS_IS, LINEAR]].to_dict("records")
+    for line, at, advice in zip(lines, (keep_at, map_at), (KEEP, MAP), strict=True):
+        if line["low"] >= at:
+            return advice, ""
+        if line["high"] >= at:
+            return UNSURE, f"the interval of '{AS_IS if advice == KEEP else LINEAR}' holds the threshold {at:g}"
+    return REINDEX, "; ".join(line["reason"] for line in lines if line["reason"])
+
+
+def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 10, seed: int = 0) -> pd.DataFrame:
+    """The table ``words`` of :func:`measure_reindexing` from each text's words and (n,) losses.
+
+    The value of a word is standardised by the mean and variance of a sum of as many losses drawn without replacement;
+    ``adjusted_p`` holds its distance from 0 against the greatest of all words when the losses are dealt to the texts
+    at random (Westfall and Young 1993, single step), which keeps the chance of calling any word at the level however
+    words go together.
+    """
+    from scipy.sparse import csr_array
+
+    columns, num = columns_of("measure_reindexing.words"), len(losses)
+    counts = Counter(word for own in words for word in own)
+    known = {
+        word: i for i, word in enumerate(sorted(w for w, n in counts.items() if min_texts <= n <= num - min_texts))
+    }
+    if not known or np.ptp(losses) == 0:
+        return pd.DataFrame(columns=columns)
+    pairs = [(known[word], text) for text, own in enumerate(words) for word in own if word in known]
+    holds = csr_array((np.ones(len(pairs)), np.array(pairs).T), shape=(len(known), num))
+    sizes = holds.sum(axis=1)
+    spread = np.sqrt(sizes * (num - sizes) / (num - 1)) * losses.std()
+    centred = losses - losses.mean()
+    distance, rng = (holds @ centred) / spread, np.random.default_rng([*b"words", seed])
+    greatest = [np.abs((holds @ rng.permutation(centred)) / spread).max() for _ in range(NUM_PERMUTATIONS)]
+    reached = [(np.array(greatest) >= abs(own) - 1e-9).sum() for own in distance]
+    with_word = holds @ losses / sizes
+    without = (losses.sum() - holds @ losses) / (num - sizes)
+    order = np.argsort(-distance, kind="stable")
+    table = pd.DataFrame(
+        {
+            "word": list(known),
+            "num_texts_with": sizes.astype(np.int64),
+            "value": with_word - without,
+            "loss_with": with_word,
+            "loss_without": without,
+            "adjusted_p": (1 + np.array(reached)) / (1 + NUM_PERMUTATIONS),
+        }
+    )
+    return table.iloc[order].assign(rank=np.arange(1, len(known) + 1)).reset_index(drop=True)[columns]
+
+
+def open_reader(name: str, pooling: str) -> Loaded:
+    """A checkpoint or a run's tuned model, which pools as asked, whatever the run did."""
+    loaded = open_model(name)
+    check_first_token(loaded.family, pooling)
+    return replace(loaded, model=Classifier(loaded.model.backbone, pooling, 1, torch.Generator()))
+
+
+def embed(loaded: Loaded, data: EncodedTask, chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.float32]:
+    """(len(chosen), hidden) pooled vectors of some texts, in batches of like length."""
+    model, split, done = loaded.model, data.splits[TEXTS], 0
+    parts: list[NDArray[np.float32]] = []
+    batches = evaluation_batches(split.lengths[chosen])
+    with in_eval_mode(model), torch.inference_mode():
+        for places in batches:
+            hear(f"vectors by {shorten(loaded.source.name)}: {done:,} of {len(chosen):,} texts")
+            parts.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
+            done += len(places)
+    return np.asarray(np.concatenate(parts)[np.argsort(np.concatenate(batches))])
+
+
+Source = str | Path | Sequence[str]
+"""A data file, or texts."""
+
+
+def texts_of(source: Source, text_columns: tuple[str, ...] = (), name: str = "texts") -> list[tuple[str, ...]]:
+    """The texts of a data file, or given ones; ValueError where there are none, or one is empty."""
+    if isinstance(source, str | Path):
+        found = read_file(Path(source), text_columns, None).texts
+        source = str(source)
+    else:
+        found, source = [(text,) for text in source], name
+    if not found:
+        raise ValueError(f"{source} has no text: {name} must be at least one")
+    check_texts(name, found)
+    return found
+
+
+def first_of_each(versions: Sequence[EncodedTask]) -> Ids:
+    """The texts, in order, that not all models read token by token like an earlier one."""
+    splits = [data.splits[TEXTS] for data in versions]
+    first: dict[tuple[bytes, ...], int] = {}
+    for text in range(len(splits[0])):
+        read = (split.tokens[split.offsets[text] : split.offsets[text + 1]].tobytes() for split in splits)
+        first.setdefault(tuple(read), text)
+    return np.array(list(first.values()))
+
+
+@shows_progress("must I re-index?")
+@with_columns
+def measure_reindexing(
+    before: str,
+    after: str,
+    texts: Source,
+    *,
+    queries: Source | None = None,
+    text_columns: tuple[str, ...] = (),
+    k: int = 10,
+    pooling: str = "mean",
+    keep_at: float = 0.95,
+    map_at: float = 0.95,
+    min_texts: int = 10,
+    num_null: int = 200,
+    seed: int = 0,
+    on_progress: Callable[[str], None] = say,
+) -> Mapping[str, pd.DataFrame]:
+    """Must stored vectors be made again after tuning? What a search in the old index finds, and what a map mends.
+
+    Parameters
+    ----------
+    before, after
+        The model that made the stored vectors and the one tuned from it: checkpoints (minilm, folders, hub ids) or run
+        directories made with ``--save-model``. They may have different tokenizers and widths.
+    texts
+        Data file of the texts whose vectors are stored, or the texts themselves. Those that both models read token by
+        token like an earlier one are counted once.
+    queries
+        The same of the texts that are searched for; None holds a fifth of ``texts`` out of the index, 1,000 at most.
+    text_columns
+        Names of the one or two text columns of the files.
+    k
+        Number of nearest texts that a search gives.
+    pooling
+        ``mean`` of the tokens, ``cls``, the first one, or ``last``, as decoders have it: the vector of a text, which is
+        compared by cosine.
+    keep_at, map_at
+        Least recall at which the index is kept as it is, and at which a linear map of it is enough.
+    min_texts
+        Words in fewer texts, or in all but fewer, are not looked at.
+    num_null
+        Number of draws of the null.
+    seed
+        Seed of every random draw.
+    on_progress
+        Called with one line of text on what is being done.
+
+    Returns
+    -------
+    dict of pandas.DataFrame
+        ``recall``: the share of the k neighbours of every text before that are so after (``neighbours kept``), and the
+        share of the k texts which AFTER finds among its own vectors that a query by AFTER finds in the old index: ``as
+        it is``, and with each stored vector mapped by the best orthogonal or linear map (affine, ridge) that four
+        fifths of the texts without it give. Intervals: 95 %, bootstrap over queries. NaN, with the reason, where the
+        two widths differ (a linear map is all that there is then) and where a map has fewer than two texts for each
+        number of a stored vector.
+
+        ``words``: by how much more the texts with a word lost of their neighbours than those without, the clearest
+        loss first. It does not say that the word is why: words go with topics.
+
+        ``verdict``: ``keep the index`` where the interval of ``as it is`` lies at or above ``keep_at``; else, where it
+        lies below, ``map the stored vectors`` where that of ``linear map`` lies at or above ``map_at``, and
+        ``re-index`` where it lies below or there is none; ``cannot tell with so few queries`` where a threshold lies
+        inside the interval that decides.
+
+    Raises
+    ------
+    ValueError
+        A model, file or text that cannot be read, a k below 1, fewer than 2k texts in the index, and vectors of which
+        so many are nearly the same that rounding decides which are nearest.
+    """
+    lookup(POOLINGS, pooling, "pooling")
+    k, min_texts = at_least("k", k, 1), at_least("min_texts", min_texts, 1)
+    num_null = at_least("num_null", num_null, 0)
+    for name, at in (("keep_at", keep_at), ("map_at", map_at)):
+        if not 0 < at <= 1:
+            raise ValueError(f"{name} is a recall, above 0 and at most 1; got {at}")
+    stored = texts_of(texts, text_columns)
+    asked = None if queries is None else texts_of(queries, text_columns, "queries")
+    _check_number(len(stored), k)
+    models = [open_reader(name, pooling) for name in (before, after)]
+    on_progress("tokens of the texts")
+    encoded = [encode_texts(model, stored) for model in models]
+    kept = first_of_each(encoded)
+    left_out, held_out = len(stored) - len(kept), kept[:0]
+    if asked is None:
+        num_held = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * len(kept))))
+        held_out = np.random.default_rng([*b"queries", seed]).permutation(kept)[:num_held]
+        kept = np.setdiff1d(kept, held_out)
+    _check_number(len(kept), k)
+    data, chosen = encoded[1], held_out
+    if asked is not None:
+        data = encode_texts(models[1], asked)
+        chosen = first_of_each([data])
+    sides = zip((*models, models[1]), (*encoded, data), (kept, kept, chosen), strict=True)
+    old, new, searched = (embed(*side, on_progress) for side in sides)
+    options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed, "on_progress": on_progress}
+    found, losses = compare_vectors(old, new, searched, **options)
+    advice, reason = advise(found, keep_at, map_at)
+    note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
+    first, second = distinct(shorten(name) for name in (before, after))
+    line = {"first": first, "second": second, "pooling": pooling, "num_neighbours": k, "num_texts": len(kept)}
+    line |= {"num_queries": len(chosen), "keep_at": keep_at, "map_at": map_at, "advice": advice, "reason": reason}
+    verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
+    on_progress("words")
+    own = [{word for text in stored[i] for word in words_of(text)} for i in kept]
+    return {"verdict": verdict, "recall": found, "words": compare_words(own, losses, min_texts=min_texts, seed=seed)}
+
+
+def _check_number(num: int, k: int) -> None:
+    if num < 2 * k:
+        raise ValueError(
+            f"an index of at least 2k = {2 * k} different texts is needed; there are {num}, queries left out: pass "
+            "more texts, or a smaller k"
+        )

@@ -1,0 +1,113 @@
+"""Must stored vectors be made again after tuning: the advice, the recall of the old index, the words that lost most."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from toolkit.questions.reindexing.measure import AS_IS, KEPT, LINEAR
+from toolkit.reporting.cells import estimate_text, listing, number
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, data_of, intervals, once, tips
+from toolkit.reporting.page import Answer, NoteBlock, Page, Section, picture, rows_block, table_block, texts_section
+
+Tables = Mapping[str, pd.DataFrame]
+
+SHARES = (
+    "Share of the {k} neighbours of texts that are kept, and recall of the old index: as it is, and mapped by maps "
+    "that were fitted on other texts."
+)
+MOST_WORDS = 20
+CAPTION = (
+    "Share of the {num_neighbours} texts that the new model finds in its own index and also in the old one: as it is, "
+    "and with each stored vector mapped by a map fitted on other texts. Bars: 95 % interval over {num_queries:,} "
+    "queries; rules: the thresholds; hollow: the rows of the index dealt at random."
+)
+WORDS_CAPTION = (
+    "By how much more the texts with a word lost of their {k} neighbours than the others, the clearest first. Of "
+    "{num:,} words {more:,} are called as losing more and {less:,} as losing less (adjusted p below .05)."
+)
+DEFINITIONS = (
+    "Vector of a text: the mean of the last layer's tokens (or the first token), compared by cosine.",
+    "Neighbours kept: of each text's k nearest texts before, the share that are so after; by chance k / (n - 1).",
+    "Recall: queries by the model after, searched among the stored vectors of the model before. Truth: what they find "
+    "among the vectors that the model after gives the same texts, whose own recall is therefore 1. By chance k / n.",
+    "Orthogonal map: rotation or reflection of least squared error (Schönemann 1966). Linear map: ridge with an "
+    "intercept, its strength by leave-one-out error. Each text is mapped by a map that was fitted to four fifths of "
+    "the texts, it not among them; with fewer than two texts for each number of a vector there is none.",
+    "Null: the rows of the index are dealt to the texts at random. Intervals: 95 %, percentile bootstrap over queries.",
+    "Adjusted p: how often any word is as far out when losses are dealt to the texts at random (Westfall and Young "
+    "1993): the chance of calling any word without a cause is the level.",
+    "Advice: keep the index where the interval of the recall as it is lies at or above its threshold; where it lies "
+    "below, map the stored vectors where that of the linear map lies at or above its own, and else re-index; where a "
+    "threshold lies inside the interval that decides, these queries cannot tell.",
+)
+LIMITS = (
+    "Recall falls as an index grows, since near texts get nearer: it holds for this number of texts of this kind.",
+    "Recall asks whether the old index finds what the new model would find, not whether that is what somebody needs.",
+    "Words go with topics and with one another: that texts with a word lost more does not say that the word is why.",
+)
+
+
+def reindex_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
+    """What ``measure_reindexing``'s tables say."""
+    (verdict,) = tables["verdict"].to_dict("records")
+    found, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
+    lines = found.set_index("measure").to_dict("index")
+    shown = [f"{name} {_estimate(lines[name])}" for name in (AS_IS, LINEAR)]
+    said = f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(shown)}; by "
+    said += f"chance {number(lines[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
+    said += f"{number(100 * lines[KEPT]['value'])} % are kept."
+    said += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
+    rows = [
+        [line["measure"], _estimate(line), line["chance"], f"{number(line['null_low'])} to {number(line['null_high'])}"]
+        for line in found.to_dict("records")
+    ]
+    shares = rows_block(["index", "share (95 % interval)", "chance", "null (95 %)"], rows, SHARES.format(k=k))
+    because = found.assign(said=found["reason"] + found["note"]).groupby("said", sort=False)["measure"].agg(listing)
+    notes = [NoteBlock(text=f"{names}: {text}.") for text, names in because.items() if text]
+    called = words.loc[words["adjusted_p"] < 0.05, "value"]
+    counts = {"num": len(words), "more": int((called > 0).sum()), "less": int((called < 0).sum())}
+    names = "word num_texts_with value loss_with loss_without adjusted_p"
+    listed = table_block(words.head(MOST_WORDS), names, WORDS_CAPTION.format(k=k, **counts))
+    return Page(
+        title=title or f"Must I re-index? {verdict['first']} and {verdict['second']}",
+        question="Do vectors stored before tuning still serve searches by the tuned model?",
+        answers=(Answer(question="Must I re-index?", verdict=verdict["advice"], text=said),),
+        picture=picture("recall", plot_recall(tables), CAPTION.format(**verdict)),
+        sections=(
+            Section(id="recall", title="What does the old index still find?", blocks=(shares, *notes)),
+            Section(id="words", title="Which words' texts lost their neighbours?", blocks=(listed,)),
+            texts_section("limits", "What this cannot tell", LIMITS),
+            texts_section("definitions", "Definitions", DEFINITIONS),
+        ),
+        commands=command,
+    )
+
+
+def _estimate(line: Mapping[Any, Any]) -> str:
+    return estimate_text(line["value"], line["low"], line["high"])
+
+
+def plot_recall(tables: Tables) -> Chart:
+    """Recall as it is, mapped and re-embedded (1), with intervals, nulls and the two thresholds."""
+    found, verdict = tables["recall"], tables["verdict"].iloc[0]
+    own = found.loc[(found["measure"] != KEPT) & found["value"].notna(), ["measure", "value", "low", "high", "null"]]
+    new = pd.DataFrame({"measure": ["embedded again"], "value": 1.0, "low": 1.0, "high": 1.0})
+    own = pd.concat([own, new], ignore_index=True)
+    y = altair.Y("measure:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False))
+    scale = altair.Scale(domain=[0, 1], nice=False, padding=4)
+    x = altair.X("value:Q", title=f"recall of {verdict['num_neighbours']} neighbours", scale=scale)
+    said = tips(measure="index", value=("recall", ".3f"), low=("from", ".3f"), high=("to", ".3f"), null=("null", ".3f"))
+    base = altair.Chart(data_of(own)).encode(y=y, tooltip=said)
+    rules = [
+        once().mark_rule(color=REFERENCE, strokeDash=[3, 3]).encode(x=altair.datum(at, scale=scale))
+        for at in dict.fromkeys((float(verdict["keep_at"]), float(verdict["map_at"])))
+    ]
+    nulls = base.transform_filter("isValid(datum.null)").mark_point(filled=False, color=REFERENCE, size=45)
+    points = base.mark_point(filled=True, opacity=1, size=60, color=COLOURS[0]).encode(x=x)
+    marks = [
+        *rules,
+        nulls.encode(x=altair.X("null:Q", scale=scale)),
+        *intervals(base, x, color=altair.value(COLOURS[0])),
+    ]
+    return altair.layer(*marks, points, width=330, height=30 * len(own))

@@ -1,0 +1,330 @@
+"""Cross-products of two versions of the same rows, summed in blocks: what CKA, Procrustes and CCA are made of."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.analysis.kernels import Refused, Rows, check_rows
+from toolkit.analysis.measures import Array
+
+if TYPE_CHECKING:
+    LazyProperty = cached_property
+else:
+
+    class LazyProperty:
+        """``functools.cached_property`` without its lock.
+
+        Before Python 3.12 that lock is one for all instances, so threads with a pair of tables each would wait for one
+        another. Two threads that ask the same instance at once may both compute.
+        """
+
+        def __init__(self, function):
+            self.function, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, instance, owner):
+            if instance is None:
+                return self
+            value = vars(instance)[self.name] = self.function(instance)  # found before this descriptor from now on
+            return value
+
+
+class Axes(NamedTuple):
+    """Principal axes of n rows, those without variance left out."""
+
+    lengths: Array
+    """(q,) singular values of the rows, largest first."""
+    directions: Array
+    """(p, q) unit columns."""
+
+    def leading(self, variance_kept: float) -> "Axes":
+        """The fewest axes that hold this share of the variance, 0 to 1."""
+        if variance_kept >= 1 or not len(self.lengths):
+            return self
+        shares = np.cumsum(self.lengths**2) / (self.lengths**2).sum()
+        count = int(np.searchsorted(shares, variance_kept)) + 1
+        return Axes(self.lengths[:count], self.directions[:, :count])
+
+
+class Variates(NamedTuple):
+    """Canonical variates of length 1 by their inner products with the columns of both versions."""
+
+    of_x: Array
+    """(q, p) with the columns of X."""
+    correlations: Array
+    """(q,) largest first, 0 to 1."""
+    of_y: Array
+    """(q, p) with the columns of Y."""
+
+
+def principal_axes(products: Array) -> Axes:
+    """The axes of rows with these cross-products, (p, p) XᵀX."""
+    values, vectors = np.linalg.eigh(products)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    count = int((values > values[0] * len(values) * np.finfo(np.float64).eps).sum())
+    return Axes(np.sqrt(values[:count]), vectors[:, :count])
+
+
+def correlate(x: Axes, xy: Array, y: Axes) -> Array:
+    """(directions,) canonical correlations, largest first, between two sets of axes; ``xy``: (p, p) XᵀY."""
+    # Rounding may leave 1 + 1e-15.
+    return np.asarray(np.minimum(np.linalg.svd(_between(x, xy, y), compute_uv=False), 1))
+
+
+def find_variates(x: Axes, xy: Array, y: Axes) -> Variates:
+    """The canonical variates of two sets of axes; ``xy``: (p, p) XᵀY. Refused where all rows of a version are equal."""
+    left, correlations, right = np.linalg.svd(_between(x, xy, y), full_matrices=False)
+    of_x = left.T @ (x.directions * x.lengths).T
+    return Variates(of_x, np.minimum(correlations, 1), right @ (y.directions * y.lengths).T)
+
+
+def _between(x: Axes, xy: Array, y: Axes) -> Array:
+    if not (len(x.lengths) and len(y.lengths)):
+        raise Refused("CCA is undefined: the rows of a version are all equal")
+    return np.asarray((x.directions / x.lengths).T @ xy @ (y.directions / y.lengths))
+
+
+BLOCK_ROWS = 1024
+"""Rows converted to float64 at a time: large enough for a matrix product, 8 MB at 1,024 columns."""
+
+SHORT_VALUES = 1 << 22
+"""Values of a float32 table from which the products of its nulls are float32: half the time."""
+
+
+@dataclass(frozen=True)
+class CrossProducts:
+    """Sums over n rows of X (the reference) and Y = X + Δ (the current version), columns centred, float64.
+
+    Δ is kept instead of Y, so that a drift of 1e-8 is not lost in the difference of two large sums. What only some
+    similarities need is computed when it is first asked for, and once.
+    """
+
+    versions: tuple[Rows, Rows] = field(repr=False)
+    """X and Y themselves, (n, p), not centred."""
+    mean: Array
+    """(p,) column means of X."""
+    offset: Array
+    """(p,) column means of Δ."""
+    square: float
+    """Σ‖x_i‖², not centred."""
+    xx: Array
+    """(p, p) XᵀX."""
+    xd: Array
+    """(p, p) XᵀΔ."""
+    centred_change: float
+    """Σ‖Δ_i‖² of centred rows."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.versions[0])
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.xx)
+
+    @LazyProperty
+    def xy(self) -> Array:
+        """(p, p) XᵀY."""
+        return self.xx + self.xd
+
+    @LazyProperty
+    def yy(self) -> Array:
+        """(p, p) YᵀY."""
+        yy, mean_y = np.zeros_like(self.xx), self.mean + self.offset
+        for _, _, y in _blocks(*self.versions):
+            y = y - mean_y
+            yy += y.T @ y
+        return yy
+
+    @property
+    def squared_change(self) -> float:
+        """Σ‖Δ_i‖², not centred."""
+        return self.centred_change + self.num_rows * float(self.offset @ self.offset)
+
+    @LazyProperty
+    def scales(self) -> tuple[Array, Array]:
+        """(p,) 1 / standard deviation of the columns of X and of Y; 0 for a constant column, which then drops out."""
+        return (
+            _inverse_deviations(self.xx, self.mean, self.num_rows),
+            _inverse_deviations(self.yy, self.mean + self.offset, self.num_rows),
+        )
+
+    @LazyProperty
+    def null_type(self) -> type[np.floating]:
+        """What the products of a null are computed in: float32 for large tables of it where no null shows the rounding.
+
+        An entry of XᵀY is then off by some 3e-7 of √(XᵀX YᵀY), at random, and a null spreads by far more. Not so where
+        directions are near 0, by whose lengths CCA divides, or columns nearly constant: there, float64.
+        """
+        if self.versions[0].size < SHORT_VALUES or any(rows.dtype != np.float32 for rows in self.versions):
+            return np.float64
+        means = self.mean, self.mean + self.offset
+        is_plain = all(
+            len(axes.lengths) == self.num_columns
+            and axes.lengths[-1] > 1e-3 * axes.lengths[0]
+            and 1e-10 < axes.lengths[0] < 1e10  # far from the ends of float32
+            and np.abs(mean * scale).max() < 100
+            for axes, mean, scale in zip((self.axes_of_x, self.axes_of_y), means, self.scales, strict=True)
+        )
+        return np.float32 if is_plain else np.float64
+
+    def check_varying(self, what: str) -> None:
+        """Refused where all rows of a version are equal: what centring leaves of them is rounding."""
+        if not all(scales.any() for scales in self.scales):
+            raise Refused(f"{what} is undefined: the rows of a version are all equal")
+
+    @LazyProperty
+    def norms(self) -> Array:
+        """(2, n) ‖x_i‖² and ‖y_i‖² of each centred row."""
+        return self._squares(np.ones(self.num_columns), np.ones(self.num_columns))
+
+    @LazyProperty
+    def standardised_norms(self) -> Array:
+        """(2, n) the same after each column of each version was divided by its own standard deviation."""
+        return self._squares(*self.scales)
+
+    @LazyProperty
+    def axes_of_x(self) -> Axes:
+        return principal_axes(self.xx)
+
+    @LazyProperty
+    def axes_of_y(self) -> Axes:
+        return principal_axes(self.yy)
+
+    @LazyProperty
+    def variates(self) -> Variates:
+        """Of all axes; Refused where the rows of a version are all equal."""
+        return find_variates(self.axes_of_x, self.xy, self.axes_of_y)
+
+    @LazyProperty
+    def aligned_square(self) -> float:
+        """min ‖XQ - Y‖² over rotations and reflections Q, as ‖X(Q - I) - Δ‖² so that small drift keeps its digits."""
+        from scipy.linalg import orthogonal_procrustes
+
+        # It takes two matrices A and B and uses AᵀB only: I and XᵀY stand for tables of any length.
+        identity = np.eye(self.num_columns)
+        turn = orthogonal_procrustes(identity, self.xy)[0] - identity
+        square = np.vdot(turn, self.xx @ turn) - 2 * np.vdot(turn, self.xd) + self.centred_change
+        # No rotation at all is one of the choices, so rounding never makes the best one worse than it.
+        return min(max(float(square), 0.0), self.centred_change)
+
+    def _squares(self, scale_x: Array, scale_y: Array) -> Array:
+        squares, mean_y = np.empty((2, self.num_rows)), self.mean + self.offset
+        for rows, x, y in _blocks(*self.versions):
+            for line, values in enumerate(((x - self.mean) * scale_x, (y - mean_y) * scale_y)):
+                squares[line, rows] = np.einsum("ij,ij->i", values, values)
+        return squares
+
+
+@dataclass(frozen=True)
+class PermutedCrossProducts(CrossProducts):
+    """The cross-products of X and the rows of Y in another order: what depends on one version alone is the origin's."""
+
+    origin: CrossProducts = field(kw_only=True, repr=False)
+    order: NDArray[np.intp] = field(kw_only=True, repr=False)
+
+    @LazyProperty
+    def yy(self) -> Array:
+        return self.origin.yy
+
+    @LazyProperty
+    def scales(self) -> tuple[Array, Array]:
+        return self.origin.scales
+
+    @LazyProperty
+    def norms(self) -> Array:
+        return np.stack([self.origin.norms[0], self.origin.norms[1, self.order]])
+
+    @LazyProperty
+    def standardised_norms(self) -> Array:
+        return np.stack([self.origin.standardised_norms[0], self.origin.standardised_norms[1, self.order]])
+
+    @LazyProperty
+    def axes_of_x(self) -> Axes:
+        return self.origin.axes_of_x
+
+    @LazyProperty
+    def axes_of_y(self) -> Axes:
+        return self.origin.axes_of_y
+
+
+def cross_products_of(reference: Rows, current: Rows) -> CrossProducts:
+    """The cross-products of two versions of the same rows, (n, p) each, in two passes over blocks; no n by n matrix."""
+    check_rows(reference, current, "a similarity")
+    num_rows, p = reference.shape
+    mean, offset, square = np.zeros(p), np.zeros(p), 0.0
+    for _, x, y in _blocks(reference, current):
+        offset += (y - x).sum(axis=0)
+        mean += x.sum(axis=0)
+        square += float(np.vdot(x, x))
+    mean, offset = mean / num_rows, offset / num_rows
+    xx, xd, centred_change = np.zeros((p, p)), np.zeros((p, p)), 0.0
+    for _, x, y in _blocks(reference, current):
+        delta = y - x - offset
+        x = x - mean
+        xx += x.T @ x
+        xd += x.T @ delta
+        centred_change += float(np.vdot(delta, delta))
+    return CrossProducts((reference, current), mean, offset, square, xx, xd, centred_change)
+
+
+def permuted_cross_products(products: CrossProducts, current: Rows, order: NDArray[np.intp]) -> PermutedCrossProducts:
+    """The cross-products of X and ``current``, Y[order], given those of the two in order: one product of tables."""
+    xy, centred_change, kind = np.zeros_like(products.xx), 0.0, products.null_type
+    mean_x, mean_y = products.mean.astype(kind), (products.mean + products.offset).astype(kind)
+    for _, x, y in _blocks(products.versions[0], current, kind):
+        x, y = x - mean_x, y - mean_y
+        xy += x.T @ y
+        delta = y - x  # from the traces it could come out below 0
+        centred_change += float(np.vecdot(delta, delta).sum(dtype=np.float64))
+    return PermutedCrossProducts(
+        (products.versions[0], current),
+        *(products.mean, products.offset, products.square, products.xx),
+        xd=xy - products.xx,
+        centred_change=centred_change,
+        origin=products,
+        order=order,
+    )
+
+
+def noise_cross_products(products: CrossProducts, lengths: Array, generator: np.random.Generator) -> CrossProducts:
+    """The cross-products of X and X + Δ, whose rows Δ_i have (n,) given ``lengths`` and random directions; in one pass.
+
+    The second version is float64: rounded to float32 the sum would lose what a small drift is made of.
+    """
+    reference, kind = products.versions[0], products.null_type
+    current, mean = np.empty(reference.shape), products.mean.astype(kind)
+    offset, xd = np.zeros(products.num_columns), np.zeros_like(products.xx)
+    for start in range(0, len(current), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        delta = generator.standard_normal(current[rows].shape, np.float32).astype(kind, copy=False)
+        delta *= (lengths[rows] / np.sqrt(np.vecdot(delta, delta)))[:, None]
+        np.add(reference[rows], delta, out=current[rows], dtype=np.float64)
+        offset += delta.sum(axis=0, dtype=np.float64)
+        xd += (reference[rows] - mean).T @ delta  # XᵀΔ is the same when Δ is not centred
+    offset /= len(current)
+    centred_change = float(lengths @ lengths) - len(current) * float(offset @ offset)
+    return CrossProducts(
+        (reference, current), products.mean, offset, products.square, products.xx, xd, max(centred_change, 0.0)
+    )
+
+
+def _blocks(
+    reference: Rows, current: Rows, kind: type[np.floating] = np.float64
+) -> Iterator[tuple[slice, Array, Array]]:
+    for start in range(0, len(reference), BLOCK_ROWS):
+        rows = slice(start, min(start + BLOCK_ROWS, len(reference)))
+        yield rows, np.asarray(reference[rows], kind), np.asarray(current[rows], kind)
+
+
+def _inverse_deviations(products: Array, mean: Array, num_rows: int) -> Array:
+    deviations = np.sqrt(np.maximum(np.diag(products), 0) / num_rows)
+    # Below the rounding of the mean itself a column is constant: dividing would blow up noise.
+    is_varying = deviations > 1e-12 * np.abs(mean)
+    return np.divide(1.0, deviations, out=np.zeros_like(deviations), where=is_varying)

@@ -1,0 +1,235 @@
+"""Every matrix similarity of two versions of a parameter beside its null, or the reason why it is refused."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.blocks import Scratch, iterate_blocks
+from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.kernels import Refused, Rows, check_rows, refuse_below
+from toolkit.analysis.measures import summarise_null
+from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.naming import at_least, lookup, select, unknown
+from toolkit.progress import shows_progress
+from toolkit.questions.space.similarity_table import (
+    ITEMS,
+    NOISE,
+    NULLS,
+    QUERIES,
+    SIMILARITIES,
+    Similarity,
+    TablePair,
+    null_base,
+)
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+__all__ = ["SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
+
+MAX_WORKERS = 4
+"""Draws of a null at a time: each holds a version of up to MAX_NULL_ROWS rows in float64."""
+
+SEEN = "seen rows"
+
+Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIMILARITIES, or names of its entries
+
+
+@shows_progress("similarity to before")
+@with_columns
+def measure_similarity(
+    source: Source,
+    parameter: str = "word_embeddings",
+    epoch: float | None = None,
+    *,
+    rows: str | Sequence[int] | NDArray[np.integer] | None = None,
+    measures: Similarities = SIMILARITIES,
+    reference_epoch: float = 0,
+    null: str | None = None,
+    num_null: int = 20,
+    k: int = 10,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Every similarity of a parameter before and after, beside its null, one per line.
+
+    Parameters
+    ----------
+    rows
+        Indices of rows, the name of a stratum, or ``seen rows`` (exposed in at least one step); None takes all rows.
+    measures
+        Names of entries of SIMILARITIES, or a mapping of the same kind.
+    null
+        Name of the null for all measures; None takes the one that each measure names.
+    k
+        Number of nearest neighbours of each row.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per measure and side. The null has the shape of the value. Outside its range a measure is refused:
+        ``value`` is NaN, and ``reason`` says why.
+
+    Raises
+    ------
+    ValueError
+        An unknown parameter, epoch, stratum or measure.
+    """
+    trajectory = trajectory_of(source)
+    num_rows = count_rows(trajectory, parameter)
+    snapshots = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
+    for _ in iterate_blocks(snapshots, parameter, scratch=Scratch()):
+        pass  # it refuses NaN and other shapes
+    label, chosen = _choose_rows(trajectory, parameter, num_rows, rows)
+    tables = [np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots]
+    versions = tables if chosen is None else [table[chosen] for table in tables]
+    lines = compare_rows(versions[0], versions[1], measures, null=null, num_null=num_null, k=k, seed=seed)
+    what = {"epoch": float(snapshots[1].epoch), "reference_epoch": float(reference_epoch)}
+    return lines.assign(**what, parameter=parameter, stratum=label)[columns_of("measure_similarity")]
+
+
+@with_columns
+def compare_rows(
+    reference: Rows,
+    current: Rows,
+    measures: Similarities = SIMILARITIES,
+    *,
+    null: str | None = None,
+    num_null: int = 20,
+    k: int = 10,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Every similarity of two versions of the same rows, beside its null, one per line.
+
+    Parameters
+    ----------
+    reference, current
+        (n, p) float32 or float64; they may come from two runs.
+    measures
+        Names of entries of SIMILARITIES, or a mapping of the same kind.
+    null
+        Name of the null for all measures; None takes the one that each measure names.
+    num_null
+        Number of draws of the null. They are evaluated in several threads.
+    k
+        Number of nearest neighbours of each row.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As of :func:`toolkit.measure_similarity`.
+    """
+    k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
+    check_rows(reference, current, "a similarity")
+    chosen = select(SIMILARITIES, measures, "similarity")
+    if null is not None:
+        lookup(NULLS, null, "null")
+    pair = TablePair(reference, current, k, seed)
+    base = null_base(pair)
+    values = {name: _value(name, entry, pair) for name, entry in chosen.items()}
+    kinds = {name: null or entry.null for name, entry in chosen.items() if not values[name][1]}
+    # Before the draws, which share what it leaves in the pair.
+    of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
+    drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
+    lines = []
+    for name, entry in chosen.items():
+        draws = [value for value in drawn.get(name, []) if not math.isnan(value)]
+        low, high = (math.nan, math.nan) if values[name][1] or entry.interval is None else entry.interval(pair)
+        line = {
+            "measure": name,
+            "side": entry.direction,
+            "value": values[name][0],
+            "low": low,
+            "high": high,
+            "null_kind": null or entry.null,
+            "value_of_null_rows": of_base[name][0],
+            **dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(draws), strict=True)),
+            "num_null": len(draws),
+            "num_null_rows": len(base.reference),
+            "num_rows": len(reference),
+            "num_used": {ITEMS: len(pair.items), QUERIES: len(pair.queries)}.get(entry.sample, len(reference)),
+            "num_columns": reference.shape[1],
+            "reason": values[name][1],
+        }
+        lines.append(line)
+    return pd.DataFrame(lines, columns=columns_of("compare_rows"))
+
+
+def _value(name: str, entry: Similarity, pair: TablePair) -> tuple[float, str]:
+    """The value, or NaN and the reason."""
+    try:
+        refuse_below(len(pair.reference), entry.min_rows, name)
+        return entry.function(pair), ""
+    except Refused as reason:
+        return math.nan, str(reason)
+
+
+def _draw_nulls(
+    base: TablePair, chosen: Mapping[str, Similarity], kinds: Mapping[str, str], num_null: int, seed: int
+) -> dict[str, list[float]]:
+    """The values of each measure over the draws of its null; each draw has its own random stream.
+
+    Draws are evaluated side by side, some at a time, since a draw holds a version of the whole table.
+    """
+    from threadpoolctl import threadpool_limits
+
+    names = {kind: [name for name in kinds if kinds[name] == kind] for kind in NULLS}
+    draws = [(index, kind, draw) for index, kind in enumerate(NULLS) if names[kind] for draw in range(num_null)]
+
+    def evaluate(index: int, kind: str, draw: int) -> dict[str, float]:
+        pair = NULLS[kind](base, np.random.default_rng([*b"similarity null", seed, index, draw]))
+        return {name: _value(name, chosen[name], pair)[0] for name in names[kind]}
+
+    if not draws:
+        return {name: [] for name in kinds}
+    if names[NOISE]:
+        _ = base.drift_lengths, base.products.null_type  # or each of the first draws would compute them
+    num_threads = count_threads()
+    num_workers = min(num_threads, MAX_WORKERS, len(draws))
+    limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
+    # Some libraries keep a limit of their own for each thread that calls them.
+    with limit(), ThreadPoolExecutor(num_workers, initializer=limit) as pool:
+        found = list(pool.map(evaluate, *zip(*draws, strict=True)))
+    return {name: [values[name] for values in found if name in values] for name in kinds}
+
+
+def count_threads() -> int:
+    """Threads that matrix products may use: what the user, or the machine, allows."""
+    from threadpoolctl import threadpool_info
+
+    return max((info["num_threads"] or 1 for info in threadpool_info() if info["user_api"] == "blas"), default=1)
+
+
+def _choose_rows(trajectory: Trajectory, parameter: str, num_rows: int, rows: Any) -> tuple[str, NDArray[Any] | None]:
+    """What to call the rows, and their indices; None for all."""
+    if rows is None or (isinstance(rows, str) and rows == ALL_ROWS):
+        return ALL_ROWS, None
+    if isinstance(rows, str):
+        return rows, _named_rows(trajectory, parameter, num_rows, rows)
+    chosen = np.asarray(rows)
+    if chosen.ndim != 1 or not len(chosen) or not np.issubdtype(chosen.dtype, np.integer):
+        raise ValueError(f"rows are whole numbers from 0 to {num_rows - 1}, at least one, or the name of a stratum")
+    if chosen.min() < 0 or chosen.max() >= num_rows or len(np.unique(chosen)) < len(chosen):
+        raise ValueError(f"rows are distinct and from 0 to {num_rows - 1}: {parameter} has {num_rows} rows")
+    return f"{len(chosen)} given rows", chosen
+
+
+def _named_rows(trajectory: Trajectory, parameter: str, num_rows: int, name: str) -> NDArray[Any]:
+    if name == SEEN:
+        exposure = table_exposure(trajectory, parameter)
+        if exposure is None:
+            raise ValueError(f"which rows of {parameter} were exposed is not known: the run has no exposure of it")
+        chosen = exposure.step_counts(num_rows) > 0
+    else:
+        strata = assign_strata(trajectory, parameter)
+        if name not in strata.categories:
+            raise ValueError(unknown(name, f"stratum of {parameter}", (ALL_ROWS, SEEN, *strata.categories)))
+        chosen = np.asarray(strata == name)
+    if not chosen.any():
+        raise ValueError(f"no row of {parameter} is in {name!r}: choose other rows")
+    return np.flatnonzero(chosen)

@@ -1,0 +1,334 @@
+"""The update of a parameter as a matrix: spectrum, alignment with the table before, agreement of seeds, with nulls."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.blocks import iterate_blocks, tables_of
+from toolkit.analysis.drift import ALL_ROWS, Indices
+from toolkit.analysis.measures import Array, summarise_null
+from toolkit.analysis.neighbours import name_of
+from toolkit.analysis.spectra import entropy_rank
+from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.naming import at_least
+from toolkit.questions.space.geometry import BLOCK_ROWS, MIN_ROWS, Cloud, energy_in_top, group_rows, read_rows
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+TOUCHED, MOVED = "touched", "moved"
+"""Which rows were taken when none were asked for: those with exposure by the epoch, or without a record all that moved
+(weight decay then brings in rows that no batch ever used)."""
+
+NUM_SUBSPACES = 400
+"""Random subspaces of the alignment null; each is one thin QR."""
+
+Line = tuple[str, int | None, float, float, float, float, float, str]  # measure to chance, and the reason
+
+
+@with_columns
+def measure_updates(
+    source: Source,
+    parameter: str = "word_embeddings",
+    epoch: float | None = None,
+    *,
+    ks: Sequence[int] = (1, 10, 50),
+    rows: str | Sequence[int] | Indices | None = None,
+    reference_epoch: float = 0,
+    num_null: int = 40,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How concentrated the update Δ of a table is, and how it lies to the table before, one value per line.
+
+    Parameters
+    ----------
+    ks
+        Numbers of directions to measure.
+    rows
+        Indices of rows, or the name of a stratum; None takes the rows exposed by the epoch (``touched``), or without a
+        record of exposure all that moved.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions. ``effective_rank``: of Δ, as in
+        toolkit.questions.space.geometry. ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal
+        directions of all rows of E⁰ about their mean; chance is k/hidden.
+
+    Notes
+    -----
+    Δ is not centred: a shift that all rows share is one of its directions. The nulls are ours. That of the first two
+    gives each row a random direction and its own observed length, since a few long rows concentrate the energy without
+    any structure: only values outside its quantiles say something. That of ``alignment_top`` turns the span at random,
+    400 times, and keeps Δ as it is: an update of few directions aligns more or less by luck, which random rows would
+    not show.
+    """
+    at_least("num_null", num_null, 0)
+    trajectory = trajectory_of(source)
+    reference = trajectory.at(reference_epoch)
+    snapshot = trajectory.at_or_last(epoch)
+    tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
+    ((name, chosen),) = group_rows(trajectory, parameter, rows, by_stratum=False).items()
+    if rows is None and (exposure := table_exposure(trajectory, parameter)) is not None:
+        name, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(chosen), snapshot.step))
+    elif rows is None:
+        name, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, chosen))
+    norms = row_norms(reference, snapshot, parameter, chosen)
+    num_moved = int(np.count_nonzero(norms))
+    columns = columns_of("measure_updates")
+    whole = np.arange(count_rows(trajectory, parameter))
+    if num_moved < 2:
+        reason = f"{num_moved} of {len(chosen)} row(s) moved: a spectrum needs two"
+        asked = [*(("energy_top", k) for k in ks), ("effective_rank", None), *(("alignment_top", k) for k in ks)]
+        lines = [_line(measure, k, reason=reason) for measure, k in asked]
+    else:
+        update = Cloud(lambda: changes(reference, snapshot, parameter, chosen), centre=False)
+        lines = list(_spectrum_lines(update, norms[norms > 0], ks, num_null, seed))
+        before = Cloud(lambda: (block for _, (block,) in read_rows([reference], parameter, whole)), centre=True)
+        lines += _alignment_lines(update, before, ks, seed)
+    about, counts = (float(snapshot.epoch), parameter, name), (len(chosen), len(chosen) - num_moved)
+    table = pd.DataFrame([(*about, *values, *counts, reason) for *values, reason in lines], columns=columns)
+    return table.astype({"k": "Int64"})
+
+
+def changes(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Iterator[Array]:
+    """Blocks of Δ of the given rows, (block, hidden) float64 each."""
+    for _, (before, after) in read_rows([reference, snapshot], parameter, rows):
+        yield after - before
+
+
+def row_norms(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Array:
+    """(rows,) ‖Δ_i‖ of the given rows."""
+    parts = [np.sqrt(np.vecdot(delta, delta)) for delta in changes(reference, snapshot, parameter, rows)]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def null_spectra(norms: Array, hidden: int, num_null: int, seed: int = 0) -> Iterator[Array]:
+    """Yield (hidden,) σ² of ``num_null`` tables whose rows have the (n,) given lengths and random directions."""
+    for draw in range(num_null):
+        generator = np.random.default_rng([*b"updates", seed, draw])
+        gram = np.zeros((hidden, hidden))
+        for start in range(0, len(norms), BLOCK_ROWS):
+            of_block = norms[start : start + BLOCK_ROWS]
+            rows = generator.normal(size=(len(of_block), hidden))
+            rows *= (of_block / np.sqrt(np.vecdot(rows, rows)))[:, None]
+            gram += rows.T @ rows
+        yield np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
+
+
+def null_alignments(squared: Array, k: int, num_null: int = NUM_SUBSPACES, seed: int = 0) -> Array:
+    """(num_null, k): for Δ with (p,) given σ², the share in the first 1 … k columns of a random orthonormal frame."""
+    generator, shares = np.random.default_rng([*b"alignment", seed]), squared / squared.sum()
+    frames = (np.linalg.qr(generator.normal(size=(len(squared), k)))[0] for _ in range(num_null))
+    return np.array([np.cumsum(shares @ np.square(frame)) for frame in frames])
+
+
+def _spectrum_lines(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Line]:
+    """Of Δ, given the lengths of the rows that moved."""
+    squared, nulls = update.squared_singular_values, list(null_spectra(norms, update.hidden, num_null, seed))
+    rank = min(len(norms), update.hidden)
+    for k in ks:
+        if 1 <= k < rank:
+            yield _line("energy_top", k, energy_in_top(squared, k), [energy_in_top(drawn, k) for drawn in nulls])
+        else:
+            reason = f"k must be from 1 to {rank - 1}: Δ has no more than {rank} directions"
+            yield _line("energy_top", k, reason=reason)
+    yield _line("effective_rank", None, entropy_rank(squared), [entropy_rank(drawn) for drawn in nulls])
+
+
+def _alignment_lines(update: Cloud, before: Cloud, ks: Sequence[int], seed: int) -> Iterator[Line]:
+    hidden, total = update.hidden, float(np.trace(update.products))
+    valid = [k for k in ks if 1 <= k < hidden]
+    nulls = null_alignments(update.squared_singular_values, max(valid, default=1), seed=seed)
+    for k in ks:
+        if k not in valid:
+            reason = f"k must be from 1 to {hidden - 1}: all directions hold all of Δ"
+            yield _line("alignment_top", k, reason=reason)
+        elif before.squared_singular_values[k - 1] <= 1e-12 * before.squared_singular_values[0]:
+            yield _line("alignment_top", k, reason=f"E⁰ has fewer than {k} principal directions")
+        else:
+            span = before.directions[:, :k]
+            value = float(np.vdot(span, update.products @ span)) / total
+            yield _line("alignment_top", k, value, nulls[:, k - 1], k / hidden)
+
+
+def _line(
+    measure: str,
+    k: int | None,
+    value: float = math.nan,
+    null: Sequence[float] | Array = (),
+    chance: float = math.nan,
+    reason: str = "",
+) -> Line:
+    mean, _, low, high = summarise_null(null)
+    return measure, k, value, mean, low, high, chance, reason
+
+
+DIFFERENT = "different strata"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two updates of the same rows of one stratum, in order and with the rows of one of them permuted."""
+
+    num_rows: int
+    num_defined: int
+    """Rows that moved in both runs; only they are permuted."""
+    products: Array
+    """(1 + permutations,) Σ⟨Δ_i, other Δ_π(i)⟩, the rows in order first."""
+    cosines: Array
+    """(1 + permutations,) Σ of the cosines."""
+    squares: Array
+    """(2,) ‖Δ‖² of the stratum in each run."""
+
+    def __add__(self, other: "Agreement") -> "Agreement":
+        """Both strata together, each permuted within itself."""
+        return Agreement(
+            self.num_rows + other.num_rows,
+            self.num_defined + other.num_defined,
+            self.products + other.products,
+            self.cosines + other.cosines,
+            self.squares + other.squares,
+        )
+
+
+@with_columns
+def measure_agreement(
+    sources: Sequence[Source],
+    parameter: str = "word_embeddings",
+    epoch: float | None = None,
+    *,
+    reference_epoch: float = 0,
+    num_null: int = 100,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Whether runs moved the same rows in the same directions: the agreement of Δ between each two runs.
+
+    Parameters
+    ----------
+    epoch
+        Epoch of the snapshots, of every run; None is the last one of the first.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per pair of runs and stratum, and for ``all rows``: ``mean_cosine``, the mean over the rows of the cosine
+        between the row's Δ in the two runs (rows that did not move in both have none and are counted in
+        ``num_undefined``), and ``whole_cosine``, of the two Δ as one vector each, where rows that moved far count more.
+        A row that the two runs have in different strata (each draws its own batches) is in stratum ``different
+        strata``.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two runs, or runs that did not start from the same parameter and vocabulary.
+
+    Notes
+    -----
+    Definitions and null are ours. Null: the second run's rows permuted within the stratum; of ``all rows``, within each
+    stratum.
+    """
+    if not isinstance(sources, list | tuple):
+        raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")
+    if len(sources) < 2:
+        raise ValueError(f"agreement is between runs: at least 2 are needed, got {len(sources)}")
+    at_least("num_null", num_null, 0)
+    trajectories = [trajectory_of(source) for source in sources]
+    names = [name_of(source, index) for index, source in enumerate(sources)]
+    _check_comparable(trajectories, names, parameter, reference_epoch)
+    epoch = float(trajectories[0].snapshots[-1].epoch) if epoch is None else epoch
+    lines: list[tuple[object, ...]] = []
+    for a, b in combinations(range(len(sources)), 2):
+        first, second = trajectories[a], trajectories[b]
+        found: dict[str, Agreement] = {}
+        for place, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
+            update, other = (
+                np.concatenate(list(changes(each.at(reference_epoch), each.at(epoch), parameter, rows)))
+                for each in (first, second)
+            )
+            found[stratum] = compare_updates(update, other, num_null, (seed, place))
+        one, *others = found.values()
+        for stratum, agreement in {ALL_ROWS: sum(others, start=one), **found}.items():
+            lines += [(names[a], names[b], epoch, parameter, stratum, *line) for line in _lines(agreement)]
+    return pd.DataFrame(lines, columns=columns_of("measure_agreement"))
+
+
+def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict[str, Indices]:
+    """The rows of each stratum that has any, and last those that the two runs have in different ones.
+
+    With these among them, rows that one run never saw would be mixed with rows that the other did see.
+    """
+    strata, other = assign_strata(first, parameter), assign_strata(second, parameter)
+    is_same = np.asarray(strata) == np.asarray(other)
+    groups = {name: np.flatnonzero(is_same & np.asarray(strata == name)) for name in strata.categories}
+    groups[DIFFERENT] = np.flatnonzero(~is_same)
+    return {name: rows for name, rows in groups.items() if len(rows)}
+
+
+def compare_updates(update: Array, other: Array, num_null: int, seed: Sequence[int] = (0,)) -> Agreement:
+    """Two updates Δ of the same rows, (n, hidden) float64 each, beside ``num_null`` permutations of the second's rows.
+
+    The permutations depend on ``seed`` and on how many rows moved in both, not on the values.
+    """
+    squares = np.array([np.vdot(update, update), np.vdot(other, other)])
+    lengths = [np.sqrt(np.vecdot(rows, rows)) for rows in (update, other)]
+    defined = np.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
+    generator = np.random.default_rng([*b"agreement", *seed])
+    products, cosines = np.zeros(1 + num_null), np.zeros(1 + num_null)
+    for index in range(1 + num_null):
+        order = defined if index == 0 else generator.permutation(defined)
+        # Blocks, because a permuted copy of a whole word table would leave the cache and the memory of a laptop.
+        for start in range(0, len(defined), BLOCK_ROWS):
+            here, there = defined[start : start + BLOCK_ROWS], order[start : start + BLOCK_ROWS]
+            dots = np.vecdot(update[here], other[there])
+            products[index] += dots.sum()
+            cosines[index] += np.sum(dots / (lengths[0][here] * lengths[1][there]))
+    return Agreement(len(update), len(defined), products, cosines, squares)
+
+
+def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
+    """From the measure on."""
+    n, n_defined = agreement.num_rows, agreement.num_defined
+    length = math.sqrt(float(np.prod(agreement.squares)))
+    values = {
+        "mean_cosine": (agreement.cosines / n_defined if n_defined else None, n - n_defined),
+        "whole_cosine": (agreement.products / length if length > 0 else None, 0 if length > 0 else n),
+    }
+    for measure, (drawn, num_undefined) in values.items():
+        value, reason = math.nan, "no row moved in both runs"
+        null: tuple[float, ...] = (math.nan,) * 4
+        if drawn is not None:
+            value, reason = float(drawn[0]), ""
+            if n_defined < MIN_ROWS:
+                reason = f"no null: {n_defined} row(s) to permute, fewer than {MIN_ROWS}"
+            elif len(drawn) > 2:
+                mean, deviation, *quantiles = summarise_null(drawn[1:])
+                null = (mean, *quantiles, deviation)
+        yield measure, value, *null, n, num_undefined, reason
+
+
+def _check_comparable(
+    trajectories: Sequence[Trajectory], names: Sequence[str], parameter: str, reference_epoch: float
+) -> None:
+    first = trajectories[0]
+    shape = first.at(reference_epoch).tensors[parameter].shape if count_rows(first, parameter) else ()
+    for trajectory, name in zip(trajectories[1:], names[1:], strict=True):
+        count_rows(trajectory, parameter)
+        other = trajectory.at(reference_epoch).tensors[parameter].shape
+        if other != shape:
+            raise ValueError(f"{parameter} is {shape} in {names[0]} and {other} in {name}: choose runs of one model")
+        both = first.vocabulary, trajectory.vocabulary
+        if None not in both and both[0] != both[1]:
+            raise ValueError(f"{names[0]} and {name} have different vocabularies: choose runs of one model")
+        pair = [first.at(reference_epoch), trajectory.at(reference_epoch)]
+        if not all(
+            np.array_equal(before, other_before) for _, (before, other_before) in iterate_blocks(pair, parameter)
+        ):
+            raise ValueError(
+                f"{parameter} differs between {names[0]} and {name} at epoch {reference_epoch:g}, before training: "
+                "agreement needs runs from the same checkpoint"
+            )

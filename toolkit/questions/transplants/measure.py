@@ -1,0 +1,298 @@
+"""What the drift of each embedding component is worth to the tuned model's scores."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from math import factorial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.measures import Array
+from toolkit.analysis.shapley import coalitions_without, count_players, shapley_values
+from toolkit.comparison.arms import Arm, arrange
+from toolkit.comparison.intervals import two_way_interval
+from toolkit.comparison.measure import together
+from toolkit.models.tuned import check_model
+from toolkit.naming import Described
+from toolkit.progress import say, shows_progress
+from toolkit.questions.transplants.games import UNITS, Game, TransplantSettings, check_direction, play_run
+from toolkit.questions.transplants.players import CHANGES, RANDOM, ROTATED, UNCHANGED
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.store import Run
+
+
+def item_interactions(values: Array) -> tuple[list[tuple[int, int]], Array]:
+    """The pairs of players, and their (pairs, items) Shapley interaction indices (Grabisch & Roubens 1999).
+
+    I_ij = Σ_S |S|!(n-|S|-2)!/(n-1)! [v(S and i, j) - v(S and i) - v(S and j) + v(S)] over coalitions S with neither.
+    Above 0 where two players do more together than apart; exactly 0 where one of them changes nothing. ValueError as of
+    :func:`toolkit.questions.space.functional.shapley_values`.
+    """
+    num_players = count_players(values)
+    pairs = list(combinations(range(num_players), 2))
+    indices = np.zeros((len(pairs), values.shape[1]))
+    for row, (first, second) in enumerate(pairs):
+        one, other = 1 << first, 1 << second
+        for rest in coalitions_without(num_players, (first, second)):
+            size = rest.bit_count()
+            weight = factorial(size) * factorial(num_players - size - 2) / factorial(num_players - 1)
+            with_second = values[rest | one | other] - values[rest | other]
+            indices[row] += weight * (with_second - (values[rest | one] - values[rest]))
+    return pairs, indices
+
+
+def name_coalition(coalition: int, players: tuple[str, ...]) -> str:
+    """``word_embeddings + LayerNorm``, ``none`` or ``all``."""
+    if coalition in (0, 2 ** len(players) - 1):
+        return "all" if coalition else "none"
+    return " + ".join(name for i, name in enumerate(players) if coalition >> i & 1)
+
+
+TOTAL = "all"
+"""The line of Σφ, which is v(all) - v(none)."""
+
+TRANSPLANT = "transplant"
+DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
+EXACTLY_0 = ": exactly 0"
+"""Ends the note of what has not moved, behind the reason."""
+NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
+NO_SHARE = "no share: the interval of the sum does not exclude 0"
+NO_SHARE_OF_ONE = "no share: one seed"
+
+
+FACTOR = {score: 100.0 if unit == "points" else 1.0 for score, unit in UNITS.items()}
+
+
+def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """Per score: Σφ first, then a line per component."""
+    lines = []
+    for score in games[0].values:
+        shares = [shapley_values(game.values[score]) for game in games]
+        total = interval_line(np.stack([g.values[score][-1] - g.values[score][0] for g in games]), score)
+        is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
+        lines.append({"score": score, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
+        for i, component in enumerate(games[0].players):
+            line = interval_line(np.stack([own[i] for own in shares]), score, _stillness(games, i))
+            if not is_clear:
+                line["reason"] = NO_SHARE if len(games) > 1 else NO_SHARE_OF_ONE
+            share = line["value"] / total["value"] if is_clear else np.nan
+            lines.append({"score": score, "component": component, **line, "share": share})
+    return lines
+
+
+def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """Per score and pair of components."""
+    lines = []
+    players = games[0].players
+    for score in games[0].values:
+        found = [item_interactions(game.values[score]) for game in games]
+        for row, (first, second) in enumerate(found[0][0]):
+            still = _stillness(games, first, second)
+            line = interval_line(np.stack([indices[row] for _, indices in found]), score, still)
+            lines.append({"score": score, "first": players[first], "second": players[second], **line})
+    return lines
+
+
+def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """Per score and component, and for all together: the transplant, random changes of its size, their difference.
+
+    Draws of one seed are averaged item by item before the interval, which covers seeds and items; each seed has draws
+    of its own, so that it covers draws too.
+    """
+    lines = []
+    num_players = len(games[0].players)
+    for score, drawn in games[0].perturbed[RANDOM].items():
+        if not drawn.shape[1]:
+            break
+        for i, component in enumerate((*games[0].players, TOTAL)):
+            coalition = 2**num_players - 1 if i == num_players else 1 << i
+            still = "" if i == num_players else _stillness(games, i)
+            real = np.stack([g.values[score][coalition] - g.values[score][0] for g in games])
+            rms = np.nan if i == num_players else float(np.mean([g.rms_changes[i] for g in games]))
+            lead = {"score": score, "component": component, "rms_change": rms}
+            lines.append(lead | {"change": TRANSPLANT, **interval_line(real, score, still)})
+            for kind in CHANGES:
+                draws = np.stack([g.perturbed[kind][score][i] - g.values[score][0] for g in games])
+                means = FACTOR[score] * draws.mean(axis=2)
+                ends = {"least": means.min(), "greatest": means.max()}
+                mean = draws.mean(axis=1)
+                lines.append(lead | {"change": kind, **ends, **interval_line(mean, score, still)})
+                lines.append(lead | {"change": DIFFERENCE[kind], **interval_line(real - mean, score, still)})
+    return lines
+
+
+def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
+    """Seed to game: one line per seed, score and coalition, with the mean over items."""
+    return [
+        {
+            "seed": seed,
+            "score": score,
+            "coalition": name_coalition(coalition, game.players),
+            "num_tuned": coalition.bit_count(),
+            "value": float(own.mean()) * FACTOR[score],
+            "unit": UNITS[score],
+        }
+        for seed, game in games.items()
+        for score, values in game.values.items()
+        for coalition, own in enumerate(values)
+    ]
+
+
+def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
+    """Seed to game: what the gauge check found, and what had to be assumed."""
+    return [
+        {
+            "seed": seed,
+            "gauge_difference": np.nan if game.gauge is None else game.gauge.difference,
+            "control_difference": np.nan if game.gauge is None else game.gauge.control,
+            "num_draws": next(iter(game.perturbed[RANDOM].values())).shape[1],
+            "num_passes": game.num_passes,
+            "num_items": len(game.ids),
+            "note": "; ".join(game.notes),
+        }
+        for seed, game in games.items()
+    ]
+
+
+def interval_line(table: Array, score: str, still: str = "") -> dict[str, Any]:
+    """Value and interval of (seeds, items) differences, by :func:`toolkit.comparison.intervals.two_way_interval`.
+
+    What has not moved, and ``still`` says why, is known to be 0 and needs no interval: its ends are 0.
+    """
+    num_seeds, num_items = table.shape
+    counts = {"unit": UNITS[score], "num_seeds": num_seeds, "num_items": num_items, "reason": "", "note": still}
+    ends = ("value", "low", "high")
+    if still:
+        return dict.fromkeys(ends, 0.0) | counts
+    if np.isnan(table).any():
+        return dict.fromkeys(ends, np.nan) | counts | {"reason": NOT_ROTATED}
+    found = two_way_interval(table)
+    values = (FACTOR[score] * value for value in (found.estimate, found.low, found.high))
+    return counts | dict(zip(ends, values, strict=True)) | {"note": found.note}
+
+
+def _stillness(games: Sequence[Game], *players: int) -> str:
+    """The note of what is exactly 0 because one of some players moved in no game, with the reason; '' elsewhere."""
+    still = [i for i in players if not any(game.moving >> i & 1 for game in games)]
+    reasons = dict.fromkeys(game.stillness[i] if game.stillness else UNCHANGED for i in still for game in games)
+    return f"{' or '.join(reasons)}{EXACTLY_0}" if still else ""
+
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with the run's name, the passes done and those to do."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Transplants(Described):
+    """The tables of :func:`measure_transplants`; a report writes each under its name."""
+
+    shapley: pd.DataFrame
+    interactions: pd.DataFrame
+    singles: pd.DataFrame
+    coalitions: pd.DataFrame
+    checks: pd.DataFrame
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Name of a file to its table."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def facts(self) -> dict[str, str]:
+        """Each table's number of lines."""
+        return {name: f"table of {len(table):,} lines" for name, table in self.tables.items()}
+
+
+@shows_progress("transplants")
+@with_columns
+def measure_transplants(
+    runs: Sequence[Run | str | Path],
+    settings: TransplantSettings | None = None,
+    *,
+    reverse: bool = False,
+    on_progress: OnProgress = lambda name, done, total: say(f"{name}: {done} of {total}"),
+) -> Transplants:
+    """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
+
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories. Runs that differ in nothing but the seed
+        are one condition.
+    settings
+        What to transplant and where to score it (:class:`toolkit.questions.transplants.games.TransplantSettings`); None
+        takes the defaults.
+    reverse
+        Also put the tuned components into the body from before training, under a probe that is fitted again.
+    on_progress
+        Called with the run's name, the number of passes done and the number to do.
+
+    Returns
+    -------
+    Transplants
+        Its ``tables`` are DataFrames by name. Log-likelihood is in nats per item, accuracy, and R² of a regression, in
+        points; intervals are over the seeds of a condition and the same items.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.questions.transplants.games.play_run`, and where the runs of a condition have different items.
+
+    Notes
+    -----
+    v(S) is the mean log-likelihood of the labels (accuracy beside it), or R², in the tuned body and head, with the
+    components in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up
+    to v(all) - v(none).
+    """
+    settings = settings or TransplantSettings()
+    directions = ["forward", "reverse"] if reverse else [settings.direction]
+    groups = arrange(runs)
+    for run in (item.run for group in groups for item in group.runs):
+        check_model(run)
+        check_direction(run, directions[-1])
+    parts = []
+    for own in (replace(settings, direction=direction) for direction in directions):
+        for arm in (arm for group in groups for arm in group.arms):
+            games: dict[int, Game] = {}
+            for item in arm.runs:
+                hear = partial(on_progress, f"{item.name} ({own.direction})")
+                games[item.config.seed] = play_run(item.run, own, hear)
+            parts.append(tabulate(arm, games, own))
+    return join(parts)
+
+
+def join(parts: Sequence[Transplants]) -> Transplants:
+    """The tables of several measurements, one below the other."""
+    return Transplants(**{name: together([part.tables[name] for part in parts]) for name in parts[0].tables})
+
+
+def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
+    """The tables of one condition from the games of its seeds."""
+    played = list(games.values())
+    for game in played[1:]:
+        if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):
+            raise ValueError(f"{arm.label}: the seeds have different components or items; pass them one at a time")
+    first = arm.runs[0]
+    lead = {
+        "model": first.model,
+        "task": first.task,
+        "condition": arm.label,
+        "split": played[0].split,
+        "direction": settings.direction,
+        "coordinates": settings.coordinates,
+    }
+    lines = {
+        "shapley": shapley_lines(played),
+        "interactions": interaction_lines(played),
+        "singles": single_lines(played),
+        "coalitions": coalition_lines(games),
+        "checks": check_lines(games),
+    }
+    frames = {
+        name: pd.DataFrame([lead | line for line in own], columns=columns_of(f"measure_transplants.{name}"))
+        for name, own in lines.items()
+    }
+    return Transplants(**frames)
