@@ -25,7 +25,7 @@ from tests.run_directories import MakeRun
 from tests.training.recorded_texts import TEXTS, load
 from toolkit.cli import main
 from toolkit.comparison.evidence import written_files
-from toolkit.questions.drift_report import drift_parts, open_places
+from toolkit.questions.drift_report import drift_parts, open_places, show_drift
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting import render_markdown as markdown
 from toolkit.reporting.charts import log_ticks, spec_of
@@ -395,3 +395,12 @@ def test_anybodys_trainer_run_gets_the_same_page_with_its_words(
     assert (out / "index.html").exists()
     assert "How large was a step?" in text_of(out)
     assert "--shuffle-labels" not in text_of(out)
+
+
+def test_without_any_question_the_summary_still_says_how_far(
+    runs: list[toolkit.Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("toolkit.questions.drift_report.load_questions", lambda: ())
+    show_drift([runs[0].path])
+    said = capsys.readouterr().out
+    assert all(name in said for name in runs[0].trajectory.parameters)
