@@ -43,8 +43,8 @@ from toolkit.training.going_on import GoingOn, identity_of
 from toolkit.training.live_drift import StepSize, drift_and_norms
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog
+from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
-from toolkit.training.step_recorder import Recorder
 
 
 class Screen(Protocol):
@@ -232,8 +232,8 @@ def _train_and_save(
 
     model, embeddings = loaded.model, locate_embeddings(loaded.model.backbone)
     recorder = Recorder(
-        data,
         dict(embeddings.parameters),
+        data,
         {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None,
         tied_tables(loaded),
     )

@@ -119,7 +119,8 @@ def test_training_that_ends_within_an_epoch_and_goes_on(model: Any, tokenizer: A
     trainer = Trainer(args=second, train_dataset=examples, callbacks=[callback], **options)
     trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
     run = toolkit.open_run(tmp_path / "second")
-    assert [(s.epoch, s.step, s.is_epoch_end) for s in run.trajectory] == [(0, 0, True), (1, 1, True), (2, 3, True)]
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(1.5, 0), (2, 1), (3, 3)]
+    assert run.manifest["begins_after_steps"] == 3
 
 
 def test_the_callback_in_the_real_sentence_transformer_trainer(tiny_model: Any, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The page of `drift`, of one run or of checkpoints in order: topics of the core, and what each question brings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,11 +73,20 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
         title=title if title is not None else opened.title,
         tiles=_tiles(computed, brief),
         tiles_show="relative drift",
-        answers=stated(filter(None, (part.answer(computed) for part in brief))),
+        answers=stated([*problems_of(opened), *filter(None, (part.answer(computed) for part in brief))]),
         sections=(*_sections(computed, brief), *_notes(opened)),
     )
     print_page(short, has_charts=out is not None)
     return None if out is None else _write(computed, places, Path(out), title)
+
+
+def problems_of(opened: Opened) -> Iterator[str]:
+    """What was not seen of the runs, or is not as it seems, which stands before any number."""
+    for run, name in zip(opened.runs, opened.names, strict=True):
+        who, manifest = f"{name}: " if len(opened.runs) > 1 else "", run.manifest if run.is_finished else {}
+        if taken := manifest.get("begins_after_steps"):
+            yield f"{who}drift is since step {taken}, where recording began: the first snapshot had been trained."
+        yield from (f"{who}{problem}." for problem in manifest.get("problems", ()))
 
 
 def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
@@ -122,7 +131,7 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         question="How far did each embedding parameter move, which rows, and why?",
         tiles=_tiles(computed, parts),
         tiles_show="relative drift",
-        answers=stated(said),
+        answers=stated([*problems_of(opened), *said]),
         picture=movement.first_picture(computed),
         sections=(
             *sections,

@@ -92,8 +92,9 @@ def _end_to_end(
 class TableLog:
     """The rows of one table, step after step. Small arrays are put together, not kept: see JOINED."""
 
-    def __init__(self) -> None:
-        self._joined: list[TableExposure] = []
+    def __init__(self, before: TableExposure | None = None) -> None:
+        """``before``: of the steps that came before."""
+        self._joined: list[TableExposure] = [] if before is None else [before]
         self._recent: list[StepRows] = []
 
     def add(self, step: StepRows) -> None:

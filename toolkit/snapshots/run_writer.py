@@ -131,6 +131,8 @@ class RunWriter:
     """Where it writes; from :meth:`finish` on where the run is."""
     _digests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Per parameter: (sha256, file name) of every distinct tensor written so far."""
+    last_digests: dict[str, str] = field(default_factory=dict)
+    """Per parameter the sha256 of its tensor in the last snapshot."""
     facts: dict[str, str] = field(default_factory=dict)
     """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
     lock: RunLock | None = None
@@ -181,7 +183,7 @@ class RunWriter:
         metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
         for parameter, tensor in tensors.items():
-            digest = files.sha256_of_array(tensor)
+            digest = self.last_digests[parameter] = files.sha256_of_array(tensor)
             known = dict(self._digests.setdefault(parameter, []))
             if digest in known:
                 metadata[f"held_by.{parameter}"] = known[digest]

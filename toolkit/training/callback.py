@@ -1,14 +1,20 @@
 """The callback that records any transformers.Trainer (or sentence-transformers trainer) as a run directory."""
 
 import math
+import shlex
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
+from toolkit.progress import show
 from toolkit.snapshots.run_writer import check_startable
 from toolkit.training.record import Recording, check_tokens, named_folder, record
 
@@ -31,7 +37,7 @@ ARGUMENTS = (
 
 
 class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Record the embedding parameters before training and after each epoch of a Trainer, with exposure.
+    """Record the embedding parameters before training and after each epoch of a Trainer, with exposure and scores.
 
     ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
     ``toolkit.open_run`` opens it, and every analysis takes it. Pass the Trainer ``processing_class=tokenizer`` too:
@@ -42,6 +48,10 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     run_dir
         The run directory to write. It is for nothing else: the Trainer's output_dir is refused, a new folder in it is
         fine.
+    condition, task
+        What tells this run from those of other conditions, and what its data are called; see :func:`toolkit.record`.
+    seed
+        The seed of the run; None takes the Trainer's.
     snapshot_steps
         Also take a snapshot every so many optimizer steps; None takes none between epochs.
     added_tokens
@@ -51,6 +61,9 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
         Replace a finished run; it is kept until the new one is finished.
+    page
+        Folder to write the page of the run into when training ends, as ``python -m toolkit drift`` does; None only says
+        how.
 
     Raises
     ------
@@ -59,32 +72,41 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
 
     Notes
     -----
-    A Trainer that resumes from a checkpoint records the rest of the run, from there on (what it recorded before is
-    replaced, unless each start has a directory of its own); the epoch that it resumes within ends as epoch 1. The last
-    snapshot is of the end of training: with ``load_best_model_at_end`` the Trainer then goes back to another
-    checkpoint, which the manifest's problems name.
+    Scores are those of the Trainer's evaluations. A Trainer that resumes from a checkpoint records the rest of the run:
+    its epochs are numbered on, and drift is since that checkpoint (what was recorded before is replaced, unless each
+    start has a directory of its own). One that starts again by itself with smaller batches
+    (``auto_find_batch_size``) goes on from the weights that it had moved, and the recording goes on too. Of data
+    without a length an epoch is a pass. The last snapshot is of the end of training: with ``load_best_model_at_end``
+    the Trainer then goes back to another checkpoint, which the manifest's problems name, as they do a checkpoint that
+    is saved with other weights than the model has (an average).
     """
 
     def __init__(
         self,
         run_dir: str | Path,
         *,
+        condition: str | None = None,
+        seed: int | None = None,
+        task: str | None = None,
         snapshot_steps: int | None = None,
         added_tokens: Sequence[str] = (),
         allow_half: bool = False,
         overwrite: bool = False,
+        page: str | Path | None = None,
     ) -> None:
         if snapshot_steps is not None and snapshot_steps < 1:
             raise ValueError(f"snapshot_steps must be at least 1 or None; got {snapshot_steps}")
         # Now already: train() may come after an hour of preparing data.
         check_startable(named_folder(run_dir), overwrite=overwrite, is_recorded=True)
-        self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
+        self._path, self._snapshot_steps, self._page = Path(run_dir), snapshot_steps, page
         self._options: dict[str, Any] = {"allow_half": allow_half, "overwrite": overwrite}
-        self._options["added_tokens"] = check_tokens(added_tokens)
+        self._options |= {"condition": condition, "task": task, "added_tokens": check_tokens(added_tokens)}
+        self._seed = seed
         self._recording: Recording | None = None
+        self._model: Any = None
         self._log: Callable[[dict[str, float]], None] | None = None
+        self._passes = _Passes(0, 0, True)
         self._last = (-1.0, -1)
-        self._start = 0
 
     def log_to(self, trainer: Any) -> None:
         """Log drift at each snapshot by ``trainer.log``, so that what the Trainer reports to shows it as it trains.
@@ -96,49 +118,106 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start recording and take the snapshot of epoch 0; ValueError where the Trainer itself writes there."""
+        """Start recording and take the first snapshot; ValueError where the Trainer itself writes there."""
+        model, before = kwargs["model"], self._recording
+        has_length = _has_length(kwargs.get("train_dataloader"))
+        if before is not None and model is self._model and args.auto_find_batch_size:
+            before.drop_passes()
+            self._passes = _Passes(math.ceil(self._last[0]), state.global_step, has_length)
+            return
         self._check_apart(args.output_dir)
-        if self._recording is not None:
-            self._recording.close()
+        if before is not None:
+            before.close()
         facts = {"recorded_by": type(self).__name__, "arguments": {k: getattr(args, k, None) for k in ARGUMENTS}}
         if state.global_step:
             facts["resumed_after_steps"] = state.global_step
         tokenizer = tokenizer_of(kwargs.get("processing_class"))
-        self._recording = record(kwargs["model"], self._path, tokenizer=tokenizer, facts=facts, **self._options)
+        seed, epoch = args.seed if self._seed is None else self._seed, _rounded(state.epoch or 0.0)
+        options = self._options | {"tokenizer": tokenizer, "seed": seed, "epochs_before": epoch, "facts": facts}
+        self._recording = record(model, self._path, **options)
         if tokenizer is None and state.is_world_process_zero:
             warnings.warn(
                 "no tokenizer: pass processing_class=tokenizer to the Trainer, or rows have no words", stacklevel=2
             )
-        self._start, self._last = math.floor(_rounded(float(state.epoch or 0.0))), (-1.0, -1)
-        self._snapshot(0.0)
+        self._model, self._last = model, (-1.0, -1)
+        self._passes = _Passes(0 if has_length else math.floor(epoch), state.global_step, has_length)
+        self._snapshot(epoch)
+        if before is not None and before.first_digests != self._recording.first_digests:
+            self._recording.note(
+                "an earlier training of this callback was interrupted: the first snapshot is of the weights as that "
+                f"left them after {before.num_steps} steps"
+            )
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tell of the step of an optimizer that torch does not know."""
+        if self._recording is not None and not isinstance(kwargs.get("optimizer"), torch.optim.Optimizer):
+            self._recording.before_step()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A snapshot between epochs, when one is due."""
         recording = self._recording
         if recording is not None and self._snapshot_steps and recording.num_steps % self._snapshot_steps == 0:
-            epoch = self._epoch(state)
+            epoch = self._passes.epoch(state)
             if not epoch.is_integer():
                 self._snapshot(epoch)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The snapshot of the epoch."""
-        self._snapshot(self._epoch(state))
+        """The snapshot of the epoch, whether or not a step was seen in it."""
+        self._snapshot(self._passes.end(state))
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Keep the scores of an evaluation."""
+        if self._recording is None:
+            return
+        for split, scores in scores_of(metrics or {}).items():
+            for name, value in scores.items():
+                self._recording.add_score(name, split, value, self._passes.epoch(state))
+        if args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_") != "loss":
+            self._recording.headline = args.metric_for_best_model.removeprefix("eval_")
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Hold the checkpoint against the snapshot of the same step."""
+        recording, folder = self._recording, Path(args.output_dir or "") / f"checkpoint-{state.global_step}"
+        if recording is not None and state.is_world_process_zero and recording.num_steps == self._last[1]:
+            recording.check_saved(folder)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The last snapshot, where training ended within an epoch, and the manifest."""
-        if self._recording is not None:
-            self._snapshot(self._epoch(state))
-            best = Path(state.best_model_checkpoint or "").name
-            if best and args.load_best_model_at_end and best != f"checkpoint-{state.global_step}":
-                self._recording.note(
-                    f"load_best_model_at_end: the model that is kept is that of {best}, not that of the last snapshot"
-                )
-            self._recording.finish()
-            self._recording = None
+        if self._recording is None:
+            return
+        if self._recording.num_steps > self._last[1]:
+            self._snapshot(self._passes.epoch(state))
+        best = Path(state.best_model_checkpoint or "").name
+        if best and args.load_best_model_at_end and best != f"checkpoint-{state.global_step}":
+            self._recording.note(
+                f"load_best_model_at_end: the model that is kept is that of {best}, not that of the last snapshot"
+            )
+        self._recording.finish()
+        self._recording = self._model = None
+        if state.is_world_process_zero:
+            self._show_page()
+
+    def _show_page(self) -> None:
+        """Write the page of the run, or say how."""
+        page = self._path.with_name(f"{self._path.name}_page") if self._page is None else Path(self._page)
+        command = ["-m", "toolkit", "drift", str(self._path), "--out", str(page)]
+        if self._page is None:
+            show(f"Recorded {self._path}. Its page: {shlex.join(['python', *command])}")
+        else:  # by a process of its own: it needs all of the toolkit, and may not end a training by an error
+            subprocess.run([sys.executable, *command], check=False)
 
     def _check_apart(self, output_dir: str | None) -> None:
         """ValueError when the Trainer's checkpoints would lie in the run directory."""
@@ -148,17 +227,67 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
                 f"own, such as {Path(output_dir) / 'embeddings'}"
             )
 
-    def _epoch(self, state: TrainerState) -> float:
-        """Epochs since the start of the one in which recording began: whole at the end of an epoch."""
-        return _rounded(float(state.epoch or 0.0) - self._start)
-
     def _snapshot(self, epoch: float) -> None:
         recording = self._recording
-        if recording is not None and (epoch > self._last[0] and recording.num_steps > self._last[1]):
-            recording.snapshot(epoch=epoch, step=recording.num_steps)
+        if recording is not None and epoch > self._last[0]:
+            recording.snapshot(epoch=epoch)
             if self._log is not None and (live := recording.live):
                 self._log(live)
             self._last = (epoch, recording.num_steps)
+
+
+@dataclass
+class _Passes:
+    """Passes over the training data. The Trainer's epochs are these only where the data have a length: of streams it
+    divides by all steps."""
+
+    done: int
+    """Whole passes before those that the Trainer counts; of streams, all."""
+    start: int
+    """The Trainer's step at which the present pass began."""
+    has_length: bool
+    num_steps: int | None = None
+    """Of a stream's pass that is through."""
+
+    def epoch(self, state: TrainerState) -> float:
+        """Epochs done: whole at the end of a pass, a fraction within one."""
+        if self.has_length:
+            return self.done + _rounded(state.epoch or 0.0)
+        taken = state.global_step - self.start
+        return _rounded(self.done + taken / (self.num_steps or max(state.max_steps, taken + 1)))
+
+    def end(self, state: TrainerState) -> float:
+        """:meth:`epoch` where a pass ends, or is cut short by the end of training."""
+        taken = state.global_step - self.start
+        if not self.has_length and (state.global_step < state.max_steps or taken == self.num_steps):
+            self.done, self.start, self.num_steps = self.done + 1, state.global_step, taken
+        elif not self.has_length:
+            self.num_steps = self.num_steps or taken  # a first pass that is cut short: how long it is, nobody knows
+        return self.epoch(state)
+
+
+def scores_of(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Split to its scores by name, of the metrics of one evaluation: ``{"validation": {"accuracy": 0.87}}``.
+
+    The data set that a Trainer calls ``eval`` is ``validation`` here; of several each has its own name. Every
+    evaluation has a runtime, which tells how its names begin.
+    """
+    prefixes = [name.removesuffix("_runtime") for name in metrics if name.endswith("_runtime")]
+    found: dict[str, dict[str, float]] = {}
+    for prefix in prefixes:
+        split = prefix.removeprefix("eval").strip("_") or "validation"
+        own = {name.removeprefix(f"{prefix}_"): v for name, v in metrics.items() if name.startswith(f"{prefix}_")}
+        costs = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+        is_score = {name: isinstance(v, int | float) and name not in costs for name, v in own.items()}
+        found[split] = {name: float(value) for name, value in own.items() if is_score[name]}
+    return found
+
+
+def _has_length(dataloader: Any) -> bool:
+    try:
+        return len(dataloader) is not None
+    except TypeError:
+        return False
 
 
 def _rounded(epoch: float) -> float:

@@ -46,7 +46,7 @@ from toolkit.training.optimizer import (
     is_fused,
     learning_rate_factors,
 )
-from toolkit.training.step_recorder import Recorder
+from toolkit.training.recorder import Recorder
 
 NORMS = (nn.LayerNorm, nn.RMSNorm)
 SERVED = ("BERT", "RoBERTa", "DistilBERT", "ELECTRA", "ALBERT", "DeBERTa-v2", "ModernBERT")
@@ -368,7 +368,7 @@ class FastStepper:
     def _clip(self, norm: float, indices: NDArray[np.int64], factor: float, step: int) -> float:
         """Record the step and let the optimizer clip; NonFiniteLossError when the gradient is not finite."""
         config = self.config
-        self.recorder.record_step(indices, self._row_norms)
+        self.recorder.record_batch(indices, self._row_norms)
         self.live.before_update(step + 1)
         check_finite(norm, step)
         clipping = clipping_factor(norm, config.max_gradient_norm)

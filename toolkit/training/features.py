@@ -38,7 +38,7 @@ from toolkit.training.optimizer import (
     restore_state,
     state_of,
 )
-from toolkit.training.step_recorder import Recorder
+from toolkit.training.recorder import Recorder
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""
@@ -185,7 +185,7 @@ def train_head_until_it_stops(
     for epoch in range(best):
         recorder.expect(batches := batches_of(epoch))
         for batch, log in zip(batches, logs[ends[epoch] - len(batches) : ends[epoch]], strict=True):
-            recorder.record_step(batch)
+            recorder.record_batch(batch)
             recorder.record_rates(
                 float("nan"), log.learning_rate, clipping_factor(log.gradient_norm, config.max_gradient_norm)
             )
@@ -296,7 +296,7 @@ class HeadStepper:
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), limit))
         check_finite(norm, step)
         if self.recorder is not None:
-            self.recorder.record_step(indices)
+            self.recorder.record_batch(indices)
             self.recorder.record_rates(float("nan"), rate, clipping_factor(norm, limit))
         self.optimizer.step()
         self.optimizer.zero_grad()

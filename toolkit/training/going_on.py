@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from toolkit.snapshots.run_writer import RunWriter, read_versions
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import is_of_a_lost_process
-from toolkit.training.step_recorder import Recorder
+from toolkit.training.recorder import Recorder
 
 SHARE, CREDIT_SECONDS = 0.015, 1.0
 """Of a run's time what writing states may take, beside a second at first: short runs are cut short, too."""

@@ -31,7 +31,7 @@ from toolkit.training.optimizer import (
     restore_state,
     state_of,
 )
-from toolkit.training.step_recorder import Recorder
+from toolkit.training.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,10 @@ def run_epochs(
         if step >= end:
             continue
         batches = epoch_batches(lengths, config, epoch)[step - start : end - start]
+        of_epoch = data
         if data.masking is not None:
-            stepper.data = recorder.data = data.of_epoch(config.seed, epoch)
-        recorder.expect(batches)
+            stepper.data = of_epoch = data.of_epoch(config.seed, epoch)
+        recorder.expect(batches, of_epoch)
         for indices in batches:
             started = time.perf_counter()
             log = stepper.take(indices, step)
@@ -252,7 +253,7 @@ class Stepper:
     def _clip(self, indices: NDArray[np.int64], factor: float, step: int) -> float:
         """Record the step and clip; NonFiniteLossError, on every process alike, when the gradient is not finite."""
         if self.accelerator.is_main_process:
-            self.recorder.record_step(indices)
+            self.recorder.record_batch(indices)
             self.live.before_update(step + 1)
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
         check_finite(norm, step)

@@ -8,19 +8,23 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from toolkit.families import TABLES
 from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.logs import NOT_REPLAYED, OptimizerLog
+from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
-from toolkit.snapshots.snapshot import Vocabulary, check_word_rows, read_vocabulary, to_array
+from toolkit.snapshots.snapshot import Snapshot, Vocabulary, check_word_rows, name_undefined, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
 from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
-from toolkit.training.step_recorder import IS_OUTPUT_TOO, ExposureWatch, RowsByTable, uncompiled
+from toolkit.training.passes import PassWatch, uncompiled
+from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder, RowsByTable
+from toolkit.training.updates import Updates
 
 IS_ADAPTED = (
     "is changed by an adapter: its snapshots are the base's table with what the active adapters make of it, and what "
@@ -81,137 +85,17 @@ def shares_batches(model: nn.Module, num_processes: int) -> bool:
     )
 
 
-class UpdateLog:
-    """The hyperparameters and learning rates of the optimizer that updates the embedding parameters."""
-
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._first: dict[str, Any] | None = None
-        self._rates: list[float] = []
-        self.problem: str | None = None
-
-    @property
-    def num_steps(self) -> int:
-        return len(self._rates)
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Algorithm and weight decay by parameter at the first step; of neither anything before it."""
-        return self._first or {"algorithm": "", "weight_decay": {}}
-
-    def concerns(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
-        """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest.
-
-        One that updates embedding parameters beside it is a problem: the log would call frozen what it moves.
-        """
-        if self._optimizer is None:
-            trainable = [p for p in self._parameters.values() if p.requires_grad]
-            wanted = {id(p) for p in trainable or model.parameters()}
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            self._optimizer = None if own.isdisjoint(wanted) else optimizer
-        if self._optimizer is not None and optimizer is not self._optimizer:
-            self._note_another(optimizer, self._optimizer)
-        return optimizer is self._optimizer
-
-    def _note_another(self, optimizer: torch.optim.Optimizer, followed: torch.optim.Optimizer) -> None:
-        """Note a step of another optimizer; a wrapper such as SAM shares its groups with the one that it wraps."""
-        shared = {id(group) for group in followed.param_groups}
-        own = {id(p) for group in optimizer.param_groups if id(group) not in shared for p in group["params"]}
-        names = [name for name, p in self._parameters.items() if p.requires_grad and id(p) in own]
-        if names:
-            self.problem = (
-                f"{', '.join(names)}: held by another optimizer than the one logged, which steps too: {NOT_REPLAYED}"
-            )
-
-    def note_moved(self, moved: Iterable[str]) -> None:
-        """Note parameters that changed although the logged optimizer does not hold them: by no optimizer, as it seems.
-
-        One that is trainable, in no optimizer and never changes is frozen, as the log has it.
-        """
-        held = self._first["weight_decay"] if self._first else {}
-        names = [name for name in moved if name not in held]
-        if names and self.problem is None:
-            self.problem = f"{', '.join(names)}: changed, but not by the optimizer that was logged: {NOT_REPLAYED}"
-
-    def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note one step of an optimizer, before it."""
-        groups = {
-            name: group
-            for name, parameter in self._parameters.items()
-            for group in optimizer.param_groups
-            if any(parameter is p for p in group["params"]) and parameter.requires_grad
-        }
-        rates = {_number(group["lr"]) for group in groups.values()}
-        self._rates.append(rates.pop() if rates else float("nan"))
-        if rates:
-            self.problem = f"the embedding parameters have different learning rates: {NOT_REPLAYED}"
-        settings = next(iter(groups.values()), optimizer.defaults)
-        betas = settings.get("betas")
-        if self._first is None and (taken := _steps_taken(optimizer, self._parameters)):
-            self.problem = (
-                f"the optimizer had taken {taken} steps before recording began, whose moments are not known: "
-                f"{NOT_REPLAYED}"
-            )
-        first = {
-            "algorithm": _algorithm(optimizer, list(groups.values()) or [optimizer.defaults]),
-            "is_fused": any(bool(group.get("fused")) for group in groups.values()),
-            "betas": tuple(map(_number, betas if isinstance(betas, tuple | list) else (None, None))),
-            "eps": _number(settings.get("eps")),
-            "weight_decay": {name: _number(group.get("weight_decay", 0.0)) for name, group in groups.items()},
-        }
-        # As text, in which an undefined number equals itself.
-        if self._first is not None and repr(first) != repr(self._first):
-            self.problem = f"the optimizer, its weight decay or what it updates changed during training: {NOT_REPLAYED}"
-        self._first = self._first or first
-
-    def optimizer_log(self, dtype: torch.dtype) -> OptimizerLog | None:
-        """The log of the steps so far; None without steps, or when one log cannot describe them."""
-        if self._first is None or self.problem:
-            return None
-        rates = np.array(self._rates, dtype=np.float64)
-        none = np.full(len(rates), np.nan)
-        precision = "no" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
-        ones = np.ones(len(rates))  # the recorded norms are those after clipping
-        return OptimizerLog(
-            **self._first, learning_rates=rates, head_learning_rates=none, clipping_factors=ones, precision=precision
-        )
-
-
-def _number(value: Any) -> float:
-    """A number, or a tensor of one, as a float; NaN for anything else that an optimizer may keep there."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
-
-
-def _steps_taken(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> int:
-    """Steps that the optimizer's state counts for any of the parameters: it may have been loaded, or used before."""
-    steps = [optimizer.state[p].get("step", 0) for p in parameters.values() if p in optimizer.state]
-    return max((int(_number(step)) for step in steps), default=0)
-
-
-def _algorithm(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> str:
-    """``torch.optim.AdamW`` or ``torch.optim.SGD`` for exactly these with the update that is replayed, another text for
-    anything else: SGD with momentum, or with decay, which it adds to the gradient.
-    """
-    kind = type(optimizer)
-    name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
-    keys = ("momentum", "weight_decay", "maximize") if kind is torch.optim.SGD else ("amsgrad", "maximize")
-    variants = [key for key in keys if any(group.get(key, optimizer.defaults.get(key)) for group in groups)]
-    return f"{name} ({', '.join(variants)})" if variants else name
-
-
 NUM_NAMES_SHOWN = 3
 CALLED_AGAIN = (
     "the optimizer called its closure more than once in a step: which rows a step used, and with what gradient, is "
     "not known"
 )
 NO_STEP_SEEN = (
-    "the embedding parameters changed, but no optimizer step was seen (of an optimizer that is no "
-    "torch.optim.Optimizer none is): exposure is not known"
+    "no optimizer step was seen where the embedding parameters changed, or an epoch went by (of an optimizer that is "
+    "no torch.optim.Optimizer none is: call recording.before_step() before each of its steps): exposure is not known"
 )
+NOT_BY_A_STEP = "changed in a span in which no step that was seen can have moved it: its exposure is not known"
+REPLACED = "was replaced while it was recorded: the snapshots from here on are not of the model, and none is taken"
 
 
 def named_folder(run_dir: str | Path) -> Path:
@@ -239,6 +123,10 @@ def record(
     added_tokens: Sequence[str] = (),
     allow_half: bool = False,
     overwrite: bool = False,
+    condition: str | None = None,
+    seed: int | None = None,
+    task: str | None = None,
+    epochs_before: float = 0.0,
     facts: Mapping[str, Any] | None = None,
 ) -> "Recording":
     """Start recording the embedding parameters of a model in any training loop; call it before training.
@@ -263,6 +151,15 @@ def record(
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
         Replace a finished run; it is kept until the new one is finished.
+    condition
+        What tells this run from those of other conditions, such as ``"embeddings frozen"``: runs of one condition that
+        differ in their seed are replicates. None: reports go by what was proven frozen.
+    seed
+        The seed of the run; None: not known.
+    task
+        What the data are called: runs of one model and task are compared.
+    epochs_before
+        Epochs that the model was trained before recording began: the first snapshot is of that epoch.
     facts
         Written into config.json as they are.
 
@@ -280,12 +177,28 @@ def record(
 
     Notes
     -----
-    Exposure is taken from the forward passes in training mode, gradient norms (as the optimizer gets them) and learning
-    rates from the optimizer that updates the embedding parameters, whichever it is. With several processes each of them
-    calls everything, after DDP or FSDP2 has the model (a torch.compile may come later); rows are those of all
-    processes. A model that tensor parallelism shares out has no exposure.
+    Exposure is taken from the forward passes that a gradient comes back from, in whichever mode the model is, gradient
+    norms (as the optimizer gets them) and learning rates from whichever optimizer holds the embedding parameters at
+    that step: there may be several, or a new one in each phase. Of an optimizer that is no ``torch.optim.Optimizer``
+    call :meth:`Recording.before_step` before each step. What was not seen is not known, and the run's problems say so.
+    A snapshot of a schedule-free optimizer is the average, which is saved. With several processes each of them calls
+    everything, after DDP or FSDP2 has the model (a torch.compile may come later); rows are those of all processes. A
+    model that tensor parallelism shares out has no exposure.
+
+    Examples
+    --------
+    >>> with toolkit.record(model, "runs/frozen_0", condition="embeddings frozen", seed=0) as recording:
+    ...     recording.snapshot(epoch=0)
+    ...     for batch in batches:
+    ...         model(**batch).loss.backward()
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    ...     recording.snapshot(epoch=1)
+    ...     recording.score("accuracy", validation=0.87)
     """
-    return Recording(model, named_folder(run_dir), tokenizer, added_tokens, allow_half, overwrite, dict(facts or {}))
+    own = {"task": task, "condition": condition, "seed": seed, **(facts or {})}
+    place = named_folder(run_dir)
+    return Recording(model, place, tokenizer, added_tokens, allow_half, overwrite, own, epochs_before)
 
 
 def _warn_of_old_rows(name: str, vocabulary: Vocabulary, tokenizer: Any) -> None:
@@ -312,6 +225,7 @@ class Recording:
         allow_half: bool,
         overwrite: bool,
         facts: dict[str, Any],
+        epochs_before: float = 0.0,
     ) -> None:
         self.path = path
         put_back_shards(model)
@@ -321,43 +235,56 @@ class Recording:
         _check_precision(self._embeddings.parameters, allow_half)
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = _fingerprint(self._frozen)
-        num_rows, vocabulary = len(self._embeddings.parameters["word_embeddings"]), None
+        num_rows, self._vocabulary = len(self._embeddings.parameters["word_embeddings"]), None
         added = check_tokens(added_tokens)
         if tokenizer is not None:
             check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
-            vocabulary = read_vocabulary(tokenizer, num_rows, added)
+            self._vocabulary = read_vocabulary(tokenizer, num_rows, added)
         elif added:
             raise ValueError("added_tokens needs the tokenizer, which says where their rows are: pass it too")
+        self._facts, self._first_epoch = facts, epochs_before
         self._writer: RunWriter | None
         self._writer, _ = start_together(path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
         if self._writer is not None:
             eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
             self._writer.facts = facts_of(self._embeddings.position_offset, eps)
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
-            if vocabulary is not None:
-                self._writer.write_vocabulary(vocabulary)
-                _warn_of_old_rows(path.name, vocabulary, tokenizer)
+            if self._vocabulary is not None:
+                self._writer.write_vocabulary(self._vocabulary)
+                _warn_of_old_rows(path.name, self._vocabulary, tokenizer)
         shared = _shared(model, self._embeddings)
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
-        self._watch = ExposureWatch(self._embeddings, {*shared, *adapted})
+        parameters = self._embeddings.parameters
+        self._recorder = Recorder({n: parameters[n] for n in TABLES if n in parameters}, shared=[*shared, *adapted])
         if shares_batches(model, _world_size()):
-            self._watch.problem = SHARED_BATCH
-        self._log = UpdateLog(dict(self._embeddings.parameters))
-        self._log.problem = self._embeddings.why_not_replayed or None
+            self._recorder.problem = SHARED_BATCH
+        self._watch = PassWatch(model, self._embeddings)
+        self._updates = Updates(parameters, adapted)
+        self._updates.problem = self._embeddings.why_not_replayed or None
         # What an adapter changes is no parameter: of the one beneath it nothing moves.
-        own = {name: p for name, p in self._embeddings.parameters.items() if name not in adapted}
+        own = {name: p for name, p in parameters.items() if name not in adapted}
         self._live = LiveDrift(own, path.name)
         self._drift: dict[str, float] = {}
-        self._num_other = 0
+        self._stepping: list[torch.optim.Optimizer | None] = []
+        """The optimizers that have had a part in the last step; None is one that torch does not know."""
+        self._num_skipped = 0
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
-        self._is_finished = False
+        self._reference: Mapping[str, Any] = {}
+        self._digests: dict[str, str] = {}
+        self.first_digests: dict[str, str] = {}
+        """The sha256 of each embedding parameter in the first snapshot."""
+        self._scores: dict[tuple[float, int, str], dict[str, float]] = {}
+        self.headline: str | None = None
+        """The score that stands for the run; None: the first that is given."""
+        self._warned: set[str] = set()
+        self._has_diverged = self._is_finished = False
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps seen so far."""
-        return self._log.num_steps
+        return self._recorder.num_steps
 
     @property
     def live(self) -> dict[str, float]:
@@ -371,60 +298,136 @@ class Recording:
         """Add a line to the manifest's problems."""
         self._notes.append(problem)
 
+    def drop_passes(self) -> None:
+        """Forget the passes since the last step: no step will learn from them."""
+        self._watch.drop()
+
+    def check_saved(self, checkpoint: Path) -> None:
+        """Note a checkpoint, of the step of the last snapshot, whose embedding parameters are not those of the model.
+
+        What cannot be read (an adapter alone, a pickle) is not compared.
+        """
+        if self._writer is None:
+            return
+        try:
+            saved = import_checkpoints([checkpoint]).trajectory.snapshots[0].tensors
+        except (ValueError, OSError):
+            return
+        last = max(map(Run(self._writer.path).open_snapshot, Run(self._writer.path).snapshot_names()), key=_place_of)
+        names = [name for name, own in last.tensors.items() if name in saved and saved[name].shape == own.shape]
+        if other := [name for name in names if not np.array_equal(saved[name], last.tensors[name])]:
+            self.note(
+                f"{checkpoint.name} was saved with other values of {', '.join(other)} than the model had (an average, "
+                f"say): for the drift of what is saved pass the folder of the checkpoints, {checkpoint.parent.name}"
+            )
+
+    def before_step(self) -> None:
+        """Say that an optimizer is about to update the model; call it before each step of an optimizer that is no
+        ``torch.optim.Optimizer``, whose steps nobody else tells of."""
+        self._begin_step()
+        self._end_step(None)
+
+    def score(self, name: str, /, **splits: float) -> None:
+        """Keep a score of the model as it is now, by split: ``recording.score("accuracy", validation=0.87)``.
+
+        It is of the epoch of the last snapshot. The first score that is not ``loss`` stands for the run in reports.
+        """
+        if not splits:
+            raise ValueError(f"score({name!r}) needs the value of at least one split, such as validation=0.87")
+        for split, value in splits.items():
+            self.add_score(name, split, value, self._first_epoch if self._last is None else self._last[0])
+
+    def add_score(self, name: str, split: str, value: float, epoch: float) -> None:
+        """:meth:`score` of one split at a given epoch."""
+        self._scores.setdefault((epoch, self.num_steps, split), {})[name] = float(value)
+        if self.headline is None and name != "loss":
+            self.headline = name
+
     def snapshot(self, *, epoch: float, step: int | None = None) -> None:
         """Write the embedding parameters as they are now, and what is known of the steps so far.
 
         ``epoch`` is a whole number at the end of an epoch (0 before training) and a fraction between two. ``step`` is
         the number of optimizer steps that were seen, and need not be given. ValueError for another number, when
-        ``epoch`` does not come after the last one, and when the first is not 0.
+        ``epoch`` does not come after the last one, and when the first is not that in which the recording began.
         """
         step = self.num_steps if step is None else step
         if self._last is not None and (epoch <= self._last[0] or step < self._last[1]):
             raise ValueError(f"snapshots come in order: epoch {epoch:g}, step {step} after {self._last}")
         if step != self.num_steps:
             raise ValueError(
-                f"step {step} was given, but {self.num_steps} optimizer steps of the embedding parameters were seen: "
-                "leave step= out to take these (fewer are seen where record() came after some, where a GradScaler "
-                "skipped some, and none of an optimizer that is not a torch.optim.Optimizer)"
+                f"step {step} was given, but {self.num_steps} optimizer steps were seen: leave step= out to take these "
+                "(fewer are seen where record() came after some, where a GradScaler skipped some, and of an optimizer "
+                "that is not a torch.optim.Optimizer those alone before which recording.before_step() is called)"
             )
-        if self._last is None and epoch != 0:
-            raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch=0) before training")
+        if self._last is None and epoch != self._first_epoch:
+            first = f"{self._first_epoch:g}"
+            raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch={first}) before training")
         put_back_shards(self._model)
-        self._check_same()
+        if not self._is_same():
+            return
         self._live.after_update()
-        tensors = self._embeddings.values()  # may be a collective
-        self._last = (epoch, step)
+        with self._updates.as_saved():
+            tensors = self._embeddings.values()  # may be a collective
+        span, self._last = self._last, (epoch, step)
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
-            self._log.note_moved(self._writer.moved_parameters())
+            digests, before = self._writer.last_digests, self._digests
+            changed = [name for name in before if digests[name] != before[name]]
+            self._digests = dict(digests)
+            self.first_digests = self.first_digests or self._digests
+            self._account_for(changed, has_stepped=span is None or step > span[1])
+            self._reference = self._reference or self._first_tensors()
+            self._look_for_problems(tensors, epoch)
             self._write_logs(self._writer)
             self._look_at(tensors, self._writer, is_epoch_end=float(epoch).is_integer())
 
+    def _account_for(self, changed: list[str], *, has_stepped: bool) -> None:
+        """Of what changed since the last snapshot in no step that was seen, nothing is known but that it did."""
+        unseen = self._updates.unseen(changed)
+        if changed and not has_stepped:
+            self._recorder.problem = self._recorder.problem or NO_STEP_SEEN
+        for name in unseen:
+            self._recorder.leave_out(name, NOT_BY_A_STEP)
+
+    def _first_tensors(self) -> Mapping[str, Any]:
+        run = Run(self.path if self._writer is None else self._writer.path)
+        return run.open_snapshot(run.snapshot_names()[0]).tensors
+
+    def _look_for_problems(self, tensors: Mapping[str, Any], epoch: float) -> None:
+        """Warn at once of what would otherwise be known at the end alone."""
+        found = list(self._updates.moved_though_frozen(tensors))
+        for name, tensor in () if self._has_diverged else tensors.items():
+            if where := name_undefined(name, tensor, self._vocabulary, self._embeddings.position_offset):
+                found.append(f"{name} holds NaN or infinity {where} from epoch {epoch:g} on: training diverged")
+                self._has_diverged = True
+                break
+        for problem in (problem for problem in found if problem not in self._warned):
+            self._warned.add(problem)
+            self.note(problem)
+            warnings.warn(f"{self.path.name}: {problem}", stacklevel=3)
+
     def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
         """Drift since the first snapshot, and warnings of what trains otherwise than it seems to."""
-        run = Run(self.path)
-        reference = run.open_snapshot(run.snapshot_names()[0]).tensors
-        self._drift = drift_and_norms(reference, tensors)
-        log = self._log.settings
+        self._drift = drift_and_norms(self._reference, tensors)
+        log = self._updates.settings
         moved = writer.moved_parameters()
         self._live.warn_of_stillness(moved)
         if is_epoch_end and self.num_steps > 1:  # the rate of a first step may be 0, as warm-up has it
             self._live.warn_of_idle_adapters([name for name in self._embeddings.adapted if name not in moved])
-        self._live.warn_of_l2(log["algorithm"], log["weight_decay"], self._watch.exposure(), reference, tensors)
+        exposure = self._recorder.exposure()
+        self._live.warn_of_l2(log["algorithm"], log["weight_decay"], exposure, self._reference, tensors)
 
     def _write_logs(self, writer: RunWriter) -> None:
         """Exposure and optimizer log so far; what turned out not to be known is taken away again."""
-        writer.write_exposure(None if self._saw_no_step(writer) else self._watch.exposure())
-        writer.write_optimizer_log(self._log.optimizer_log(next(iter(self._embeddings.parameters.values())).dtype))
-
-    def _saw_no_step(self, writer: RunWriter) -> bool:
-        """Whether something moved that no optimizer is known to have moved: no row is "never seen" then."""
-        return self.num_steps == 0 and bool(writer.moved_parameters())
+        writer.write_exposure(None if self._watch.problem else self._recorder.exposure())
+        dtype = next(iter(self._embeddings.parameters.values())).dtype
+        writer.write_optimizer_log(self._updates.optimizer_log(self._recorder, dtype))
 
     def finish(self) -> Run:
         """Write the manifest, take the hooks off the model, and return the run.
 
-        RuntimeError when a parameter has changed that was frozen from the start to the end.
+        A parameter that was frozen from the start to the end and has changed all the same is a problem that the
+        manifest names: nothing is raised where a model is still to be saved.
         """
         if self._is_finished:
             return open_run(self.path)
@@ -432,26 +435,33 @@ class Recording:
         self._unhook()
         try:
             put_back_shards(self._model)
-            after, held = _fingerprint(self._frozen), {id(p) for p in self._model.parameters()}
-            moved = [n for n, p in self._frozen.items() if after[n] != self._before[n] or id(p) not in held]
-            if moved:
-                raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
+            after = _fingerprint(self._frozen)
             if self._last is not None and (left := self.num_steps - self._last[1]):
                 last = f"epoch {self._last[0]:g}, step {self._last[1]}"
                 self.note(
                     f"no snapshot covers the last {left} optimizer steps (the last is of {last}): take one at the end"
                 )
+            if not self.num_steps and not self._num_skipped and self._last and self._last[0] > self._first_epoch:
+                self._recorder.problem = self._recorder.problem or NO_STEP_SEEN
+            if moved := self._moved(after):
+                self.note(f"frozen parameters have changed: {_some(moved)}")
             if self._writer is not None:
-                if self._saw_no_step(self._writer):
-                    self.note(NO_STEP_SEEN)
                 self._write_logs(self._writer)
+                if self._scores:
+                    self._writer.write_scores(_score_table(self._scores))
                 for problem in self._problems():
-                    warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
-                self._writer.finish(self._manifest())
+                    if problem not in self._warned:
+                        warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
+                self._writer.finish(self._manifest(after))
         finally:
             self.close()
         _barrier()
         return open_run(self.path)
+
+    def _moved(self, after: Mapping[str, str]) -> list[str]:
+        """What was frozen from the start to the end and is not what it was, or is no more the model's."""
+        held = {id(p) for p in self._model.parameters()}
+        return [n for n, p in self._frozen.items() if after[n] != self._before[n] or id(p) not in held]
 
     def close(self) -> None:
         """Take the hooks off the model and let others write; without :meth:`finish` the run stays unfinished."""
@@ -478,19 +488,15 @@ class Recording:
     def _on_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Before any optimizer's update: one more step, when it is the one that trains this model.
+        """Before the update of any optimizer, of this model's or of others.
 
         The passes of ``optimizer.step(closure)``, as Lightning calls it, run within the step: then the closure's end
         is the moment before the update, and the optimizer gets a closure that says so.
         """
-        self._live.after_update()
-        self._forget_unfrozen()
-        self._check_same()
-        if not self._log.concerns(optimizer, self._model):
-            self._note_other(optimizer)
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in own for p in self._model.parameters()):
             return None
-        if self._last is None:
-            self.snapshot(epoch=0)  # the last moment at which it can be taken
+        self._begin_step()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         if not callable(closure):
             self._end_step(optimizer)
@@ -498,18 +504,30 @@ class Recording:
         told = self._with_end(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
 
-    def _note_other(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step of an optimizer that holds no embedding parameter; of this model's it may be the only one."""
-        self._num_other += 1
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not self.num_steps and any(id(p) in own for p in self._model.parameters()):
-            self._live.before_update(self._num_other, optimizer.param_groups)
+    def _begin_step(self) -> None:
+        """What is to be seen before the passes of a step, where they run within it."""
+        self._live.after_update()
+        self._forget_unfrozen()
+        if self._is_same() and self._last is None:
+            self.snapshot(epoch=self._first_epoch)  # the last moment at which it can be taken
+        self._updates.note_frozen(self.num_steps)
 
-    def _check_same(self) -> None:
-        """ValueError where the model no longer has the parameters that are recorded."""
+    def _is_same(self) -> bool:
+        """Whether the model still has the parameters that are recorded.
+
+        ValueError where it lost them before the first step; later, when an error would end somebody's training, a
+        problem of the run.
+        """
         names = self._embeddings.family.embedding_parameters
-        check_same(self._embeddings.backbone, names, self._embeddings.parameters)
-        check_whole(self._embeddings.parameters)
+        try:
+            check_same(self._embeddings.backbone, names, self._embeddings.parameters)
+            check_whole(self._embeddings.parameters)
+        except ValueError:
+            if not self.num_steps:
+                raise
+            self._recorder.problem = self._recorder.problem or f"an embedding parameter {REPLACED}"
+            return False
+        return True
 
     def _forget_unfrozen(self) -> None:
         """Parameters that a step may move are frozen no more, and nothing is proven of them (gradual unfreezing)."""
@@ -525,7 +543,7 @@ class Recording:
             nonlocal has_ended
             loss = closure()
             if has_ended:  # LBFGS: several passes and updates in what it calls a step
-                self._watch.problem = self._log.problem = CALLED_AGAIN
+                self._recorder.problem = self._updates.problem = CALLED_AGAIN
             else:
                 self._end_step(optimizer)
             has_ended = True
@@ -533,25 +551,40 @@ class Recording:
 
         return ending
 
-    def _end_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note one step, when its gradients are as the update will find them."""
+    def _end_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Note a part of a step, when its gradients are as the update will find them.
+
+        A step is an update after passes that no update has used yet: of several optimizers that update in turn after
+        the same passes (the backbone's and the head's, say) each has a part in one step.
+        """
         # A GradScaler tells a fused optimizer to skip a step, or to divide the gradients itself.
         skipped, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
         if skipped is not None and bool(skipped):
-            self._watch.drop_step()
+            self._watch.drop()
+            self._num_skipped += 1
             return
-        self._live.before_update(self.num_steps + 1, optimizer.param_groups)
-        self._watch.end_step(_gather, 1.0 if scale is None else float(scale))
-        self._log.add(optimizer)
+        groups = [] if optimizer is None else optimizer.param_groups
+        if optimizer is not None and all(p.grad is None for group in groups for p in group["params"]):
+            return  # as before a scheduler that wants to see one: it updates nothing
+        tokens, num_passes = _gather(self._watch.take(), self._recorder.names)
+        is_first = num_passes > 0 or not self._stepping or any(each is optimizer for each in self._stepping)
+        if is_first:
+            self._stepping = []
+            self._recorder.record_passes(tokens, num_passes, 1.0 if scale is None else float(scale))
+        self._stepping.append(optimizer)
+        self._live.before_update(self.num_steps, groups)
+        self._updates.note_step(optimizer, self._recorder, is_first=is_first)
 
     def _problems(self) -> list[str]:
         """What could not be recorded, and why."""
-        found = [*self._notes, self._watch.problem, *self._watch.left_out.values(), self._log.problem]
+        own = self._recorder
+        found = [*self._notes, self._watch.problem, own.problem, *own.left_out.values(), self._updates.problem]
         return list(dict.fromkeys(problem for problem in found if problem))
 
-    def _manifest(self) -> dict[str, Any]:
+    def _manifest(self, after: Mapping[str, str]) -> dict[str, Any]:
         backbone, family = self._embeddings.backbone, self._embeddings.family
-        frozen = {id(p) for p in self._frozen.values()}
+        moved = self._moved(after)
+        frozen = {id(p) for name, p in self._frozen.items() if name not in moved}
         parts = self._embeddings.parameters.items()
         embeddings = [name for name, p in parts if id(p) in frozen and name not in self._embeddings.adapted]
         parameters = list(self._model.parameters())
@@ -559,8 +592,8 @@ class Recording:
             "recorded": True,
             "regime": {"label": None, "frozen_components": sorted(embeddings)},
             "frozen": {
-                "is_bit_identical": True,
-                "parameters": {name: {"before": digest, "after": digest} for name, digest in self._before.items()},
+                "is_bit_identical": not moved,
+                "parameters": {n: {"before": digest, "after": after[n]} for n, digest in self._before.items()},
             },
             "model": {
                 "name": _name_of(self._model, backbone),
@@ -568,6 +601,13 @@ class Recording:
                 "num_parameters": sum(p.numel() for p in parameters),
                 "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
             },
+            "task": {
+                "name": self._facts.get("task"),
+                "kind": None,
+                "score": self.headline,
+                "reported_split": next((split for _, _, split in self._scores), None),
+            },
+            "begins_after_steps": self._facts.get("resumed_after_steps") or self._updates.steps_before,
             "problems": self._problems(),
             "step_sizes": as_columns(self._live.sizes),
             "devices": parameters[0].device.type,
@@ -577,6 +617,19 @@ class Recording:
             "versions": read_versions(),
             "git_commit": read_git_commit(),
         }
+
+
+def _place_of(snapshot: Snapshot) -> tuple[float, int]:
+    return snapshot.epoch, snapshot.step
+
+
+def _score_table(scores: Mapping[tuple[float, int, str], Mapping[str, float]]) -> pd.DataFrame:
+    """scores.csv: a line per epoch, step and split, in the order in which they came."""
+    lines = [dict(zip(("epoch", "step", "split"), place, strict=True)) | dict(own) for place, own in scores.items()]
+    table = pd.DataFrame(lines).sort_values(["epoch", "step"], kind="stable")
+    leading = ["epoch", "step", "split", "num_examples"]
+    named = [name for name in table if name not in leading]
+    return table.reindex(columns=[*leading, *named, "train_loss"])
 
 
 def _fingerprint(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
@@ -627,10 +680,11 @@ def _barrier() -> None:
         torch.distributed.barrier()
 
 
-def _gather(rows: RowsByTable) -> list[RowsByTable]:
-    """The rows of every process; one collective per optimizer step."""
+def _gather(passes: list[RowsByTable], names: Sequence[str]) -> tuple[RowsByTable, int]:
+    """The rows of the passes of every process, and the number of these passes; one collective per optimizer step."""
+    own = {name: np.concatenate([np.empty(0, np.int64), *(rows[name] for rows in passes)]) for name in names}
     if _world_size() == 1:
-        return [rows]
+        return own, len(passes)
     parts: list[Any] = [None] * _world_size()
-    torch.distributed.all_gather_object(parts, rows)
-    return parts
+    torch.distributed.all_gather_object(parts, (own, len(passes)))
+    return {name: np.concatenate([rows[name] for rows, _ in parts]) for name in names}, sum(n for _, n in parts)

@@ -32,7 +32,7 @@ from toolkit.training.floors import Floors
 from toolkit.training.live_drift import as_columns
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
-from toolkit.training.step_recorder import IS_OUTPUT_TOO, Recorder
+from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder
 
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -92,7 +92,8 @@ class Saver:
         """Warn, once, of embedding parameters that are trained and yet are in all snapshots what they were at first."""
         moved = self.writer.moved_parameters()
         for name in [name for name in self._trained if name not in moved]:
-            used, first = self.recorder.exposure().tables.get(name), self.recorder.first_rows.get(name, 0)
+            exposure, first = self.recorder.exposure(), self.recorder.first_rows.get(name, 0)
+            used = None if exposure is None else exposure.tables.get(name)
             is_used = used is None or bool((used.rows >= first).any())
             why = "each update was 0 or lost to the rounding of float32; raise the learning rate"
             why = why if is_used else "no text used one of its trained rows; are the added tokens in the texts?"

@@ -18,7 +18,7 @@ from toolkit.training.evaluation import scoring
 from toolkit.training.fast_layer import PackedDropout
 from toolkit.training.fast_step import FastStepper, halved_names, serves
 from toolkit.training.loop import Stepper, build_stepper
-from toolkit.training.step_recorder import Recorder
+from toolkit.training.recorder import Recorder
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 REGIMES = ("none", "embeddings", "encoder", "word_embeddings,layers.0")
@@ -44,7 +44,7 @@ class Training:
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         data = encode_task(task, loaded, config.max_length)
         prepare_positions(loaded, config)
-        self.recorder = Recorder(data, locate_embeddings(self.model).parameters)
+        self.recorder = Recorder(locate_embeddings(self.model).parameters, data)
         self.stepper = kind(accelerator, self.model, data, config, NUM_STEPS, self.recorder)
         self.logs = []
         torch.manual_seed(3)
@@ -235,7 +235,7 @@ def test_one_process_on_a_cpu_takes_it(config):
     assert is_fast(accelerator)
     loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
     data = encode_task(task, loaded, config.max_length)
-    recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
+    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
     assert isinstance(build_stepper(accelerator, loaded.model, data, config, 1, recorder), FastStepper)
 
 
@@ -247,7 +247,7 @@ def test_a_family_that_is_not_served_takes_the_plain_one(config, tiny_model, fam
     assert is_fast(accelerator)
     assert not serves(accelerator, loaded.model)
     data = encode_task(task, loaded, config.max_length)
-    recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
+    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
     assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is Stepper
     with scoring(accelerator, loaded.model) as backbone:
         assert backbone is loaded.model.backbone
@@ -257,5 +257,5 @@ def test_features_of_other_layers_than_the_last_take_the_plain_one(config):
     accelerator, task = build_accelerator(config), load_task(config)
     loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs, features="second-to-last")
     data = encode_task(task, loaded, config.max_length)
-    recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
+    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
     assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is Stepper

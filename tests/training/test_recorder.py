@@ -17,7 +17,7 @@ from toolkit.snapshots.logs import Exposure
 from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
-from toolkit.training.step_recorder import BATCHES_AHEAD, Norms, Recorder
+from toolkit.training.recorder import BATCHES_AHEAD, Norms, Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
 OFFSET = 2
@@ -40,10 +40,10 @@ def _data(lengths: list[int], seed: int) -> EncodedTask:
 
 def _record(data: EncodedTask, batches: list[NDArray[np.int64]], expected: list[NDArray[np.int64]]) -> Exposure:
     """Batches recorded, after it was said that ``expected`` come; a gradient's length tells its row and step."""
-    recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
+    recorder = Recorder({name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()}, data)
     recorder.expect(expected)
     for step, batch in enumerate(batches):
-        recorder.record_step(batch, _norms_of(step))
+        recorder.record_batch(batch, _norms_of(step))
     assert recorder.num_examples == sum(map(len, batches))
     return recorder.exposure()
 
@@ -111,11 +111,11 @@ def test_more_batches_than_are_looked_at_together() -> None:
 
 def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
     data, batches = _data([3, 5, 2, 7, 1], seed=1), _batches(5, [2, 3, 1, 2], seed=1)
-    recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
+    recorder = Recorder({name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()}, data)
 
     recorder.expect(batches)
     for step, batch in enumerate(batches):
-        recorder.record_step(batch, _norms_of(step))
+        recorder.record_batch(batch, _norms_of(step))
         assert recorder.exposure().tables["word_embeddings"].num_steps == step + 1
 
     _check_same(recorder.exposure(), _record(data, batches, batches))
@@ -130,24 +130,24 @@ def test_another_batch_than_was_expected_is_refused() -> None:
 
 def test_what_is_expected_anew_takes_the_place_of_what_was() -> None:
     data = _data([3, 5, 2], seed=0)
-    recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
+    recorder = Recorder({name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()}, data)
 
     recorder.expect([np.array([0]), np.array([1])])
-    recorder.record_step(np.array([0]), _norms_of(0))
+    recorder.record_batch(np.array([0]), _norms_of(0))
     recorder.expect([np.array([2])])
-    recorder.record_step(np.array([2]), _norms_of(1))
+    recorder.record_batch(np.array([2]), _norms_of(1))
 
     _check_same(recorder.exposure(), _record(data, [np.array([0]), np.array([2])], []))
 
 
 def test_few_large_batches_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.training.step_recorder.TOKENS_AHEAD", 8)
+    monkeypatch.setattr("toolkit.training.recorder.TOKENS_AHEAD", 8)
     data, batches = _data([3, 5, 2, 7, 1], seed=2), [np.array([k]) for k in range(5)]
     taken: list[int] = []
 
-    recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
+    recorder = Recorder({name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()}, data)
     recorder.expect(taken.append(k) or batch for k, batch in enumerate(batches))
-    recorder.record_step(batches[0])
+    recorder.record_batch(batches[0])
 
     assert taken == [0, 1]  # 3 + 5 tokens
     _check_same(_record(data, batches, batches), _record(data, batches, []))
@@ -159,7 +159,7 @@ def test_training_says_which_batches_come() -> None:
     taken: list[list[int]] = []
 
     class Spy(Recorder):
-        def expect(self, batches: Iterable[NDArray[np.int64]]) -> None:
+        def expect(self, batches: Iterable[NDArray[np.int64]], data: EncodedTask | None = None) -> None:
             told.append([batch.tolist() for batch in batches])
 
     class Taker:
@@ -168,7 +168,7 @@ def test_training_says_which_batches_come() -> None:
             return StepLog(step + 1, 0.0, 0.0, 0.0)
 
     plan = Plan.of(config, data.splits["train"].lengths)
-    recorder, stepper = Spy(data, {}), cast(Any, Taker())
+    recorder, stepper = Spy({}, data), cast(Any, Taker())
     anew = GoingOn(SimpleNamespace(num_processes=1), recorder, None, None, {})
     list(run_epochs(plan, data, config, recorder, stepper, dict, lambda log, seconds: None, anew))
 

@@ -1,0 +1,317 @@
+"""The one recorder of steps: rows, gradient norms and rates, of our own loop and of anybody's."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.snapshots.logs import DesignCounter, Exposure, StepRows, TableExposure, TableLog
+from toolkit.training.live_drift import StepSize
+
+
+def norms_of_rows(
+    table: torch.Tensor | None, rows: NDArray[np.int64], first_row: int | None = None
+) -> NDArray[np.float32]:
+    """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none.
+
+    ``first_row``: the tensor holds the gradients of the rows from this one on, and the optimizer sees 0 of all others.
+    """
+    if first_row is None or table is None:
+        return norms_of(pick(whole(table), rows), len(rows))
+    norms, is_there = np.zeros(len(rows), np.float32), (rows >= first_row) & (rows < first_row + len(table))
+    norms[is_there] = norms_of(pick(whole(table), rows[is_there] - first_row), int(is_there.sum()))
+    return norms
+
+
+def whole(table: Any) -> torch.Tensor | None:
+    """A sharded tensor gathered, a sparse one with one entry per row."""
+    if table is None:
+        return None
+    gathered: torch.Tensor = table.full_tensor() if hasattr(table, "full_tensor") else table
+    return gathered.coalesce() if gathered.is_sparse else gathered
+
+
+def pick(table: torch.Tensor | None, rows: NDArray[np.int64]) -> torch.Tensor | None:
+    """Some rows of what :func:`whole` gives."""
+    if table is None:
+        return None
+    picked = table.index_select(0, torch.from_numpy(rows.astype(np.int64, copy=False)).to(table.device))
+    return picked.to_dense() if picked.is_sparse else picked
+
+
+def norms_of(picked: torch.Tensor | None, num_rows: int) -> NDArray[np.float32]:
+    """(num_rows,) norms of what :func:`pick` gives; NaN where that is nothing."""
+    if picked is None:
+        return np.full(num_rows, np.nan, np.float32)
+    norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
+    return norms
+
+
+def num_nonzero(table: torch.Tensor | None) -> int:
+    """Values that are not 0: exact whatever their size, and a single pass that copies nothing."""
+    if table is None:
+        return 0
+    return int(torch.count_nonzero(table.values() if table.is_sparse else table))
+
+
+def _is_finite(table: torch.Tensor | None) -> bool:
+    return table is None or bool(torch.isfinite(table.values() if table.is_sparse else table).all())
+
+
+RowsByTable = dict[str, NDArray[np.int64]]
+"""Table to (tokens,): the row of each real token of some passes; all arrays have one length."""
+Norms = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
+"""Table and rows to the Euclidean norms of these rows' gradients."""
+BATCHES_AHEAD, TOKENS_AHEAD = 64, 50_000
+"""Batches whose rows are found together, and tokens: many calls for few tokens each take longer than one for them all,
+but sorting far more takes longer again."""
+LOGS = ("learning_rates", "head_learning_rates", "clipping_factors")
+
+NO_PASS_SEEN = (
+    "a step was taken that no forward pass of the model was seen to lead to: which rows the steps used is not known"
+)
+NOT_FINITE = "its gradient held NaN or infinity: its exposure is not known"
+USED_ELSEWHERE = (
+    "rows that no recorded forward pass used got gradients (another use of the table, a penalty on it, padding that "
+    "the loss counts, or gradients left from an earlier step): its exposure is not known"
+)
+IS_OUTPUT_TOO = (
+    "also serves elsewhere in the model (as its output layer, say), where any row may get a gradient: what the input "
+    "used is known, not which rows each step moved"
+)
+
+
+class Recorder:
+    """Counts, of any training loop, the optimizer steps, and of each step the rows, norms and rates.
+
+    Its clients say what a step used: our own loop the batch (:meth:`record_batch`), any other what the forward passes
+    were seen to look up (:meth:`record_step`). What could not be seen is never counted as nothing: a table is left out,
+    or everything, with the reason.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, torch.Tensor],
+        data: EncodedTask | None = None,
+        first_rows: Mapping[str, int] | None = None,
+        shared: Collection[str] = (),
+    ) -> None:
+        """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step.
+
+        ``data``: what the batches of our own loop are of. ``first_rows``: of a table of which only some rows are
+        trained, and given, the first of these. ``shared``: tables that are the output layer too, of which any row may
+        get a gradient: what the input used is kept of them, and nothing by step.
+        """
+        self.first_rows = dict(first_rows or {})
+        self.tables = tables
+        self.names = tuple(name for name in TABLES if name in tables)
+        self._input_only = tuple(name for name in self.names if name in shared)
+        self._rows = {name: TableLog() for name in self.names if name not in shared}
+        self._design = DesignCounter(self.names)
+        self.batches = None if data is None else ComingBatches(data, self.names)
+        self.num_examples = 0
+        """Examples of all steps so far, where batches were given."""
+        self.learning_rates: list[float] = []
+        self.head_learning_rates: list[float] = []
+        self.clipping_factors: list[float] = []
+        self.step_sizes: list[StepSize] = []
+        """Of embedding parameters, at the steps whose number is a power of two."""
+        self.problem: str | None = None
+        """Why no exposure is known; None while it is."""
+        self.left_out: dict[str, str] = {}
+        """Tables whose exposure is not known, and why."""
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps so far."""
+        return len(self.learning_rates)
+
+    def expect(self, batches: Iterable[NDArray[np.int64]], data: EncodedTask | None = None) -> None:
+        """Say which global batches the next steps take, in order, so that their rows can be found many at a time.
+
+        ``data``: what they are of from now on, where that changes from epoch to epoch.
+        """
+        assert self.batches is not None
+        self.batches.expect(batches, data)
+
+    def record_batch(self, indices: NDArray[np.int64], norms: Norms | None = None) -> None:
+        """Note the rows of one global batch; call it after the backward pass and before clipping.
+
+        ``norms(name, rows)``: norms of rows' gradients, where the tables' own ``.grad`` does not hold them. ValueError
+        for another batch than the one that is expected; where none is, any batch is taken.
+
+        Every process holds the whole epoch's order, so the main process sees the global batch without communication,
+        and gradients are already averaged over processes.
+        """
+        assert self.batches is not None
+        norms = norms or (lambda name, rows: self.norms(name, self.tables[name].grad, rows))
+        used = self.batches.take(indices)
+        own = {name: used.rows[name] for name in self._rows}
+        rows = {n: StepRows(rows, counts, norms(n, rows.astype(np.int64))) for n, (rows, counts) in own.items()}
+        self.record_step(used.tokens, rows)
+        self.num_examples += len(indices)
+
+    def record_step(
+        self, tokens: Mapping[str, NDArray[np.int64] | NDArray[np.int32]], rows: Mapping[str, StepRows]
+    ) -> None:
+        """Note what one step used: per table the row of each real token, and the distinct rows with their norms."""
+        self._design.add(tokens)
+        for name in self._rows:
+            self._rows[name].add(rows[name])
+
+    def record_passes(self, tokens: RowsByTable, num_passes: int, gradient_scale: float = 1.0) -> None:
+        """Note a step by the rows that its forward passes looked up, and its gradients, before the update.
+
+        A row whose gradient is exactly 0 is left out. So are those of passes whose gradients were thrown away before
+        the step (``zero_grad``, or a GradScaler that skips a step without telling the optimizer), save where this step
+        used them too: then their tokens count with its own. Of a table of which a row gets a gradient that no pass used
+        nothing is known. Every process calls this with the rows of them all: sharded gradients are gathered.
+        ``gradient_scale``: what the optimizer will divide the gradients by. The rates are NaN until they are known.
+        """
+        self.record_rates(np.nan, np.nan, 1.0)
+        gradients = {name: whole(self.tables[name].grad) for name in self.names if name not in self._input_only}
+        if not num_passes:
+            self.problem = self.problem or NO_PASS_SEEN
+        if self.problem:
+            return
+        used = {}
+        for name in list(self._rows):
+            gradient = gradients[name]
+            distinct, counts = np.unique(tokens[name], return_counts=True)
+            is_trained = self.tables[name].requires_grad
+            picked = pick(gradient, distinct)
+            if is_trained and num_nonzero(gradient) != num_nonzero(picked):
+                self.leave_out(name, USED_ELSEWHERE if _is_finite(gradient) else NOT_FINITE)
+                continue
+            norms = norms_of(picked, len(distinct)) / np.float32(gradient_scale)
+            # The zeros that a frozen table may keep from before it was frozen say nothing.
+            is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
+            used[name] = StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
+        self.record_step(tokens, used)
+
+    def norms(self, name: str, gradient: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(rows,) norms of rows of a table, from the gradient of what is trained of it: :func:`norms_of_rows`."""
+        return norms_of_rows(gradient, rows, self.first_rows.get(name))
+
+    def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
+        """Note the learning rates and clipping factor of one step."""
+        self.learning_rates.append(learning_rate)
+        self.head_learning_rates.append(head_learning_rate)
+        self.clipping_factors.append(clipping_factor)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Of this table it is not known which rows were exposed; the first reason stays."""
+        if self._rows.pop(name, None) is not None:
+            self.left_out[name] = f"{name}: {why}"
+
+    def exposure(self) -> Exposure | None:
+        """The exposure of all steps so far; None where it is not known."""
+        if self.problem:
+            return None
+        tables = {name: rows.exposure() for name, rows in self._rows.items()}
+        return Exposure(tables, self._design.design(), self._input_only)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that is recorded so far, as named arrays."""
+        logs = {name: np.array(getattr(self, name), np.float64) for name in LOGS}
+        sizes = [(size.step, EMBEDDING_PARAMETERS.index(size.parameter), *size[2:]) for size in self.step_sizes]
+        own = {"num_examples": np.array(self.num_examples), "step_sizes": np.array(sizes, np.float64)}
+        exposure = self.exposure()
+        return {**({} if exposure is None else exposure.to_tensors()), **logs, **own}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what :meth:`state` gave, in place of nothing."""
+        before = Exposure.from_tensors(state)
+        self._design = DesignCounter(self.names, before.design)
+        self._rows = {name: TableLog(before.tables.get(name)) for name in self._rows}
+        for name in LOGS:
+            getattr(self, name)[:] = state[name].tolist()
+        self.num_examples = int(state["num_examples"])
+        lines = state["step_sizes"].tolist()
+        self.step_sizes[:] = [StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *own) for step, k, *own in lines]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """What one batch uses."""
+
+    tokens: dict[str, NDArray[np.int32]]
+    """Table to (tokens,): the row of each real token."""
+    rows: dict[str, tuple[NDArray[np.int32], NDArray[np.int32]]]
+    """Table to its distinct rows, ascending, and the number of tokens of each."""
+
+
+class ComingBatches:
+    """The rows of the batches that our own loop takes, found many at a time."""
+
+    def __init__(self, data: EncodedTask, names: Collection[str]) -> None:
+        self._data = data
+        self._names = names
+        self._coming: Iterator[NDArray[np.int64]] = iter(())
+        self._found: deque[tuple[NDArray[np.int64], BatchRows]] = deque()
+
+    def expect(self, batches: Iterable[NDArray[np.int64]], data: EncodedTask | None = None) -> None:
+        """See :meth:`Recorder.expect`."""
+        self._data = data or self._data
+        self._coming = iter(batches)
+        self._found.clear()
+
+    def take(self, indices: NDArray[np.int64]) -> BatchRows:
+        """What a batch uses; ValueError for another one than is expected."""
+        if not self._found:
+            self._found.extend(self._find(self._look_ahead() or [indices]))
+        expected, rows = self._found.popleft()
+        if expected is not indices and not np.array_equal(expected, indices):
+            raise ValueError("a step recorded another batch than was expected")
+        return rows
+
+    def _look_ahead(self) -> list[NDArray[np.int64]]:
+        """The next expected batches, as many as are found together."""
+        ahead: list[NDArray[np.int64]] = []
+        split, num_tokens = self._data.splits["train"], 0
+        while len(ahead) < BATCHES_AHEAD and num_tokens < TOKENS_AHEAD:
+            batch = next(self._coming, None)
+            if batch is None:
+                break
+            ahead.append(batch)
+            num_tokens += split.num_tokens(batch)
+        return ahead
+
+    def _find(self, batches: list[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], BatchRows]]:
+        split = self._data.splits["train"]
+        found = exposed_rows(split, np.concatenate(batches), self._data.position_offset)
+        sizes = [split.num_tokens(batch) for batch in batches]
+        number, ends = np.repeat(np.arange(len(batches)), sizes), np.cumsum([0, *sizes])
+        tokens = {name: found[name].astype(np.int32) for name in self._names}
+        tables = {name: _exposure_of(found[name], number, len(batches)) for name in self._names}
+        for k, batch in enumerate(batches):
+            rows = {}
+            for name, table in tables.items():
+                own = slice(*table.offsets[k : k + 2])
+                rows[name] = table.rows[own], table.counts[own]
+            yield batch, BatchRows({name: each[ends[k] : ends[k + 1]] for name, each in tokens.items()}, rows)
+
+
+def _exposure_of(rows: NDArray[np.int64], step: NDArray[np.int64], num_steps: int) -> TableExposure:
+    """Of one table: ``rows``, ``step``, both (tokens,): the row and the step of each token. Norms are NaN."""
+    num_rows = int(rows.max(initial=0)) + 1
+    keys, counts = np.unique(step * num_rows + rows, return_counts=True)  # by step, then by row
+    offsets = np.searchsorted(keys, np.arange(num_steps + 1) * num_rows)
+    norms = np.full(len(keys), np.nan, np.float32)
+    return TableExposure(offsets, (keys % num_rows).astype(np.int32), counts.astype(np.int32), norms)
+
+
+def exposed_rows(split: EncodedSplit, indices: NDArray[np.int64], position_offset: int) -> dict[str, NDArray[np.int64]]:
+    """The row of each real token of some examples in each table; three arrays (tokens,)."""
+    address, place = gather_tokens(split, indices)
+    return {
+        "word_embeddings": split.tokens[address].astype(np.int64),
+        "position_embeddings": place + position_offset,
+        "token_type_embeddings": split.segments[address].astype(np.int64),
+    }
