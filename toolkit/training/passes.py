@@ -30,8 +30,9 @@ def uncompiled(hook: Hook) -> Hook:
 
 
 def innermost(model: nn.Module) -> nn.Module:
-    """The model that DDP, torch.compile and the like wrap: it is called whichever of them a loop calls."""
-    inner = getattr(model, "module", getattr(model, "_orig_mod", None))
+    """The model that DDP or torch.compile wraps: it is called whichever of them a loop calls."""
+    is_wrapper = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
+    inner = model.module if is_wrapper else getattr(model, "_orig_mod", None)
     return innermost(inner) if isinstance(inner, nn.Module) else model
 
 
