@@ -15,6 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import toolkit
 from tests.training.recorded_texts import TEXTS, count, encode, load, start, totals, update
+from tests.training.test_any_loop import Own
 from tests.training.test_callback import Examples, arguments
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.questions.drift_report import show_drift
@@ -72,6 +73,26 @@ def test_a_head_first_then_everything_by_two_trainers_under_one_recording(
     assert totals(run, WORDS) == dict(count(model, 4 * [encode(tokenizer, [text]) for text in TEXTS])[WORDS])
     assert run.optimizer_log is None
     assert any("made anew" in problem for problem in run.manifest["problems"])
+
+
+def test_every_epoch_has_its_snapshot_whether_or_not_a_step_was_seen(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """A Trainer's callbacks are told of the optimizer that it began with: of another that torch does not know nobody
+    tells, and the bits do."""
+    before = words_of(model)
+
+    class Swaps(TrainerCallback):
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                self.trainer.optimizer = Own(model.parameters())
+
+    train(model, tokenizer, tmp_path, Swaps(), Callback(tmp_path / "run"))
+    run = toolkit.open_run(tmp_path / "run")
+    assert [snapshot.epoch for snapshot in run.trajectory] == [0, 1, 2]
+    assert drift_of(run) == pytest.approx(norm(before, words_of(model)), rel=1e-12)
+    assert run.trajectory.exposure is None
+    assert any("no optimizer step was seen" in problem for problem in run.manifest["problems"])
 
 
 def by_parts(model: Any, batch: dict[str, torch.Tensor], is_still: bool) -> torch.Tensor:
