@@ -87,5 +87,6 @@ from .studies.study import Study as Study
 from .training.callback import EmbeddingSnapshotCallback as EmbeddingSnapshotCallback
 from .training.record import Recording as Recording
 from .training.record import record as record
+from .training.trains import what_trains as what_trains
 
 __version__: str
