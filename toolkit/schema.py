@@ -184,7 +184,7 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("requires_grad", "Whether it can be trained; empty where only some can.", FLAG),
     Column(
         "optimizer_groups",
-        "The parameter groups that hold it, each as OPTIMIZER.GROUP, counted from 0; not known without an optimizer.",
+        "The parameter groups that hold it, each as optimizer.group, counted from 0; not known without an optimizer.",
         TEXT,
     ),
     Column("learning_rates", "The different rates of these groups, as they are now.", VALUES),
@@ -192,7 +192,12 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("dtype", "What its values are stored in.", TEXT),
     Column("tied_to", "Its names in other modules, which move with it.", TEXT),
     Column("will_move", "yes, by decay only, no, or not known.", TEXT, label="will it move?"),
-    Column("reason_kind", "Kind of the reason: a key of WHY in toolkit/training/trains.py.", TEXT),
+    Column(
+        "reason_kind",
+        "Kind of the reason: trains, trainable, kept gradient, momentum, kept zeros, frozen, frozen but held, adapted, "
+        "not held, rate 0, no gradient, unused, rounding, loss.",
+        TEXT,
+    ),
     # What no output can show.
     Column("frequencies", "Where the frequencies of rows come from.", TEXT),
     Column("frequency", "Share of the corpus's tokens that use the row."),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,25 @@ from sentence_transformers.models import Pooling, Transformer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, get_scheduler
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+    get_scheduler,
+)
 
 import toolkit
 from tests.conftest import sizes_of
 from tests.refusals import refused
+from tests.test_cli import leave
 from tests.training.test_record_adapters import adapt
+from toolkit.cli import main
+from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.regimes import locate_embeddings
+from toolkit.pipeline import finetune, plan, plan_of_trainer
 from toolkit.training import trains
 from toolkit.training.trains import BY_DECAY, NO, NOT_KNOWN, WHY, YES, describe_training, find_fates
 
@@ -65,12 +77,12 @@ Case = tuple[nn.Module, Any, dict[str, str]]
 def frozen_late(kind: Any, **options: Any) -> Case:
     model = build()
     optimizer = kind(model.parameters(), **options)
-    return freeze(model), [optimizer], dict.fromkeys(EMBEDDINGS, "frozen, held")
+    return freeze(model), [optimizer], dict.fromkeys(EMBEDDINGS, "frozen but held")
 
 
 def frozen_after_prepare() -> Case:
     model, optimizer = Accelerator(cpu=True).prepare(model := build(), AdamW(model.parameters()))
-    return freeze(model), [optimizer], dict.fromkeys(EMBEDDINGS, "frozen, held")
+    return freeze(model), [optimizer], dict.fromkeys(EMBEDDINGS, "frozen but held")
 
 
 def unfrozen_late() -> Case:
@@ -91,7 +103,7 @@ def tied() -> Case:
 
 def adapted() -> Case:
     model, _ = adapt("bert", "LoRA")
-    expected = dict.fromkeys(EMBEDDINGS, "frozen, held") | {W: "adapted"}
+    expected = dict.fromkeys(EMBEDDINGS, "frozen but held") | {W: "adapted"}
     return model.train(), [AdamW(model.parameters(), lr=0.05)], expected
 
 
@@ -133,7 +145,7 @@ def in_phases(is_unfrozen: bool) -> Case:
     return (
         model,
         [AdamW(part) for part in parts],
-        dict.fromkeys(EMBEDDINGS, "trains" if is_unfrozen else "frozen, held"),
+        dict.fromkeys(EMBEDDINGS, "trains" if is_unfrozen else "frozen but held"),
     )
 
 
@@ -149,8 +161,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "warm-up begins at 0": lambda: at_rates(1e-3, "trains", is_warm_up=True),
     "decay only": lambda: frozen_with_gradients("kept zeros", weight_decay=0.5),
     "decay only, of SGD": lambda: frozen_with_gradients("kept zeros", SGD, lr=0.1, weight_decay=0.5),
-    "zeros without decay": lambda: frozen_with_gradients("frozen, held", weight_decay=0.0),
-    "decay below the spacing of float32": lambda: frozen_with_gradients("frozen, held", lr=1e-7, weight_decay=0.01),
+    "zeros without decay": lambda: frozen_with_gradients("frozen but held", weight_decay=0.0),
+    "decay below the spacing of float32": lambda: frozen_with_gradients("frozen but held", lr=1e-7, weight_decay=0.01),
     "momentum of an earlier step": lambda: frozen_with_gradients("momentum", momentum=True, weight_decay=0.0),
     "a gradient that was kept": lambda: frozen_with_gradients("kept gradient"),
     "bfloat16 at a rate of 1e-5": half,
@@ -275,7 +287,7 @@ def test_any_other_model_is_told_by_its_modules_and_two_backbones_by_their_names
     plain[0].weight.requires_grad_(False)
     table = toolkit.what_trains(nn.ModuleDict({"model": plain}), SGD(plain.parameters(), lr=0.1))
     assert table["component"].tolist() == ["0", "1.0", "1.1"]
-    assert table["reason_kind"].tolist() == ["frozen, held", "trains", "trains"]
+    assert table["reason_kind"].tolist() == ["frozen but held", "trains", "trains"]
     towers = toolkit.what_trains(nn.ModuleDict({"query": build().bert, "text": build().bert}))
     assert {f"{tower}.{W}" for tower in ("query", "text")} <= {*towers["component"]}
     assert towers["num_parameters"].sum() == 2 * sum(p.numel() for p in build().bert.parameters())
@@ -300,3 +312,55 @@ def test_a_line_of_answer() -> None:
         toolkit.what_trains(model, "adamw")
     with refused("expected a torch.nn.Module, the model itself; got str"):
         toolkit.what_trains("minilm")  # type: ignore[arg-type]
+
+
+REGIMES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "embeddings": {"freeze": "embeddings"},
+    "features": {"freeze": "backbone"},
+    "some": {"freeze": "word_embeddings,LayerNorm.bias,layers.0-1", "optimizer": "sgd", "learning_rate": 0.1},
+    "LoRA": {"lora": (W, "query")},
+    "new rows": {"train_rows": "new"},
+}
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_plan_is_what_finetune_does(regime: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    tokens = tmp_path / "new.txt"
+    tokens.write_text("film\u00e9\nzwick\n")
+    changes = REGIMES[regime] | ({"add_tokens": str(tokens)} if regime == "new rows" else {})
+    config = replace(tiny_config, output_dir=str(tmp_path), max_steps=3, **changes)
+    _, answer, table = plan(config)
+    run = finetune(config)
+    first, last = (run.trajectory.snapshots[i].tensors for i in (0, -1))
+    moving = {*table.loc[table["will_move"] == YES, "component"]}
+    if regime != "new rows":  # which no text uses
+        assert moving & EMBEDDINGS == {name for name in first if (first[name] != last[name]).any()}
+    own = table[table["will_move"] == YES]
+    assert own["num_parameters"].sum() == run.manifest["model"]["num_trainable"]
+    assert table["num_parameters"].sum() == run.manifest["model"]["num_parameters"]
+    assert {rate for rates in table["learning_rates"] for rate in rates} == {
+        rate for rate in (config.learning_rate, config.head_learning_rate) if regime != "features" or rate == 1e-3
+    }
+    assert {0.0, 0.01} >= {decay for decays in own["weight_decays"] for decay in decays} > {0.0}
+    assert answer.startswith(
+        f"Of {run.manifest['model']['num_parameters']:,} parameters {own['num_parameters'].sum():,} will"
+    )
+
+
+def test_without_flags_the_command_tells_of_a_plain_trainer(
+    tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder := tiny_model("bert"))
+    optimizer = Trainer(model, TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")).create_optimizer()
+    expected, (title, answer, table) = toolkit.what_trains(model, optimizer), plan_of_trainer(str(folder))
+    unlike = [name for name in table if not table[name].equals(expected[name])]
+    assert unlike == ["optimizer_groups"]  # of which Trainer has two, alike but for a decay that is 0
+    assert leave(main, ["trains", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{answer}\n")
+    assert title in " ".join(said.out.split())
+    assert leave(main, ["trains", str(folder), "--freeze", "backbone"]) == 0
+    assert re.search(r"layers\.0-2 +│ 6,672 .* no +│ frozen", capsys.readouterr().out)
+    assert leave(main, ["trains", str(folder), "--freeze", "layers.3"]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown regime or component 'layers.3' (did")

@@ -322,10 +322,10 @@ def _label(frozen: frozenset[str], leaves: tuple[str, ...], unions: Mapping[str,
             rest -= unions[name]
     numbers = sorted(int(leaf.removeprefix("layers.")) for leaf in rest if leaf.startswith("layers."))
     words += [leaf for leaf in leaves if leaf in rest and not leaf.startswith("layers.")]
-    return ",".join(words + _ranges(numbers))
+    return ",".join(words + layer_ranges(numbers))
 
 
-def _ranges(numbers: list[int]) -> list[str]:
+def layer_ranges(numbers: list[int]) -> list[str]:
     """[0, 1, 2, 5] -> layers.0-2, layers.5."""
     words: list[str] = []
     for i, number in enumerate(numbers):

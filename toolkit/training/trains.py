@@ -35,7 +35,7 @@ WHY: Mapping[str, Why] = {
     "momentum": Why(YES, "frozen, but its gradient is kept as zeros, so that momentum of earlier steps goes on"),
     "kept zeros": Why(BY_DECAY, "frozen, but its gradient is kept as zeros, so that weight decay goes on"),
     "frozen": Why(NO, "frozen"),
-    "frozen, held": Why(NO, "frozen: the optimizer that holds it skips what has no gradient"),
+    "frozen but held": Why(NO, "frozen: the optimizer that holds it skips what has no gradient"),
     "adapted": Why(NO, "frozen; peft trains an adapter, or a copy, in its place"),
     "not held": Why(NO, "trainable, but no optimizer holds it"),
     "rate 0": Why(NO, "its learning rate is 0"),
@@ -56,7 +56,7 @@ class Holder(NamedTuple):
     """An optimizer's parameter group that holds a parameter."""
 
     place: str
-    """OPTIMIZER.GROUP, both counted from 0."""
+    """Of the optimizer and of the group in it, both counted from 0: ``0.1``."""
     optimizer: Any
     """What steps: beneath Accelerate's wrapper."""
     group: Mapping[str, Any]
@@ -124,7 +124,7 @@ def what_trains(model: nn.Module, optimizer: Any = None) -> pd.DataFrame:
     torch.Size([10, 4])
     >>> table = toolkit.what_trains(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     >>> table[["component", "num_parameters", "will_move", "reason_kind"]].to_string(index=False, header=False)
-    '0 40  no frozen, held\\n1 10 yes       trains'
+    '0 40  no frozen but held\\n1 10 yes          trains'
     """
     fates = find_fates(model, optimizer)
     lines: dict[tuple[str, str, str], list[Fate]] = defaultdict(list)
@@ -192,7 +192,7 @@ def find_fates(model: nn.Module, optimizer: Any = None) -> dict[str, Fate]:
         for place in _places_above(name)
     }
     for name, fate in found.items():
-        if fate.kind in ("frozen", "frozen, held") and _place_of_base(name) in moving:
+        if fate.kind in ("frozen", "frozen but held") and _place_of_base(name) in moving:
             found[name] = fate._replace(kind="adapted")
     return found
 
@@ -316,13 +316,13 @@ def _kind(p: nn.Parameter, holders: tuple[Holder, ...], doubt: str, *, is_given:
 def _kind_of_frozen(p: nn.Parameter, stepping: list[Holder], is_held: bool) -> str:
     """``stepping``: the groups that hold it and whose rate is not 0."""
     if p.grad is None or not stepping:
-        return "frozen, held" if is_held else "frozen"
+        return "frozen but held" if is_held else "frozen"
     if _any(p.grad):
         return "kept gradient"
     states = [holder.optimizer.state.get(p, {}).values() for holder in stepping]
     if any(isinstance(kept, torch.Tensor) and kept.ndim and kept.any() for state in states for kept in state):
         return "momentum"
-    return "kept zeros" if any(_decays(p, holder) for holder in stepping) else "frozen, held"
+    return "kept zeros" if any(_decays(p, holder) for holder in stepping) else "frozen but held"
 
 
 def _any(gradient: torch.Tensor) -> bool:
