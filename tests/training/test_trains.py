@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW
 from transformers import (
+    Adafactor,
     AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -118,6 +119,11 @@ def at_rates(rate: float, kind: str, *, is_warm_up: bool = False) -> Case:
     return model, [optimizer], dict.fromkeys(EMBEDDINGS, kind)
 
 
+def own_rate() -> Case:
+    model = build()
+    return model, [Adafactor(model.parameters())], dict.fromkeys(EMBEDDINGS, "trains")
+
+
 def frozen_with_gradients(kind: str, optimizer: Any = AdamW, *, momentum: bool = False, **options: Any) -> Case:
     """Frozen once a backward pass was made, of which the gradients are kept, or their place."""
     model = build()
@@ -158,6 +164,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "tied": tied,
     "an adapter beside a frozen table": adapted,
     "rate 0": lambda: at_rates(0.0, "rate 0"),
+    "a rate that the optimizer sets": own_rate,
     "warm-up begins at 0": lambda: at_rates(1e-3, "trains", is_warm_up=True),
     "decay only": lambda: frozen_with_gradients("kept zeros", weight_decay=0.5),
     "decay only, of SGD": lambda: frozen_with_gradients("kept zeros", SGD, lr=0.1, weight_decay=0.5),

@@ -62,9 +62,15 @@ class Holder(NamedTuple):
     group: Mapping[str, Any]
 
     @property
+    def rate_now(self) -> float:
+        """The learning rate; NaN for one that the optimizer sets itself."""
+        rate = self.group.get("lr")
+        return math.nan if rate is None else float(rate)
+
+    @property
     def rate(self) -> float:
         """The learning rate; where it is 0 now, as warm-up begins, what the schedule multiplies."""
-        return float(self.group["lr"]) or float(self.group.get("initial_lr", 0.0))
+        return self.rate_now or float(self.group.get("initial_lr", 0.0))
 
     @property
     def decay(self) -> float:
@@ -299,7 +305,7 @@ def _names_in_modules(model: nn.Module) -> dict[int, list[str]]:
 def _kind(p: nn.Parameter, holders: tuple[Holder, ...], doubt: str, *, is_given: bool, has_pass: bool) -> str:
     """The kind of reason why a parameter will move, or will not."""
     if not p.requires_grad:
-        return _kind_of_frozen(p, [holder for holder in holders if float(holder.group["lr"])], bool(holders))
+        return _kind_of_frozen(p, [holder for holder in holders if holder.rate_now], bool(holders))
     if doubt == "unused":
         return doubt
     if not holders:
@@ -371,7 +377,7 @@ def _line(own: list[Fate], whole: int, *, is_given: bool, num_foreign: int) -> d
         "share": number / whole,
         "requires_grad": first.parameter.requires_grad,
         "optimizer_groups": ", ".join(sorted(holders)) if is_given else NOT_KNOWN,
-        "learning_rates": tuple(sorted({float(holder.group["lr"]) for holder in holders.values()})),
+        "learning_rates": tuple(sorted({holder.rate_now for holder in holders.values()})),
         "weight_decays": tuple(sorted({holder.decay for holder in holders.values()})),
         "dtype": ", ".join(sorted({str(fate.parameter.dtype).removeprefix("torch.") for fate in own})),
         "tied_to": ", ".join(name for fate in own for name in fate.tied),
@@ -395,7 +401,7 @@ def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
     is_table, is_tied = own[0].component.rpartition(".")[2] in TABLES, any(fate.tied for fate in own)
     if is_table and is_tied:
         yield "another module uses it too: every row may get a gradient, and both move alike"
-    if any(not float(holder.group["lr"]) for _, holder in held):
+    if any(not holder.rate_now for _, holder in held):
         yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held):g}"
     if is_table and not (is_tied or own[0].adapter) and any(_decays(p, holder) for p, holder in held):
         is_l2 = any(type(holder.optimizer) is torch.optim.Adam and not _is_decoupled(holder) for _, holder in held)
@@ -405,7 +411,7 @@ def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
     if half:
         dtype, rate = str(half[0].dtype).removeprefix("torch."), max((holder.rate for _, holder in held), default=0.0)
         share = "small updates are rounded away"
-        if rate and not half[0].is_meta:
+        if rate > 0 and not half[0].is_meta:
             lost = torch.cat([_is_stuck(p, rate).flatten() for p in half]).float().mean().item()
             share = f"an update of the rate, {rate:g}, is rounded away at {lost:.0%} of the values"
         yield f"{dtype}: {share}"
