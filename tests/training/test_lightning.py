@@ -90,12 +90,15 @@ def test_an_epoch_that_is_cut_short_is_a_fraction(model: Any, tokenizer: Any, tm
 
 @pytest.mark.parametrize("is_sanity", [True, False])
 def test_an_exception_leaves_the_run_unfinished_and_the_model_free(
-    is_sanity: bool, model: Any, tokenizer: Any, tmp_path: Path
+    is_sanity: bool, model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    closed, close = [], toolkit.Recording.close
+    monkeypatch.setattr(toolkit.Recording, "close", lambda self: closed.append(close(self)))
     with pytest.raises(RuntimeError, match="planted"):
         fit(lightning, "one", model, tokenizer, tmp_path / "run", fails_at=(0 if is_sanity else 1, is_sanity))
+    assert len(closed) == (0 if is_sanity else 1)
     assert (tmp_path / "run").exists() != is_sanity
-    fit(lightning, "one", model, tokenizer, tmp_path / "run")  # starts again, where hooks and lock are gone
+    fit(lightning, "one", model, tokenizer, tmp_path / "run")  # starts again
     assert toolkit.open_run(tmp_path / "run").is_finished
 
 

@@ -102,8 +102,8 @@ def tied() -> Case:
     return model, [AdamW(model.parameters())], dict.fromkeys(EMBEDDINGS, "trains")
 
 
-def adapted() -> Case:
-    model, _ = adapt("bert", "LoRA")
+def adapted(way: str = "LoRA") -> Case:
+    model, _ = adapt("bert", way)
     expected = dict.fromkeys(EMBEDDINGS, "frozen but held") | {W: "adapted"}
     return model.train(), [AdamW(model.parameters(), lr=0.05)], expected
 
@@ -140,7 +140,7 @@ def frozen_with_gradients(kind: str, optimizer: Any = AdamW, *, momentum: bool =
 def half() -> Case:
     model = build(dtype=torch.bfloat16)
     expected = dict.fromkeys(EMBEDDINGS, "trains") | dict.fromkeys(("LayerNorm.weight", "LayerNorm.bias"), "rounding")
-    return model, [AdamW(model.parameters(), lr=1e-5)], expected
+    return model, [Accelerator(cpu=True).prepare(AdamW(model.parameters(), lr=1e-5))], expected
 
 
 def in_phases(is_unfrozen: bool) -> Case:
@@ -163,6 +163,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "nothing but the head in the optimizer": head_alone,
     "tied": tied,
     "an adapter beside a frozen table": adapted,
+    "rows that are trained beside a frozen table": lambda: adapted("trainable_token_indices"),
+    "a copy that is trained in place of a table": lambda: adapted("modules_to_save"),
     "rate 0": lambda: at_rates(0.0, "rate 0"),
     "a rate that the optimizer sets": own_rate,
     "warm-up begins at 0": lambda: at_rates(1e-3, "trains", is_warm_up=True),
@@ -250,6 +252,19 @@ def test_rows_that_no_text_uses_move_as_the_note_says(kind: Any, options: dict[s
     assert (words[13:] != before).any() == bool(said)
 
 
+def test_under_an_output_layer_rows_that_no_text_uses_move_too() -> None:
+    model = build(AutoModelForMaskedLM)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    line = toolkit.what_trains(model, optimizer).set_index("component").loc[W]
+    assert line["tied_to"] == "cls.predictions.decoder.weight"
+    assert (
+        line["note"] == "another module uses it, and both move alike: of an output layer every row may get a gradient"
+    )
+    before = (words := model.bert.embeddings.word_embeddings.weight).detach().clone()
+    step(model, [optimizer])
+    assert (words != before)[13:].any(dim=1).all()
+
+
 def test_after_a_backward_pass_what_it_did_not_reach_is_known() -> None:
     """The pooler of a bare backbone moves only where the loss reads it."""
     model = build().bert
@@ -261,7 +276,7 @@ def test_after_a_backward_pass_what_it_did_not_reach_is_known() -> None:
     check(fates, optimizer.step)
 
 
-@pytest.mark.parametrize("family", ["albert", "modernbert", "mpnet", "mobilebert", "llama", "t5"])
+@pytest.mark.parametrize("family", ["albert", "modernbert", "mpnet", "mobilebert", "esm", "llama", "t5"])
 def test_the_lines_partition_a_model_of_every_family(family: str, tiny_model: Callable[[str], Path]) -> None:
     from transformers import AutoModel
 
@@ -270,7 +285,7 @@ def test_the_lines_partition_a_model_of_every_family(family: str, tiny_model: Ca
     assert table["num_parameters"].sum() == sum(p.numel() for p in model.parameters())
     assert table["share"].sum() == pytest.approx(1)
     assert {*locate_embeddings(model).parameters} == EMBEDDINGS & {*table["component"]}
-    assert {*table["will_move"]} <= {YES, NOT_KNOWN, NO}
+    assert {*table.loc[table["will_move"] == NO, "reason_kind"]} == ({"unused"} if family == "esm" else set())
 
 
 def test_wrappers_change_nothing(tiny_model: Callable[[str], Path]) -> None:
@@ -295,6 +310,11 @@ def test_any_other_model_is_told_by_its_modules_and_two_backbones_by_their_names
     table = toolkit.what_trains(nn.ModuleDict({"model": plain}), SGD(plain.parameters(), lr=0.1))
     assert table["component"].tolist() == ["0", "1.0", "1.1"]
     assert table["reason_kind"].tolist() == ["frozen but held", "trains", "trains"]
+    assert [*toolkit.what_trains(nn.ModuleDict({"answer": nn.Linear(2, 2), "bert": build().bert}))["component"]] == [
+        *EMBEDDING_PARAMETERS,
+        *sorted(LAYERS),
+        *("pooler", "head"),
+    ]
     towers = toolkit.what_trains(nn.ModuleDict({"query": build().bert, "text": build().bert}))
     assert {f"{tower}.{W}" for tower in ("query", "text")} <= {*towers["component"]}
     assert towers["num_parameters"].sum() == 2 * sum(p.numel() for p in build().bert.parameters())
@@ -327,6 +347,7 @@ REGIMES: dict[str, dict[str, Any]] = {
     "features": {"freeze": "backbone"},
     "some": {"freeze": "word_embeddings,LayerNorm.bias,layers.0-1", "optimizer": "sgd", "learning_rate": 0.1},
     "LoRA": {"lora": (W, "query")},
+    "pooler": {"pooling": "pooler"},
     "new rows": {"train_rows": "new"},
 }
 

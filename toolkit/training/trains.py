@@ -175,10 +175,9 @@ def _count(number: int) -> str:
 
 
 def find_fates(model: nn.Module, optimizer: Any = None) -> dict[str, Fate]:
-    """Parameter name (of the model without its wrappers) to its fate, in the order of the components."""
+    """Parameter name to its fate, in the order of the components."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
-    model = _unwrapped(model)
     known, held = dict(model.named_parameters()), _find_holders(optimizer)
     has_pass = any(p.requires_grad and p.grad is not None and _any(p.grad) for p in known.values())
     places = {place for name in known if (place := _place_of_base(name)) is not None}
@@ -201,13 +200,6 @@ def find_fates(model: nn.Module, optimizer: Any = None) -> dict[str, Fate]:
         if fate.kind in ("frozen", "frozen but held") and _place_of_base(name) in moving:
             found[name] = fate._replace(kind="adapted")
     return found
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model itself, beneath DDP and torch.compile."""
-    children = dict(model.named_children())
-    inner = children.get("_orig_mod", children.get("module"))
-    return _unwrapped(inner) if inner is not None and len(children) == 1 else model
 
 
 def _find_holders(optimizer: Any) -> dict[int, tuple[Holder, ...]]:
@@ -241,7 +233,7 @@ def _components(model: nn.Module) -> dict[str, tuple[str, str]]:
     known: dict[int, tuple[tuple[int, ...], str, str]] = {}
     for i, (place, backbone, family) in enumerate(backbones):
         reads_pooler = _reads_pooler(model, backbone)
-        for name, p in backbone.named_parameters(remove_duplicate=False):
+        for name, p in backbone.named_parameters():
             component = _component(family, name)
             doubt = "unused" if any(matches(pattern, name) for pattern in family.unused) else ""
             doubt = "loss" if component == "pooler" and not reads_pooler else doubt
@@ -265,9 +257,10 @@ def _component(family: ModelFamily, name: str) -> str:
 
 def _reads_pooler(model: nn.Module, backbone: nn.Module) -> bool:
     """Whether a head that reads the pooler's output is around a backbone: transformers' own, or this toolkit's."""
-    around = [module for module in model.modules() if module is not backbone]
-    return getattr(model, "pooling", "") == "pooler" or any(
-        getattr(module, str(getattr(module, "base_model_prefix", "")), None) is backbone for module in around
+    return any(
+        getattr(module, "pooling", "") == "pooler"
+        or getattr(module, str(getattr(module, "base_model_prefix", "")), None) is backbone
+        for module in model.modules()
     )
 
 
@@ -332,7 +325,7 @@ def _kind_of_frozen(p: nn.Parameter, stepping: list[Holder], is_held: bool) -> s
 
 
 def _any(gradient: torch.Tensor) -> bool:
-    return bool((gradient.coalesce().values() if gradient.is_sparse else _local(gradient)).any())
+    return bool(_local(gradient).any())
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -400,7 +393,7 @@ def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
         return
     is_table, is_tied = own[0].component.rpartition(".")[2] in TABLES, any(fate.tied for fate in own)
     if is_table and is_tied:
-        yield "another module uses it too: every row may get a gradient, and both move alike"
+        yield "another module uses it, and both move alike: of an output layer every row may get a gradient"
     if any(not holder.rate_now for _, holder in held):
         yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held):g}"
     if is_table and not (is_tied or own[0].adapter) and any(_decays(p, holder) for p, holder in held):
