@@ -388,6 +388,10 @@ def test_without_flags_the_command_tells_of_a_plain_trainer(
     said = capsys.readouterr()
     assert said.out.startswith(f"{answer}\n")
     assert title in " ".join(said.out.split())
+    model.bfloat16().save_pretrained(tmp_path / "half")
+    assert {*plan_of_trainer(str(tmp_path / "half"))[2]["dtype"]} == {"bfloat16"}
+    assert leave(main, ["trains", str(folder), "--freeze", "none"]) == 0
+    assert "regime none" in capsys.readouterr().out
     assert leave(main, ["trains", str(folder), "--freeze", "backbone"]) == 0
     assert re.search(r"layers\.0-2 +│ 6,672 .* no +│ frozen", capsys.readouterr().out)
     assert leave(main, ["trains", str(folder), "--freeze", "layers.3"]) == 2

@@ -137,7 +137,7 @@ def what_trains(model: nn.Module, optimizer: Any = None) -> pd.DataFrame:
     for fate in fates.values():
         lines[fate.component, fate.adapter, fate.kind].append(fate)
     whole = sum(fate.parameter.numel() for fate in fates.values())
-    num_foreign = _count_foreign(fates.values(), optimizer)
+    num_foreign = len(_find_holders(optimizer).keys() - {id(fate.parameter) for fate in fates.values()})
     rows = [_line(own, whole, is_given=optimizer is not None, num_foreign=num_foreign) for own in lines.values()]
     return pd.DataFrame(rows, columns=columns_of("what_trains"))
 
@@ -218,11 +218,6 @@ def _as_list(optimizer: Any) -> list[Any]:
     if optimizer is None:
         return []
     return list(optimizer) if isinstance(optimizer, Iterable) and not isinstance(optimizer, str) else [optimizer]
-
-
-def _count_foreign(fates: Iterable[Fate], optimizer: Any) -> int:
-    """How many tensors the optimizers hold that are not the model's."""
-    return len(_find_holders(optimizer).keys() - {id(fate.parameter) for fate in fates})
 
 
 def _components(model: nn.Module) -> dict[str, tuple[str, str]]:
@@ -397,7 +392,7 @@ def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
     if any(not holder.rate_now for _, holder in held):
         yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held):g}"
     if is_table and not (is_tied or own[0].adapter) and any(_decays(p, holder) for p, holder in held):
-        is_l2 = any(type(holder.optimizer) is torch.optim.Adam and not _is_decoupled(holder) for _, holder in held)
+        is_l2 = torch.optim.Adam in {type(h.optimizer) for _, h in held if not h.group.get("decoupled_weight_decay")}
         by = "Adam's L2, by up to the rate a step" if is_l2 else "weight decay alone"
         yield f"rows that no text uses move by {by}"
     half = [fate.parameter for fate in own if fate.parameter.dtype in HALF]
@@ -408,7 +403,3 @@ def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
             lost = torch.cat([_is_stuck(p, rate).flatten() for p in half]).float().mean().item()
             share = f"an update of the rate, {rate:g}, is rounded away at {lost:.0%} of the values"
         yield f"{dtype}: {share}"
-
-
-def _is_decoupled(holder: Holder) -> bool:
-    return bool(holder.group.get("decoupled_weight_decay", False))
