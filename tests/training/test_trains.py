@@ -208,16 +208,16 @@ def test_what_will_move_moves_and_nothing_else(case: str) -> None:
             torch.testing.assert_close(fate.parameter.detach().double(), left, rtol=1e-6, atol=1e-9)
 
 
-def test_the_table_of_an_adapter_moves_though_its_parameter_does_not() -> None:
-    model, optimizers, _ = adapted()
+@pytest.mark.parametrize("way", ["LoRA", "trainable_token_indices", "modules_to_save"])
+def test_the_table_of_an_adapter_moves_though_its_parameter_does_not(way: str) -> None:
+    model, optimizers, _ = adapted(way)
     table = toolkit.what_trains(model, optimizers).set_index(["component", "adapter"])
     assert table.loc[[(W, "has one"), (W, "is one")], "will_move"].tolist() == [NO, YES]
     before = locate_embeddings(model).values()[W]
     for _ in range(3):
         step(model, optimizers)
     assert (locate_embeddings(model).values()[W] != before).any()
-    said = "Of 8,754 parameters 304 will train; word_embeddings will by adapter; position_embeddings, "
-    assert describe_training(model, optimizers).startswith(said)
+    assert "; word_embeddings will by adapter; position_embeddings, " in describe_training(model, optimizers)
 
 
 def test_in_half_precision_no_more_values_move_than_the_note_leaves() -> None:
