@@ -254,7 +254,7 @@ def test_rows_that_no_text_uses_move_as_the_note_says(kind: Any, options: dict[s
 
 def test_under_an_output_layer_rows_that_no_text_uses_move_too() -> None:
     model = build(AutoModelForMaskedLM)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1, weight_decay=0.1)
     line = toolkit.what_trains(model, optimizer).set_index("component").loc[W]
     assert line["tied_to"] == "cls.predictions.decoder.weight"
     assert (
