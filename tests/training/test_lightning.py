@@ -13,6 +13,7 @@ from tests.training.recorded_texts import TEXTS, count, encode, totals
 from toolkit.families import TABLES
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training import lightning_callback
+from toolkit.training.record import Recording
 
 lightning = pytest.importorskip("lightning.pytorch", reason="the extra 'dev' is not installed")
 KINDS = [lightning, pytest.importorskip("pytorch_lightning", reason="the extra 'dev' is not installed")]
@@ -39,8 +40,9 @@ def fit(kind: Any, way: str, model: Any, tokenizer: Any, path: Path, **settings:
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             if settings.get("fails_at") == (self.trainer.current_epoch, self.trainer.sanity_checking):
                 raise RuntimeError("planted")
-            self.model.train()  # what a careless module may do: a pass without gradients exposes nothing all the same
-            self.log("val_loss", self.model(**batch).logits.square().sum())
+            self.model.train()(**batch)  # as a careless module does: a pass without gradients exposes nothing
+            loss = self.model.eval()(**batch).logits.square().sum()
+            self.log_dict({"val_loss": loss, "share": batch_idx / 3})
 
         def configure_optimizers(self) -> Any:
             words = [locate_embeddings(self.model).parameters["word_embeddings"]]
@@ -106,3 +108,19 @@ def test_without_lightning_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(lightning_callback, "Callback", None)
     with refused("needs Lightning: pip install lightning"):
         toolkit.LightningSnapshotCallback(tmp_path / "run")
+
+
+@pytest.mark.parametrize("settings", [{}, {"val_check_interval": 0.5}], ids=["each epoch", "each half"])
+def test_scores_are_what_validation_logged_at_the_end_of_an_epoch(
+    settings: dict[str, float], model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[float, str, dict[str, float]]] = []
+    monkeypatch.setattr(
+        Recording, "score", lambda self, name, /, **splits: heard.append((self._last[0], name, splits)), raising=False
+    )
+    batches = fit(lightning, "one", model, tokenizer, tmp_path / "run", **settings)
+    assert [(epoch, name) for epoch, name, _ in heard] == [(e, name) for e in (1, 2) for name in ("loss", "share")]
+    with torch.no_grad():
+        losses = [float(model.eval()(**batch).logits.square().sum()) for batch in batches]
+    assert heard[-2][2] == {"validation": pytest.approx(np.mean(losses), rel=1e-5)}
+    assert heard[-1][2] == {"validation": pytest.approx(0.5)}

@@ -1,5 +1,6 @@
 """The callback that records any Lightning Trainer as a run directory."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ except ImportError:
     except ImportError:
         Callback = None
 
+OF_VALIDATION = re.compile(r"^(val|valid|validation)[_/]")
+"""How the names of scores begin by which users tell them from those of training."""
+
 
 class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Lightning is untyped here
     """Record the embedding parameters before training and after each epoch of a Lightning Trainer, with exposure.
 
     ``Trainer(callbacks=[toolkit.LightningSnapshotCallback("runs/mine", tokenizer=tokenizer)])``, of ``lightning`` or
     ``pytorch_lightning``, writes the run directory ``runs/mine``, as :func:`toolkit.record` does. The module may have
-    several optimizers, step them by hand and accumulate gradients. Sanity validation comes before the recording.
+    several optimizers, step them by hand and accumulate gradients. Sanity validation comes before the recording. What
+    validation at the end of an epoch logs (``self.log``) are its scores, on the split ``validation``.
 
     Parameters
     ----------
@@ -64,12 +69,12 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         self._path, self._options = Path(run_dir), {"tokenizer": tokenizer, "added_tokens": check_tokens(added_tokens)}
         self._options |= {"allow_half": allow_half, "overwrite": overwrite}
         self._recording: Recording | None = None
-        self._start = 0
-        self._num_batches = 0
+        self._start, self._num_batches, self._last = 0, 0, 0.0
+        self._known: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Start recording and take the snapshot of epoch 0, after sanity validation."""
-        self._start = trainer.current_epoch
+        self._start, self._last = trainer.current_epoch, 0.0
         facts = {"recorded_by": type(self).__name__, "resumed_after_steps": trainer.global_step or None}
         self._recording = record(pl_module, self._path, facts=facts, **self._options)
         self._recording.snapshot(epoch=0)
@@ -78,11 +83,29 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         """Count what an epoch has had, in case it is the last and is cut short."""
         self._num_batches = batch_idx + 1
 
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Know what training has logged, which stands among the same metrics."""
+        self._known = dict(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """The scores of an epoch, beside its snapshot; validation within one has no snapshot of its weights."""
+        if self._recording is None or not trainer.is_last_batch:
+            return
+        self._snapshot(trainer)
+        for name, value in trainer.callback_metrics.items():
+            if value is not self._known.get(name):
+                self._recording.score(OF_VALIDATION.sub("", name), validation=float(value))
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """The snapshot of the epoch."""
-        if self._recording is not None:
-            share = 1 if trainer.is_last_batch else self._num_batches / trainer.num_training_batches
-            self._recording.snapshot(epoch=trainer.current_epoch - self._start + share)
+        self._snapshot(trainer)
+
+    def _snapshot(self, trainer: Any) -> None:
+        share = 1 if trainer.is_last_batch else self._num_batches / trainer.num_training_batches
+        epoch = trainer.current_epoch - self._start + share
+        if self._recording is not None and epoch > self._last:
+            self._recording.snapshot(epoch=epoch)
+            self._last = epoch
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """The manifest."""
