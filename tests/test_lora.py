@@ -526,10 +526,10 @@ class Heard:
     """A screen that keeps what it is told of the components."""
 
     def __init__(self) -> None:
-        self.title, self.rows = "", [("", 0, False)]
+        self.title, self.table = "", pd.DataFrame()
 
-    def print_components(self, title: str, rows: list[tuple[str, int, bool]]) -> None:
-        self.title, self.rows = title, rows
+    def print_components(self, title: str, answer: str, table: pd.DataFrame) -> None:
+        self.title, self.table = f"{title}: {answer}", table
 
     def print_task(self, *_: Any) -> None: ...
 
@@ -547,9 +547,11 @@ def test_the_screen_counts_adapters_by_themselves(
     run = finetune(replace(tiny_config, lora=(W, "query"), output_dir=str(tmp_path), max_steps=1), screen=heard)
     assert "LoRA r=8 on query, word_embeddings, precision no" in heard.title
     model = run.manifest["model"]
-    assert sum(number for _, number, _ in heard.rows) == model["num_parameters"]
-    assert sum(number for _, number, is_trained in heard.rows if is_trained) == model["num_trainable"]
-    assert [name for name, _, is_trained in heard.rows if is_trained] == ["head", "adapters"]
+    assert heard.table["num_parameters"].sum() == model["num_parameters"]
+    trained = heard.table[heard.table["will_move"] == "yes"]
+    assert trained["num_parameters"].sum() == model["num_trainable"]
+    layers = [(f"layers.{k}", "is one") for k in range(3)]
+    assert [*zip(trained["component"], trained["adapter"], strict=True)] == [(W, "is one"), *layers, ("head", "")]
     said = capsys.readouterr().out
     assert "by an adapter" in said
     assert f"Frozen: all but adapters and head ({len(run.manifest['frozen']['parameters'])} parameters)" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import toolkit
 from tests.questions.examples import Inputs, W, examples
@@ -104,6 +105,7 @@ def tables(
     grown = finetune(replace(config, add_tokens=str(tokens), max_steps=2))
     made = _of_runs(runs) | _of_conditions(runs, shuffled, features) | _of_a_study(config)
     made["measure_added_rows"] = toolkit.measure_added_rows(grown)
+    made["what_trains"] = toolkit.what_trains(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     inputs = Inputs(config, runs, shuffled, tiny_model, masked_lm)
     for make in examples("tables"):
         made |= make(inputs)

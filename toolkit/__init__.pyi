@@ -85,7 +85,9 @@ from .snapshots.store import verify_run as verify_run
 from .studies.study import Comparison as Comparison
 from .studies.study import Study as Study
 from .training.callback import EmbeddingSnapshotCallback as EmbeddingSnapshotCallback
+from .training.lightning_callback import LightningSnapshotCallback as LightningSnapshotCallback
 from .training.record import Recording as Recording
 from .training.record import record as record
+from .training.trains import what_trains as what_trains
 
 __version__: str

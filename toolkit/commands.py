@@ -1,12 +1,13 @@
 """The commands of ``python -m toolkit``; what they need is imported when one runs, so that ``--help`` is quick."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from toolkit.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from toolkit.progress import show
 from toolkit.questions import load_questions
 from toolkit.studies.executors import ExecutorOptions
@@ -87,6 +88,41 @@ class DriftCommand:
             show("Why the rows moved, and which words: --out FOLDER writes that report.", is_result=False)
         else:
             show(f"Report: {report}")
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(ModelConfig):
+    """The flags of a model, which is named without one."""
+
+    model: tyro.conf.Positional[str] = field()
+    """A checkpoint: minilm (embedded, offline), a hub id (optionally id@revision) or a local folder."""
+    freeze: str | None = None  # type: ignore[assignment]  # left out it is no regime of finetune.py
+    """Regime, as of finetune.py. None: none (full fine-tuning) beside other flags; alone, what a Trainer trains."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainsCommand:
+    """What of a model will train, at which rate and decay, and why not the rest? Nothing is trained.
+
+    Takes the flags of finetune.py, and tells what that would train; without any, what transformers.Trainer would.
+    """
+
+    model: tyro.conf.OmitArgPrefixes[Checkpoint]
+    training: tyro.conf.OmitArgPrefixes[TrainingConfig] = field(default_factory=TrainingConfig)
+    data: tyro.conf.OmitArgPrefixes[DataConfig] = field(default_factory=DataConfig)
+
+    def run(self) -> int:
+        from toolkit.pipeline import plan, plan_of_trainer
+        from toolkit.reporting.run_screen import print_components
+
+        parts = (self.model, self.training, self.data)
+        values = {each.name: getattr(part, each.name) for part in parts for each in fields(part)}
+        config = RunConfig(**values | {"freeze": self.model.freeze or "none"})
+        is_plain = self.model.freeze is None and config == RunConfig(model=config.model)
+        print_components(*(plan_of_trainer(config.model) if is_plain else plan(config)))
+        if is_plain:
+            show("What finetune.py would train: add its flags, such as --freeze none.", is_result=False)
         return 0
 
 
@@ -195,6 +231,7 @@ COMMANDS: Mapping[str, type] = {
     "report": ReportCommand,
     "drift": DriftCommand,
     **{name: kind for question in load_questions() for name, kind in question.load_commands().items()},
+    "trains": TrainsCommand,
     "study": StudyCommand,
     "verify": VerifyCommand,
 }

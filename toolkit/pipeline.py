@@ -6,12 +6,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from tqdm import tqdm
 
 from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
-from toolkit.data.tasks import load_task, task_name
-from toolkit.families import ADAPTER, EMBEDDING_PARAMETERS
+from toolkit.data.tasks import Task, check_sources, load_task, task_name
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier, tied_tables
 from toolkit.models.lora import put_adapters, with_own_names
 from toolkit.models.new_tokens import with_new_tokens
@@ -42,9 +44,10 @@ from toolkit.training.floors import measure_floors
 from toolkit.training.going_on import GoingOn, identity_of
 from toolkit.training.live_drift import StepSize, drift_and_norms
 from toolkit.training.loop import Moment, Plan, train
-from toolkit.training.optimizer import NonFiniteLossError, StepLog
+from toolkit.training.optimizer import NonFiniteLossError, StepLog, build_optimizer, group_parameters
 from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
+from toolkit.training.trains import in_one_line, what_trains
 
 
 class Screen(Protocol):
@@ -59,7 +62,7 @@ class Screen(Protocol):
         max_length: int,
     ) -> None: ...
 
-    def print_components(self, title: str, rows: Sequence[tuple[str, int, bool]]) -> None: ...
+    def print_components(self, title: str, answer: str, table: Any) -> None: ...
 
     def epoch_line(self, score: str, rows: Sequence[Mapping[str, Any]]) -> str: ...
 
@@ -95,27 +98,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     started = time.perf_counter()
     check_freeze(config.freeze)
     accelerator = build_accelerator(config)
-    task = load_task(config)
-    loaded = load_classifier(
-        config.model,
-        **recipe_of(config),
-        num_outputs=task.num_outputs,
-        is_token_task=task.kind == "tokens",
-        is_masked_lm=task.kind == "masked",
-        init=config.init,
-        seed=config.seed,
-        dropout=config.dropout,
-    )
-    config = with_own_names(config, loaded.family)
-    loaded = with_new_tokens(loaded, config)
-    put_adapters(loaded, config)
-    components = list_components(loaded.model, loaded.family)
-    regime = adapter_regime(components) if config.lora else parse_regime(config.freeze, tuple(components))
-    _check_head_stage(config, regime)
-    if config.train_rows == "new" and "word_embeddings" in regime.frozen:
-        raise ValueError(f"--train-rows new trains rows of the word table, which --freeze {config.freeze} freezes")
-    _check_rates(config, [leaf for leaf in components if leaf not in regime.frozen])
-    config = resolve_head_training(config, is_frozen=regime.label == "backbone")
+    config, task, loaded, regime = build_model(config)
     config = replace(
         config,
         freeze=config.freeze if config.lora else regime.label,
@@ -144,7 +127,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     try:
         frozen = apply_regime(loaded.model, regime, loaded.family)
         if writer is not None:
-            _print_plan(screen, loaded, data, config, components, regime)
+            _print_plan(screen, loaded, data, config, regime)
         with as_configured(accelerator, config):
             _train_and_save(
                 accelerator, loaded, data, config, regime, frozen, path.name, writer, screen, state, identity
@@ -161,6 +144,34 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     if screen is not None and accelerator.is_main_process:
         screen.print_result(run, time.perf_counter() - started)
     return run
+
+
+def build_model(config: RunConfig) -> tuple[RunConfig, Task, Loaded, Regime]:
+    """The config with what it leaves to the model, its task, the model with adapters and new rows, and what it freezes.
+
+    ValueError for what the model cannot do.
+    """
+    task = load_task(config)
+    loaded = load_classifier(
+        config.model,
+        **recipe_of(config),
+        num_outputs=task.num_outputs,
+        is_token_task=task.kind == "tokens",
+        is_masked_lm=task.kind == "masked",
+        init=config.init,
+        seed=config.seed,
+        dropout=config.dropout,
+    )
+    config = with_own_names(config, loaded.family)
+    loaded = with_new_tokens(loaded, config)
+    put_adapters(loaded, config)
+    components = list_components(loaded.model, loaded.family)
+    regime = adapter_regime(components) if config.lora else parse_regime(config.freeze, tuple(components))
+    _check_head_stage(config, regime)
+    if config.train_rows == "new" and "word_embeddings" in regime.frozen:
+        raise ValueError(f"--train-rows new trains rows of the word table, which --freeze {config.freeze} freezes")
+    _check_rates(config, [leaf for leaf in components if leaf not in regime.frozen])
+    return resolve_head_training(config, is_frozen=regime.label == "backbone"), task, loaded, regime
 
 
 def _check_rates(config: RunConfig, trained: list[str]) -> None:
@@ -184,7 +195,6 @@ def _print_plan(
     loaded: Loaded,
     data: EncodedTask,
     config: RunConfig,
-    components: Mapping[str, tuple[str, ...]],
     regime: Regime,
 ) -> None:
     """What is about to run, before it does."""
@@ -195,24 +205,50 @@ def _print_plan(
         for name, split in data.splits.items()
     ]
     screen.print_task(data.task.name, data.task.taken, data.task.carrier, rows, config.max_length)
-    sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
+    screen.print_components(*describe_plan(loaded, config, regime))
+
+
+def describe_plan(loaded: Loaded, config: RunConfig, regime: Regime) -> tuple[str, str, Any]:
+    """Title, answer and table of what will train of a model, whose regime is applied, at the config's peak rates."""
     positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
     positions += ", added again before each layer" if config.reinject_positions else ""
     positions += "".join(f", {name} tied to the output layer" for name in tied_tables(loaded))
     if loaded.added is not None:
         only = ", of whose table only these rows are trained" if config.train_rows == "new" else ""
         positions += f", {len(loaded.added['tokens']):,} added tokens{only}"
-    parts = {leaf: (names, leaf not in regime.frozen) for leaf, names in components.items()}
-    if config.lora:
-        base = {leaf: tuple(name for name in names if ADAPTER not in name) for leaf, names in components.items()}
-        trained = ("head", "word_embeddings") if config.train_rows == "new" else ("head",)
-        parts = {leaf: (names, leaf in trained) for leaf, names in base.items()}
-        parts["adapters"] = (tuple(name for name in sizes if ADAPTER in name), True)
-    screen.print_components(
-        f"{config.model} ({loaded.family.name}), {config.adapters or f'regime {regime.label}'}, "
-        f"precision {config.precision}{positions}",
-        [(part, sum(sizes[n] for n in names), is_trained) for part, (names, is_trained) in parts.items()],
-    )
+    model = loaded.model
+    optimizer = build_optimizer(model, group_parameters(model, config), config, torch.device("cpu"))
+    table = what_trains(model, optimizer)
+    title = f"{config.model} ({loaded.family.name}), {config.adapters or f'regime {regime.label}'}"
+    return f"{title}, precision {config.precision}{positions}", in_one_line(table), table
+
+
+def plan(config: RunConfig) -> tuple[str, str, Any]:
+    """What :func:`finetune` would train, as :func:`describe_plan` has it; nothing is trained or written."""
+    check_freeze(config.freeze)
+    check_sources(config)
+    config, _, loaded, regime = build_model(config)
+    apply_regime(loaded.model, regime, loaded.family)
+    return describe_plan(loaded, config, regime)
+
+
+def plan_of_trainer(name: str) -> tuple[str, str, Any]:
+    """The same of a classifier in transformers.Trainer at its defaults; the weights are not read.
+
+    ValueError for a checkpoint of an architecture that transformers has no classifier of.
+    """
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as KNOWN
+    from transformers import AutoModelForSequenceClassification, TrainingArguments
+
+    config = find_checkpoint(name).pinned().read_config()
+    if type(config) not in KNOWN:
+        raise ValueError(f"{name}: transformers has no classifier of {config.model_type}: pass finetune.py's flags")
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, dtype=config.dtype or torch.float32)
+    rate, decay = TrainingArguments.learning_rate, TrainingArguments.weight_decay
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
+    table = what_trains(model, optimizer)
+    return f"{name} in transformers.Trainer at its defaults", in_one_line(table), table
 
 
 def _train_and_save(

@@ -179,6 +179,25 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("movable_fp16", "The same in fp16."),
     Column("moved_share", "Share of coordinates that changed."),
     Column("finding", "moved, frozen, did not move, or not identifiable in this precision.", TEXT),
+    # What will move, before a step is taken.
+    Column("adapter", "Of peft: is one, has one; empty where there is none.", TEXT),
+    Column("requires_grad", "Whether it can be trained; empty where only some can.", FLAG),
+    Column(
+        "optimizer_groups",
+        "The parameter groups that hold it, each as optimizer.group, counted from 0; not known without an optimizer.",
+        TEXT,
+    ),
+    Column("learning_rates", "The different rates of these groups, as they are now.", VALUES),
+    Column("weight_decays", "Their different weight decays.", VALUES),
+    Column("dtype", "What its values are stored in.", TEXT),
+    Column("tied_to", "Its names in other modules, which move with it.", TEXT),
+    Column("will_move", "yes, by decay only, no, or not known.", TEXT, label="will it move?"),
+    Column(
+        "reason_kind",
+        "Kind of the reason: trains, trainable, kept gradient, momentum, kept zeros, frozen, frozen but held, adapted, "
+        "not held, rate 0, no gradient, unused, rounding, loss.",
+        TEXT,
+    ),
     # What no output can show.
     Column("frequencies", "Where the frequencies of rows come from.", TEXT),
     Column("frequency", "Share of the corpus's tokens that use the row."),
@@ -361,7 +380,7 @@ COLUMNS: dict[str, Column] = _by_name(
         "level); under-powered (smallest detectable gap above the margin); not supported.",
         TEXT,
     ),
-    Column("num_parameters", "Parameters of the model.", COUNT),
+    Column("num_parameters", "Parameters, each a number, of the model or of what the line is about.", COUNT),
     Column("num_trainable", "Parameters that the optimizer may change.", COUNT, "", "trainable parameters"),
     Column("num_trainable_ratio", "Share of full fine-tuning's trainable parameters.", label="of full", digits=2),
     Column("seconds_training", "Of training."),
@@ -499,6 +518,10 @@ TABLES: dict[str, tuple[str, ...]] = {
         "regress_drift": "outcome term value low high se p r_squared num_rows num_left_out",
         "guard_precision": (
             "parameter precision learning_rate movable_fp32 movable_bf16 movable_fp16 moved_share finding"
+        ),
+        "what_trains": (
+            "component adapter num_parameters share requires_grad optimizer_groups learning_rates weight_decays dtype "
+            "tied_to will_move reason_kind reason note"
         ),
         "measure_step_sizes": "step parameter update_to_weight lost_to_rounding",
         "measure_gauge": "epoch step parameter measure value unit num_rows frequencies reason note",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from torch import nn
 
 import toolkit
 from toolkit.reporting import run_screen
@@ -30,14 +31,14 @@ def test_a_parameter_that_was_0_has_moved_or_not(read_run, capsys, regime, shown
 def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(read_run, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_task("a[red]b", "texts: c[red]d;\nlabels: e", None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
-    print_components("models[/v1] (BERT)", [("token_type_embeddings", 22_566_146, True)])
+    print_components("models[/v1] (BERT)", "Of 9 [red]", toolkit.what_trains(nn.ModuleDict({"[b]": nn.Linear(2, 3)})))
     run = read_run("none", 0)
     Console().print(_drift_table(run, _whole_drift(run)))
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "a[red]b" in shown
     assert shown.startswith("texts: c[red]d; labels: e\n")
-    assert "models[/v1]" in shown
+    assert all(word in shown for word in ("models[/v1]", "Of 9 [red]", "[b]"))
 
 
 def test_an_epochs_line_names_every_split():

@@ -82,7 +82,7 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
-    found = list(_backbones(model))
+    found = list(find_backbones(model))
     if not found:
         supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
         raise ValueError(
@@ -201,7 +201,8 @@ def _module_at(backbone: nn.Module, place: str) -> nn.Module | None:
     return module  # type: ignore[no-any-return]
 
 
-def _backbones(model: nn.Module) -> Iterator[tuple[str, nn.Module, ModelFamily]]:
+def find_backbones(model: nn.Module) -> Iterator[tuple[str, nn.Module, ModelFamily]]:
+    """The path, the module and the family of each backbone in a model whose word table can be read."""
     for name, module in model.named_modules():
         model_type = getattr(getattr(module, "config", None), "model_type", None)
         for family in FAMILIES.values():
@@ -241,10 +242,11 @@ def list_components(model: nn.Module, family: ModelFamily) -> dict[str, tuple[st
     for name, _ in model.named_parameters():
         leaf = "head" if name.startswith(HEAD) else component_of(family, name.removeprefix(BACKBONE))
         parts.setdefault(leaf, []).append(name)
-    return {leaf: tuple(parts[leaf]) for leaf in sorted(parts, key=_rank)}
+    return {leaf: tuple(parts[leaf]) for leaf in sorted(parts, key=rank_of)}
 
 
-def _rank(leaf: str) -> tuple[int, int]:
+def rank_of(leaf: str) -> tuple[int, int]:
+    """Where a leaf component stands in every table."""
     if leaf.startswith("layers."):
         return len(EMBEDDING_PARAMETERS) + 1, int(leaf.removeprefix("layers."))
     order = (*EMBEDDING_PARAMETERS, "projection", "layers", "encoder_other", "decoder", "pooler", "head")
@@ -320,10 +322,10 @@ def _label(frozen: frozenset[str], leaves: tuple[str, ...], unions: Mapping[str,
             rest -= unions[name]
     numbers = sorted(int(leaf.removeprefix("layers.")) for leaf in rest if leaf.startswith("layers."))
     words += [leaf for leaf in leaves if leaf in rest and not leaf.startswith("layers.")]
-    return ",".join(words + _ranges(numbers))
+    return ",".join(words + layer_ranges(numbers))
 
 
-def _ranges(numbers: list[int]) -> list[str]:
+def layer_ranges(numbers: list[int]) -> list[str]:
     """[0, 1, 2, 5] -> layers.0-2, layers.5."""
     words: list[str] = []
     for i, number in enumerate(numbers):

@@ -5,11 +5,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
 from toolkit.comparison.summaries import FLOORS
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.models.regimes import layer_ranges
 from toolkit.progress import open_console
 from toolkit.snapshots.store import Run
 
@@ -35,15 +37,45 @@ def print_task(
         console.print(f"What carries the label: {escape(carrier)}")
 
 
-def print_components(title: str, rows: Sequence[tuple[str, int, bool]]) -> None:
-    """The components of a model; each row is (component, parameters, is trainable)."""
-    total, trainable = sum(n for _, n, _ in rows), sum(n for _, n, is_trainable in rows if is_trainable)
-    table = _table("component", "parameters", "share", "trainable", title=escape(title))
-    for component, number, is_trainable in rows:
-        table.add_row(component, f"{number:,}", f"{number / total:.2%}", "yes" if is_trainable else "frozen")
-    table.add_section()
-    table.add_row("all", f"{total:,}", "100%", f"{trainable:,} ({trainable / total:.2%})")
-    open_console().print(table)
+def print_components(title: str, answer: str, lines: pd.DataFrame) -> None:
+    """What will train: the answer in a line, and what :func:`toolkit.what_trains` knows of each component.
+
+    Layers with the same fate share a line, and a column in which nothing is said is left out.
+    """
+    part = lines["component"].where(~lines["component"].str.startswith("layers."), "layers")
+    fates = ["adapter", "learning_rates", "weight_decays", "tied_to", "will_move", "reason", "note"]
+    grouped = lines.groupby([part, *fates], sort=False)
+    lines = grouped.agg({"component": _named, "num_parameters": "sum", "share": "sum"}).reset_index(fates)
+    shown = {
+        "component": lines["component"].map(escape),
+        "adapter": lines["adapter"],
+        "parameters": lines["num_parameters"].map("{:,}".format),
+        "share": lines["share"].map("{:.2%}".format),
+        "rate": lines["learning_rates"].map(_numbers),
+        "decay": lines["weight_decays"].map(_numbers),
+        "tied to": lines["tied_to"].map(escape),
+        "will it move?": lines["will_move"],
+        "why": lines["reason"],
+    }
+    shown = {name: column for name, column in shown.items() if column.any()}
+    table = _table(*shown, title=escape(title))
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*cells)
+    console = open_console()
+    console.print(escape(answer), soft_wrap=True)
+    console.print(table)
+    for note, names in lines[lines["note"] != ""].groupby("note", sort=False)["component"]:
+        console.print(escape(f"{', '.join(names)}: {note}."), soft_wrap=True)
+
+
+def _named(components: pd.Series) -> str:
+    """One component by its name, several layers as ``layers.0-5``."""
+    numbers = [name.removeprefix("layers.") for name in components]
+    return components.iloc[0] if len(numbers) == 1 else ",".join(layer_ranges([int(number) for number in numbers]))
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.3g}" for value in values)
 
 
 def _table(*header: str, **options: Any) -> Table:

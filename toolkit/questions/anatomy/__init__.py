@@ -10,7 +10,6 @@ COLUMNS = (
     Column("part", "What a parameter is within its layer, or a row within a token's sum.", TEXT),
     Column("name", "Name of the parameter in the model; empty for several.", TEXT),
     Column("number", "Its place among all parameters, from 1; of several, how many they are.", COUNT),
-    Column("requires_grad", "Whether it can be trained; empty where only some can.", FLAG),
     Column("index", "Place of the token in the text, from 0.", COUNT),
     Column("computed", "What was computed by hand.", TEXT),
     Column("left_out", "What was left out of it.", TEXT),

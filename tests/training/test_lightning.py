@@ -1,0 +1,126 @@
+"""The callback in Lightning's own Trainer: drift against numpy, whoever steps, and what is not counted."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import toolkit
+from tests.refusals import refused
+from tests.training.recorded_texts import TEXTS, count, encode, totals
+from toolkit.families import TABLES
+from toolkit.models.regimes import locate_embeddings
+from toolkit.training import lightning_callback
+from toolkit.training.record import Recording
+
+lightning = pytest.importorskip("lightning.pytorch", reason="the extra 'dev' is not installed")
+KINDS = [lightning, pytest.importorskip("pytorch_lightning", reason="the extra 'dev' is not installed")]
+
+
+def fit(kind: Any, way: str, model: Any, tokenizer: Any, path: Path, **settings: Any) -> Any:
+    """A fit over four texts, one a batch; ``way``: one optimizer, two by hand, or accumulated gradients."""
+
+    class Module(kind.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.automatic_optimization = model, way != "two by hand"
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.model(**batch).logits.square().sum()
+            self.log("train_loss", loss)
+            if self.automatic_optimization:
+                return loss
+            for each in self.optimizers():
+                each.zero_grad()
+            self.manual_backward(loss)
+            return [each.step() for each in self.optimizers()] and None
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            if settings.get("fails_at") == (self.trainer.current_epoch, self.trainer.sanity_checking):
+                raise RuntimeError("planted")
+            self.model.train()(**batch)  # as a careless module does: a pass without gradients exposes nothing
+            loss = self.model.eval()(**batch).logits.square().sum()
+            self.log_dict({"val_loss": loss, "share": batch_idx / 3})
+
+        def configure_optimizers(self) -> Any:
+            words = [locate_embeddings(self.model).parameters["word_embeddings"]]
+            others = [p for p in self.model.parameters() if p is not words[0]]
+            parts = [[*self.model.parameters()]] if self.automatic_optimization else [words, others]
+            return [torch.optim.AdamW(part, lr=1e-2) for part in parts]
+
+    model.train()  # Lightning leaves modules in the mode that they come in, and from_pretrained in eval mode
+    batches = [encode(tokenizer, [text]) for text in TEXTS]
+    trainer = kind.Trainer(
+        **{"max_epochs": 2, "accelerator": "cpu", "logger": False, "num_sanity_val_steps": 2}
+        | {"accumulate_grad_batches": 2 if way == "accumulated" else 1, "enable_checkpointing": False}
+        | {"enable_progress_bar": False, "enable_model_summary": False}
+        | {name: value for name, value in settings.items() if name != "fails_at"},
+        callbacks=[toolkit.LightningSnapshotCallback(path, tokenizer=tokenizer)],
+    )
+    loaders = [torch.utils.data.DataLoader(batches, batch_size=None) for _ in range(2)]
+    trainer.fit(Module(), *loaders)
+    return batches
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("way", ["one", "two by hand", "accumulated"])
+def test_drift_is_what_numpy_says_whoever_steps(
+    way: str, kind: Any, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    before = locate_embeddings(model).values()
+    batches = fit(kind, way, model, tokenizer, tmp_path / "run")
+    run, after = toolkit.open_run(tmp_path / "run"), locate_embeddings(model).values()
+    assert not toolkit.verify_run(run.path)
+    steps = 2 if way == "accumulated" else 4
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(epoch, epoch * steps) for epoch in range(3)]
+    drift = toolkit.measure_drift(run, ("norm",)).set_index(["epoch", "stratum", "statistic", "parameter"])["value"]
+    for name in before:
+        change = np.linalg.norm(after[name].astype(np.float64) - before[name])
+        assert change > 0
+        assert drift[2, "whole parameter", "value", name] == pytest.approx(change, rel=1e-12)
+    expected = count(model, 2 * batches)  # in training alone: validation and its sanity pass are not exposure
+    for name in TABLES:
+        assert totals(run, name) == dict(expected[name])
+
+
+def test_an_epoch_that_is_cut_short_is_a_fraction(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    fit(lightning, "one", model, tokenizer, tmp_path / "run", max_epochs=-1, max_steps=6)
+    assert [(s.epoch, s.step) for s in toolkit.open_run(tmp_path / "run").trajectory] == [(0, 0), (1, 4), (1.5, 6)]
+
+
+@pytest.mark.parametrize("is_sanity", [True, False])
+def test_an_exception_leaves_the_run_unfinished_and_the_model_free(
+    is_sanity: bool, model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = [], toolkit.Recording.close
+    monkeypatch.setattr(toolkit.Recording, "close", lambda self: closed.append(close(self)))
+    with pytest.raises(RuntimeError, match="planted"):
+        fit(lightning, "one", model, tokenizer, tmp_path / "run", fails_at=(0 if is_sanity else 1, is_sanity))
+    assert len(closed) == (0 if is_sanity else 1)
+    assert (tmp_path / "run").exists() != is_sanity
+    fit(lightning, "one", model, tokenizer, tmp_path / "run")  # starts again
+    assert toolkit.open_run(tmp_path / "run").is_finished
+
+
+def test_without_lightning_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lightning_callback, "Callback", None)
+    with refused("needs Lightning: pip install lightning"):
+        toolkit.LightningSnapshotCallback(tmp_path / "run")
+
+
+@pytest.mark.parametrize("settings", [{}, {"val_check_interval": 0.5}], ids=["each epoch", "each half"])
+def test_scores_are_what_validation_logged_at_the_end_of_an_epoch(
+    settings: dict[str, float], model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[float, str, dict[str, float]]] = []
+    monkeypatch.setattr(
+        Recording, "score", lambda self, name, /, **splits: heard.append((self._last[0], name, splits)), raising=False
+    )
+    batches = fit(lightning, "one", model, tokenizer, tmp_path / "run", **settings)
+    assert [(epoch, name) for epoch, name, _ in heard] == [(e, name) for e in (1, 2) for name in ("loss", "share")]
+    with torch.no_grad():
+        losses = [float(model.eval()(**batch).logits.square().sum()) for batch in batches]
+    assert heard[-2][2] == {"validation": pytest.approx(np.mean(losses), rel=1e-5)}
+    assert heard[-1][2] == {"validation": pytest.approx(0.5)}

@@ -1,0 +1,405 @@
+"""What of a model will train, before a step is taken: in which optimizer, at which rate and decay, and why not."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import nn
+
+from toolkit.families import BENEATH, EMBEDDING_PARAMETERS, TABLES, ModelFamily, component_of, matches
+from toolkit.models.regimes import find_backbones, rank_of
+from toolkit.schema import columns_of, with_columns
+from toolkit.training.optimizer import DECAY
+
+YES, BY_DECAY, NO, NOT_KNOWN = "yes", "by decay only", "no", "not known"
+"""Whether the numbers of a line will move."""
+
+IS_ADAPTER, HAS_ADAPTER = "is one", "has one"
+"""What parameters have to do with an adapter of peft; empty where nothing."""
+
+
+class Why(NamedTuple):
+    """What follows from a kind of reason, and its sentence."""
+
+    will_move: str
+    sentence: str
+
+
+WHY: Mapping[str, Why] = {
+    "trains": Why(YES, "trainable, and an optimizer holds it"),
+    "trainable": Why(YES, "trainable, if an optimizer takes it"),
+    "kept gradient": Why(YES, "frozen, but it has kept a gradient, by which the next step moves it: zero_grad() first"),
+    "momentum": Why(YES, "frozen, but its gradient is kept as zeros, so that momentum of earlier steps goes on"),
+    "kept zeros": Why(BY_DECAY, "frozen, but its gradient is kept as zeros, so that weight decay goes on"),
+    "frozen": Why(NO, "frozen"),
+    "frozen but held": Why(NO, "frozen: the optimizer that holds it skips what has no gradient"),
+    "adapted": Why(NO, "frozen; peft trains an adapter, or a copy, in its place"),
+    "not held": Why(NO, "trainable, but no optimizer holds it"),
+    "rate 0": Why(NO, "its learning rate is 0"),
+    "no gradient": Why(NO, "the backward pass gave it no gradient, and the next step skips it"),
+    "unused": Why(NO, "trainable, but no part of the forward pass"),
+    "rounding": Why(NO, "rounded away: the largest update at this rate changes no bit of it"),
+    "loss": Why(NOT_KNOWN, "it moves only if the loss reads the pooler"),
+}
+"""Kind of reason, as ``reason_kind`` has it, to what follows."""
+
+SURPRISES = ("not held", "rate 0", "no gradient", "kept gradient", "momentum", "kept zeros", "rounding", "loss")
+"""Kinds that a line of answer names wherever they are: nobody sets a model up for them."""
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Holder(NamedTuple):
+    """An optimizer's parameter group that holds a parameter."""
+
+    place: str
+    """Of the optimizer and of the group in it, both counted from 0: ``0.1``."""
+    optimizer: Any
+    """What steps: beneath Accelerate's wrapper."""
+    group: Mapping[str, Any]
+
+    @property
+    def rate_now(self) -> float:
+        """The learning rate; NaN for one that the optimizer sets itself."""
+        rate = self.group.get("lr")
+        return math.nan if rate is None else float(rate)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate; where it is 0 now, as warm-up begins, what the schedule multiplies."""
+        return self.rate_now or float(self.group.get("initial_lr", 0.0))
+
+    @property
+    def decay(self) -> float:
+        return float(self.group.get(DECAY) or self.group.get("weight_decay") or 0.0)
+
+
+class Fate(NamedTuple):
+    """What is known of one parameter."""
+
+    component: str
+    adapter: str
+    kind: str
+    """Of its reason: a key of WHY."""
+    holders: tuple[Holder, ...]
+    parameter: nn.Parameter
+    tied: tuple[str, ...]
+    """Its names in other modules."""
+
+
+@with_columns
+def what_trains(model: nn.Module, optimizer: Any = None) -> pd.DataFrame:
+    """What of a model will move when the optimizer steps: by component, at which rate and decay, and why not.
+
+    Ask before the first step. Nothing is changed, and nothing is run.
+
+    Parameters
+    ----------
+    model
+        Any ``torch.nn.Module``. Of the supported families (also inside sentence-transformers, peft, DDP, torch.compile)
+        the components have the names of ``--freeze``, what is around the backbone is the head, and of several backbones
+        each name begins with the backbone's; other models are told by their top-level modules.
+    optimizer
+        What will step: a ``torch.optim.Optimizer``, several, or None, where ``requires_grad`` alone decides.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A line for the parameters of a component that have the same fate, so that ``num_parameters`` adds up to the
+        model's.
+
+    Raises
+    ------
+    ValueError
+        ``model`` is no ``torch.nn.Module``, or ``optimizer`` has no ``param_groups``.
+
+    Notes
+    -----
+    *yes* takes for granted that the loss depends on the parameter: before a backward pass nobody knows. Between
+    ``backward()`` and ``step()`` the gradients that are there are taken into account: what has none is skipped. torch's
+    optimizers skip it whatever its decay, so that a frozen parameter moves only where its gradient was kept.
+
+    Examples
+    --------
+    >>> import torch, toolkit
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 2))
+    >>> model[0].weight.requires_grad_(False).shape
+    torch.Size([10, 4])
+    >>> table = toolkit.what_trains(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    >>> table[["component", "num_parameters", "will_move", "reason_kind"]].to_string(index=False, header=False)
+    '0 40  no frozen but held\\n1 10 yes          trains'
+    """
+    fates = find_fates(model, optimizer)
+    lines: dict[tuple[str, str, str], list[Fate]] = defaultdict(list)
+    for fate in fates.values():
+        lines[fate.component, fate.adapter, fate.kind].append(fate)
+    whole = sum(fate.parameter.numel() for fate in fates.values())
+    num_foreign = len(_find_holders(optimizer).keys() - {id(fate.parameter) for fate in fates.values()})
+    rows = [_line(own, whole, is_given=optimizer is not None, num_foreign=num_foreign) for own in lines.values()]
+    return pd.DataFrame(rows, columns=columns_of("what_trains"))
+
+
+def describe_training(model: nn.Module, optimizer: Any = None) -> str:
+    """:func:`what_trains` in a line: ``Of 22.7 M parameters 10.6 M will train; the embeddings will not: frozen``."""
+    return in_one_line(what_trains(model, optimizer))
+
+
+def in_one_line(table: pd.DataFrame) -> str:
+    """The answer of a table of :func:`what_trains`."""
+    counts = table.groupby("will_move")["num_parameters"].sum()
+    will = "can" if (table["optimizer_groups"] == NOT_KNOWN).all() else "will"
+    parts = [f"Of {_count(table['num_parameters'].sum())} parameters {_count(counts.get(YES, 0))} {will} train"]
+    is_own = table["component"].isin(EMBEDDING_PARAMETERS)
+    own = table[is_own & (table["reason_kind"] != "adapted")].assign(is_adapter=table["adapter"] == IS_ADAPTER)
+    groups = own.groupby(["is_adapter", "reason_kind"], sort=False)["component"].unique()
+    for (is_adapter, kind), names in groups.items():
+        subject = "the embeddings" if len(groups) == 1 and not is_adapter else ", ".join(names)
+        parts.append(f"{subject} {_predicate(kind, will)}{' by adapter' * is_adapter}")
+    for kind, number in table[~is_own].groupby("reason_kind", sort=False)["num_parameters"].sum().items():
+        if kind in SURPRISES:
+            parts.append(f"{_count(number)} others: {WHY[str(kind)].sentence}")
+    return "; ".join(parts)
+
+
+def _predicate(kind: str, will: str) -> str:
+    why, no = WHY[kind], "cannot" if will == "can" else "will not"
+    answer = {YES: will, NO: no, BY_DECAY: f"{will} by weight decay alone", NOT_KNOWN: "may"}[why.will_move]
+    return will if kind in ("trains", "trainable") else f"{answer}: {why.sentence}"
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 1e6 else f"{number:,}"
+
+
+def find_fates(model: nn.Module, optimizer: Any = None) -> dict[str, Fate]:
+    """Parameter name to its fate, in the order of the components."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
+    known, held = dict(model.named_parameters()), _find_holders(optimizer)
+    has_pass = any(p.requires_grad and p.grad is not None and _any(p.grad) for p in known.values())
+    places = {place for name in known if (place := _place_of_base(name)) is not None}
+    components, tied, found = _components(model), _names_in_modules(model), dict[str, Fate]()
+    for name, (component, doubt) in components.items():
+        p, holders = known[name], held.get(id(known[name]), ())
+        adapter = HAS_ADAPTER if _place_of_base(name) is not None else ""
+        if not adapter and not places.isdisjoint(_places_above(name)):
+            adapter = IS_ADAPTER
+        kind = _kind(p, holders, doubt, is_given=optimizer is not None, has_pass=has_pass)
+        others = tuple(other for other in tied[id(p)] if other != name)
+        found[name] = Fate(component, adapter, kind, holders, p, others)
+    moving = {
+        place
+        for name, fate in found.items()
+        if fate.adapter == IS_ADAPTER and WHY[fate.kind].will_move == YES
+        for place in _places_above(name)
+    }
+    for name, fate in found.items():
+        if fate.kind in ("frozen", "frozen but held") and _place_of_base(name) in moving:
+            found[name] = fate._replace(kind="adapted")
+    return found
+
+
+def _find_holders(optimizer: Any) -> dict[int, tuple[Holder, ...]]:
+    """Identity of a parameter to the groups that hold it."""
+    found: dict[int, tuple[Holder, ...]] = defaultdict(tuple)
+    for i, each in enumerate(_as_list(optimizer)):
+        if not hasattr(each, "param_groups"):
+            raise ValueError(f"optimizer must be one or several, with param_groups; got {type(each).__name__}")
+        for j, group in enumerate(each.param_groups):
+            for p in group["params"]:
+                found[id(p)] += (Holder(f"{i}.{j}", getattr(each, "optimizer", each), group),)
+    return dict(found)
+
+
+def _as_list(optimizer: Any) -> list[Any]:
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, Iterable) and not isinstance(optimizer, str) else [optimizer]
+
+
+def _components(model: nn.Module) -> dict[str, tuple[str, str]]:
+    """Parameter name to its component and, where it may take no part in the loss, the kind of reason why; in order."""
+    backbones, names = list(find_backbones(model)), [name for name, _ in model.named_parameters()]
+    if not backbones:
+        return {name: (part, "") for name, part in zip(names, _prefixes(names), strict=True)}
+    known: dict[int, tuple[tuple[int, ...], str, str]] = {}
+    for i, (place, backbone, family) in enumerate(backbones):
+        reads_pooler = _reads_pooler(model, backbone)
+        for name, p in backbone.named_parameters():
+            component = _component(family, name)
+            doubt = "unused" if any(matches(pattern, name) for pattern in family.unused) else ""
+            doubt = "loss" if component == "pooler" and not reads_pooler else doubt
+            shown = f"{place}.{component}" if len(backbones) > 1 else component
+            known.setdefault(id(p), ((i, *rank_of(component)), shown, doubt))
+    own = {name: known.get(id(p), ((len(backbones),), "head", "")) for name, p in model.named_parameters()}
+    return {name: (shown, doubt) for name, (_, shown, doubt) in sorted(own.items(), key=lambda item: item[1][0])}
+
+
+def _component(family: ModelFamily, name: str) -> str:
+    """The component of a parameter of the backbone, of what peft puts there the component of what it changes."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        for leaf in (parts[-1], "weight"):
+            try:
+                return component_of(family, ".".join([*parts[:end], leaf]))
+            except ValueError:
+                continue
+    return "encoder_other"
+
+
+def _reads_pooler(model: nn.Module, backbone: nn.Module) -> bool:
+    """Whether a head that reads the pooler's output is around a backbone: transformers' own, or this toolkit's."""
+    return any(
+        getattr(module, "pooling", "") == "pooler"
+        or getattr(module, str(getattr(module, "base_model_prefix", "")), None) is backbone
+        for module in model.modules()
+    )
+
+
+def _prefixes(names: list[str]) -> list[str]:
+    """The top-level module of each name, with its number in a list; what all have in common is left out."""
+    parts = [name.split(".") for name in names]
+    while len({own[0] for own in parts}) == 1 and all(len(own) > 2 for own in parts):
+        parts = [own[1:] for own in parts]
+    return [".".join(own[: 2 if len(own) > 2 and own[1].isdecimal() else 1]) for own in parts]
+
+
+def _place_of_base(name: str) -> str | None:
+    """Where an adapter is, of a parameter beneath it; None of any other."""
+    for base in (BENEATH, ".original_module."):
+        if base in name:
+            return name.partition(base)[0]
+    return None
+
+
+def _places_above(name: str) -> Iterator[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _names_in_modules(model: nn.Module) -> dict[int, list[str]]:
+    """Identity of a parameter to its name in each module that has it."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for place, module in model.named_modules():
+        for leaf, p in module.named_parameters(recurse=False, remove_duplicate=False):
+            found[id(p)].append(f"{place}.{leaf}" if place else leaf)
+    return found
+
+
+def _kind(p: nn.Parameter, holders: tuple[Holder, ...], doubt: str, *, is_given: bool, has_pass: bool) -> str:
+    """The kind of reason why a parameter will move, or will not."""
+    if not p.requires_grad:
+        return _kind_of_frozen(p, [holder for holder in holders if holder.rate_now], bool(holders))
+    if doubt == "unused":
+        return doubt
+    if not holders:
+        return "not held" if is_given else doubt or "trainable"
+    if not any(holder.rate for holder in holders):
+        return "rate 0"
+    if has_pass and p.grad is None:
+        return "no gradient"
+    if all(_is_lost(p, holder) for holder in holders):
+        return "rounding"
+    return "trains" if p.grad is not None else doubt or "trains"
+
+
+def _kind_of_frozen(p: nn.Parameter, stepping: list[Holder], is_held: bool) -> str:
+    """``stepping``: the groups that hold it and whose rate is not 0."""
+    if p.grad is None or not stepping:
+        return "frozen but held" if is_held else "frozen"
+    if _any(p.grad):
+        return "kept gradient"
+    states = [holder.optimizer.state.get(p, {}).values() for holder in stepping]
+    if any(isinstance(kept, torch.Tensor) and kept.ndim and kept.any() for state in states for kept in state):
+        return "momentum"
+    return "kept zeros" if any(_decays(p, holder) for holder in stepping) else "frozen but held"
+
+
+def _any(gradient: torch.Tensor) -> bool:
+    return bool(_local(gradient).any())
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor: nothing here waits for others."""
+    own: Any = tensor.detach()
+    return own.to_local() if hasattr(own, "to_local") else own  # type: ignore[no-any-return]
+
+
+def _decays(p: nn.Parameter, holder: Holder) -> bool:
+    """Whether weight decay changes a bit of a parameter, as a product that AdamW takes first."""
+    factor, own = 1 - holder.rate * holder.decay, _local(p)
+    return holder.decay > 0 and (own.is_meta or bool((own * factor != own).any()))
+
+
+def _is_lost(p: nn.Parameter, holder: Holder) -> bool:
+    """Whether in half precision no update that Adam can make changes a bit.
+
+    Adam's are at most rate * max(1, (1 - beta1) / sqrt(1 - beta2)) in each value (Kingma & Ba 2015, section 2.1); twice
+    that leaves room for the rounding of its own steps. Of other optimizers there is no such bound.
+    """
+    if p.dtype not in HALF or p.is_meta or not isinstance(holder.optimizer, torch.optim.Adam | torch.optim.AdamW):
+        return False
+    first, second = (float(beta) for beta in holder.group["betas"])
+    largest = holder.rate * max(1.0, (1 - first) / math.sqrt(1 - second))
+    return bool(_is_stuck(p, 2 * largest).all()) and not _decays(p, holder)
+
+
+def _is_stuck(p: nn.Parameter, size: float) -> torch.Tensor:
+    """Which values an update of a size leaves as they are."""
+    own = _local(p)
+    return (own + size == own) & (own - size == own)
+
+
+def _line(own: list[Fate], whole: int, *, is_given: bool, num_foreign: int) -> dict[str, Any]:
+    """A line of the table, of parameters that have a component and a kind of reason in common."""
+    holders, first = {holder.place: holder for fate in own for holder in fate.holders}, own[0]
+    number, why = sum(fate.parameter.numel() for fate in own), WHY[first.kind]
+    return {
+        "component": first.component,
+        "adapter": first.adapter,
+        "num_parameters": number,
+        "share": number / whole,
+        "requires_grad": first.parameter.requires_grad,
+        "optimizer_groups": ", ".join(sorted(holders)) if is_given else NOT_KNOWN,
+        "learning_rates": tuple(sorted({holder.rate_now for holder in holders.values()})),
+        "weight_decays": tuple(sorted({holder.decay for holder in holders.values()})),
+        "dtype": ", ".join(sorted({str(fate.parameter.dtype).removeprefix("torch.") for fate in own})),
+        "tied_to": ", ".join(name for fate in own for name in fate.tied),
+        "will_move": why.will_move,
+        "reason_kind": first.kind,
+        "reason": why.sentence,
+        "note": "; ".join(_notes(own, num_foreign)),
+    }
+
+
+def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
+    """What must be known beside a line."""
+    kind, held = own[0].kind, [(fate.parameter, holder) for fate in own for holder in fate.holders]
+    if kind == "not held" and num_foreign:
+        yield (
+            f"the optimizer holds {num_foreign} tensors that are not the model's: it was made before the model's were "
+            "replaced"
+        )
+    if kind not in ("trains", "trainable"):
+        return
+    is_table, is_tied = own[0].component.rpartition(".")[2] in TABLES, any(fate.tied for fate in own)
+    if is_table and is_tied:
+        yield "another module uses it, and both move alike: of an output layer every row may get a gradient"
+    if any(not holder.rate_now for _, holder in held):
+        yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held):g}"
+    if is_table and not (is_tied or own[0].adapter) and any(_decays(p, holder) for p, holder in held):
+        is_l2 = torch.optim.Adam in {type(h.optimizer) for _, h in held if not h.group.get("decoupled_weight_decay")}
+        by = "Adam's L2, by up to the rate a step" if is_l2 else "weight decay alone"
+        yield f"rows that no text uses move by {by}"
+    half = [fate.parameter for fate in own if fate.parameter.dtype in HALF]
+    if half:
+        dtype, rate = str(half[0].dtype).removeprefix("torch."), max((holder.rate for _, holder in held), default=0.0)
+        share = "small updates are rounded away"
+        if rate > 0 and not half[0].is_meta:
+            lost = torch.cat([_is_stuck(p, rate).flatten() for p in half]).float().mean().item()
+            share = f"an update of the rate, {rate:g}, is rounded away at {lost:.0%} of the values"
+        yield f"{dtype}: {share}"
