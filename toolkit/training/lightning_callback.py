@@ -34,6 +34,9 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         The run directory to write; it is for nothing else.
     tokenizer
         Gives the rows their texts; None leaves them without.
+    condition, seed, task
+        What tells this run from those of other conditions, its seed, and what its data are called; see
+        :func:`toolkit.record`.
     added_tokens
         Tokens that you added to the model's own, as ``tokenizer.add_tokens`` was given them; see
         :func:`toolkit.record`.
@@ -49,7 +52,7 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
 
     Notes
     -----
-    A Trainer that resumes from a checkpoint records the rest of the run, counted from there. Where ``max_steps`` or
+    A Trainer that resumes from a checkpoint records the rest of the run, its epochs numbered on. Where ``max_steps`` or
     ``max_time`` ends training within an epoch, the last snapshot is of that fraction of it. An exception leaves the run
     unfinished.
     """
@@ -59,6 +62,9 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         run_dir: str | Path,
         *,
         tokenizer: Any = None,
+        condition: str | None = None,
+        seed: int | None = None,
+        task: str | None = None,
         added_tokens: Sequence[str] = (),
         allow_half: bool = False,
         overwrite: bool = False,
@@ -68,16 +74,17 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         check_startable(named_folder(run_dir), overwrite=overwrite, is_recorded=True)  # before data are prepared
         self._path, self._options = Path(run_dir), {"tokenizer": tokenizer, "added_tokens": check_tokens(added_tokens)}
         self._options |= {"allow_half": allow_half, "overwrite": overwrite}
+        self._options |= {"condition": condition, "seed": seed, "task": task}
         self._recording: Recording | None = None
-        self._start, self._num_batches, self._last = 0, 0, 0.0
+        self._num_batches, self._last = 0, 0.0
         self._known: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Start recording and take the snapshot of epoch 0, after sanity validation."""
-        self._start, self._last = trainer.current_epoch, 0.0
+        self._last = float(trainer.current_epoch)
         facts = {"recorded_by": type(self).__name__, "resumed_after_steps": trainer.global_step or None}
-        self._recording = record(pl_module, self._path, facts=facts, **self._options)
-        self._recording.snapshot(epoch=0)
+        self._recording = record(pl_module, self._path, facts=facts, epochs_before=self._last, **self._options)
+        self._recording.snapshot(epoch=self._last)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count what an epoch has had, in case it is the last and is cut short."""
@@ -102,7 +109,7 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
 
     def _snapshot(self, trainer: Any) -> None:
         share = 1 if trainer.is_last_batch else self._num_batches / trainer.num_training_batches
-        epoch = trainer.current_epoch - self._start + share
+        epoch = trainer.current_epoch + share
         if self._recording is not None and epoch > self._last:
             self._recording.snapshot(epoch=epoch)
             self._last = epoch

@@ -55,9 +55,9 @@ class PassWatch:
 
     A look-up counts when a gradient reaches its output, once: so a pass that gradient checkpointing repeats counts
     once, and evaluation never does. Where no gradient can reach it (the tables and all below them are frozen, or the
-    pass ran under no_grad), a gradient that reaches what the whole model returned tells as much, whichever mode the
-    modules are in. Parts of a model that a loop calls by themselves return nothing of the whole: then a look-up counts
-    in training mode. Of look-ups without a gradient, one tensor of ids counts once in a step.
+    pass ran under no_grad), a gradient that reaches what the outermost module around the backbone returned tells as
+    much, whichever mode the modules are in. Of a backbone that a loop calls by itself a look-up counts in training
+    mode. Of look-ups without a gradient, one tensor of ids counts once in a step.
 
     Padding is what the attention mask hides; where the backbone was given none (or not one of a number per token), what
     the word table's padding_idx says, and a table without one has none.
@@ -68,8 +68,10 @@ class PassWatch:
         self._signatures = {m: inspect.signature(m.forward) for m in embeddings.lookups}
         self._signature_above = inspect.signature(embeddings.backbone.forward)
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
-        self._call: list[LookUp] | None = None
-        """Look-ups without a gradient of the call of the whole model that is going on; None outside of one."""
+        self._call: list[LookUp] = []
+        """Look-ups without a gradient of the call that is going on, of a module around the backbone."""
+        self._depth = 0
+        """Calls of such modules that are going on, one within another."""
         self._learned: list[tuple[Key, RowsByTable]] = []
         self._unlearned: dict[Key, LookUp] = {}
         self._masks: dict[Key, torch.Tensor] = {}
@@ -80,11 +82,16 @@ class PassWatch:
         # Code that was compiled before does not look for hooks that came later: it would pass by these.
         torch.compiler.reset()
         self._handles = (
-            self._root.register_forward_pre_hook(self._on_call),
-            self._root.register_forward_hook(self._on_return, always_call=True),
+            *(m.register_forward_pre_hook(self._on_call) for m in self._around()),
+            *(m.register_forward_hook(self._on_return, always_call=True) for m in self._around()),
             embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
             *(m.register_forward_hook(self._on_look_up, with_kwargs=True) for m in embeddings.lookups),
         )
+
+    def _around(self) -> list[nn.Module]:
+        """The modules around the backbone, or the backbone where there is none."""
+        root, backbone = self._root, self._embeddings.backbone
+        return [root] if root is backbone else [m for m in root.modules() if m is not backbone and _has(m, backbone)]
 
     def close(self) -> None:
         """Take the hooks off the model; compiled code goes on calling them."""
@@ -98,15 +105,17 @@ class PassWatch:
 
     @uncompiled
     def _on_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not self.problem:
-            self._call = []
+        if not self.problem and not self._is_closed:
+            self._call = self._call if self._depth else []
+            self._depth += 1
 
     @uncompiled
     def _on_return(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Have the look-ups of a call wait for a gradient of what it returned; without one in sight they are let go."""
         if self.problem or self._is_closed:
             return
-        waiting, self._call = self._call, None
+        self._depth -= 1
+        waiting = [] if self._depth else self._call
         if not waiting:
             return
 
@@ -164,7 +173,7 @@ class PassWatch:
                 waiting.clear()  # a graph that is kept may be gone through again: it is still one pass
 
             output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
-        elif self._call is not None:
+        elif self._depth:
             self._call.append(used)
         elif module.training or self._root.training:
             self._add(used)
@@ -207,6 +216,10 @@ class PassWatch:
     def drop(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
         self._learned, self._unlearned, self._masks, self._positions = [], {}, {}, {}
+
+
+def _has(module: nn.Module, inner: nn.Module) -> bool:
+    return any(each is inner for each in module.modules())
 
 
 def _tensors_of(output: Any) -> Iterator[torch.Tensor]:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from toolkit.families import TABLES
 from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, locate_embeddings
+from toolkit.progress import show
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
@@ -24,6 +25,7 @@ from toolkit.training.accelerators import start_together
 from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
 from toolkit.training.passes import PassWatch, uncompiled
 from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder, RowsByTable
+from toolkit.training.trains import describe_training
 from toolkit.training.updates import Updates
 
 IS_ADAPTED = (
@@ -569,6 +571,9 @@ class Recording:
         tokens, num_passes = _gather(self._watch.take(), self._recorder.names)
         is_first = num_passes > 0 or not self._stepping or any(each is optimizer for each in self._stepping)
         if is_first:
+            if self.num_steps == 1 and self._writer is not None:  # every optimizer has had its turn
+                line = describe_training(self._model, self._updates.optimizers or None)
+                show(f"{self.path.name}: {line}", is_result=False)
             self._stepping = []
             self._recorder.record_passes(tokens, num_passes, 1.0 if scale is None else float(scale))
         self._stepping.append(optimizer)

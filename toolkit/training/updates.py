@@ -55,6 +55,11 @@ class Updates:
         """Algorithm and weight decay by parameter at the first step; of neither anything before it."""
         return self._first or self._last or UNTOLD
 
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Every optimizer of the model that was seen to step and is still there."""
+        return [optimizer for each in self._seen if (optimizer := each()) is not None]
+
     def note_step(self, optimizer: torch.optim.Optimizer | None, recorder: Recorder, *, is_first: bool) -> None:
         """Note an optimizer's part in the step that ``recorder`` counted last, before its update.
 
@@ -68,9 +73,9 @@ class Updates:
             self._moved |= self._parameters.keys()
             self._last = self._last or UNTOLD
             return
-        is_new = not any(each() is optimizer for each in self._seen)
+        is_new = not any(each is optimizer for each in self.optimizers)
         if is_new:
-            self._seen = [*(each for each in self._seen if each() is not None), weakref.ref(optimizer)]
+            self._seen = [weakref.ref(each) for each in (*self.optimizers, optimizer)]
         held = {
             name: group
             for name, parameter in self._parameters.items()
@@ -157,8 +162,8 @@ class Updates:
         keep in their groups (Defazio et al. 2024, arXiv 2405.15682; the package schedulefree).
         """
         with torch.no_grad(), ExitStack() as stack:
-            for each in self._seen:
-                optimizer: Any = each()
+            optimizer: Any
+            for optimizer in self.optimizers:
                 if not (callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))):
                     continue
                 if not all("train_mode" in group for group in optimizer.param_groups):
