@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import toolkit
+from tests.by_hand import begin, take_epoch
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from tests.refusals import refused
 from toolkit import Run, finetune
@@ -34,11 +35,8 @@ from toolkit.comparison.parameter_noise import ONLY_ADDED, drift_of, measure_bey
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import read_reported
 from toolkit.comparison.verdicts import Card
-from toolkit.config import RunConfig, recipe_of
-from toolkit.data.batches import epoch_batches, make_batch
-from toolkit.data.tasks import load_task
+from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.heads import example_losses
 from toolkit.models.new_tokens import HeldTable, add_tokens, hold_old_rows, with_new_tokens
 from toolkit.models.regimes import list_components
 from toolkit.models.tuned import load_tuned, load_untuned
@@ -50,7 +48,6 @@ from toolkit.reporting.topics.first_screen import MOVED, answers_of, tiles_of
 from toolkit.studies.plan import resolve, run_path
 from toolkit.training import loop
 from toolkit.training.encoding import encode_task
-from toolkit.training.optimizer import learning_rate_factors
 
 W = "word_embeddings"
 TOKENS = ("blorp", "zwick", "grumf")
@@ -171,44 +168,28 @@ def train_slowly(config: RunConfig) -> tuple[np.ndarray, list[float]]:
     All rows are one parameter; gradients of the old ones are set to 0 before anything sees them, and they are put back
     after each step.
     """
-    task = load_task(config)
-    loaded = load_classifier(
-        config.model, **recipe_of(config), num_outputs=task.num_outputs, seed=config.seed, dropout=0.0
-    )
+    loaded, data = begin(config)
     loaded = with_new_tokens(loaded, replace(config, train_rows="all"))
-    data = encode_task(task, loaded, config.max_length)
+    data = encode_task(data.task, loaded, config.max_length)
     first = loaded.added["first_row"] if loaded.added else 0
     table, model = loaded.model.backbone.get_input_embeddings().weight, loaded.model.train()
     start = table.detach().clone()
     is_old = torch.ones(len(table), 1, dtype=torch.bool)
     is_old[first : first + len(TOKENS)] = False
-    named = dict(model.named_parameters())
     groups = [
         {
             "params": [p],
-            "lr": 0.0,
             "peak": config.head_learning_rate if name.startswith("head.") else config.learning_rate,
+            "weight_decay": 0.0 if p.ndim < 2 or p is table else config.weight_decay,
         }
-        | {"weight_decay": 0.0 if p.ndim < 2 or p is table else config.weight_decay}
-        for name, p in named.items()
+        for name, p in model.named_parameters()
     ]
-    is_adam, split = config.optimizer == "adamw", data.splits["train"]
-    stepper: Any = torch.optim.AdamW(groups) if is_adam else torch.optim.SGD(groups, lr=0.0)
-    batches, clipping = epoch_batches(split.lengths, config, 0), []
-    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
-        losses = example_losses(
-            "classes", model(**make_batch(split, indices, data)), torch.from_numpy(split.labels[indices])
-        )
-        model.zero_grad()
-        losses.mean().backward()
-        table.grad.masked_fill_(is_old, 0)
-        norm = float(torch.nn.utils.clip_grad_norm_(list(named.values()), config.max_gradient_norm))
-        clipping.append(min(1.0, config.max_gradient_norm / (norm + 1e-6)))
-        for group in stepper.param_groups:
-            group["lr"] = group["peak"] * factor
-        stepper.step()
+
+    def put_back() -> None:
         with torch.no_grad():
             table.copy_(torch.where(is_old, start, table))
+
+    clipping = take_epoch(model, groups, data, config, lambda: table.grad.masked_fill_(is_old, 0), put_back)
     return table[first : first + len(TOKENS)].detach().numpy(), clipping
 
 
@@ -221,8 +202,6 @@ def test_adapters_beside_added_rows_end_where_peft_takes_them(
 ) -> None:
     """The oracle: peft's own LoRA and trainable_token_indices together, in a loop that shares model and batches."""
     peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
-    from tests.test_lora import take_epoch
-
     layer, table = ("query", "word_embeddings") if family == "bert" else ("c_attn", "wte")
     own = {"model": str(tiny_model(family)), "pooling": "last" if family in DECODERS else "mean"}
     own |= {"train_rows": "new", "dropout": 0.0, "epochs": 1, "output_dir": str(tmp_path), "save_model": True}
@@ -234,10 +213,9 @@ def test_adapters_beside_added_rows_end_where_peft_takes_them(
     assert any(name.endswith(".old_rows") for name in proofs)
     assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
     assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
-    task = load_task(config)
-    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
+    loaded, data = begin(config)
     loaded = with_new_tokens(loaded, replace(config, train_rows="all", lora=None, lora_rank=8))
-    data, model = encode_task(task, loaded, config.max_length), loaded.model.train()
+    data, model = encode_task(data.task, loaded, config.max_length), loaded.model.train()
     torch.manual_seed(config.seed)
     rows = {table: list(range(new.start, new.stop))}
     options = peft.LoraConfig(r=2, lora_alpha=8, target_modules=[layer], trainable_token_indices=rows)
@@ -333,12 +311,15 @@ def test_a_held_table_is_the_same_table_in_every_family(
     assert len(held_names) == 1
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert", "gpt2"])
-def test_other_families_keep_their_old_rows_too(
-    family: str, planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("roberta", {}), ("albert", {}), ("gpt2", {"pooling": "last"}), ("bert", {"head_epochs": 1})],
+)
+def test_old_rows_stay_in_other_families_and_where_the_head_is_trained_first(
+    family: str, changes: dict[str, Any], planted: Callable[..., RunConfig], tiny_model: Any, tmp_path: Path
 ) -> None:
-    config = planted(train_rows="new", model=str(tiny_model(family)), output_dir=str(tmp_path), weight_decay=0.1)
-    before, after, new = ends(finetune(replace(config, epochs=1, pooling="last" if family in DECODERS else "mean")))
+    own = {"train_rows": "new", "output_dir": str(tmp_path), "weight_decay": 0.1, "epochs": 1}
+    before, after, new = ends(finetune(planted(model=str(tiny_model(family)), **own, **changes)))
     assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
     assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
 
@@ -412,7 +393,8 @@ def test_the_name_of_a_run_covers_what_the_file_holds_and_not_where_it_is(
     assert names[0] == known != names[1]
 
 
-BAD = {
+REFUSED: dict[str, tuple[str | bytes | dict[str, Any], str]] = {
+    # What the file holds.
     "empty": ("", "is empty: --add-tokens names a text file"),
     "blank": ("a1\n  \nb1\n", r"line 2: a token must be more than white space"),
     "blank line at the end": ("a1\n\n", r"line 2: a token must be more than white space"),
@@ -422,21 +404,7 @@ BAD = {
     "known but for case": ("a1\nFilm\n", r"reads 'Film' as its token 'film' already"),
     "twice but for case": ("a1\nA1\n", r"does not give a row of its own to 'A?a?1'"),
     "latin": (b"caf\xe9\n", "is not UTF-8"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_file_that_cannot_be_added_is_one_clear_line(
-    case: str, planted: Callable[..., RunConfig], tmp_path: Path
-) -> None:
-    text, said = BAD[case]
-    (tmp_path / "new.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with refused(said):
-        finetune(planted(add_tokens=str(tmp_path / "new.txt"), output_dir=str(tmp_path / "runs")))
-    assert not (tmp_path / "runs").exists()
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    # Flags that cannot go together.
     "no file": ({"add_tokens": "nowhere.txt"}, "no file at nowhere.txt: --add-tokens"),
     "a folder": ({"add_tokens": "."}, r"no file at \.: --add-tokens"),
     "no tokens": ({"add_tokens": None, "train_rows": "new"}, "--train-rows new is about added tokens: pass --add-tok"),
@@ -450,10 +418,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_flags_that_cannot_go_together_are_one_clear_line(
+def test_what_cannot_be_added_or_trained_is_one_clear_line(
     case: str, planted: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
     changes, said = REFUSED[case]
+    if not isinstance(changes, dict):
+        (tmp_path / "new.txt").write_bytes(changes if isinstance(changes, bytes) else changes.encode())
+        changes = {"add_tokens": str(tmp_path / "new.txt")}
     with refused(said):
         finetune(planted(output_dir=str(tmp_path / "runs"), **changes))
     assert not (tmp_path / "runs").exists()
@@ -506,13 +477,6 @@ def test_gradients_of_a_held_table_are_those_of_a_whole_one(planted: Callable[..
         found.append((table.rows[is_new], table.counts[is_new], table.norms[is_new]))
     assert [len(each[0]) for each in found] == [2, 2]
     assert all(np.allclose(whole, held, rtol=1e-4) for whole, held in zip(*found, strict=True))
-
-
-def test_the_head_can_be_trained_first(planted: Callable[..., RunConfig], tmp_path: Path) -> None:
-    run = finetune(planted(train_rows="new", head_epochs=1, output_dir=str(tmp_path)))
-    before, after, new = ends(run)
-    assert np.array_equal(np.delete(before, new, 0), np.delete(after, new, 0))
-    assert (after[new] != before[new]).any(axis=1).tolist() == [True, True, False]
 
 
 def nearest_slowly(table: np.ndarray, row: int, words: list[int], tokens: tuple[str, ...]) -> str:

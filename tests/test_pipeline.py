@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, product
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from tests.questions.examples import examples
+from tests.training.recorded_texts import totals
 from toolkit import (
     Run,
     Snapshot,
@@ -30,9 +33,9 @@ from toolkit import (
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.cli import main
 from toolkit.config import RunConfig
+from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
-from toolkit.models.classifier import load_classifier
-from toolkit.models.positions import prepare_positions
+from toolkit.models.classifier import Classifier, load_classifier
 from toolkit.models.regimes import Embeddings, list_components
 from toolkit.training.optimizer import NonFiniteLossError
 
@@ -46,6 +49,12 @@ def first_and_last(run: Run, parameter: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(snapshots[0].tensors[parameter]), np.array(snapshots[-1].tensors[parameter])
 
 
+OTHERWISE = {
+    "modernbert": ("position_embeddings,", ""),  # it has no position table
+    "albert": ("layers.0-1", "layers.0"),
+    "mobilebert": ("encoder_other", "projection"),
+}
+"""Model type to a part of a regime, and what stands for it there."""
 REGIMES = ["none", "embeddings", "backbone", "position_embeddings,LayerNorm.weight,layers.0-1"]
 
 
@@ -59,12 +68,7 @@ REGIMES = ["none", "embeddings", "backbone", "position_embeddings,LayerNorm.weig
 def test_frozen_components_are_bit_identical_and_every_other_moves(
     model_type: str, regime: str, tiny_model: Callable[[str], Path], tiny_pairs: RunConfig, tmp_path: Path
 ) -> None:
-    if model_type == "modernbert":  # it has no position table
-        regime = regime.replace("position_embeddings,", "")
-    if model_type == "albert":
-        regime = regime.replace("layers.0-1", "layers.0")
-    if model_type == "mobilebert":
-        regime = regime.replace("encoder_other", "projection")
+    regime = regime.replace(*OTHERWISE.get(model_type, ("", "")))
     pooling = "last" if model_type in DECODERS else "mean"
     config = replace(tiny_pairs, model=str(tiny_model(model_type)), freeze=regime, epochs=1, pooling=pooling)
     finished = run(config, tmp_path, save_model=True)
@@ -203,58 +207,27 @@ def test_a_report_says_what_decay_explains_and_finds_what_it_does_not(tiny_confi
 
 def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) -> None:
     """Brute force: every example of the task is in every epoch once, whatever the batches were."""
-    from toolkit.data.tasks import load_task
-
     config = replace(tiny_pairs, max_length=12)  # some pairs are truncated
     finished = run(config, tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    counts = {name: {} for name in TABLES}
-    together = {}
+    counts, together = {name: Counter() for name in TABLES}, Counter()
     for first, second in load_task(config).splits["train"].texts:
         encoded = tokenizer(first, second, truncation=True, max_length=12)
         for place, (word, segment) in enumerate(zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)):
-            together[word, place, segment] = together.get((word, place, segment), 0) + config.epochs
+            together[word, place, segment] += config.epochs
             for name, row in zip(TABLES, (word, place, segment), strict=True):
-                counts[name][row] = counts[name].get(row, 0) + config.epochs
-    exposure = finished.trajectory.exposure
-    for name in TABLES:
-        found = exposure.tables[name].token_counts(finished.trajectory.snapshots[0].tensors[name].shape[0])
-        assert {row: int(n) for row, n in enumerate(found) if n} == counts[name]
-    design = exposure.design
+                counts[name][row] += config.epochs
+    assert {name: totals(finished, name) for name in TABLES} == counts
+    design = finished.trajectory.exposure.design
     assert design.tables == TABLES
     found = zip(design.combinations.tolist(), design.counts.tolist(), strict=True)
     assert {tuple(rows): n for rows, n in found} == together
     assert finished.manifest["task"]["splits"]["train"]["num_truncated"] > 0
 
 
-@pytest.mark.parametrize("is_reinjected", [False, True])
-def test_recorded_norms_are_those_of_the_gradient(is_reinjected: bool, tiny_config: RunConfig, tmp_path: Path) -> None:
-    """The first step by hand: dropout off, one batch of all examples, gradients by autograd."""
-    config = replace(tiny_config, dropout=0.0, batch_size=64, max_steps=1, reinject_positions=is_reinjected)
-    finished = run(config, tmp_path)
-    from toolkit.data.tasks import load_task
-
-    task = load_task(config)
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=2, seed=config.seed, dropout=0.0)
-    loaded = prepare_positions(loaded, config) if is_reinjected else loaded
-    split = task.splits["train"]
-    batch = loaded.tokenizer([t[0] for t in split.texts], padding=True, return_tensors="pt")
-    outputs = loaded.model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
-    torch.nn.functional.cross_entropy(outputs, torch.from_numpy(split.labels)).backward()
-    exposure = finished.trajectory.exposure
-    embeddings = loaded.model.backbone.embeddings
-    for name in TABLES:
-        table, gradient = exposure.tables[name], getattr(embeddings, name).weight.grad
-        expected = gradient.norm(dim=1).numpy()
-        np.testing.assert_allclose(table.norms, expected[table.rows], rtol=1e-4, atol=1e-8)
-        assert np.count_nonzero(expected) == len(table.rows)
-
-
 def test_feature_extraction_runs_the_backbone_once_and_in_eval_mode(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolkit.models.classifier import Classifier
-
     calls: list[int] = []
     original = Classifier.pool
 
@@ -339,16 +312,24 @@ def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig,
     assert not np.array_equal(*first_and_last(one, "word_embeddings"))
 
 
-def test_other_weights_in_the_same_folder_are_another_run(
-    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
-    first = run(tiny_config, tmp_path, model=str(folder), max_steps=1)
-    model = AutoModel.from_pretrained(folder)
-    with torch.no_grad():
-        model.embeddings.word_embeddings.weight[5] += 1
-    model.save_pretrained(folder)
-    assert run(tiny_config, tmp_path, model=str(folder), max_steps=1).path != first.path
+@pytest.fixture
+def altered(tiny_model: Callable[[str], Path], tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], str]:
+    """A function: a change of tiny BERT's weights to the folder of that checkpoint, always the same folder."""
+
+    def alter(change: Callable[[dict[str, Any]], object]) -> str:
+        folder = shutil.copytree(tiny_model("bert"), tmp_path / "altered", dirs_exist_ok=True)
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        return str(folder)
+
+    return alter
+
+
+def test_other_weights_in_the_same_folder_are_another_run(altered: Any, tiny_config: RunConfig, tmp_path: Path) -> None:
+    first = run(tiny_config, tmp_path, model=altered(lambda _: None), max_steps=1)
+    model = altered(lambda weights: weights["embeddings.word_embeddings.weight"][5].add_(1))
+    assert run(tiny_config, tmp_path, model=model, max_steps=1).path != first.path
 
 
 def test_a_frozen_embedding_is_stored_once(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -412,16 +393,11 @@ def test_a_last_step_that_diverges_is_no_finished_run(
 
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
 def test_a_checkpoint_whose_outputs_are_not_finite_is_named_before_training(
-    freeze: str, tiny_config: RunConfig, tmp_path: Path
+    freeze: str, altered: Any, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "broken"
-    model = AutoModel.from_pretrained(tiny_config.model)
-    with torch.no_grad():
-        model.embeddings.LayerNorm.bias[0] = float("nan")
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_config.model).save_pretrained(folder)
+    model = altered(lambda weights: weights["embeddings.LayerNorm.bias"][0].fill_(float("nan")))
     with pytest.raises(NonFiniteLossError, match=r"not finite before training: .* use another checkpoint or pass"):
-        run(tiny_config, tmp_path / "runs", model=str(folder), freeze=freeze)
+        run(tiny_config, tmp_path / "runs", model=model, freeze=freeze)
 
 
 def test_random_initialisation_is_another_model_of_the_same_shape(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -459,36 +435,25 @@ def test_a_half_precision_checkpoint_trains_in_fp32(
 
 
 def test_a_checkpoint_that_lacks_an_embedding_tensor_is_refused(
-    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+    altered: Any, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = shutil.copytree(tiny_model("bert"), tmp_path / "broken")
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("embeddings.position_embeddings.weight")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model = altered(lambda weights: weights.pop("embeddings.position_embeddings.weight"))
     with pytest.raises(ValueError, match=r"lacks embedding tensors .*embeddings.position_embeddings.weight"):
-        run(tiny_config, tmp_path / "runs", model=str(folder))
+        run(tiny_config, tmp_path / "runs", model=model)
     assert not (tmp_path / "runs").exists()
-    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:1000])
+    file = Path(model, "model.safetensors")
+    file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match="cannot read the weights"):
-        run(tiny_config, tmp_path / "runs", model=str(folder))
+        run(tiny_config, tmp_path / "runs", model=model)
 
 
-def test_old_gamma_and_beta_names_load(
-    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
-) -> None:
-    from safetensors.torch import load_file, save_file
+def test_old_gamma_and_beta_names_load(altered: Any, tiny_config: RunConfig, tmp_path: Path) -> None:
+    def rename(weights: dict[str, Any]) -> None:
+        for new, old in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+            for name in [name for name in weights if new in name]:
+                weights[name.replace(new, old)] = weights.pop(name)
 
-    folder = shutil.copytree(tiny_model("bert"), tmp_path / "old")
-    weights = load_file(folder / "model.safetensors")
-    renamed = {
-        k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
-        for k, v in weights.items()
-    }
-    assert renamed.keys() != weights.keys()
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    finished = run(tiny_config, tmp_path, model=str(folder), max_steps=1)
+    finished = run(tiny_config, tmp_path, model=altered(rename), max_steps=1)
     assert "LayerNorm.weight" in finished.trajectory.parameters
 
 

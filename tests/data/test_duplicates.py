@@ -1,5 +1,6 @@
 """Near-duplicates: the index finds what comparing every pair finds, and only what a reader would call a repetition."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise
 
@@ -123,39 +124,29 @@ def test_a_lower_threshold_finds_no_fewer(texts: list[Example], others: list[Exa
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "threshold", "is_found"),
     [
-        ("It was GOOD .", "it was good"),
-        ("Straße 7", "STRASSE 7"),
-        ("\uff21 film \u2461", "a film 2"),  # a full-width letter, a digit in a circle
-        ("cafe\u0301 noir", "café noir"),
-        ("  well-made  ", "Well made!"),
-        (":)", " :) "),
+        # Case, punctuation, spacing and Unicode's forms do not tell texts apart.
+        ("It was GOOD .", "it was good", 1.0, True),
+        ("Straße 7", "STRASSE 7", 1.0, True),
+        ("\uff21 film \u2461", "a film 2", 1.0, True),  # a full-width letter, a digit in a circle
+        ("cafe\u0301 noir", "café noir", 1.0, True),
+        ("  well-made  ", "Well made!", 1.0, True),
+        (":)", " :) ", 1.0, True),
+        # Short texts that may differ in their label are kept.
+        ("the dog chased the cat", "the cat chased the dog", THRESHOLD, False),
+        ("a good film", "a bad film", THRESHOLD, False),
+        ("good", "not good", THRESHOLD, False),
+        ("a film", "a film that nobody should see", THRESHOLD, False),
+        (":)", ":(", THRESHOLD, False),
+        ("...", "good", THRESHOLD, False),
+        # Reversing who did it leaves half.
+        ("the dog chased the cat", "the cat chased the dog", 0.5, True),
+        ("the dog chased the cat", "the cat chased the dog", 0.51, False),
     ],
 )
-def test_case_punctuation_spacing_and_unicode_forms_do_not_tell_texts_apart(first: str, second: str) -> None:
-    assert is_duplicate(first, second, threshold=1.0)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("the dog chased the cat", "the cat chased the dog"),
-        ("a good film", "a bad film"),
-        ("good", "not good"),
-        ("a film", "a film that nobody should see"),
-        (":)", ":("),
-        ("...", "good"),
-    ],
-)
-def test_short_texts_that_may_differ_in_label_are_kept(first: str, second: str) -> None:
-    assert not is_duplicate(first, second)
-
-
-def test_reversing_who_did_it_leaves_half() -> None:
-    reversed_roles = "the dog chased the cat", "the cat chased the dog"
-    assert is_duplicate(*reversed_roles, threshold=0.5)
-    assert not is_duplicate(*reversed_roles, threshold=0.51)
+def test_what_a_reader_would_call_a_repetition(first: str, second: str, threshold: float, is_found: bool) -> None:
+    assert is_duplicate(first, second, threshold) == is_found
 
 
 @pytest.mark.parametrize(("num_words", "is_found"), [(16, False), (17, True)])
@@ -257,17 +248,16 @@ def test_training_loses_what_any_scored_split_repeats() -> None:
     assert not any(near_duplicates(left.texts, split.texts).any() for split in scored.values())
 
 
-def test_without_repetitions_training_stays_as_it_was() -> None:
+@pytest.mark.parametrize(("scored", "left"), [("four", ("one", "two", "three")), ("two", ("one", "three"))])
+@pytest.mark.parametrize("is_labelled", [True, False])
+def test_training_with_and_without_labels_keeps_the_rest(scored: str, left: tuple[str, ...], is_labelled: bool) -> None:
     train = split_of("one", "two", "three")
-    left, counts = remove_near_duplicates(train, {"validation": split_of("four")})
-    assert counts == {"validation": 0}
-    assert (left.texts, left.ids.tolist()) == (train.texts, train.ids.tolist())
-
-
-def test_training_without_labels_is_filtered_too() -> None:
-    train = Split(np.arange(2), (("a",), ("b",)), None)
-    left, _ = remove_near_duplicates(train, {"validation": split_of("a")})
-    assert (left.texts, left.labels) == ((("b",),), None)
+    found, counts = remove_near_duplicates(
+        train if is_labelled else replace(train, labels=None), {"validation": split_of(scored)}
+    )
+    assert counts == {"validation": 3 - len(left)}
+    assert found.texts == tuple((text,) for text in left)
+    assert (found.labels is not None) == is_labelled
 
 
 def test_training_data_that_are_the_scored_data_are_refused() -> None:

@@ -46,34 +46,29 @@ def test_a_tuning_run_holds_no_trace_of_the_reported_split(tiny_config: RunConfi
     assert set(run.manifest["task"]["splits"]) == {"train", "selection"}
 
 
-def test_near_duplicates_of_scored_items_leave_train_and_are_counted(
-    tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path
-) -> None:
+@pytest.fixture
+def repeating(tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path) -> RunConfig:
+    """Training repeats the whole validation split, from example 64 on."""
     files = tiny_files("polarity")
-    planted = tmp_path / "train.tsv"
-    lines = Path(files["validation_file"]).read_text().splitlines()[1:4]
-    planted.write_text(Path(files["train_file"]).read_text() + "".join(line.upper() + "\n" for line in lines))
-    config = RunConfig(**{**files, "train_file": str(planted)})
-    kept = load_task(config)
-    removed = load_task(replace(config, remove_near_duplicates=True))
+    lines = Path(files["validation_file"]).read_text().splitlines(keepends=True)[1:]
+    (tmp_path / "train.tsv").write_text(Path(files["train_file"]).read_text() + "".join(lines))
+    return RunConfig(**{**files, "train_file": str(tmp_path / "train.tsv")})
+
+
+def test_near_duplicates_of_scored_items_leave_train_and_are_counted(repeating: RunConfig) -> None:
+    kept = load_task(repeating)
+    removed = load_task(replace(repeating, remove_near_duplicates=True))
     assert kept.num_near_duplicates is None
-    assert removed.num_near_duplicates["validation"] >= 3
-    assert not {64, 65, 66} & set(removed.splits["train"].ids)
-    assert {64, 65, 66} <= set(kept.splits["train"].ids)
+    assert removed.num_near_duplicates["validation"] >= 24
+    assert max(removed.splits["train"].ids) < 64
+    assert set(range(64, 88)) <= set(kept.splits["train"].ids)
     assert len(removed.splits["validation"]) == len(kept.splits["validation"]), "scored splits stay whole"
 
 
-def test_no_setting_is_chosen_on_a_repeated_item_of_the_reported_split(
-    tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path
-) -> None:
-    files = tiny_files("polarity")
-    planted = tmp_path / "train.tsv"
-    lines = Path(files["validation_file"]).read_text().splitlines()[1:]
-    planted.write_text(Path(files["train_file"]).read_text() + "".join(line + "\n" for line in lines))
-    config = RunConfig(**{**files, "train_file": str(planted)}, selection_fraction=0.5)
-    reported = set(load_task(replace(config, selection_fraction=0.0)).splits["validation"].texts)
-    for is_removed, num_repeated in ((False, len(lines)), (True, 0)):
-        task = load_task(replace(config, remove_near_duplicates=is_removed))
+def test_no_setting_is_chosen_on_a_repeated_item_of_the_reported_split(repeating: RunConfig) -> None:
+    reported = set(load_task(repeating).splits["validation"].texts)
+    for is_removed, num_repeated in ((False, 24), (True, 0)):
+        task = load_task(replace(repeating, selection_fraction=0.5, remove_near_duplicates=is_removed))
         seen = [text for split in task.splits.values() for text in split.texts if text in reported]
         assert len(seen) == num_repeated
     assert set(task.num_near_duplicates or ()) == {"validation", "ood", "selection"}

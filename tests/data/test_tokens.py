@@ -81,27 +81,21 @@ def test_tags_without_entities_are_scored_by_accuracy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "match"),
+    ("rows", "match"),
     [
-        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "row 3: 2 words and 1 tags"),
-        ({"tokens": "a b", "ner_tags": ["O"]}, "row 3: expected a list of words"),
-        ({"tokens": ["a"], "ner_tags": [None]}, "row 3: a tag is missing"),
+        ([*ROWS, {"tokens": ["a", "b"], "ner_tags": ["O"]}], "row 3: 2 words and 1 tags"),
+        ([*ROWS, {"tokens": "a b", "ner_tags": ["O"]}], "row 3: expected a list of words"),
+        ([*ROWS, {"tokens": ["a"], "ner_tags": [None]}], "row 3: a tag is missing"),
+        ([{"tokens": ["x"], "ner_tags": ["B-LOC"]}], "row 1 has the tag 'B-LOC', which training lacks"),
+        ([{"text": "x", "label": "O"}], "train of a hold words with tags, validation texts"),
     ],
 )
-def test_rows_that_do_not_match_are_refused(tmp_path: Path, row: dict[str, object], match: str) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [*ROWS, row])
+def test_rows_that_do_not_match_training_or_one_another_are_refused(
+    tmp_path: Path, rows: list[dict[str, object]], match: str
+) -> None:
+    train, other = write_jsonl(tmp_path / "a.jsonl", ROWS), write_jsonl(tmp_path / "b.jsonl", rows)
     with pytest.raises(ValueError, match=match):
-        load_task(RunConfig(train_file=path, validation_file=path))
-
-
-def test_a_tag_that_training_lacks_and_texts_beside_words_are_refused(tmp_path: Path) -> None:
-    train = write_jsonl(tmp_path / "a.jsonl", ROWS)
-    other = write_jsonl(tmp_path / "b.jsonl", [{"tokens": ["x"], "ner_tags": ["B-LOC"]}])
-    with pytest.raises(ValueError, match="row 1 has the tag 'B-LOC', which training lacks"):
         load_task(RunConfig(train_file=train, validation_file=other))
-    texts = write_jsonl(tmp_path / "c.jsonl", [{"text": "x", "label": "O"}])
-    with pytest.raises(ValueError, match="train of a hold words with tags, validation texts"):
-        load_task(RunConfig(train_file=train, validation_file=texts))
 
 
 def test_drawing_holding_out_and_shuffling_keep_words_and_tags_of_one_example_together() -> None:

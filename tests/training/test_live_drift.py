@@ -107,23 +107,32 @@ def test_nothing_is_said_of_a_sound_run(kind: Any, model: Any, tokenizer: Any, t
     assert live[f"lost_to_rounding/{WORDS}"] < 0.1
 
 
-@pytest.mark.parametrize("part", ["word_embeddings", "embeddings", "bert"])
-def test_parameters_that_no_optimizer_holds(part: str, model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    held = [p for name, p in model.named_parameters() if part not in name]
-    said, live = said_of(model, tokenizer, torch.optim.AdamW(held, lr=1e-3), tmp_path / "run")
-    assert [text.split(": ")[1].count(",") for text in said] == [0 if part == WORDS else 4]
-    assert "no optimizer that stepped holds it" in said[0]
-    assert live[f"drift/{WORDS}"] == 0
+NORMS = "LayerNorm.weight, LayerNorm.bias"
+ALL = f"word_embeddings, position_embeddings, token_type_embeddings, {NORMS}"
+UNHELD, NO_RATE = "no optimizer that stepped holds it", "the learning rate was 0 all along"
 
 
-def test_each_parameter_has_its_own_rate(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    norms = [p for name, p in model.named_parameters() if "embeddings.LayerNorm" in name]
-    others = [p for name, p in model.named_parameters() if "embeddings.LayerNorm" not in name]
-    optimizer = torch.optim.AdamW([{"params": norms, "lr": 0.0}, {"params": others, "lr": 1e-3}])
-    said, _ = said_of(model, tokenizer, optimizer, tmp_path / "run")
+@pytest.mark.parametrize(
+    ("part", "names", "reason"),
+    [
+        ("word_embeddings", "word_embeddings", UNHELD),
+        ("embeddings", ALL, UNHELD),
+        ("bert", ALL, UNHELD),
+        ("embeddings.LayerNorm", NORMS, NO_RATE),
+        ("", ALL, NO_RATE),
+    ],
+)
+def test_parameters_that_no_optimizer_moves(
+    part: str, names: str, reason: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Of what has such a name: the optimizer does not hold it, or at a rate of 0."""
+    still, moved = ([p for n, p in model.named_parameters() if (part in n) == is_still] for is_still in (True, False))
+    groups = [{"params": still, "lr": 0.0}] * (reason == NO_RATE) + [{"params": moved}] * bool(moved)
+    said, live = said_of(model, tokenizer, torch.optim.AdamW(groups, lr=1e-3), tmp_path / "run")
     (text,) = [text for text in said if "trainable" in text]
-    assert text.startswith("run: LayerNorm.weight, LayerNorm.bias: trainable")
-    assert "the learning rate was 0 all along" in text
+    assert text.startswith(f"run: {names}: trainable")
+    assert reason in text
+    assert {live[f"drift/{name}"] for name in names.split(", ") if name != "LayerNorm.bias"} == {0}
 
 
 def test_what_is_frozen_now_and_then_is_not_called_either(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -146,13 +155,6 @@ def test_small_steps_of_float32_are_no_matter_of_its_rounding(model: Any, tokeni
     said, live = said_of(model, tokenizer, optimizer, tmp_path / "run")
     assert live["lost_to_rounding/LayerNorm.weight"] > 0.5
     assert [text for text in said if "did not change in a step" in text] == []
-
-
-def test_a_learning_rate_of_0(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    said, _ = said_of(model, tokenizer, torch.optim.SGD(model.parameters(), lr=0.0), tmp_path / "run")
-    (text,) = said
-    assert text.startswith("run: word_embeddings, position_embeddings, token_type_embeddings, LayerNorm.weight")
-    assert "the learning rate was 0 all along" in text
 
 
 def test_nothing_is_said_of_a_first_step_that_warms_up(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Recording anybody's training loop: exposure against a count by hand, whatever the loop does around it."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 
 import toolkit
 from tests.conftest import DECODERS, SEQ2SEQ, sizes_of
-from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, start, totals, update
+from tests.refusals import refused
+from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, recorded, start, totals, update
 from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
@@ -222,49 +224,37 @@ def test_a_recomputed_pass_counts_once(way: str, model: Any, tokenizer: Any, ada
     assert totals(run, "word_embeddings") == dict(count(model, 2 * [batch])["word_embeddings"])
 
 
-@pytest.mark.parametrize("name", ["RMSprop", "Adafactor", "Adam"])
-def test_no_optimizer_stops_the_training(name: str, model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    """Another optimizer's settings are of other kinds; its run is recorded, and only the replay is refused."""
-    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2)
-    recording = start(model.train(), tmp_path / "run")
-    for _ in range(2):
-        update(optimizer, model(**encode(tokenizer, TEXTS)).logits.sum())
-    recording.snapshot(epoch=1, step=2)
+@pytest.mark.parametrize(
+    ("name", "changes", "algorithm"),
+    [
+        ("RMSprop", {}, "RMSprop"),
+        ("Adafactor", {}, "Adafactor"),
+        ("Adam", {}, "Adam"),
+        ("SGD", {"momentum": 0.9}, "SGD (momentum)"),
+        ("SGD", {"weight_decay": 0.1}, "SGD (weight_decay)"),
+        ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, "SGD (momentum, weight_decay)"),
+    ],
+)
+def test_no_optimizer_stops_the_training(
+    name: str, changes: dict[str, Any], algorithm: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Another optimizer's settings are of other kinds; its run is recorded, and only the replay is refused. torch's SGD
+    adds decay to the gradient, and rounds it so: another product than the one that is replayed."""
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2, **changes)
+    recording = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = recording.finish()
-    assert run.optimizer_log.algorithm == f"torch.optim.{name}"
+    assert run.optimizer_log.algorithm == f"torch.optim.{algorithm}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
-    with pytest.raises(
-        ValueError, match=rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}"
-    ):
+    with refused(rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}"):
         toolkit.explain(run, "word_embeddings", 1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "algorithm"),
-    [
-        ({}, "torch.optim.SGD"),
-        ({"momentum": 0.9}, "torch.optim.SGD (momentum)"),
-        ({"weight_decay": 0.1}, "torch.optim.SGD (weight_decay)"),
-        ({"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, "torch.optim.SGD (momentum, weight_decay)"),
-    ],
-)
-def test_sgd_is_replayed_without_momentum_or_decay_of_its_own(
-    changes: dict[str, Any], algorithm: str, model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    """torch's SGD adds decay to the gradient, and rounds it so: another product than the one that is replayed."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, **changes)
-    recording = start(model.train(), tmp_path / "run")
-    for step in range(3):
-        update(optimizer, model(**encode(tokenizer, TEXTS if step == 0 else TEXTS[1:2])).logits.sum())
-    recording.snapshot(epoch=1, step=3)
-    run = recording.finish()
-    assert run.optimizer_log.algorithm == algorithm
-    if changes:
-        with pytest.raises(ValueError, match=r"only torch\.optim\.AdamW, .* can be replayed"):
-            toolkit.explain(run, "word_embeddings", 1)
-        return
+def test_plain_sgd_is_replayed(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    run = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS[1:2], TEXTS[1:2]).finish()
+    assert run.optimizer_log.algorithm == "torch.optim.SGD"
     table = toolkit.decompose(run, "word_embeddings", 1)
     assert set(table["cause"]) == {"gradient", "did not move"}
     assert (table["momentum"] == 0).all()
@@ -275,15 +265,8 @@ def test_an_optimizer_that_was_used_before_is_not_replayed(
     model: Any, tokenizer: Any, adamw: Any, tmp_path: Path
 ) -> None:
     """Its moments move rows that the recording never saw: to replay it from nothing would call them unexplained."""
-    model.train()
-
-    def step(texts: list[str]) -> None:
-        update(adamw, model(**encode(tokenizer, texts)).logits.sum())
-
-    step(TEXTS[:2])
-    recording = start(model, tmp_path / "run")
-    step(TEXTS[2:])
-    recording.snapshot(epoch=1, step=1)
+    update(adamw, model.train()(**encode(tokenizer, TEXTS[:2])).logits.sum())
+    recording = recorded(model, tokenizer, adamw, tmp_path / "run", TEXTS[2:])
     with pytest.warns(UserWarning, match="had taken 1 steps before recording began"):
         run = recording.finish()
     assert run.optimizer_log is None
@@ -401,8 +384,7 @@ def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: P
     with toolkit.record(model, tmp_path / "run", allow_half=True) as recording:
         recording.snapshot(epoch=0, step=0)
         assert recording.finish().is_finished  # the end of the block finds it done
-    log = toolkit.open_run(tmp_path / "run").optimizer_log
-    assert log is None  # no step was taken
+    assert toolkit.open_run(tmp_path / "run").optimizer_log is None  # no step was taken
     for parameter in locate_embeddings(model).parameters.values():
         parameter.requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -414,34 +396,37 @@ def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: P
 
 
 def test_what_cannot_be_recorded_is_refused(model: Any, tiny_model: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no backbone of a supported family"):
-        toolkit.record(torch.nn.Linear(2, 2), tmp_path / "run")
     two = torch.nn.ModuleDict({"a": model, "b": load(tiny_model("bert"))[0]})
-    with pytest.raises(ValueError, match=r"holds 2 backbones \('a\.bert', 'b\.bert'\)"):
-        toolkit.record(two, tmp_path / "run")
-    mine = tmp_path / "thesis"
+    mine, finished = tmp_path / "thesis", tmp_path / "run"
     mine.mkdir()
     (mine / "chapter.tex").write_text("words")
-    with pytest.raises(ValueError, match="not empty and holds no run"):
-        toolkit.record(model, mine)
-    assert (mine / "chapter.tex").read_text() == "words"
-    recording = start(model, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"step 5 was given, but 0 optimizer steps.* GradScaler .* not a torch\.optim"):
+    recording = start(model, finished)
+    with refused(r"step 5 was given, but 0 optimizer steps.* GradScaler .* not a torch\.optim"):
         recording.snapshot(epoch=1, step=5)
-    with pytest.raises(ValueError, match="snapshots come in order"):
+    with refused("snapshots come in order"):
         recording.snapshot(epoch=0, step=0)
-    recording.finish()
-    for begin in (lambda: toolkit.record(model, tmp_path / "run"), lambda: Callback(tmp_path / "run")):
-        with pytest.raises(ValueError, match="holds a finished run: pass overwrite=True to replace it"):
+    run = recording.finish()
+    _, grown = load(tiny_model("bert"))
+    grown.add_tokens([f"w{i}" for i in range(model.config.vocab_size)])
+    done = "holds a finished run: pass overwrite=True to replace it"
+    begins: list[tuple[str, Callable[[], Any]]] = [
+        ("holds no backbone of a supported family", lambda: toolkit.record(torch.nn.Linear(2, 2), tmp_path / "other")),
+        (r"holds 2 backbones \('a\.bert', 'b\.bert'\)", lambda: toolkit.record(two, tmp_path / "other")),
+        ("not empty and holds no run", lambda: toolkit.record(model, mine)),
+        (done, lambda: toolkit.record(model, finished)),
+        (done, lambda: Callback(finished)),
+        (
+            rf"has tokens beyond its {model.config.vocab_size} word rows",
+            lambda: toolkit.record(model, tmp_path / "other", tokenizer=grown),
+        ),
+        ("has no RunConfig", lambda: run.config),
+    ]
+    for said, begin in begins:
+        with refused(said):
             begin()
-    Callback(tmp_path / "run", overwrite=True)
-    _, tokenizer = load(tiny_model("bert"))
-    tokenizer.add_tokens([f"w{i}" for i in range(model.config.vocab_size)])
-    with pytest.raises(ValueError, match=rf"has tokens beyond its {model.config.vocab_size} word rows"):
-        toolkit.record(model, tmp_path / "other", tokenizer=tokenizer)
+    assert (mine / "chapter.tex").read_text() == "words"
     assert not (tmp_path / "other").exists()
-    with pytest.raises(ValueError, match="has no RunConfig"):
-        _ = toolkit.open_run(tmp_path / "run").config
+    Callback(finished, overwrite=True)
 
 
 def test_forgotten_snapshots(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
@@ -461,22 +446,6 @@ def test_forgotten_snapshots(model: Any, tokenizer: Any, adamw: Any, tmp_path: P
         run = recording.finish()
     assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (1, 1)]
     assert np.array_equal(run.trajectory.snapshots[0].tensors["word_embeddings"], before)
-
-
-def test_an_optimizer_written_by_hand(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    """torch tells nobody of its steps: the snapshots are kept, and no row is called never seen."""
-    model.train()
-    recording = toolkit.record(model, tmp_path / "run")
-    recording.snapshot(epoch=0)
-    model(**encode(tokenizer, TEXTS)).logits[:, 0].sum().backward()
-    with torch.no_grad():
-        for parameter in model.bert.embeddings.parameters():
-            parameter -= 1e-2 * parameter.grad
-    recording.snapshot(epoch=1)
-    with pytest.warns(UserWarning, match="no optimizer step was seen"):
-        run = recording.finish()
-    assert run.trajectory.exposure is None
-    assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
 
 
 def test_frozen_parameters_are_proven(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -539,9 +508,12 @@ def test_a_copy_of_the_model_is_not_watched(model: Any, tokenizer: Any, tmp_path
         assert list(vars(hook.__self__)) == ["problem"]
 
 
-def test_embeddings_given_as_vectors_leave_exposure_unknown(model: Any, adamw: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_embeddings_given_as_vectors_leave_exposure_unknown(family: str, model: Any, tmp_path: Path) -> None:
+    model = model if family == "bert" else language_model(family, is_tied=False)
     recording = start(model.train(), tmp_path / "run")
-    update(adamw, model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    update(optimizer, model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum())
     recording.snapshot(epoch=1, step=1)
     with pytest.warns(UserWarning, match="inputs_embeds"):
         run = recording.finish()
@@ -652,16 +624,6 @@ def test_positions_that_a_decoder_is_given(tmp_path: Path) -> None:
         language_model("gpt2", is_tied=False), tmp_path / "run", position_ids=torch.arange(6)[None] + 20
     )
     assert set(totals(run, "position_embeddings")) == set(range(20, 25))
-
-
-def test_a_decoder_that_is_given_vectors_has_no_exposure(tmp_path: Path) -> None:
-    model = language_model("llama", is_tied=False)
-    optimizer, recording = torch.optim.AdamW(model.parameters(), lr=1e-3), toolkit.record(model, tmp_path / "run")
-    update(optimizer, model(inputs_embeds=model.get_input_embeddings()(IDS), labels=IDS).loss)
-    recording.snapshot(epoch=1)
-    with pytest.warns(UserWarning, match="inputs_embeds"):
-        run = recording.finish()
-    assert run.trajectory.exposure is None
 
 
 def test_encoder_and_decoder_read_one_word_table(tmp_path: Path) -> None:
