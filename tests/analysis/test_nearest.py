@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
+from tests.refusals import check_refusals
 from toolkit.analysis import nearest
 from toolkit.analysis.nearest import search_nearest
 
@@ -211,12 +212,17 @@ def test_refusals():
     for k in (0, 5):
         with pytest.raises(ValueError, match=f"k must be 1 to 4, the candidate rows that are not zero; got {k}"):
             nearest_neighbours(rows, k)
-    with pytest.raises(ValueError, match="queries must be row numbers from 0 to 5; got -1 to 3"):
-        nearest_neighbours(rows, 1, queries=[3, -1])
-    with pytest.raises(ValueError, match="candidates must be a list of row numbers, not bool"):
-        nearest_neighbours(rows, 1, candidates=rows[:, 0] > 0)
-    with pytest.raises(ValueError, match=r"rows must be a \(rows, hidden\) array of floats, not int64"):
-        nearest_neighbours(np.ones((3, 3), np.int64), 1)
+    check_refusals(
+        ("queries must be row numbers from 0 to 5; got -1 to 3", lambda: nearest_neighbours(rows, 1, queries=[3, -1])),
+        (
+            "candidates must be a list of row numbers, not bool",
+            lambda: nearest_neighbours(rows, 1, candidates=rows[:, 0] > 0),
+        ),
+        (
+            r"rows must be a \(rows, hidden\) array of floats, not int64",
+            lambda: nearest_neighbours(np.ones((3, 3), np.int64), 1),
+        ),
+    )
     rows[4, 1] = np.inf
     with pytest.raises(ValueError, match="row 4 holds NaN, infinity"):
         nearest_neighbours(rows, 1)

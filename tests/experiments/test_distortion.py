@@ -15,6 +15,7 @@ from scipy.stats import ortho_group
 
 import distortion
 from distortion import FROZEN, PARTS, feature_movement, head_alignment, measure_distortion, start_gradients
+from tests.refusals import check_refusals
 from tests.test_schema import holds
 from toolkit import progress
 from toolkit.config import RunConfig, recipe_of
@@ -176,14 +177,18 @@ def test_gradients_are_those_of_autograd_in_one_piece(runs: dict[str, Run], monk
 
 
 def test_mistakes(runs: dict[str, Run], tiny_config: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected a list of run directories; got runs/one alone"):
-        measure_distortion("runs/one")
-    with pytest.raises(ValueError, match="no runs"):
-        measure_distortion([])
-    with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
-        measure_distortion([runs["full"]], out_of_distribution=("oood",))
-    with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
-        measure_distortion([runs["full"]], out_of_distribution="oood")
+    check_refusals(
+        ("expected a list of run directories; got runs/one alone", lambda: measure_distortion("runs/one")),
+        ("no runs", lambda: measure_distortion([])),
+        (
+            "out_of_distribution: unknown split 'oood'",
+            lambda: measure_distortion([runs["full"]], out_of_distribution=("oood",)),
+        ),
+        (
+            "out_of_distribution: unknown split 'oood'",
+            lambda: measure_distortion([runs["full"]], out_of_distribution="oood"),
+        ),
+    )
     bare = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
     with pytest.raises(ValueError, match="--save-model"):
         measure_distortion([bare])

@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import r2_score
 
 from tests.questions.conftest import GetRun
+from tests.refusals import check_refusals
 from toolkit.analysis.shapley import shapley_values
 from toolkit.config import RunConfig
 from toolkit.data.batches import evaluation_batches, make_batch
@@ -309,10 +310,16 @@ def test_a_regression_is_scored_by_its_r2(tuned_run: GetRun, tmp_path: Path) -> 
     assert set(found.shapley["unit"]) == {"points"}
     total = found.shapley.query("component == 'all'")["value"].item()
     assert total == pytest.approx(100 * (game.values["r2"][-1] - game.values["r2"][0]).mean())
-    with pytest.raises(ValueError, match=r"--reverse fits a probe of classes, and .* is a regression"):
-        play_run(run, TransplantSettings(direction="reverse"))
-    with pytest.raises(ValueError, match="R² is undefined where all targets are equal, as on validation"):
-        play_run(run, TransplantSettings(max_examples=1))
+    check_refusals(
+        (
+            r"--reverse fits a probe of classes, and .* is a regression",
+            lambda: play_run(run, TransplantSettings(direction="reverse")),
+        ),
+        (
+            "R² is undefined where all targets are equal, as on validation",
+            lambda: play_run(run, TransplantSettings(max_examples=1)),
+        ),
+    )
 
 
 def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:
