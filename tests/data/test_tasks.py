@@ -83,10 +83,22 @@ def test_a_missing_text_is_refused(suffix: str, tmp_path: Path) -> None:
         load_task(config)
 
 
-def test_a_short_row_of_a_table_is_a_missing_text(tmp_path: Path) -> None:
-    path = tmp_path / "data.tsv"
-    path.write_text("label\ttext\n0\tfine\n1\n")
-    with pytest.raises(ValueError, match=r"row 2: a text is missing|row 2: the text is empty"):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("data.tsv", "label\ttext\n0\tfine\n1\n", "row 2: a text is missing|row 2: the text is empty"),
+        (
+            "data.jsonl",
+            '{"text": "a", "label": 1}\n{"text": "b \\ud800", "label": 0}\n',
+            "'train', row 2: a text holds half a character",
+        ),
+    ],
+    ids=["short row", "half a character"],
+)
+def test_a_text_that_is_none_is_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
         load_task(RunConfig(train_file=str(path), validation_file=str(path)))
 
 
@@ -201,13 +213,6 @@ def test_flags_that_would_be_ignored_are_refused(changes: dict[str, Any], messag
 def test_a_draw_of_one_label_is_refused() -> None:
     with pytest.raises(ValueError, match="1 training examples drawn have one label only"):
         load_task(RunConfig(max_train_examples=1))
-
-
-def test_half_a_character_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"text": "a", "label": 1}\n{"text": "b \\ud800", "label": 0}\n')
-    with pytest.raises(ValueError, match=r"'train', row 2: a text holds half a character"):
-        load_task(RunConfig(train_file=str(path), validation_file=str(path)))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ def test_against_loops(seed, k, is_centred, is_restricted):
 
 def test_against_scikit_learn_over_several_blocks(monkeypatch):
     monkeypatch.setattr("toolkit.questions.space.similarity_measures.CHECKED_ROWS", 64)
-    monkeypatch.setattr("toolkit.analysis.nearest.EXACT_QUERIES", 64)
     x, y = np.random.default_rng(0).normal(size=(2, 700, 16)).astype(np.float32)
     found = find_neighbourhoods(x, y, 7, queries=np.arange(5, 300))
     for rows, ours in ((x, found.reference), (y, found.current)):
