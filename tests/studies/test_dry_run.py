@@ -58,6 +58,7 @@ def test_runs_and_detectable_gap_are_printed_and_nothing_is_left(tiny_config: Ru
         own = ["toy", "validation", "24", "4", f"{100 * seed_sd:.0f}"]
         assert cells_of(text, "validation", f" {100 * seed_sd:.0f} │") == [*own, *gaps]
     assert "Margin of equivalence: 2 points." in words_of(text)
+    assert " train " not in text, "nothing is claimed on it"
     assert "headline" not in text
     assert not list(tmp_path.iterdir())
 
