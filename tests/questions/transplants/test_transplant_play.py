@@ -248,25 +248,22 @@ def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:
     assert body.parameters["word_embeddings"].dtype == torch.float32
 
 
-def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(tuned_run: GetRun) -> None:
-    run = tuned_run("single", "deberta-v2")
+@pytest.mark.parametrize(
+    "own", [{"model_type": "deberta-v2"}, {"reinject_positions": True}], ids=lambda own: next(iter(own))
+)
+def test_where_a_projection_follows_or_positions_enter_again_only_raw_coordinates_work(
+    own: dict[str, object], tuned_run: GetRun
+) -> None:
+    run = tuned_run("single", **own)
     with pytest.raises(ValueError, match="raw coordinates"):
         play_run(run, TransplantSettings())
-    # Turns rows and LayerNorm of unlike widths.
+    # The draw turns rows and LayerNorm of unlike widths.
     game = play_run(run, TransplantSettings(coordinates="raw", num_draws=1))
     logits, split = reference_logits(run)
     assert_same(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
-    assert "segment" not in game.players
-    assert "not applicable" in game.notes[0]
-
-
-def test_where_positions_enter_again_only_raw_coordinates_work(tuned_run: GetRun) -> None:
-    run = tuned_run("single", reinject_positions=True)
-    with pytest.raises(ValueError, match="raw coordinates"):
-        play_run(run, TransplantSettings())
-    game = play_run(run, TransplantSettings(coordinates="raw", num_draws=0))
-    logits, split = reference_logits(run)
-    assert_same(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
+    if "model_type" in own:
+        assert "segment" not in game.players
+        assert "not applicable" in game.notes[0]
 
 
 def test_items_are_drawn_alike_and_scored_as_among_all(tuned_run: GetRun) -> None:
