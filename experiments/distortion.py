@@ -3,7 +3,7 @@
 For experiments/feature_distortion.py, which asks it of three regimes.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -31,14 +31,10 @@ from toolkit.questions.models import ANSWERED, batch_on, task_of
 from toolkit.reporting.cells import UNDEFINED, estimate_text
 from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, intervals, panels, pick, shape, tips
 from toolkit.reporting.page import (
-    Answers,
-    Case,
     Page,
     Rows,
     Section,
-    answer,
     folds,
-    judged,
     picture,
     rows_block,
     texts_section,
@@ -274,9 +270,6 @@ SAID = {
     "gradient_norm": "norm of the first gradient",
 }
 """What is drawn and compared between regimes; everything is in the tables."""
-UNRELATED = 2**0.5
-"""Distance of features that have the spread of those before and nothing to do with them."""
-NO_PAIR = "There are no two regimes that moved the features in two seeds or more."
 CAPTION = (
     "How far the features of each split's texts moved, in spreads of the features before (√2: nothing to do with "
     "those before): mean over seeds, line: 95 % interval."
@@ -312,7 +305,6 @@ def distortion_page(
     return Page(
         title=title or TITLE,
         question=QUESTION,
-        answers=answers(means, differences),
         picture=picture("feature_distance", plot_distortion(means), CAPTION),
         sections=(
             Section(id="differences", title="Which regimes differ?", blocks=folds(names, apart)),
@@ -322,35 +314,6 @@ def distortion_page(
         ),
         commands=command,
     )
-
-
-def answers(means: pd.DataFrame, differences: pd.DataFrame) -> Answers:
-    """Whether features stay nearer than unrelated ones, and whether regimes differ, on the first split of each task."""
-    far = means[means["measure"] == DISTANCE]
-    far = far[far["place"] == far.groupby(["model", "task"])["place"].transform("first")]
-    apart = _comparable(means, differences).merge(far[PLACE].drop_duplicates())
-    moved = far[far["mean"] != 0].to_dict("records")
-    return (
-        answer("Are features nearer to those before than unrelated ones?", map(_near, moved), "No features moved."),
-        answer("Does one regime move features farther than another?", map(_apart, apart.to_dict("records")), NO_PAIR),
-    )
-
-
-def _near(line: Mapping[Any, Any]) -> Case:
-    mean = estimate_text(*(line[name] for name in ("mean", "low", "high")))
-    text = (
-        f"{line['model']} on {line['task']}, {line['condition']}: {mean} spreads on {line['place']}; unrelated ones "
-        f"are at {UNRELATED:.3f}."
-    )
-    return judged(text, UNRELATED - line["high"], UNRELATED - line["low"], line["note"])
-
-
-def _apart(line: Mapping[Any, Any]) -> Case:
-    text = (
-        f"{line['model']} on {line['task']}, {line['first']} minus {line['second']}: {cell_text(line, 'difference')} "
-        f"spreads on {line['place']}; 0 means no difference."
-    )
-    return judged(text, line["low"], line["high"], below="yes")
 
 
 def arm_means(table: pd.DataFrame) -> pd.DataFrame:

@@ -147,10 +147,7 @@ DEFINITIONS = (
     "split: none is adjusted for how many there are.",
     "A failed run is at the majority class or below on the reported split; it counts in the mean.",
 )
-HEADER = (
-    "split condition relative_quality interval beside_reference beside_majority condition_mean num_seeds num_failed "
-    "majority_quality reason note"
-)
+HEADER = "split condition relative_quality interval condition_mean num_seeds num_failed majority_quality reason note"
 
 
 def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
@@ -240,25 +237,14 @@ def relative_block(table: pd.DataFrame, caption: str) -> Block:
         HEADER,
         caption,
         interval=Column(label="95 % interval"),
-        beside_reference="beside the reference",
-        beside_majority="beside the majority class",
         condition_mean="mean score",
         majority_quality="majority class",
     )
 
 
 def _with_texts(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with its intervals as texts, and what each says of the arm beside the reference and the majority."""
-    ends = list(zip(table["low"], table["high"], table["majority_quality"], strict=True))
+    """The table with its intervals as texts."""
+    ends = zip(table["low"], table["high"], strict=True)
     return table.assign(
-        interval=["" if low != low or high != high else f"{low:.3f} to {high:.3f}" for low, high, _ in ends],
-        beside_reference=[_beside(low, high, 1.0) for low, high, _ in ends],
-        beside_majority=[_beside(*each) for each in ends],
+        interval=["" if low != low or high != high else f"{low:.3f} to {high:.3f}" for low, high in ends]
     )
-
-
-def _beside(low: float, high: float, other: float) -> str:
-    """What an interval says of the arm beside another value; nothing without either."""
-    if any(value != value for value in (low, high, other)):
-        return ""
-    return "below" if high < other else "above" if low > other else "not distinguishable"

@@ -53,7 +53,7 @@ LONGEST = {
     "test_interrupted.py",
     "test_processes.py",
     "test_builtin_slow.py",
-    "test_trial.py",
+    "test_dry_run.py",
     "test_reliability_slow.py",
 }
 

@@ -1,6 +1,6 @@
 """How a user is told no: a ValueError of one line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -9,11 +9,18 @@ from toolkit import import_checkpoints
 
 
 @contextmanager
-def refused(said: str = ".") -> Iterator[pytest.ExceptionInfo[ValueError]]:
+def refused(said: str = ".", kind: type[ValueError] = ValueError) -> Iterator[pytest.ExceptionInfo[ValueError]]:
     """A block that ends in a refusal that says so."""
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(kind, match=said) as caught:
         yield caught
     assert "\n" not in str(caught.value)
+
+
+def check_refusals(*cases: tuple[str, Callable[[], object]], kind: type[ValueError] = ValueError) -> None:
+    """Each call ends in a refusal that says so; cases: the regular expression of its line, and the call."""
+    for said, call in cases:
+        with refused(said, kind):
+            call()
 
 
 def refusal_of(*places: object) -> str:

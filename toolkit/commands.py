@@ -137,8 +137,7 @@ class StudyCommand:
     output_dir: Path = Path("runs")
     """Folder in which run directories are made and looked for."""
     dry_run: bool = False
-    """Print the runs, an estimate of their time (from a few steps of each kind of run, which are not kept), and the
-    smallest difference that they could show; run nothing else."""
+    """Print the runs and the smallest difference that they could show; run nothing."""
     limit: int | None = None
     """Stop after this many runs; the same command continues later. None: no limit."""
     executor: Literal["local", "ray", "slurm"] = "local"
@@ -146,16 +145,16 @@ class StudyCommand:
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
+        from toolkit.studies.dry_run import dry_run
         from toolkit.studies.plan import left_to_do
         from toolkit.studies.progress import StudyProgress
         from toolkit.studies.runner import EXECUTORS, plan_study, run_study, study_command
         from toolkit.studies.study import load_study
-        from toolkit.studies.trial import dry_run
 
         study, out = load_study(self.file), self.out or Path("reports") / self.file.stem
         executor = EXECUTORS[self.executor](self.options)
         if self.dry_run:
-            dry_run(study, executor=executor, limit=self.limit, output_dir=self.output_dir)
+            dry_run(study, limit=self.limit, output_dir=self.output_dir)
             return 0
         with StudyProgress(self.options.workers) as progress:
             report = run_study(

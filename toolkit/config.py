@@ -39,8 +39,7 @@ Effect = Literal["numbers", "time", "place"]
 """What a field bears on: the numbers of a run, the seconds of its steps and scorings, or where things go.
 
 The digest that names a run leaves out what bears on a place. A field that does not bear on numbers makes no two runs
-differ in their embeddings, up to rounding; a dry run times one of several runs that differ in nothing that bears on
-time.
+differ in their embeddings, up to rounding.
 """
 
 Subject = Literal["data", "examples", "model", "recipe"]

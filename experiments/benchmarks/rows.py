@@ -2,8 +2,8 @@
 
 A pair of fp32 snapshots of a word table (30,522 x 768 unless told) goes through `measure_rows`: every entry of MEASURES
 and path efficiency, as a DataFrame. The peer is one pass over the same arrays in memory that only converts blocks of
-as many rows of both to float64. The two take turns, after one untimed turn each; medians are printed, with the ratio
-and, beside them, each measure called by itself, one after the other, as a plain implementation would. One thread each.
+as many rows of both to float64. The two take turns, after one untimed turn each; medians are printed, with the
+ratio. One thread each.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 taskset -c 0 python experiments/benchmarks/rows.py
 """
@@ -20,7 +20,6 @@ import pandas as pd
 
 from toolkit.analysis import blocks
 from toolkit.analysis.drift import measure_rows
-from toolkit.analysis.measures import MEASURES, path_efficiency
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 PARAMETER = "word_embeddings"
@@ -41,14 +40,6 @@ def convert(pair: Trajectory) -> None:
         rows = slice(start, start + blocks.BLOCK_ROWS)
         np.asarray(before[rows], dtype=np.float64)
         np.asarray(after[rows], dtype=np.float64)
-
-
-def measure_one_by_one(pair: Trajectory) -> None:
-    """Every measure by its definition, from the two rows."""
-    for _, (before, after) in blocks.iterate_blocks(pair.snapshots, PARAMETER):
-        for measure in MEASURES.values():
-            measure.function(before, after)
-        path_efficiency([before, after])
 
 
 def take_turns(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -85,7 +76,6 @@ def main() -> None:
         {
             "conversion to float64 (peer)": lambda: convert(pair),
             "measure_rows": lambda: measure_rows(pair, PARAMETER, 1),
-            "each measure by itself": lambda: measure_one_by_one(pair),
         },
         flags.repeats,
     )

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.analysis.adam_runs import WORDS, make_log, plant, random_exposure, signs, warm_up_and_decay
+from tests.refusals import check_refusals
 from toolkit.analysis.adam import replay_decay
 from toolkit.analysis.causes import ALL_ROWS, BASES, CAUSES, decompose, explain
 from toolkit.analysis.drift import measure_rows
@@ -254,12 +255,17 @@ def test_shares_add_up_and_counts_are_complete(planted, table):
 
 
 def test_refusals(planted):
-    with pytest.raises(ValueError, match=r"epoch 0.5 \(step 80\) is not after the reference, epoch 1 \(step 160\)"):
-        decompose(planted.trajectory, WORDS, 0.5, reference_epoch=1, log=planted.log)
-    with pytest.raises(ValueError, match="the optimizer log has 100 steps, the snapshot is of step 160"):
-        decompose(planted.trajectory, WORDS, 1, log=make_log(planted.log.learning_rates[:100]))
-    with pytest.raises(ValueError, match="a trajectory has no optimizer log"):
-        explain(planted.trajectory, WORDS, 1)
+    check_refusals(
+        (
+            r"epoch 0.5 \(step 80\) is not after the reference, epoch 1 \(step 160\)",
+            lambda: decompose(planted.trajectory, WORDS, 0.5, reference_epoch=1, log=planted.log),
+        ),
+        (
+            "the optimizer log has 100 steps, the snapshot is of step 160",
+            lambda: decompose(planted.trajectory, WORDS, 1, log=make_log(planted.log.learning_rates[:100])),
+        ),
+        ("a trajectory has no optimizer log", lambda: explain(planted.trajectory, WORDS, 1)),
+    )
 
 
 def test_the_log_of_another_run_is_refused(planted, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import check_refusals
 from toolkit.analysis.blocks import RowPass
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
 from toolkit.analysis.measures import MEASURES
@@ -182,12 +183,14 @@ def test_a_table_without_values_is_refused(measure, shape):
 
 def test_errors_are_one_clear_line(make_trajectory):
     trajectory = make_trajectory()
-    with pytest.raises(ValueError, match=r"no snapshot of epoch 9; at hand: 0, 1, 1\.5, 2, 3"):
-        measure_drift(trajectory, reference_epoch=9)
-    with pytest.raises(ValueError, match=r"unknown measure 'nrom' \(did you mean 'norm'\?\)"):
-        measure_drift(trajectory, ["nrom"])
-    with pytest.raises(ValueError, match=r"unknown embedding parameter .*did you mean 'word_embeddings'"):
-        measure_rows(trajectory, "word_embedings", 1)
+    check_refusals(
+        (r"no snapshot of epoch 9; at hand: 0, 1, 1\.5, 2, 3", lambda: measure_drift(trajectory, reference_epoch=9)),
+        (r"unknown measure 'nrom' \(did you mean 'norm'\?\)", lambda: measure_drift(trajectory, ["nrom"])),
+        (
+            r"unknown embedding parameter .*did you mean 'word_embeddings'",
+            lambda: measure_rows(trajectory, "word_embedings", 1),
+        ),
+    )
     broken = {name: tensor.copy() for name, tensor in trajectory.at(2).tensors.items()}
     broken["position_embeddings"][3, 3] = np.nan
     with pytest.raises(ValueError, match="position_embeddings holds NaN or infinity at epoch 2"):

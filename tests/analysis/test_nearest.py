@@ -1,18 +1,14 @@
-"""Exact nearest neighbours against float64 brute force, whatever product screens them; and the bound that proves it."""
-
-from functools import cache
+"""Exact nearest neighbours against float64 brute force; and the bound of the float32 product that proves it."""
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
+from tests.refusals import check_refusals
 from toolkit.analysis import nearest
-from toolkit.analysis.nearest import list_screens, search_nearest
-
-SCREENS = [(), ("fp32",), *([("bf16",)] if "bf16" in list_screens() else []), tuple(list_screens())]
+from toolkit.analysis.nearest import search_nearest
 
 
 def nearest_neighbours(rows, k, **options):
@@ -54,65 +50,38 @@ def _table(num_rows, hidden, seed=0, mean=0.0):
     return rows.astype(np.float32)
 
 
-@cache
-def _known(num_rows, hidden, k, mean=0.0):
-    """A table, and what brute force finds in it: once for all screens."""
-    rows = _table(num_rows, hidden, mean=mean)
-    return rows, _brute_force(rows, k)
-
-
 def _assert_same(found, expected):
     assert np.array_equal(found.indices, expected[0])
     assert np.allclose(found.similarity, expected[1], rtol=0, atol=1e-12, equal_nan=True)
 
 
-@pytest.mark.parametrize("screens", SCREENS)
-@pytest.mark.parametrize(("num_rows", "hidden", "k"), [(3000, 64, 10), (2500, 301, 3), (2048, 33, 1), (1900, 24, 14)])
-def test_every_screen_finds_what_brute_force_finds(num_rows, hidden, k, screens):
-    rows, expected = _known(num_rows, hidden, k)
-    found = search_nearest(rows, k, screens=screens)
-    assert found.screen == (screens[0] if screens else "fp64")
+@pytest.mark.parametrize(
+    ("num_rows", "hidden", "k", "mean"),
+    # The last one: all cosines above .99, hundreds of which differ by less than the product's error.
+    [(3000, 64, 10, 0), (2500, 301, 3, 0), (2048, 33, 1, 0), (1900, 24, 14, 0), (2600, 40, 10, 40), (2600, 40, 9, 400)],
+)
+def test_it_finds_what_brute_force_finds(num_rows, hidden, k, mean):
+    rows = _table(num_rows, hidden).astype(np.float64) + mean
+    found = search_nearest(rows, k)
     assert found.indices.dtype == np.int64
-    _assert_same(found, expected)
+    _assert_same(found, _brute_force(rows, k))
 
 
-@pytest.mark.parametrize("screens", SCREENS)
-def test_what_the_screen_cannot_decide_goes_to_a_finer_product(screens):
-    rows, expected = _known(2600, 40, 10, mean=40.0)  # all cosines above .99: hundreds within the error of bf16
-    found = search_nearest(rows, 10, screens=screens)
-    _assert_same(found, expected)
-    if screens and screens[0] == "bf16":
-        assert 1000 < found.num_fallbacks < 2600
-    else:
-        assert found.num_fallbacks == 0
-
-
-def test_more_equal_rows_than_a_screen_keeps():
+def test_equal_rows_come_in_the_order_of_their_numbers():
     rows = _table(2600, 40)
     rows[100:1500] = rows[100]
     found = search_nearest(rows, 10)
     _assert_same(found, _brute_force(rows, 10))
     assert found.indices[1400].tolist() == list(range(100, 110))  # the lowest numbers, not itself
     assert found.indices[104].tolist() == [100, 101, 102, 103, 105, 106, 107, 108, 109, 110]
-    assert found.num_fallbacks >= 1400
     # A block product gives some of these cosines another last bit, which must not decide.
     equal = np.tile(np.random.default_rng(0).normal(size=301), (2055, 1))
     assert (nearest_neighbours(equal, 4, queries=np.arange(1000, 1050))[0] == [0, 1, 2, 3]).all()
 
 
-@pytest.mark.parametrize("screens", [(screen,) for screen in list_screens()])
-def test_without_the_bound_the_screen_would_be_wrong(monkeypatch, screens):
-    rows = _table(2600, 40).astype(np.float64) + (2 if screens[0] == "bf16" else 2e4)
-    monkeypatch.setattr(nearest._Screened, "bound", lambda table, errors: torch.zeros_like(errors))
-    monkeypatch.setattr(nearest, "ROUNDING", {"bf16": 0.0, "fp32": 0.0})
-    found = search_nearest(rows, 10, screens=screens[:1])
-    assert (found.indices != _brute_force(rows, 10)[0]).any()
-
-
-@pytest.mark.parametrize("screens", SCREENS)
-def test_rows_that_rounding_puts_in_the_wrong_order(screens):
-    """Twelve true neighbours that bf16 rounds away from the query, and twelve rivals that it rounds towards it."""
-    step = 2.0**-8  # half the distance between bf16 numbers from 1 to 2
+def test_rows_that_rounding_puts_in_the_wrong_order(monkeypatch):
+    """Twelve true neighbours that float32 rounds away from the query, and twelve rivals that it rounds towards it."""
+    step = 2.0**-24  # half the distance between float32 numbers from 1 to 2
     sign = np.resize([1.0, -1.0], 256)
     neighbour = np.where(sign > 0, 1 + 0.95 * step, 1 + 1.05 * step)  # 1 and 1 + 2 steps: away
     rival = np.where(sign > 0, 1.0, 1 + 0.3 * step)  # 1 and 1: towards
@@ -120,23 +89,23 @@ def test_rows_that_rounding_puts_in_the_wrong_order(screens):
     rows[100:112], rows[500:512] = neighbour, rival
     rest = np.sqrt(1024 - (rows**2).sum(axis=1))  # every row gets length 32, so that unit rows are still binary
     rest[0] = 0
-    found = search_nearest(np.c_[rows, rest], 12, queries=[0] * 300, screens=screens)
-    assert (found.indices == np.arange(100, 112)).all()
+    rows = np.c_[rows, rest]
+    assert (search_nearest(rows, 12, queries=[0] * 300).indices == np.arange(100, 112)).all()
+    monkeypatch.setattr(nearest, "product_error", lambda hidden: 0.0)
+    assert (search_nearest(rows, 12, queries=[0] * 300).indices != np.arange(100, 112)).any()
 
 
-@pytest.mark.parametrize("screens", SCREENS)
-def test_neighbours_on_the_other_side(screens):
+def test_neighbours_on_the_other_side():
     rows = np.random.default_rng(0).normal(size=(2300, 20))
     rows[:, 0] = np.where(np.arange(2300) < 300, 9, -9)
     queries, candidates = np.arange(300), np.arange(300, 2300)
-    found = search_nearest(rows, 5, queries=queries, candidates=candidates, screens=screens)
+    found = search_nearest(rows, 5, queries=queries, candidates=candidates)
     _assert_same(found, _brute_force(rows, 5, queries, candidates))
     assert (found.similarity < 0).all()
 
 
-@pytest.mark.parametrize("screen", list_screens())
 @pytest.mark.parametrize("kind", ["gaussian", "constant", "alternating", "one large", "tiny values", "halfway"])
-def test_the_error_of_the_product_is_below_the_bound(screen, kind):
+def test_the_error_of_the_product_is_below_the_bound(kind):
     rng = np.random.default_rng(3)
     rows = {
         "gaussian": lambda: rng.normal(size=(600, 500)),
@@ -144,17 +113,14 @@ def test_the_error_of_the_product_is_below_the_bound(screen, kind):
         "alternating": lambda: np.resize([1.0, -1.0], 500) * (1 + 0.1 * rng.random((600, 500))),
         "one large": lambda: np.where(np.arange(500) == 3, 1e3, rng.normal(size=(600, 500))),
         "tiny values": lambda: 10.0 ** rng.uniform(-20, 0, (600, 500)),
-        "halfway": lambda: (1 + 2.0**-8) * (1 + 2.0**-24) * rng.choice([1.0, 1.0, 0.5], (600, 500)),
+        "halfway": lambda: (1 + 2.0**-24) * rng.choice([1.0, 1.0, 0.5], (600, 500)),
     }[kind]()
     units = _units(rows)
-    table = nearest._Screened(units, screen)
-    queries, errors = table.shorten(torch.from_numpy(units))
-    product = (table.rows[:600] @ queries.T).double().numpy()
-    error = np.abs(product - units @ units.T)
-    bound = table.bound(errors).double().numpy() + table.rounding * np.abs(product)
-    assert (error <= bound).all()
-    if kind == "gaussian":  # and the bound is not so wide that it says nothing
-        assert error.max() > bound.max() / (20 if screen == "bf16" else 1000)
+    short = units.astype(np.float32)
+    error = np.abs(short @ short.T - units @ units.T).max()
+    assert error <= nearest.product_error(500)
+    if kind == "constant":  # and the bound is not so wide that it says nothing
+        assert error > nearest.product_error(500) / 1000
 
 
 def test_against_scikit_learn():
@@ -173,9 +139,8 @@ def test_queries_and_candidates(num_queries):
     queries[0] = 0  # a zero row
     candidates = rng.permutation(np.arange(0, 2600, 2))
     expected = _brute_force(rows, 6, queries, candidates)
-    for screens in SCREENS:
-        found = search_nearest(rows, 6, queries=queries, candidates=candidates, screens=screens)
-        _assert_same(found, expected)
+    found = search_nearest(rows, 6, queries=queries, candidates=candidates)
+    _assert_same(found, expected)
     assert found.indices[0].tolist() == [-1] * 6
     assert np.isnan(found.similarity[0]).all()
     assert not np.isin([0, 1300, 2599], found.indices).any()
@@ -187,21 +152,12 @@ def test_a_row_does_not_find_itself():
     assert not (nearest_neighbours(rows, 5)[0] == np.arange(299)[:, None]).any()
 
 
-def test_deterministic_whatever_the_blocks_and_threads(monkeypatch):
+@pytest.mark.parametrize("block_rows", [100, 999, 10_000])
+def test_deterministic_whatever_the_blocks(block_rows):
     rows = _table(2600, 48)
-    expected = search_nearest(rows, 10)
-    num_threads = torch.get_num_threads()
-    try:
-        for threads, block_rows in ((1, 512), (2, 100), (3, 999), (2, 10_000)):
-            torch.set_num_threads(threads)
-            found = search_nearest(rows, 10, block_rows=block_rows)
-            assert torch.get_num_threads() == threads
-            assert np.array_equal(found.indices, expected.indices)
-            assert np.array_equal(found.similarity, expected.similarity, equal_nan=True)
-    finally:
-        torch.set_num_threads(num_threads)
-    monkeypatch.setattr(nearest, "EXACT_QUERIES", 300)
-    assert np.array_equal(search_nearest(rows, 10, screens=()).indices, expected.indices)
+    expected, found = search_nearest(rows, 10), search_nearest(rows, 10, block_rows=block_rows)
+    assert np.array_equal(found.indices, expected.indices)
+    assert np.array_equal(found.similarity, expected.similarity, equal_nan=True)
 
 
 def test_the_centre_is_subtracted_and_a_row_at_the_centre_has_no_direction():
@@ -256,12 +212,17 @@ def test_refusals():
     for k in (0, 5):
         with pytest.raises(ValueError, match=f"k must be 1 to 4, the candidate rows that are not zero; got {k}"):
             nearest_neighbours(rows, k)
-    with pytest.raises(ValueError, match="queries must be row numbers from 0 to 5; got -1 to 3"):
-        nearest_neighbours(rows, 1, queries=[3, -1])
-    with pytest.raises(ValueError, match="candidates must be a list of row numbers, not bool"):
-        nearest_neighbours(rows, 1, candidates=rows[:, 0] > 0)
-    with pytest.raises(ValueError, match=r"rows must be a \(rows, hidden\) array of floats, not int64"):
-        nearest_neighbours(np.ones((3, 3), np.int64), 1)
+    check_refusals(
+        ("queries must be row numbers from 0 to 5; got -1 to 3", lambda: nearest_neighbours(rows, 1, queries=[3, -1])),
+        (
+            "candidates must be a list of row numbers, not bool",
+            lambda: nearest_neighbours(rows, 1, candidates=rows[:, 0] > 0),
+        ),
+        (
+            r"rows must be a \(rows, hidden\) array of floats, not int64",
+            lambda: nearest_neighbours(np.ones((3, 3), np.int64), 1),
+        ),
+    )
     rows[4, 1] = np.inf
     with pytest.raises(ValueError, match="row 4 holds NaN, infinity"):
         nearest_neighbours(rows, 1)

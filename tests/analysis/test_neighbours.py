@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.refusals import check_refusals
 from toolkit.analysis.neighbours import (
     compare_changed,
     correct,
@@ -190,12 +191,11 @@ def test_a_row_that_is_zero_at_either_epoch_is_no_candidate_at_the_other():
 
 def test_words_are_looked_up():
     trajectory = _trajectory(_words(), _words())
-    with pytest.raises(ValueError, match=r"no token 'wrd150' .*; the nearest are '\w+', '\w+', '\w+'$"):
-        neighbours(trajectory, "wrd150")
-    with pytest.raises(ValueError, match=r"no token '§' \(words may be lower case or in pieces\)$"):
-        neighbours(trajectory, "§")
-    with pytest.raises(ValueError, match=f"word row {N} is outside the table: rows are 0 to {N - 1}"):
-        neighbours(trajectory, N)
+    check_refusals(
+        (r"no token 'wrd150' .*; the nearest are '\w+', '\w+', '\w+'$", lambda: neighbours(trajectory, "wrd150")),
+        (r"no token '§' \(words may be lower case or in pieces\)$", lambda: neighbours(trajectory, "§")),
+        (f"word row {N} is outside the table: rows are 0 to {N - 1}", lambda: neighbours(trajectory, N)),
+    )
     for row in (1.5, -1):
         with pytest.raises(ValueError, match=f"the row of a word must be a whole number of at least 0; got {row}"):
             neighbours(trajectory, row)
@@ -209,10 +209,10 @@ def test_words_are_looked_up():
     for k in (0, N - SPECIAL):
         with pytest.raises(ValueError, match=f"k must be 1 to {N - SPECIAL - 1}"):
             measure_neighbours(trajectory, k=k)
-    with pytest.raises(ValueError, match="no snapshot of epoch 7; at hand: 0, 1"):
-        neighbours(trajectory, "word50", epoch=7)
-    with pytest.raises(ValueError, match="lacks word_embeddings"):
-        neighbours(Trajectory([Snapshot(0, 0, {})]), 3)
+    check_refusals(
+        ("no snapshot of epoch 7; at hand: 0, 1", lambda: neighbours(trajectory, "word50", epoch=7)),
+        ("lacks word_embeddings", lambda: neighbours(Trajectory([Snapshot(0, 0, {})]), 3)),
+    )
 
 
 def test_epochs_and_their_order():
@@ -276,12 +276,11 @@ def test_exchanging_words_keeps_what_exposure_alone_explains(expose):
     assert abs(agreement["spearman_permuted"]) < 0.01  # and by the excess they do not
     assert agreement["num_first"] == agreement["num_second"] == 40
     assert compare_changed(runs, num=40).equals(compare_changed(runs, num=40))
-    with pytest.raises(ValueError, match="agreement needs two runs or more; got 1"):
-        compare_changed(runs[:1])
-    with pytest.raises(ValueError, match=r"unknown order 'exces' \(did you mean 'excess'\?\)"):
-        most_changed(runs, order="exces")
-    with pytest.raises(ValueError, match="num_draws must be 2 or more"):
-        most_changed(runs[0], num_draws=1)
+    check_refusals(
+        ("agreement needs two runs or more; got 1", lambda: compare_changed(runs[:1])),
+        (r"unknown order 'exces' \(did you mean 'excess'\?\)", lambda: most_changed(runs, order="exces")),
+        ("num_draws must be 2 or more", lambda: most_changed(runs[0], num_draws=1)),
+    )
 
 
 def test_the_list_of_one_run(expose):

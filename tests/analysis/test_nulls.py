@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import check_refusals
 from toolkit.analysis.adam import replay_decay, unexplained_by_decay, unexplained_share
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.logs import OptimizerLog
@@ -152,14 +153,21 @@ def test_replay_refuses_what_it_cannot_replay():
         replay_decay(rows, _log([1e-3]), "word_embedding")
     many = _log([1e-3], weight_decay=dict.fromkeys((*EMBEDDING_PARAMETERS, "encoder.layer.0.output.dense.bias"), 0.1))
     # The log has the learning rate of the embeddings; layers and head may have others.
-    with pytest.raises(ValueError, match=f"choose from: {', '.join(EMBEDDING_PARAMETERS)}"):
-        replay_decay(rows, many, "encoder.layer.0.output.dense.bias")
-    with pytest.raises(ValueError, match="the rows are float64"):
-        replay_decay(rows.astype(np.float64), _log([1e-3]), "word_embeddings")
-    with pytest.raises(ValueError, match="last_step must be a whole number of at least 0; got -1"):
-        replay_decay(rows, _log([1e-3] * 4), "word_embeddings", last_step=-1)
-    with pytest.raises(ValueError, match="the optimizer log has 4 steps; asked for the first 99"):
-        replay_decay(rows, _log([1e-3] * 4), "word_embeddings", last_step=99)
+    check_refusals(
+        (
+            f"choose from: {', '.join(EMBEDDING_PARAMETERS)}",
+            lambda: replay_decay(rows, many, "encoder.layer.0.output.dense.bias"),
+        ),
+        ("the rows are float64", lambda: replay_decay(rows.astype(np.float64), _log([1e-3]), "word_embeddings")),
+        (
+            "last_step must be a whole number of at least 0; got -1",
+            lambda: replay_decay(rows, _log([1e-3] * 4), "word_embeddings", last_step=-1),
+        ),
+        (
+            "the optimizer log has 4 steps; asked for the first 99",
+            lambda: replay_decay(rows, _log([1e-3] * 4), "word_embeddings", last_step=99),
+        ),
+    )
 
 
 def test_unexplained_share():

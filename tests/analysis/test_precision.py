@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.adam_runs import WORDS, make_log
+from tests.refusals import check_refusals
 from toolkit.analysis.precision import (
     FORMATS,
     guard_precision,
@@ -62,12 +63,11 @@ def test_movable_share_grows_with_the_rate_and_with_precision():
 
 
 def test_movable_share_refuses():
-    with pytest.raises(ValueError, match=r"unknown dtype 'bf15' \(did you mean 'bf16'\?\)"):
-        movable_share(np.ones(3), 1e-3, "bf15")
-    with pytest.raises(ValueError, match="must be above 0, not 0"):
-        movable_share(np.ones(3), 0, "bf16")
-    with pytest.raises(ValueError, match="values that fp16 cannot hold"):
-        movable_share(np.array([70_000.0]), 1e-3, "fp16")
+    check_refusals(
+        (r"unknown dtype 'bf15' \(did you mean 'bf16'\?\)", lambda: movable_share(np.ones(3), 1e-3, "bf15")),
+        ("must be above 0, not 0", lambda: movable_share(np.ones(3), 0, "bf16")),
+        ("values that fp16 cannot hold", lambda: movable_share(np.array([70_000.0]), 1e-3, "fp16")),
+    )
 
 
 def test_stored_precision_sees_through_the_dtype():

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from tests.analysis.adam_runs import WORDS, constant, make_log, plant, random_exposure, signs
+from tests.refusals import check_refusals
 from toolkit.analysis.nulls import FEWEST_ROWS, regress_drift
 from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -167,9 +168,14 @@ def test_refusals():
     exposed = np.zeros((5, 30), bool)
     exposed[2] = True
     once = plant(signs(), exposed, log=make_log([1e-4] * 5))
-    with pytest.raises(ValueError, match="log_num_steps is the same for all 30 rows"):
-        regress_drift(once.trajectory, epoch=1, log=once.log)
-    with pytest.raises(ValueError, match=r"unknown exposure 'num_step' \(did you mean 'num_steps'\?\)"):
-        regress_drift(once.trajectory, epoch=1, exposure="num_step", log=once.log)
-    with pytest.raises(ValueError, match="word_embeddings was frozen"):
-        regress_drift(once.trajectory, epoch=1, log=make_log([1e-4] * 5, weight_decay={}))
+    check_refusals(
+        ("log_num_steps is the same for all 30 rows", lambda: regress_drift(once.trajectory, epoch=1, log=once.log)),
+        (
+            r"unknown exposure 'num_step' \(did you mean 'num_steps'\?\)",
+            lambda: regress_drift(once.trajectory, epoch=1, exposure="num_step", log=once.log),
+        ),
+        (
+            "word_embeddings was frozen",
+            lambda: regress_drift(once.trajectory, epoch=1, log=make_log([1e-4] * 5, weight_decay={})),
+        ),
+    )

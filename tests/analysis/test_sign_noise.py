@@ -16,6 +16,7 @@ from tests.analysis.adam_runs import (
     signs,
     warm_up_and_decay,
 )
+from tests.refusals import check_refusals
 from toolkit.analysis import nulls
 from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, row_steps
 from toolkit.analysis.nulls import SAMPLED_ROWS, expected_squares, is_beyond_both, random_directions, sign_noise
@@ -200,24 +201,32 @@ def test_a_growing_history_is_cut_at_the_epoch(by_signs):
 
 def test_refusals(by_signs):
     trajectory, log = by_signs.trajectory, by_signs.log
-    with pytest.raises(ValueError, match="pass the run, or log="):
-        sign_noise(trajectory, WORDS, 1)
-    with pytest.raises(ValueError, match="word_embeddings was frozen"):
-        sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates, weight_decay={}))
-    with pytest.raises(ValueError, match="learning rate of step 1 is NaN"):
-        sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates * np.nan))
-    with pytest.raises(ValueError, match="rows 0 to 599; asked for 3 to 600"):
-        _null(by_signs, [3, 600])
-    with pytest.raises(ValueError, match="no rows were given: pass row numbers, or leave rows out"):
-        _null(by_signs, [])
-    with pytest.raises(ValueError, match="num_replicates must be a whole number of at least 2; got 1"):
-        _null(by_signs, [3], num_replicates=1)
-    with pytest.raises(ValueError, match="num_coordinates must be a whole number of at least 0; got -5"):
-        _null(by_signs, [3], num_coordinates=-5)
-    with pytest.raises(ValueError, match=r"unknown embedding parameter of this run 'position_embeddings'"):
-        sign_noise(trajectory, "position_embeddings", 1, log=log)
-    with pytest.raises(ValueError, match="exposure of word_embeddings was not recorded"):
-        sign_noise(Trajectory(trajectory.snapshots), WORDS, 1, log=log)
+    check_refusals(
+        ("pass the run, or log=", lambda: sign_noise(trajectory, WORDS, 1)),
+        (
+            "word_embeddings was frozen",
+            lambda: sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates, weight_decay={})),
+        ),
+        (
+            "learning rate of step 1 is NaN",
+            lambda: sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates * np.nan)),
+        ),
+        ("rows 0 to 599; asked for 3 to 600", lambda: _null(by_signs, [3, 600])),
+        ("no rows were given: pass row numbers, or leave rows out", lambda: _null(by_signs, [])),
+        ("num_replicates must be a whole number of at least 2; got 1", lambda: _null(by_signs, [3], num_replicates=1)),
+        (
+            "num_coordinates must be a whole number of at least 0; got -5",
+            lambda: _null(by_signs, [3], num_coordinates=-5),
+        ),
+        (
+            r"unknown embedding parameter of this run 'position_embeddings'",
+            lambda: sign_noise(trajectory, "position_embeddings", 1, log=log),
+        ),
+        (
+            "exposure of word_embeddings was not recorded",
+            lambda: sign_noise(Trajectory(trajectory.snapshots), WORDS, 1, log=log),
+        ),
+    )
 
 
 def test_the_null_of_the_table_is_that_of_its_replicates(by_signs, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import check_refusals
 from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA, assign_strata
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
@@ -122,10 +123,15 @@ def test_without_exposure_or_vocabulary(make_trajectory):
 
 def test_errors_say_what_does_not_fit(make_trajectory, make_exposure):
     trajectory = make_trajectory()
-    with pytest.raises(ValueError, match=r"did you mean 'word_embeddings'\?"):
-        assign_strata(trajectory, "word_embedding")
-    with pytest.raises(ValueError, match="the vocabulary has 1 tokens, word_embeddings has 12 rows"):
-        assign_strata(replace(trajectory, vocabulary=Vocabulary(("a",), frozenset(), None)), "word_embeddings")
+    check_refusals(
+        (r"did you mean 'word_embeddings'\?", lambda: assign_strata(trajectory, "word_embedding")),
+        (
+            "the vocabulary has 1 tokens, word_embeddings has 12 rows",
+            lambda: assign_strata(
+                replace(trajectory, vocabulary=Vocabulary(("a",), frozenset(), None)), "word_embeddings"
+            ),
+        ),
+    )
     exposure = make_exposure({"word_embeddings": [[12]]})
     with pytest.raises(ValueError, match="names row 12, but the table has 12 rows"):
         assign_strata(replace(trajectory, read_exposure=lambda: exposure), "word_embeddings")

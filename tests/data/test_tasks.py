@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.refusals import refused
+from tests.refusals import check_refusals, refused
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.files import GLUE, READERS, read_file
@@ -65,10 +65,13 @@ def test_a_plain_text_file_is_a_text_a_line(texts: list[str]) -> None:
         split = read_file(path, (), "label")
         assert split.texts == [(text,) for text in texts]
         assert split.labels is None
-        with pytest.raises(ValueError, match="unknown column 'sentence'; choose from: text"):
-            read_file(path, ("sentence",), None)
-        with pytest.raises(ValueError, match=r"has no labels|has no examples|is empty"):
-            load_task(RunConfig(train_file=str(path), validation_file=str(path)))
+        check_refusals(
+            ("unknown column 'sentence'; choose from: text", lambda: read_file(path, ("sentence",), None)),
+            (
+                r"has no labels|has no examples|is empty",
+                lambda: load_task(RunConfig(train_file=str(path), validation_file=str(path))),
+            ),
+        )
 
 
 MISSING = pd.DataFrame({"text": ["fine", None], "label": [0, 1]})

@@ -1,8 +1,6 @@
 """Feature distortion: laws and yardsticks of each number, planted causes, and runs in which nothing can have moved."""
 
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from scipy.stats import ortho_group
 
 import distortion
 from distortion import FROZEN, PARTS, feature_movement, head_alignment, measure_distortion, start_gradients
+from tests.refusals import check_refusals
 from tests.test_schema import holds
-from toolkit import progress
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.data.tasks import load_task
@@ -176,14 +174,18 @@ def test_gradients_are_those_of_autograd_in_one_piece(runs: dict[str, Run], monk
 
 
 def test_mistakes(runs: dict[str, Run], tiny_config: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected a list of run directories; got runs/one alone"):
-        measure_distortion("runs/one")
-    with pytest.raises(ValueError, match="no runs"):
-        measure_distortion([])
-    with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
-        measure_distortion([runs["full"]], out_of_distribution=("oood",))
-    with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
-        measure_distortion([runs["full"]], out_of_distribution="oood")
+    check_refusals(
+        ("expected a list of run directories; got runs/one alone", lambda: measure_distortion("runs/one")),
+        ("no runs", lambda: measure_distortion([])),
+        (
+            "out_of_distribution: unknown split 'oood'",
+            lambda: measure_distortion([runs["full"]], out_of_distribution=("oood",)),
+        ),
+        (
+            "out_of_distribution: unknown split 'oood'",
+            lambda: measure_distortion([runs["full"]], out_of_distribution="oood"),
+        ),
+    )
     bare = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
     with pytest.raises(ValueError, match="--save-model"):
         measure_distortion([bare])
@@ -255,17 +257,3 @@ def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Pa
     copied.write_text("\n".join([first, *(line[:-1] + str(1 - int(line[-1])) for line in lines)]) + "\n")
     with pytest.raises(ValueError, match=r"the data of .* have changed since it was trained \(validation\)"):
         measure_distortion([run])
-
-
-def test_it_shows_progress_on_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-    monkeypatch.setattr(progress, "reporting_progress", lambda: nullcontext(drawn.append))
-    for is_terminal, rank, expected in ((False, "0", 0), (True, "0", 1), (True, "1", 1)):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
-        monkeypatch.setenv("RANK", rank)
-        with pytest.raises(ValueError, match="no runs"):
-            measure_distortion([])
-        assert len(drawn) == expected
-    assert capsys.readouterr() == ("", "")

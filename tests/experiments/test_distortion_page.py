@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_rel
 
-from distortion import answers, apart_rows, arm_differences, arm_means, distortion_page, mean_rows, plot_distortion
+from distortion import apart_rows, arm_differences, arm_means, distortion_page, mean_rows, plot_distortion
 from tests.chart_data import values_of
 from toolkit.reporting.folder import write_page
 
@@ -89,48 +89,6 @@ def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> No
     for path in sorted((tmp_path / "a").rglob("*.*")):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
     assert len(pd.read_csv(tmp_path / "a/tables/distortion.csv")) == len(table)
-
-
-def said(table: pd.DataFrame) -> list[tuple[str, str]]:
-    return [(each.verdict, each.text) for each in answers(arm_means(table), arm_differences(table))]
-
-
-def test_the_first_screen_holds_features_against_unrelated_ones_and_regimes_against_each_other(
-    table: pd.DataFrame,
-) -> None:
-    spans = {}
-    for arm in ("full", "LP-FT"):
-        values = np.array(VALUES[arm])
-        half = t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
-        spans[arm] = f"{arm}: {values.mean():.3f} ({values.mean() - half:.3f} to {values.mean() + half:.3f}) spreads"
-    near, apart = said(table)
-    assert near[0] == "no (1), not decided (1)"  # 1.61 to 2.86 lies above √2, 0.64 to 1.89 holds it
-    assert spans["full"] in near[1]
-    assert spans["LP-FT"] in near[1]
-    assert "probe" not in near[1] + apart[1]  # it was frozen
-    gap = ttest_rel(VALUES["full"], VALUES["LP-FT"]).confidence_interval(0.95)
-    assert apart[0] == "yes"
-    assert (
-        f"full minus LP-FT: +0.967 ({gap.low:+.3f} to {gap.high:+.3f}) spreads on ood; 0 means no difference."
-        in apart[1]
-    )
-
-
-def test_the_first_screen_says_what_is_undecided_or_undefined(table: pd.DataFrame) -> None:
-    near, apart = said(table.assign(value=0.1 * table["value"]))
-    assert (near[0], apart[0]) == ("yes", "yes")  # 0.22 and 0.13 spreads
-    same = table.copy()
-    same.loc[same["condition"] == "LP-FT", "value"] = [2.1, 2.0, 2.6, 1.0, 2.0, 3.0]
-    assert said(same)[1][0] == "not decided"
-    near, apart = said(table[table["seed"] == 0])
-    assert (near[0], apart[0]) == ("not judged", "not judged")
-    assert "Not judged: one seed" in near[1]
-    undefined = table.assign(value=np.nan, reason="all features are equal")
-    near, apart = said(undefined)
-    assert near[0] == apart[0] == "not judged"
-    assert (
-        near[1].count("undefined spreads on ood; unrelated ones are at 1.414. Not judged: all features are equal.") == 3
-    )
 
 
 def test_one_seed_has_no_interval(table: pd.DataFrame) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refusals import check_refusals
 from toolkit.cli import parse_config
 from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
@@ -44,12 +45,13 @@ def test_a_named_regime_is_one_entry(bottom: str) -> None:
     assert parse_regime("bottom,pooler", LEAVES).label == parse_regime("pooler,embeddings,layers.0-2", LEAVES).label
     for name in ("none", "embeddings", "backbone"):
         assert parse_regime(name, LEAVES).label == name
-    with pytest.raises(
-        ValueError, match=r"'botom' \(did you mean 'bottom'\?\); choose from: .*backbone, bottom, encoder"
-    ):
-        parse_regime("botom", LEAVES)
-    with pytest.raises(ValueError, match="--freeze is empty: pass none, embeddings, backbone, bottom or components"):
-        parse_regime("", LEAVES)
+    check_refusals(
+        (
+            r"'botom' \(did you mean 'bottom'\?\); choose from: .*backbone, bottom, encoder",
+            lambda: parse_regime("botom", LEAVES),
+        ),
+        ("--freeze is empty: pass none, embeddings, backbone, bottom or components", lambda: parse_regime("", LEAVES)),
+    )
 
 
 def test_a_named_regime_that_a_model_is_too_small_for_is_refused_and_harms_no_other(bottom: str) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.run_directories import write_run
@@ -14,7 +16,7 @@ from toolkit.config import RunConfig
 from toolkit.progress import say
 from toolkit.studies.executors import Event
 from toolkit.studies.plan import PlannedRun
-from toolkit.studies.progress import StudyProgress, last_score, shown_roughly, shown_seconds
+from toolkit.studies.progress import StudyProgress, last_score, makespan, shown_roughly, shown_seconds
 from toolkit.studies.study import Cell
 
 
@@ -122,3 +124,22 @@ def test_lengths_of_time_in_words() -> None:
     assert [shown_roughly(s) for s in (12.6, 89, 90, 3600, 5400, 9000)] == [
         "13 s", "89 s", "2 min", "60 min", "1.5 h", "2.5 h",
     ]  # fmt: skip
+
+
+@given(st.lists(st.floats(0.1, 10.0), max_size=7), st.integers(1, 3))
+def test_makespan_is_between_its_bounds_and_that_of_a_queue(seconds: list[float], workers: int) -> None:
+    result = makespan(seconds, workers)
+    assert result >= max([sum(seconds) / workers, *seconds, 0.0]) - 1e-9
+    assert result <= sum(seconds) + 1e-9
+    assert result == pytest.approx(slow_queue(seconds, workers))
+
+
+def slow_queue(seconds: list[float], workers: int) -> float:
+    """The same by stepping from event to event."""
+    clock, waiting, running = 0.0, list(seconds), list[float]()
+    while waiting or running:
+        while waiting and len(running) < workers:
+            running.append(clock + waiting.pop(0))
+        clock = min(running)
+        running.remove(clock)
+    return clock

@@ -206,9 +206,23 @@ def _but_for_size(cell: Cell) -> tuple[object, ...]:
     return (cell.stage, cell.task, cell.arm, cell.seed, cell.setting)
 
 
+@dataclass(frozen=True)
+class Data:
+    """What a study needs to know of a task's data."""
+
+    sizes: Mapping[str, int]
+    """Split to its number of examples; of train, before any are drawn, held out or removed."""
+    kind: str
+    """As :class:`toolkit.data.tasks.Task` has it."""
+    score: str
+    """The headline score of the task."""
+    scores: tuple[str, ...]
+    """What its runs can be judged by."""
+
+
 def num_train(config: RunConfig) -> int:
     """Examples of train before any are drawn, held out or removed; the data are read once."""
-    return _read(config)[0]
+    return read_data(config).sizes["train"]
 
 
 def check_score(study: Study, runs: Iterable[PlannedRun]) -> None:
@@ -220,26 +234,27 @@ def check_score(study: Study, runs: Iterable[PlannedRun]) -> None:
         return
     known: dict[str, None] = {}
     for run in {run.cell.task: run for run in runs}.values():
-        known |= dict.fromkeys(_read(run.config)[1])
+        known |= dict.fromkeys(read_data(run.config).scores)
         if study.score in known:
             return
     if known:
         raise ValueError(f"no task of the study has that score: {unknown(study.score, 'score', tuple(known))}")
 
 
-def _read(config: RunConfig) -> tuple[int, tuple[str, ...]]:
+def read_data(config: RunConfig) -> Data:
+    """What the data of a run are, read once."""
     own = RunConfig(**{name: getattr(config, name) for name in fields_that(say=("data", "examples"))})
     return _read_version(own, tuple(_data_hashes(own).values()))
 
 
 @lru_cache
-def _read_version(config: RunConfig, hashes: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    """Examples of train, and the scores that runs can be judged by."""
+def _read_version(config: RunConfig, hashes: tuple[str, ...]) -> Data:
     from toolkit.data.tasks import load_task
     from toolkit.training.evaluation import SCORES_OF
 
     task = load_task(config)
-    return len(task.splits["train"]), tuple(name for name in HEADLINES if name in SCORES_OF[task.kind])
+    sizes = {name: len(split) for name, split in task.splits.items()}
+    return Data(sizes, task.kind, task.score, tuple(name for name in HEADLINES if name in SCORES_OF[task.kind]))
 
 
 SELECTION = "selection"

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.questions.conftest import CHANGED
+from tests.refusals import check_refusals
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.questions.layers.command import LayersCommand
@@ -128,10 +129,10 @@ def test_a_layer_that_was_replaced_is_the_one_that_differs() -> None:
 
 def test_texts_are_reduced_to_what_was_asked(train: Callable[..., Run]) -> None:
     assert set(measure_layer_drift([str(train().path)], max_texts=10).num_texts) == {10}
-    with pytest.raises(ValueError, match="expected a list of run directories"):
-        measure_layer_drift(train().path)
-    with pytest.raises(ValueError, match="at least 4 texts"):
-        measure_layer_drift([train()], {"few": [("good",)]})
+    check_refusals(
+        ("expected a list of run directories", lambda: measure_layer_drift(train().path)),
+        ("at least 4 texts", lambda: measure_layer_drift([train()], {"few": [("good",)]})),
+    )
     for few in (-1, 0, 2, 10.0):
         with pytest.raises(ValueError, match=f"max_texts must be a whole number of at least 4; got {few}"):
             measure_layer_drift([train()], max_texts=few)

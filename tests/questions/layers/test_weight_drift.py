@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import toolkit
 from tests.conftest import FAMILY_CONFIGS, OTHERS
+from tests.refusals import check_refusals
 from tests.snapshots.test_importers import save_older
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, family_of
@@ -356,10 +357,13 @@ def test_what_cannot_be_compared_is_refused_in_one_line(name: str, change: Calla
 
 def test_places_that_hold_no_single_checkpoint_are_refused(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     bert = tiny_model("bert")
-    with pytest.raises(ValueError, match=r"is BERT, .* is DistilBERT: compare checkpoints of one architecture"):
-        measure_weight_drift(bert, tiny_model("distilbert"))
-    with pytest.raises(ValueError, match="is one checkpoint: pass a second one, or a run"):
-        measure_weight_drift(bert)
+    check_refusals(
+        (
+            r"is BERT, .* is DistilBERT: compare checkpoints of one architecture",
+            lambda: measure_weight_drift(bert, tiny_model("distilbert")),
+        ),
+        ("is one checkpoint: pass a second one, or a run", lambda: measure_weight_drift(bert)),
+    )
     with pytest.raises(ValueError, match="unknown by 'layers'"):
         measure_weight_drift(bert, bert, by="layers")  # type: ignore[arg-type]
     for step in (1, 2):
@@ -412,10 +416,13 @@ def test_a_table_that_was_put_in_before_training_is_before(train: Callable[..., 
 def test_runs_that_cannot_tell_say_why(
     train: Callable[..., Run], tiny_config: RunConfig, tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
-    with pytest.raises(ValueError, match="holds no model: make it again with one, by python"):
-        measure_weight_drift(train(save_model=False, output_dir=str(tmp_path)))
-    with pytest.raises(ValueError, match="started from random weights, which no checkpoint holds"):
-        measure_weight_drift(train(init="random"))
+    check_refusals(
+        (
+            "holds no model: make it again with one, by python",
+            lambda: measure_weight_drift(train(save_model=False, output_dir=str(tmp_path))),
+        ),
+        ("started from random weights, which no checkpoint holds", lambda: measure_weight_drift(train(init="random"))),
+    )
     start = shutil.copytree(tiny_model("bert"), tmp_path / "start")
     run = train(model=str(start))
     with pytest.raises(ValueError, match="is a snapshot of embedding parameters only"):

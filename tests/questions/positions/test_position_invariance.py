@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import check_refusals
 from toolkit.analysis.kernels import Refused
 from toolkit.analysis.spectra import effective_rank
 from toolkit.questions.positions import measure as positions
@@ -93,10 +94,11 @@ def test_local_monotonicity_row_by_row():
 
 def test_refusals_say_why():
     table = GAUSSIAN[:10].copy()
-    with pytest.raises(Refused, match="between 2 and 9 for 10 rows; got 10"):
-        positions.local_monotonicity(table, 10)
-    with pytest.raises(Refused, match="needs 3 rows; got 2"):
-        positions.translation_invariance(table[:2])
+    check_refusals(
+        ("between 2 and 9 for 10 rows; got 10", lambda: positions.local_monotonicity(table, 10)),
+        ("needs 3 rows; got 2", lambda: positions.translation_invariance(table[:2])),
+        kind=Refused,
+    )
     table[4] = 0
     with pytest.raises(Refused, match="row 4 is 0 and has no cosine"):
         positions.cosine_gram(table)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.refusals import check_refusals
 from toolkit.analysis.kernels import Refused
 from toolkit.questions.positions import measure as positions
 from toolkit.questions.positions.measure import STATISTICS, VERDICTS
@@ -107,12 +108,20 @@ def test_refusals_are_in_the_table_and_errors_are_one_line():
     assert np.isnan(table.loc["cosine_lag_50", "value"])
     assert table.loc["cosine_lag_50", "reason"] == "lag 50 needs more than 12 rows"
     assert table.loc["line_match", "note"].startswith("not identifiable: in 12 rows only 0 waves")
-    with pytest.raises(ValueError, match="window 4 to 20 does not lie within the 12 positions"):
-        positions.measure_positions(source, window=(4, 20))
-    with pytest.raises(ValueError, match="no position_embeddings"):
-        positions.measure_positions(trajectory_of(np.ones((3, 3)), name="word_embeddings"))
-    with pytest.raises(ValueError, match="num_draws must be a whole number of at least 1; got 0"):
-        positions.measure_positions(trajectory_of(np.eye(20, 12)), num_draws=0)
+    check_refusals(
+        (
+            "window 4 to 20 does not lie within the 12 positions",
+            lambda: positions.measure_positions(source, window=(4, 20)),
+        ),
+        (
+            "no position_embeddings",
+            lambda: positions.measure_positions(trajectory_of(np.ones((3, 3)), name="word_embeddings")),
+        ),
+        (
+            "num_draws must be a whole number of at least 1; got 0",
+            lambda: positions.measure_positions(trajectory_of(np.eye(20, 12)), num_draws=0),
+        ),
+    )
 
 
 def test_an_odd_hidden_size_has_no_sinusoid():

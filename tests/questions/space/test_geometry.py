@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import check_refusals
 from toolkit.analysis.kernels import Refused
 from toolkit.questions.space import geometry
 from toolkit.questions.space.geometry import (
@@ -232,14 +233,18 @@ def test_chosen_rows(make_trajectory: Callable[..., Trajectory]):
     assert value == pytest.approx(_value("effective_rank", rows, True))
     (stratum,) = group_rows(trajectory, "word_embeddings", "[unused]", True)
     assert stratum == "[unused]"
-    with pytest.raises(ValueError, match=r"unknown stratum.*did you mean '\[unused\]'"):
-        measure_geometry(trajectory, rows="[unuse]")
-    with pytest.raises(ValueError, match="indices from 0 to 11 of word_embeddings"):
-        measure_geometry(trajectory, rows=[3, 12])
-    with pytest.raises(ValueError, match=r"LayerNorm.bias is one vector.*choose from: word_embeddings"):
-        measure_geometry(trajectory, "LayerNorm.bias")
-    with pytest.raises(ValueError, match=r"unknown geometry statistic 'isoscor' \(did you mean 'isoscore'\?\)"):
-        measure_geometry(trajectory, statistics=["isoscor"])
+    check_refusals(
+        (r"unknown stratum.*did you mean '\[unused\]'", lambda: measure_geometry(trajectory, rows="[unuse]")),
+        ("indices from 0 to 11 of word_embeddings", lambda: measure_geometry(trajectory, rows=[3, 12])),
+        (
+            r"LayerNorm.bias is one vector.*choose from: word_embeddings",
+            lambda: measure_geometry(trajectory, "LayerNorm.bias"),
+        ),
+        (
+            r"unknown geometry statistic 'isoscor' \(did you mean 'isoscore'\?\)",
+            lambda: measure_geometry(trajectory, statistics=["isoscor"]),
+        ),
+    )
 
 
 def test_a_run_that_diverged_is_an_error_and_no_refusal():

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
+from tests.refusals import check_refusals
 from toolkit.analysis.kernels import Refused
 from toolkit.questions.space.similarity_measures import find_neighbourhoods, overlap, second_order_cosine
 
@@ -47,7 +48,6 @@ def test_against_loops(seed, k, is_centred, is_restricted):
 
 def test_against_scikit_learn_over_several_blocks(monkeypatch):
     monkeypatch.setattr("toolkit.questions.space.similarity_measures.CHECKED_ROWS", 64)
-    monkeypatch.setattr("toolkit.analysis.nearest.EXACT_QUERIES", 64)
     x, y = np.random.default_rng(0).normal(size=(2, 700, 16)).astype(np.float32)
     found = find_neighbourhoods(x, y, 7, queries=np.arange(5, 300))
     for rows, ours in ((x, found.reference), (y, found.current)):
@@ -128,11 +128,12 @@ def test_duplicates_are_neighbours_and_rows_of_zeros_are_left_out():
 def test_refusals():
     x, y = np.random.default_rng(7).normal(size=(2, 11, 4))
     find_neighbourhoods(x, y, 9)
-    with pytest.raises(Refused, match="more than k = 10 other rows with a direction, there are 10"):
-        find_neighbourhoods(x, y, 10)
-    with pytest.raises(Refused, match="no query row has a direction"):
-        find_neighbourhoods(0 * x, y, 3)
-    with pytest.raises(ValueError, match="at least 1, not 0"):
-        find_neighbourhoods(x, y, 0)
-    with pytest.raises(ValueError, match=r"\(11, 4\) and \(10, 4\)"):
-        find_neighbourhoods(x, y[:10], 3)
+    check_refusals(
+        ("more than k = 10 other rows with a direction, there are 10", lambda: find_neighbourhoods(x, y, 10)),
+        ("no query row has a direction", lambda: find_neighbourhoods(0 * x, y, 3)),
+        kind=Refused,
+    )
+    check_refusals(
+        ("at least 1, not 0", lambda: find_neighbourhoods(x, y, 0)),
+        (r"\(11, 4\) and \(10, 4\)", lambda: find_neighbourhoods(x, y[:10], 3)),
+    )

@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import r2_score
 
 from tests.questions.conftest import GetRun
+from tests.refusals import check_refusals
 from toolkit.analysis.shapley import shapley_values
 from toolkit.config import RunConfig
 from toolkit.data.batches import evaluation_batches, make_batch
@@ -247,25 +248,22 @@ def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:
     assert body.parameters["word_embeddings"].dtype == torch.float32
 
 
-def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(tuned_run: GetRun) -> None:
-    run = tuned_run("single", "deberta-v2")
+@pytest.mark.parametrize(
+    "own", [{"model_type": "deberta-v2"}, {"reinject_positions": True}], ids=lambda own: next(iter(own))
+)
+def test_where_a_projection_follows_or_positions_enter_again_only_raw_coordinates_work(
+    own: dict[str, object], tuned_run: GetRun
+) -> None:
+    run = tuned_run("single", **own)
     with pytest.raises(ValueError, match="raw coordinates"):
         play_run(run, TransplantSettings())
-    # Turns rows and LayerNorm of unlike widths.
+    # The draw turns rows and LayerNorm of unlike widths.
     game = play_run(run, TransplantSettings(coordinates="raw", num_draws=1))
     logits, split = reference_logits(run)
     assert_same(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
-    assert "segment" not in game.players
-    assert "not applicable" in game.notes[0]
-
-
-def test_where_positions_enter_again_only_raw_coordinates_work(tuned_run: GetRun) -> None:
-    run = tuned_run("single", reinject_positions=True)
-    with pytest.raises(ValueError, match="raw coordinates"):
-        play_run(run, TransplantSettings())
-    game = play_run(run, TransplantSettings(coordinates="raw", num_draws=0))
-    logits, split = reference_logits(run)
-    assert_same(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
+    if "model_type" in own:
+        assert "segment" not in game.players
+        assert "not applicable" in game.notes[0]
 
 
 def test_items_are_drawn_alike_and_scored_as_among_all(tuned_run: GetRun) -> None:
@@ -309,10 +307,16 @@ def test_a_regression_is_scored_by_its_r2(tuned_run: GetRun, tmp_path: Path) -> 
     assert set(found.shapley["unit"]) == {"points"}
     total = found.shapley.query("component == 'all'")["value"].item()
     assert total == pytest.approx(100 * (game.values["r2"][-1] - game.values["r2"][0]).mean())
-    with pytest.raises(ValueError, match=r"--reverse fits a probe of classes, and .* is a regression"):
-        play_run(run, TransplantSettings(direction="reverse"))
-    with pytest.raises(ValueError, match="R² is undefined where all targets are equal, as on validation"):
-        play_run(run, TransplantSettings(max_examples=1))
+    check_refusals(
+        (
+            r"--reverse fits a probe of classes, and .* is a regression",
+            lambda: play_run(run, TransplantSettings(direction="reverse")),
+        ),
+        (
+            "R² is undefined where all targets are equal, as on validation",
+            lambda: play_run(run, TransplantSettings(max_examples=1)),
+        ),
+    )
 
 
 def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:

@@ -38,8 +38,6 @@ LEAST = 2.0**-100
 """Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
 SIZE = 2**23
 """Significands of fp32."""
-FEW = 2**17
-"""Values that are looked up in a sorted array; more of them in an array of all significands."""
 MOST_VALUES = 2**21
 """Values that a curve is drawn through, at most: their neighbours are 4 spacings of fp32 apart."""
 NOWHERE = -64 * SIZE
@@ -92,23 +90,12 @@ class Curve:
         most = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
         return cls(at, least, most, slack, misfit)
 
-    def bounds(self, places: Ints, num: int = 0) -> tuple[Ints, Ints]:
-        """What is left of some significands, at least and at most; ``num``: how many will be asked for in all."""
-        if max(num, places.size) < FEW:
-            return (
-                self.least[np.searchsorted(self.places, places, "right")],
-                self.most[np.searchsorted(self.places, places)],
-            )
-        num_below, is_known = self._ranks
-        rank = num_below[places]
-        return self.least[rank + is_known[places]], self.most[rank]
-
-    @cached_property
-    def _ranks(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """(SIZE,) of each significand, how many known ones are smaller, and whether it is known itself."""
-        is_known = np.zeros(SIZE, np.bool_)
-        is_known[self.places] = True
-        return np.cumsum(is_known, dtype=np.int32) - is_known, is_known
+    def bounds(self, places: Ints) -> tuple[Ints, Ints]:
+        """What is left of some significands, at least and at most."""
+        return (
+            self.least[np.searchsorted(self.places, places, "right")],
+            self.most[np.searchsorted(self.places, places)],
+        )
 
     @cached_property
     def shares(self) -> Array:
@@ -251,7 +238,7 @@ def _hold_against(table: _Table, curve: Curve) -> None:
     table.curve, slack = curve, curve.slack
     for rows, a, b in table.pair.blocks():
         places, left, of_use = significands(a, b)
-        low, high = curve.bounds(places, math.prod(table.pair.shape))
+        low, high = curve.bounds(places)
         leaving = (of_use & ((left < low - slack) | (left > high + slack))).sum(axis=1)
         misfits, moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
         would_leave = (of_use & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)

@@ -3,36 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.kernels import Refused, Rows, check_rows
 from toolkit.analysis.measures import Array
-
-if TYPE_CHECKING:
-    LazyProperty = cached_property
-else:
-
-    class LazyProperty:
-        """``functools.cached_property`` without its lock.
-
-        Before Python 3.12 that lock is one for all instances, so threads with a pair of tables each would wait for one
-        another. Two threads that ask the same instance at once may both compute.
-        """
-
-        def __init__(self, function):
-            self.function, self.__doc__ = function, function.__doc__
-
-        def __set_name__(self, owner, name):
-            self.name = name
-
-        def __get__(self, instance, owner):
-            if instance is None:
-                return self
-            value = vars(instance)[self.name] = self.function(instance)  # found before this descriptor from now on
-            return value
 
 
 class Axes(NamedTuple):
@@ -93,9 +70,6 @@ def _between(x: Axes, xy: Array, y: Axes) -> Array:
 BLOCK_ROWS = 1024
 """Rows converted to float64 at a time: large enough for a matrix product, 8 MB at 1,024 columns."""
 
-SHORT_VALUES = 1 << 22
-"""Values of a float32 table from which the products of its nulls are float32: half the time."""
-
 
 @dataclass(frozen=True)
 class CrossProducts:
@@ -128,12 +102,12 @@ class CrossProducts:
     def num_columns(self) -> int:
         return len(self.xx)
 
-    @LazyProperty
+    @cached_property
     def xy(self) -> Array:
         """(p, p) XᵀY."""
         return self.xx + self.xd
 
-    @LazyProperty
+    @cached_property
     def yy(self) -> Array:
         """(p, p) YᵀY."""
         yy, mean_y = np.zeros_like(self.xx), self.mean + self.offset
@@ -147,7 +121,7 @@ class CrossProducts:
         """Σ‖Δ_i‖², not centred."""
         return self.centred_change + self.num_rows * float(self.offset @ self.offset)
 
-    @LazyProperty
+    @cached_property
     def scales(self) -> tuple[Array, Array]:
         """(p,) 1 / standard deviation of the columns of X and of Y; 0 for a constant column, which then drops out."""
         return (
@@ -155,54 +129,35 @@ class CrossProducts:
             _inverse_deviations(self.yy, self.mean + self.offset, self.num_rows),
         )
 
-    @LazyProperty
-    def null_type(self) -> type[np.floating]:
-        """What the products of a null are computed in: float32 for large tables of it where no null shows the rounding.
-
-        An entry of XᵀY is then off by some 3e-7 of √(XᵀX YᵀY), at random, and a null spreads by far more. Not so where
-        directions are near 0, by whose lengths CCA divides, or columns nearly constant: there, float64.
-        """
-        if self.versions[0].size < SHORT_VALUES or any(rows.dtype != np.float32 for rows in self.versions):
-            return np.float64
-        means = self.mean, self.mean + self.offset
-        is_plain = all(
-            len(axes.lengths) == self.num_columns
-            and axes.lengths[-1] > 1e-3 * axes.lengths[0]
-            and 1e-10 < axes.lengths[0] < 1e10  # far from the ends of float32
-            and np.abs(mean * scale).max() < 100
-            for axes, mean, scale in zip((self.axes_of_x, self.axes_of_y), means, self.scales, strict=True)
-        )
-        return np.float32 if is_plain else np.float64
-
     def check_varying(self, what: str) -> None:
         """Refused where all rows of a version are equal: what centring leaves of them is rounding."""
         if not all(scales.any() for scales in self.scales):
             raise Refused(f"{what} is undefined: the rows of a version are all equal")
 
-    @LazyProperty
+    @cached_property
     def norms(self) -> Array:
         """(2, n) ‖x_i‖² and ‖y_i‖² of each centred row."""
         return self._squares(np.ones(self.num_columns), np.ones(self.num_columns))
 
-    @LazyProperty
+    @cached_property
     def standardised_norms(self) -> Array:
         """(2, n) the same after each column of each version was divided by its own standard deviation."""
         return self._squares(*self.scales)
 
-    @LazyProperty
+    @cached_property
     def axes_of_x(self) -> Axes:
         return principal_axes(self.xx)
 
-    @LazyProperty
+    @cached_property
     def axes_of_y(self) -> Axes:
         return principal_axes(self.yy)
 
-    @LazyProperty
+    @cached_property
     def variates(self) -> Variates:
         """Of all axes; Refused where the rows of a version are all equal."""
         return find_variates(self.axes_of_x, self.xy, self.axes_of_y)
 
-    @LazyProperty
+    @cached_property
     def aligned_square(self) -> float:
         """min ‖XQ - Y‖² over rotations and reflections Q, as ‖X(Q - I) - Δ‖² so that small drift keeps its digits."""
         from scipy.linalg import orthogonal_procrustes
@@ -229,27 +184,27 @@ class PermutedCrossProducts(CrossProducts):
     origin: CrossProducts = field(kw_only=True, repr=False)
     order: NDArray[np.intp] = field(kw_only=True, repr=False)
 
-    @LazyProperty
+    @cached_property
     def yy(self) -> Array:
         return self.origin.yy
 
-    @LazyProperty
+    @cached_property
     def scales(self) -> tuple[Array, Array]:
         return self.origin.scales
 
-    @LazyProperty
+    @cached_property
     def norms(self) -> Array:
         return np.stack([self.origin.norms[0], self.origin.norms[1, self.order]])
 
-    @LazyProperty
+    @cached_property
     def standardised_norms(self) -> Array:
         return np.stack([self.origin.standardised_norms[0], self.origin.standardised_norms[1, self.order]])
 
-    @LazyProperty
+    @cached_property
     def axes_of_x(self) -> Axes:
         return self.origin.axes_of_x
 
-    @LazyProperty
+    @cached_property
     def axes_of_y(self) -> Axes:
         return self.origin.axes_of_y
 
@@ -276,13 +231,11 @@ def cross_products_of(reference: Rows, current: Rows) -> CrossProducts:
 
 def permuted_cross_products(products: CrossProducts, current: Rows, order: NDArray[np.intp]) -> PermutedCrossProducts:
     """The cross-products of X and ``current``, Y[order], given those of the two in order: one product of tables."""
-    xy, centred_change, kind = np.zeros_like(products.xx), 0.0, products.null_type
-    mean_x, mean_y = products.mean.astype(kind), (products.mean + products.offset).astype(kind)
-    for _, x, y in _blocks(products.versions[0], current, kind):
-        x, y = x - mean_x, y - mean_y
+    xy, centred_change, mean_y = np.zeros_like(products.xx), 0.0, products.mean + products.offset
+    for _, x, y in _blocks(products.versions[0], current):
+        x, y = x - products.mean, y - mean_y
         xy += x.T @ y
-        delta = y - x  # from the traces it could come out below 0
-        centred_change += float(np.vecdot(delta, delta).sum(dtype=np.float64))
+        centred_change += float(np.square(y - x).sum())  # from the traces it could come out below 0
     return PermutedCrossProducts(
         (products.versions[0], current),
         *(products.mean, products.offset, products.square, products.xx),
@@ -298,16 +251,16 @@ def noise_cross_products(products: CrossProducts, lengths: Array, generator: np.
 
     The second version is float64: rounded to float32 the sum would lose what a small drift is made of.
     """
-    reference, kind = products.versions[0], products.null_type
-    current, mean = np.empty(reference.shape), products.mean.astype(kind)
+    reference = products.versions[0]
+    current = np.empty(reference.shape)
     offset, xd = np.zeros(products.num_columns), np.zeros_like(products.xx)
     for start in range(0, len(current), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
-        delta = generator.standard_normal(current[rows].shape, np.float32).astype(kind, copy=False)
+        delta = generator.standard_normal(current[rows].shape, np.float32).astype(np.float64)
         delta *= (lengths[rows] / np.sqrt(np.vecdot(delta, delta)))[:, None]
-        np.add(reference[rows], delta, out=current[rows], dtype=np.float64)
-        offset += delta.sum(axis=0, dtype=np.float64)
-        xd += (reference[rows] - mean).T @ delta  # XᵀΔ is the same when Δ is not centred
+        current[rows] = reference[rows] + delta
+        offset += delta.sum(axis=0)
+        xd += (reference[rows] - products.mean).T @ delta  # XᵀΔ is the same when Δ is not centred
     offset /= len(current)
     centred_change = float(lengths @ lengths) - len(current) * float(offset @ offset)
     return CrossProducts(
@@ -315,12 +268,10 @@ def noise_cross_products(products: CrossProducts, lengths: Array, generator: np.
     )
 
 
-def _blocks(
-    reference: Rows, current: Rows, kind: type[np.floating] = np.float64
-) -> Iterator[tuple[slice, Array, Array]]:
+def _blocks(reference: Rows, current: Rows) -> Iterator[tuple[slice, Array, Array]]:
     for start in range(0, len(reference), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, len(reference)))
-        yield rows, np.asarray(reference[rows], kind), np.asarray(current[rows], kind)
+        yield rows, np.asarray(reference[rows], np.float64), np.asarray(current[rows], np.float64)
 
 
 def _inverse_deviations(products: Array, mean: Array, num_rows: int) -> Array:

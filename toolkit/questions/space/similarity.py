@@ -188,7 +188,7 @@ def _draw_nulls(
     if not draws:
         return {name: [] for name in kinds}
     if names[NOISE]:
-        _ = base.drift_lengths, base.products.null_type  # or each of the first draws would compute them
+        _ = base.drift_lengths  # or each of the first draws would compute them
     num_threads = count_threads()
     num_workers = min(num_threads, MAX_WORKERS, len(draws))
     limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")

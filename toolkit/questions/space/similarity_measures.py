@@ -211,7 +211,7 @@ def find_neighbourhoods(
     if k >= num_others:
         raise Refused(f"k-NN overlap needs more than k = {k} other rows with a direction, there are {num_others}")
     found = [
-        search_nearest(rows, k, queries=queries, candidates=candidates, center=mean, screens=()).indices
+        search_nearest(rows, k, queries=queries, candidates=candidates, center=mean).indices
         for rows, mean in ((reference, before), (current, after))
     ]
     means = None if before is None or after is None else (before, after)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from toolkit.naming import Table
 from toolkit.questions.space.cross_products import (
     BLOCK_ROWS,
     CrossProducts,
-    LazyProperty,
     cross_products_of,
     noise_cross_products,
     permuted_cross_products,
@@ -57,7 +56,7 @@ class TablePair:
     seed: int = 0
     """Draws the rows that are items and queries where there are more than MAX_ITEMS, MAX_QUERIES."""
 
-    @LazyProperty
+    @cached_property
     def drawn(self) -> NDArray[np.int64]:
         """(n,) all rows in random order: the first are the items, the first some more the queries."""
         return np.random.default_rng([*b"drawn rows", self.seed]).permutation(len(self.reference))
@@ -70,7 +69,7 @@ class TablePair:
     def queries(self) -> NDArray[np.int64]:
         return np.sort(self.drawn[:MAX_QUERIES])
 
-    @LazyProperty
+    @cached_property
     def drift_lengths(self) -> Array:
         """(n,) float64 Euclidean length of each row's drift."""
         lengths = np.empty(len(self.reference))
@@ -81,20 +80,20 @@ class TablePair:
             )
         return lengths
 
-    @LazyProperty
+    @cached_property
     def products(self) -> CrossProducts:
         return cross_products_of(self.reference, self.current)
 
-    @LazyProperty
+    @cached_property
     def distances(self) -> tuple[Array, Array]:
         """(items, items) distances between the items in both versions."""
         return item_distances(self.reference[self.items]), item_distances(self.current[self.items])
 
-    @LazyProperty
+    @cached_property
     def raw_neighbours(self) -> Neighbourhoods:
         return find_neighbourhoods(self.reference, self.current, self.k, queries=self.queries)
 
-    @LazyProperty
+    @cached_property
     def centred_neighbours(self) -> Neighbourhoods:
         return find_neighbourhoods(self.reference, self.current, self.k, queries=self.queries, is_centred=True)
 
@@ -106,20 +105,20 @@ class PermutedPair(TablePair):
     origin: TablePair = field(kw_only=True)
     order: NDArray[np.int64] = field(kw_only=True)
 
-    @LazyProperty
+    @cached_property
     def products(self) -> CrossProducts:
         return permuted_cross_products(self.origin.products, self.current, self.order)
 
-    @LazyProperty
+    @cached_property
     def distances(self) -> tuple[Array, Array]:
         reference, current = self.origin.distances
         return reference, permute_items(current, np.searchsorted(self.items, self.order[self.items]))
 
-    @LazyProperty
+    @cached_property
     def raw_neighbours(self) -> Neighbourhoods:
         return self._renamed(self.origin.raw_neighbours)
 
-    @LazyProperty
+    @cached_property
     def centred_neighbours(self) -> Neighbourhoods:
         return self._renamed(self.origin.centred_neighbours)
 

@@ -1,0 +1,163 @@
+"""A dry run tells which runs a study needs and what it can see, and leaves nothing."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
+from toolkit.comparison.intervals import detectable_gap_planned
+from toolkit.config import RunConfig
+from toolkit.studies import dry_run as module
+from toolkit.studies.dry_run import (
+    DISCORDANCES,
+    SEED_SDS,
+    dry_run,
+    planned_gaps,
+)
+from toolkit.studies.executors import Job
+from toolkit.studies.runner import plan_study, run_study
+from toolkit.studies.study import Study
+
+
+def shown(study: Study, folder: Path, *, limit: int | None = None) -> str:
+    stream = io.StringIO()
+    dry_run(study, output_dir=folder / "runs", console=Console(file=stream, width=120), limit=limit)
+    return stream.getvalue()
+
+
+def cells_of(text: str, *words: str) -> list[str]:
+    """The cells of the first table row that holds all of the words."""
+    line = next(line for line in text.splitlines() if "│" in line and all(word in line for word in words))
+    return [cell.strip() for cell in line.split("│")[1:-1]]
+
+
+def words_of(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())
+
+
+def test_regression_has_no_items_of_accuracy(tiny_config: RunConfig, tmp_path: Path) -> None:
+    data = tmp_path / "v.tsv"
+    data.write_text("text\tlabel\n" + "".join(f"word {i}\t{i / 10}\n" for i in range(20)))
+    config = replace(tiny_config, train_file=str(data), validation_file=str(data), test_file=())
+    assert "not applicable: no accuracy" in shown(make_study(config, seeds=(0,)), tmp_path)
+
+
+def test_runs_and_detectable_gap_are_printed_and_nothing_is_left(tiny_config: RunConfig, tmp_path: Path) -> None:
+    study = make_study(tiny_config, seeds=range(4), hypothesis="It does not.")
+    text = shown(study, tmp_path, limit=3)
+    assert text.splitlines()[:3] == ["Tiny", "Question: Does it matter?", "Expected: It does not."]
+    assert cells_of(text, "final", "full") == ["final", "toy", "full", "4", "0", "0", "4"]
+    assert "8 runs, 0 finished, 8 to do." in text
+    for seed_sd in SEED_SDS:
+        gaps = [f"{100 * detectable_gap_planned(4, 24, share, seed_sd):.1f}" for share in DISCORDANCES]
+        own = ["toy", "validation", "24", "4", f"{100 * seed_sd:.0f}"]
+        assert cells_of(text, "validation", f" {100 * seed_sd:.0f} │") == [*own, *gaps]
+    assert "Margin of equivalence: 2 points." in words_of(text)
+    assert " train " not in text, "nothing is claimed on it"
+    assert "headline" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_finished_runs_cost_nothing_more(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.reporting.comparison_report.write_report", Recorded())
+    study = make_study(tiny_config)
+    options: dict[str, Any] = {"out": tmp_path / "r", "output_dir": tmp_path / "runs"}
+    run_study(study, executor=InProcess(), limit=3, **options)
+    before = sorted(tmp_path.rglob("*"))
+    text = shown(study, tmp_path)
+    assert cells_of(text, "final", "full") == ["final", "toy", "full", "2", "2", "0", "0"]
+    assert cells_of(text, "final", "features")[3:] == ["2", "1", "0", "1"]
+    assert "4 runs, 3 finished, 1 to do." in text
+    assert sorted(tmp_path.rglob("*")) == before
+    run_study(study, executor=InProcess(), limit=1, **options)
+    text = shown(study, tmp_path)
+    assert "4 runs, 4 finished, 0 to do." in text
+    assert cells_of(text, "validation")[:4] == ["toy", "validation", "24", "2"]
+
+
+def test_a_study_with_a_grid_counts_its_tuning(tiny_config: RunConfig, tmp_path: Path) -> None:
+    study, executor = make_study(tiny_config, grid=GRID, seeds=(0,)), InProcess()
+    text = shown(study, tmp_path)
+    assert cells_of(text, "tuning", "full")[3:] == ["2", "0", "0", "2"]
+    assert "6 runs, 0 finished, 6 to do." in text
+    assert "the first setting of each arm, until tuning has chosen" in text
+    assert "selection" not in text, "nothing is claimed on the split that settings are chosen on"
+    run_study(study, executor=executor, limit=4, out=tmp_path / "r", output_dir=tmp_path / "runs")
+    planned = plan_study(study, tmp_path / "runs")
+    assert planned.is_chosen
+    assert "until tuning has chosen" not in shown(study, tmp_path)
+    run_study(study, executor=executor, limit=1, out=tmp_path / "r", output_dir=tmp_path / "runs")
+    assert executor.started[4] == planned.final[0].name
+
+
+def test_the_gaps_are_those_of_the_studys_seeds_and_items(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "planned_gaps", lambda *given: given)
+    text = shown(make_study(tiny_config, seeds=range(7)), tmp_path)
+    assert SEED_SDS == (0.01, 0.03)
+    assert cells_of(text, "validation", " 1 │")[2:] == ["24", "7", "1", "7.0", "24.0", "0.0"]
+    assert cells_of(text, "validation", " 3 │")[2:5] == ["24", "7", "3"]
+
+
+def test_planned_gaps_shrink_with_items_seeds_and_agreement() -> None:
+    few, many = planned_gaps(3, 400, 0.01), planned_gaps(8, 4000, 0.01)
+    assert all(a > b for a, b in zip(few, many, strict=True))
+    assert few == [100 * detectable_gap_planned(3, 400, share, 0.01) for share in DISCORDANCES] == sorted(few)
+    assert all(gap != gap for gap in planned_gaps(3, 1, 0.01)), "one item: undefined"
+    agreed, apart = (planned_gaps(5, 872, seed_sd) for seed_sd in SEED_SDS)
+    assert all(a < b for a, b in zip(agreed, apart, strict=True))
+
+
+def test_another_headline_score_than_the_tables_is_named(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = module.read_data
+    monkeypatch.setattr(module, "read_data", lambda config: replace(read(config), score="matthews"))
+    assert "headline score is another on toy (matthews)" in words_of(shown(make_study(tiny_config), tmp_path))
+    named = make_study(tiny_config, score="macro_f1")
+    assert "headline score is another on toy (macro_f1)" in words_of(shown(named, tmp_path))
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_the_limit_is_checked_as_when_it_runs(tiny_config: RunConfig, tmp_path: Path, limit: int) -> None:
+    message = rf"^--limit must be at least 1; got {limit}$"
+    with pytest.raises(ValueError, match=message):
+        shown(make_study(tiny_config), tmp_path, limit=limit)
+    options: dict[str, Any] = {"executor": InProcess(), "out": tmp_path, "output_dir": tmp_path / "runs"}
+    with pytest.raises(ValueError, match=message):
+        run_study(make_study(tiny_config), limit=limit, **options)
+
+
+def test_sizes_beyond_the_data_are_said_and_not_trained_twice(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """Train has 64 examples: 80 and 100 would train on the same ones, whatever order they are given in."""
+
+    def refuse(job: Job) -> None:
+        raise ValueError("not in this test")
+
+    study, executor = make_study(tiny_config, seeds=(0,), sizes=(100, 32, 80)), InProcess(refuse)
+    text = words_of(shown(study, tmp_path))
+    assert "toy has 64 training examples: size 100 would repeat size 80 and is left out." in text
+    assert "toy has 64 training examples: size 80 is all of them." in text
+    assert "4 runs, 0 finished, 4 to do" in text
+    with pytest.raises(ValueError, match="4 runs failed"):
+        run_study(study, executor=executor, out=tmp_path / "r", output_dir=tmp_path / "runs")
+    final = plan_study(study, tmp_path / "runs").final
+    assert executor.started == [run.name for run in final]
+    assert [run.config.max_train_examples for run in final] == [32, 32, 80, 80]
+    assert not plan_study(make_study(tiny_config, sizes=(32, 64)), tmp_path / "runs").notes
+    assert len(plan_study(make_study(tiny_config, sizes=(32, 64)), tmp_path / "runs").final) == 8
+
+
+def test_without_sizes_no_data_are_read_for_them(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.studies.plan.num_train", lambda config: 1 / 0)
+    assert len(plan_study(make_study(tiny_config), tmp_path / "runs").final) == 4
