@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.analysis.drift import after_start
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.analysis.word_rows import WordRows
 from toolkit.comparison.arms import Arm, Group, Pairs, ReportedRun, of_largest_size
@@ -72,7 +73,7 @@ class GroupTables:
         return found
 
     def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
-        """Relative drift of the whole parameter in every run and snapshot of an arm after epoch 0."""
+        """Relative drift of the whole parameter in every run of an arm and snapshot after its first."""
         if self.drift.empty:
             return self.drift
         lines = self._relative
@@ -81,8 +82,8 @@ class GroupTables:
 
     @cached_property
     def _relative(self) -> pd.DataFrame:
-        own = self.drift
-        return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative") & (own["epoch"] > 0)]
+        own = after_start(self.drift)
+        return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative")]
 
     def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""

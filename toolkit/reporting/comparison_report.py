@@ -31,6 +31,7 @@ from toolkit.reporting.topics.drift import ADAPTED, EXPOSED, drift_topics, expos
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.new_tokens import cards_section
+from toolkit.reporting.topics.recordings import notes_answer
 from toolkit.reporting.topics.runs import (
     MANY_RUNS,
     data_section,
@@ -58,7 +59,7 @@ def commands_of(
 
     ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
     """
-    made = [run.command for group in groups for run in group.runs]
+    made = [run.command for group in groups for run in group.runs if run.command]
     if len(made) > MANY_RUNS:
         made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
     if is_arranged:
@@ -305,7 +306,7 @@ def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
         lead=compared_of(data),
         tiles=tiles_of(data),
-        answers=answers_of(data),
+        answers=(*answers_of(data), *notes_answer(data.groups)),
         picture=picture_of(data),
         sections=tuple(_sections(data, cards)),
     )

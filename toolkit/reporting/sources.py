@@ -44,7 +44,7 @@ class Sources:
         """
         labels = labels or {}
         names = named or {}
-        tasks_of = {run.path: names.get(run.path.name, run.config.task) for run in (*self.runs, *self.diverged)}
+        tasks_of = {run.path: names.get(run.path.name, _task(run)) for run in (*self.runs, *self.diverged)}
         kept = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
         tasks: dict[str, dict[str, None]] = {}
         for run in self.diverged:
@@ -117,13 +117,16 @@ def _reason_against(path: Path) -> str:
             return f"its {MANIFEST} cannot be read: restore it or run it again"
         if differences:
             return f"it is not as its manifest says ({'; '.join(differences)}): {remedy_of(differences)}"
-    if run.is_recorded:
-        return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
     if run.has_diverged and not run.is_finished:
         return WHY_DIVERGED
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
-    return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""
+    is_choice = not run.is_recorded and run.config.selection_fraction
+    return "it served to choose settings (--selection-fraction)" if is_choice else ""
+
+
+def _task(run: Run) -> str:
+    return str(run.recorded.get("task")) if run.is_recorded else run.config.task
 
 
 @dataclass(frozen=True)
@@ -202,12 +205,8 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
     """ValueError when a run differs from the first in more than its seed: their rows would not compare."""
     first = runs[0]
     for run, name in zip(runs[1:], names[1:], strict=True):
-        if run.is_recorded or first.is_recorded:
-            fields = [] if run.trajectory.parameters == first.trajectory.parameters else ["parameters"]
-        else:
-            fields = differences_beside_seed(
-                read_reported(first, names[0], has_answers=False), read_reported(run, name, has_answers=False)
-            )
+        one, other = (read_reported(each, known, has_answers=False) for each, known in ((first, names[0]), (run, name)))
+        fields = differences_beside_seed(one, other)
         shapes = [{k: v.shape for k, v in r.trajectory.snapshots[0].tensors.items()} for r in (first, run)]
         if shapes[0] != shapes[1]:
             fields.append("shapes")
@@ -217,7 +216,7 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
                 f"{name} is no other seed of {names[0]}: it differs in {words}; give runs of one model, "
                 "task, regime and settings, or compare regimes with python -m toolkit report"
             )
-    seeds = [None if run.is_recorded else run.config.seed for run in runs]
+    seeds = [run.recorded.get("seed") if run.is_recorded else run.config.seed for run in runs]
     for (seed, name), (other, second) in combinations(zip(seeds, names, strict=True), 2):
         if seed is not None and seed == other:
             raise ValueError(f"{name} and {second} have the same seed, {seed}: give runs of different seeds")

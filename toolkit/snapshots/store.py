@@ -156,6 +156,15 @@ class Run(Described):
         return path is not None and bool(read_object(path).get(RECORDED))
 
     @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """What whoever recorded it, or the loop that made it, says of it: the fields of config.json; none of ours."""
+        return read_object(self._existing("config.json")) if self.is_recorded else {}
+
+    def has(self, name: str) -> bool:
+        """Whether it has one of the files that a run may have."""
+        return self._checked(name) is not None
+
+    @cached_property
     def config(self) -> RunConfig:
         """The resolved config; ValueError for a recorded run, which has none."""
         if self.is_recorded:
@@ -180,13 +189,19 @@ class Run(Described):
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
-        """One row per epoch and split: step, number of examples, loss and the task's scores."""
+        """One row per epoch and split: step, number of examples, loss and the task's scores.
+
+        Of another loop: a line per evaluation, at epochs of its own, with scores by its own names.
+        """
+        if self.is_recorded:
+            return formats.read_recorded_scores(self._existing("scores.csv"))
         return formats.read_scores(self._existing("scores.csv"), self._epochs)
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
+        epochs = None if self.is_recorded else self._epochs
+        return formats.read_predictions(self._existing("predictions.parquet"), epochs)
 
     @property
     def _epochs(self) -> set[int] | None:
@@ -312,6 +327,10 @@ class Run(Described):
             there = (name for name in names if not name.endswith("/") and os.path.lexists(self.path / name))
             if other := [name for name in there if name not in named]:
                 raise ValueError(f"{self.path / other[0]} is not named in the run's {JOURNAL}: move it away")
+
+    def sha256_of(self, name: str) -> str:
+        """The sha256 of one of its files."""
+        return files.sha256_of_file(self.path / name)
 
     def _refuse(self, differences: list[str]) -> None:
         if differences:

@@ -29,6 +29,7 @@ WHOLE = {"word_embeddings": "words (all rows)"}
 """What the picture calls them, where tiles tell the rows seen in training apart."""
 NOT_MEASURABLE = REFUSALS[2]
 HELD = " (added rows only)"
+NO_SCORES = "no scores"
 LEVEL = 0.95
 WIDTH = 265
 """Pixels of a panel: beside the answers, and on a phone as it is."""
@@ -62,6 +63,8 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
     means = [float(np.mean(values)) for values in scores.values()]
     of_what = set(data.scores["score"])
     score = of_what.pop() if len(of_what) == 1 else "score"
+    if not scores:
+        return Tile(title=name, value=NO_SCORES, detail="", lines=_lines(data, name), colour=colour)
     value, detail = f"{min(means):.3f} to {max(means):.3f}", f"{score}, {len(scores)} tasks"
     if len(scores) == 1:
         (values,) = scores.values()
@@ -131,7 +134,7 @@ def _moved(data: ReportData, name: str, parameter: str) -> str:
 def _is_held(data: ReportData, name: str) -> bool:
     """Whether a condition trains of the word table the added rows alone."""
     named = [arm for arm in _arms(data) if arm.base == name]
-    return all(arm.runs[0].config.train_rows == "new" for arm in named)
+    return all(arm.runs[0].setting("train_rows") == "new" for arm in named)
 
 
 def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:
@@ -215,8 +218,8 @@ def _open(data: ReportData) -> Answer:
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
     parts = ["Whether this holds for other models or tasks."]
-    if not any(run.config.shuffle_labels for run in data.runs):
-        has_labels = any(run.config.objective != MLM for run in data.runs)
+    if not any(run.setting("shuffle_labels") for run in data.runs):
+        has_labels = any(run.setting("objective") != MLM for run in data.runs)
         parts.append("How much of the movement is learning" + (": no run had shuffled labels." if has_labels else "."))
     parts += _at_ceiling(data)
     if num_open := int((~verdicts).sum()):
@@ -258,6 +261,8 @@ def _regime_of(arm: Arm) -> str:
 
 
 def _is_plain(arm: Arm) -> bool:
+    if arm.runs[0].is_recorded:
+        return True
     config = arm.runs[0].config
     return config.init == config.positions == "checkpoint" and not (config.shuffle_labels or config.reinject_positions)
 

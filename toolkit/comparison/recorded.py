@@ -1,0 +1,94 @@
+"""What is known of a run of another training loop, which has no RunConfig: nothing is made up for what is not."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, TABLES, ModelFamily, component_of
+from toolkit.snapshots.store import Run
+
+TASK_NOT_GIVEN = "task not given"
+KEPT = ("model", "task", "condition", "seed", "recorded_by", "since", "notes")
+"""What a recording says of itself, beside the arguments of its training."""
+
+ADAPTER = re.compile(r"\.(lora_\w+|base_layer|modules_to_save|original_module)\.")
+"""In the name of a frozen parameter: an adapter changes what it gives."""
+PARTS = "parts of the layers"
+WHOLE_LAYER = 4
+"""A layer has at least so many times width² parameters: its attention alone reads and writes the states."""
+
+
+def facts_of_recording(run: Run) -> dict[str, Any]:
+    """What stands in place of a config, as evidence keeps it.
+
+    ``arguments`` are those of its Trainer; of any other loop what its optimizer log tells. ``first_epoch``: where
+    drift is counted from; ``width`` and ``rows``: of its first table.
+    """
+    told = run.recorded
+    first = run.trajectory.snapshots[0]
+    table = next((first.tensors[name] for name in TABLES if name in first.tensors), None)
+    arguments: dict[str, Any] = dict(told.get("arguments") or {})
+    arguments.pop("seed", None)
+    if not arguments and (log := run.optimizer_log) is not None:
+        rates = [rate for rate in log.learning_rates.tolist() if rate == rate]
+        arguments = {"optimizer": log.algorithm, "weight_decay": max(log.weight_decay.values(), default=None)}
+        arguments["learning_rate"] = max(rates, default=None)
+    known = {name: told[name] for name in KEPT if told.get(name) is not None}
+    shape = (None, None) if table is None else table.shape
+    return known | {"arguments": arguments, "first_epoch": first.epoch, "rows": shape[0], "width": shape[1]}
+
+
+def frozen_label(manifest: Mapping[str, Any], parameters: Collection[str], width: int | None) -> str:
+    """What its hashes prove to have been frozen, in the words of ``--freeze``; ``none`` where they prove nothing.
+
+    ``backbone`` where no layer can have been trained: every embedding parameter is proven frozen, no adapter is there,
+    and fewer parameters were trainable than any layer, or a pooler that is not proven frozen, has.
+    """
+    proofs = (manifest.get("frozen") or {}).get("parameters") or {}
+    same = [name for name, own in proofs.items() if own.get("before") == own.get("after") is not None]
+    model = manifest.get("model") or {}
+    family = next((each for each in FAMILIES.values() if each.name == model.get("family")), None)
+    embeddings = [name for name in parameters if name in (manifest.get("regime") or {}).get("frozen_components", ())]
+    components = list(dict.fromkeys(filter(None, (_component(family, name) for name in same))))
+    others = [name for name in components if name not in EMBEDDING_PARAMETERS]
+    layers = [name for name in same if (_component(family, name) or "").startswith("layers.")]
+    # Where biases alone are trained (BitFit) layers lack these.
+    kinds = [sum(name.endswith(end) for name in layers) for end in (".weight", ".bias")]
+    is_whole = "LayerNorm.bias" not in parameters or kinds[0] == kinds[1]
+    least = (WHOLE_LAYER if "pooler" in others else 1) * (width or 0) ** 2
+    is_still = model.get("num_trainable") is not None and model["num_trainable"] < least
+    if embeddings == [*parameters] and layers and is_whole and is_still and not any(map(ADAPTER.search, same)):
+        return "backbone"
+    return folded_label([*embeddings, *(others if is_whole else [PARTS])], parameters)
+
+
+def folded_label(components: Collection[str], parameters: Collection[str]) -> str:
+    """Components in the words of ``--freeze``: all embedding parameters as one, and layers as a range."""
+    if not components:
+        return "none"
+    embeddings = [name for name in EMBEDDING_PARAMETERS if name in components]
+    layers = sorted(int(name.removeprefix("layers.")) for name in components if name.startswith("layers."))
+    others = [name for name in components if name not in embeddings and not name.startswith("layers.")]
+    start = ["embeddings"] if embeddings and {*embeddings} == {*parameters} else embeddings
+    return ",".join([*start, *_ranges(layers), *others])
+
+
+def _ranges(numbers: Iterable[int]) -> list[str]:
+    """``layers.0-3`` for each unbroken range of numbers, which ascend."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    return [f"layers.{own[0]}" + (f"-{own[-1]}" if len(own) > 1 else "") for own in ranges]
+
+
+def _component(family: ModelFamily | None, name: str) -> str | None:
+    """The component of a parameter that is named as in its whole model; None for a head's."""
+    while family is not None and name:
+        try:
+            return component_of(family, name)
+        except ValueError:  # of a part of the model around the backbone
+            name = name.partition(".")[2]
+    return None
