@@ -428,7 +428,7 @@ class ArmPair:
     def runs(self) -> list[tuple[ReportedRun, ReportedRun]]:
         """The runs of the seeds that both arms have, side by side, in order.
 
-        Where a seed is not known, in the order of the arms: replicates are independent, and any pairing of them will do.
+        Where a seed is not known, in the order of the arms: replicates are independent, so that any pairing will do.
         """
         if not self.has_seeds:
             return list(zip(self.first.runs, self.second.runs, strict=False))

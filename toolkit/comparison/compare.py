@@ -178,6 +178,8 @@ def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
     Each is judged alone, without a q: that needs all pairs.
     """
     arms, run = (pair.first, pair.second), pair.first.runs[0]
+    if not any(each.splits for arm in arms for each in arm.runs):
+        return []  # nobody scored any of them
     lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.runs)}
     lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
     for name, arm in zip(("first", "second"), arms, strict=True):
@@ -283,7 +285,7 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
             lines.append(line)
     for arm, other_arm in ((pair.first, pair.second), (pair.second, pair.first)):
         what = f"run of this seed under {other_arm.label}" if pair.has_seeds else f"run of {other_arm.label} is left"
-        missing = {"split": "", "reason": f"no {what}"}
+        missing: dict[str, Any] = {"split": "", "reason": f"no {what}"}
         for run in (run for run in arm.runs if all(run not in both for both in pair.runs)):
             lines.append({"model": run.model, "task": run.task, "seed": run.seed} | missing)
     return sorted(lines, key=lambda line: (line["seed"] is None, line["seed"] or 0))

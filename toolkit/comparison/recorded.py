@@ -48,7 +48,9 @@ def frozen_label(manifest: Mapping[str, Any], parameters: Collection[str], width
     same = [name for name, own in proofs.items() if own.get("before") == own.get("after") is not None]
     model = manifest.get("model") or {}
     family = next((each for each in FAMILIES.values() if each.name == model.get("family")), None)
-    embeddings = [name for name in parameters if name in (manifest.get("regime") or {}).get("frozen_components", ())]
+    named = (manifest.get("regime") or {}).get("frozen_components", ())
+    proven = {canonical_name(name) for name in same}.intersection(named)  # one beneath an adapter is not named
+    embeddings = [name for name in parameters if name in proven]
     components = list(dict.fromkeys(filter(None, (_component(family, name) for name in same))))
     others = [name for name in components if name not in EMBEDDING_PARAMETERS]
     layers = [name for name in same if (_component(family, name) or "").startswith("layers.")]
@@ -92,3 +94,14 @@ def _component(family: ModelFamily | None, name: str) -> str | None:
         except ValueError:  # of a part of the model around the backbone
             name = name.partition(".")[2]
     return None
+
+
+def canonical_name(name: str) -> str:
+    """The canonical name of an embedding parameter that is named as in its model; any other name as it is."""
+    if name in EMBEDDING_PARAMETERS:
+        return name
+    for family in FAMILIES.values():
+        for canonical, native in family.embedding_parameters.items():
+            if name == native or name.endswith("." + native):
+                return canonical
+    return name

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.recorded import TASK_NOT_GIVEN, facts_of_recording, frozen_label
+from toolkit.comparison.recorded import canonical_name as canonical_name
 from toolkit.config import RunConfig
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, LORA
+from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import shorten, shown_path, unknown
-from toolkit.snapshots.formats import HEADLINES, SCORE_COLUMNS
+from toolkit.snapshots.formats import HEADLINES, SCORE_COLUMNS, SCORES
 from toolkit.snapshots.store import Run
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
@@ -359,6 +360,12 @@ def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRu
     ]
 
 
+def score_names(runs: Iterable[ReportedRun]) -> list[str]:
+    """The scores of some runs in the order of every table, those by other loops' names last."""
+    columns = list(dict.fromkeys(str(name) for run in runs for name in run.scores))
+    return [*(name for name in SCORES if name in columns), *(name for name in columns if name not in SCORE_COLUMNS)]
+
+
 def has_score(scores: pd.DataFrame, name: str) -> bool:
     """Whether a run's scores hold a value of that name anywhere."""
     return name in scores and bool(scores[name].notna().any())
@@ -399,14 +406,3 @@ def counted_score(run: ReportedRun, split: str, score: str | None = None) -> flo
     if not np.isnan(value) or name not in CORRELATIONS or own is None:
         return value
     return 0.0 if own["prediction"].nunique() <= 1 < own["label"].nunique() else value
-
-
-def canonical_name(name: str) -> str:
-    """The canonical name of an embedding parameter that is named as in its model; any other name as it is."""
-    if name in EMBEDDING_PARAMETERS:
-        return name
-    for family in FAMILIES.values():
-        for canonical, native in family.embedding_parameters.items():
-            if name == native or name.endswith("." + native):
-                return canonical
-    return name

@@ -9,10 +9,9 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, Group, Labels, Pairs, Runs, arrange, led_by
 from toolkit.comparison.compare import Settings, compare_groups
 from toolkit.comparison.intervals import defined_mean, statistics
-from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
+from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first, score_names
 from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.formats import SCORE_COLUMNS
 from toolkit.snapshots.formats import SCORES as SCORES
 
 Lines = Iterable[dict[str, Any]]
@@ -85,7 +84,7 @@ def side_by_side(summary: pd.DataFrame | Runs, score: str | None = None) -> pd.D
     check_table(summary, columns_of("summarise_scores"), "summarise_scores (or runs)")
     if score is not None:
         lookup(dict.fromkeys(summary["score"]), score, "score")
-    chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
+    chosen = summary[(summary["is_headline"] if score is None else summary["score"] == score).astype(bool)]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     keys, lead = ["group", "condition"], columns_of("side_by_side")[:-2]
     table = summary[keys].drop_duplicates().merge(chosen[lead].drop_duplicates(keys), on=keys)[lead]
@@ -119,9 +118,7 @@ def _score_lines(arm: Arm, split: str) -> Lines:
     lead = {"split": split, "is_reported_split": split == first.reported_split, "num_at_chance": count_at_chance(runs)}
     lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
     lines = []
-    named = dict.fromkeys([*SCORES, *(str(name) for run in runs if run.is_recorded for name in run.scores)])
-    others = {*SCORE_COLUMNS} - {*SCORES}
-    for score in (name for name in named if name not in others and any(name in run.scores for run in runs)):
+    for score in score_names(runs):
         recorded = [last_score(run, split, score) for run in runs]
         kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
         of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}

@@ -43,6 +43,7 @@ from toolkit.reporting.topics.runs import (
 )
 from toolkit.reporting.topics.scores import SUMMARY
 from toolkit.reporting.topics.words import words_section
+from toolkit.schema import columns_of
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
@@ -180,7 +181,9 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
             continue
         table = sources[name]
         if name in ("comparison", "tests"):
-            table = shown_comparison(table, sources["comparison_by_seed"])
+            table = shown_comparison(
+                table, sources.get("comparison_by_seed", pd.DataFrame(columns=columns_of("compare_seeds")))
+            )
         elif name == "verdicts":
             spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
             table = table.assign(interval=spans, value=[text_of(value) for value in table["value"]])

@@ -14,6 +14,7 @@ from toolkit.comparison.runs import read_reported
 from toolkit.naming import names_of, read_object, shown_path
 from toolkit.reporting.cells import listing
 from toolkit.reporting.page import Section, Tile
+from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
@@ -176,7 +177,10 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
         said = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
-        notes = [*filter(None, [beside]), *([said] if unfinished else [])]
+        known = [read_reported(run, name, has_answers=False) for run, name in zip(runs, names, strict=True)]
+        notes = [*filter(None, [beside]), *([said] if unfinished else []), *notes_on(known)]
+        if len(runs) > 1:
+            notes += notes_on_several(known)
         opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
     else:
         imported = import_checkpoints(places)
@@ -217,8 +221,8 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
                 "task, regime and settings, or compare regimes with python -m toolkit report"
             )
     seeds = [run.recorded.get("seed") if run.is_recorded else run.config.seed for run in runs]
-    for (seed, name), (other, second) in combinations(zip(seeds, names, strict=True), 2):
-        if seed is not None and seed == other:
+    for (seed, name), (same, second) in combinations(zip(seeds, names, strict=True), 2):
+        if seed is not None and seed == same:
             raise ValueError(f"{name} and {second} have the same seed, {seed}: give runs of different seeds")
 
 

@@ -318,7 +318,8 @@ def pair_caveats(data: ReportData) -> list[str]:
         where = f" ({listing(list(dict.fromkeys(titles)))})" if len(set(titles)) < len(data.groups) else ""
         sentences.append(f"{one} and {other} differ, besides the regime, in {said}{where}.")
     for line in data.seeds[data.seeds["split"] == ""].itertuples():
-        sentences.append(f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.reason}.")
+        which = "A run" if pd.isna(line.seed) else f"Seed {line.seed}"
+        sentences.append(f"{which} of {line.first} and {line.second} is not compared: {line.reason}.")
     return sentences
 
 

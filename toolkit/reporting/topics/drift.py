@@ -74,7 +74,7 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
 
 
 def _whole(drift: pd.DataFrame) -> pd.DataFrame:
-    """A line per run, parameter and epoch after its first: regime, run, parameter, epoch, norm, relative, reinitialised."""
+    """A line per run, parameter and epoch after its first: regime, run, parameter, epoch and the values below."""
     own = after_start(drift[drift["stratum"] == "whole parameter"])
     own = own.assign(regime=regimes_of(own), run=own.get("run", ""))
     keys = ["regime", "run", "parameter", "epoch"]

@@ -35,17 +35,18 @@ def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
     return [f"{_named(names)}: {line.rstrip('.')}." for line, names in of.items()]
 
 
+def notes_on_several(runs: Sequence[ReportedRun]) -> list[str]:
+    """A line each: seeds and tasks that were not given, by which runs would be told apart."""
+    unseeded, unnamed = [run for run in runs if run.seed is None], [run for run in runs if run.task == TASK_NOT_GIVEN]
+    said = "Seeds not given ({}): runs that differ in nothing else are taken as replicates."
+    lines = [said.format(_named([run.name for run in unseeded]))] if unseeded else []
+    said = "What {} runs were trained on is not given (task=): those of a model are taken together; data may differ."
+    return [*lines, said.format(len(unnamed))] if len(unnamed) > 1 else lines
+
+
 def notes_on_groups(groups: Sequence[Group]) -> list[str]:
-    """A line each: seeds, tasks and predictions that were not given, and what was done without them."""
-    lines = []
-    if unseeded := [arm.label for group in groups for arm in group.arms if any(run.seed is None for run in arm.runs)]:
-        lines.append(f"Seeds not given ({_named(unseeded)}): runs that differ in nothing else are taken as replicates.")
-    unnamed = [run for group in groups for run in group.runs if run.task == TASK_NOT_GIVEN]
-    if len(unnamed) > 1:
-        lines.append(
-            f"What {len(unnamed)} runs were trained on is not given (task=): those of a model stand in one group, and "
-            "their data may differ."
-        )
+    """Those, and a line each on predictions and scores that were not given, and what was done without them."""
+    lines = notes_on_several([run for group in groups for run in group.runs])
     scored = [run for group in groups for run in group.runs if run.splits]
     if unanswered := [run.name for run in scored if not run.answers]:
         lines.append(f"No predictions of {_named(unanswered)}: intervals of their scores are over seeds alone.")
