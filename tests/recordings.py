@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.run_directories import HIDDEN, NUM_WORDS, write_run
+from tests.run_directories import HIDDEN, write_run
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.run_writer import facts_of, start_run
@@ -29,12 +29,14 @@ def write_recording(
     begins: tuple[float, int] = (0.0, 0),
     arguments: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
+    undefined: tuple[str, int] = ("", 0),
     name: str = "",
 ) -> Run:
     """A finished recording of ``regime``, whose snapshots are those of tests.run_directories' run of that seed.
 
     ``scores``: name to the value at the last epoch, by 0.1 less in each epoch before; None: without scores.csv.
-    ``begins``: the epoch of the first snapshot, and the steps that were taken before it.
+    ``begins``: the epoch of the first snapshot, and the steps that were taken before it; ``undefined``: a parameter that
+    holds NaN, and from which epoch on.
     """
     like = write_run(folder / ".like", "embeddings" if regime == "backbone" else regime, seed or 0, has_exposure=False)
     writer = start_run(folder / (name or f"{condition or regime}-{seed}"), is_recorded=True)
@@ -42,7 +44,9 @@ def write_recording(
     known = {"model": "tiny", "task": task, "condition": condition, "seed": seed, "recorded_by": "Trainer"}
     writer.write_recorded_config(known | {"arguments": ARGUMENTS if arguments is None else arguments})
     for snapshot in like.trajectory:
-        tensors = {name: np.asarray(snapshot.tensors[name]) for name in snapshot.tensors}
+        tensors = {name: np.array(snapshot.tensors[name]) for name in snapshot.tensors}
+        if undefined[0] and snapshot.epoch >= undefined[1]:
+            tensors[undefined[0]].flat[0] = np.nan
         writer.write_snapshot(begins[0] + snapshot.epoch, snapshot.step, tensors)
     frozen = {OWN + name.replace("_embeddings", "_embeddings.weight"): tensors[name] for name in FROZEN[regime]}
     frozen |= dict.fromkeys((f"model.{name}" for name in LAYER), np.zeros(1)) if regime == "backbone" else {}
@@ -75,6 +79,3 @@ def write_recording(
         | (facts or {})
     )
     return open_run(writer.path)
-
-
-NUM_ROWS = NUM_WORDS

@@ -13,6 +13,7 @@ from toolkit.comparison.arms import arrange
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.verify import describe
+from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.comparison_report import report_from, write_report
 from toolkit.reporting.render_markdown import read_answers
 from toolkit.reporting.sources import open_sources
@@ -182,3 +183,10 @@ def test_drift_is_counted_from_where_recording_began(record):
     charts = [toolkit.plot_drift(toolkit.measure_drift(run)).to_dict() for run in (early, late)]
     epochs = [{epoch for data in alone(chart) for epoch in data.get("epoch", ())} for chart in charts]
     assert epochs == [{1, 2, 3}, {2, 3, 4}]
+
+
+@pytest.mark.parametrize("command", [show_drift, lambda runs: write_report(runs, "out"), toolkit.drift_table])
+def test_a_run_that_diverged_is_refused_in_one_line_that_names_it(record, command):
+    run = record("none", 0, undefined=("word_embeddings", 3))
+    with refused("^none-0: word_embeddings holds NaN or infinity at epoch 3.*: the run diverged, leave it out$"):
+        command([run.path])

@@ -17,7 +17,7 @@ from toolkit.reporting.page import Section, Tile
 from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
-from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.snapshot import Trajectory, name_undefined
 from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
 from toolkit.snapshots.tokenizer_files import find_embedded
 
@@ -173,6 +173,8 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         names = tuple(names_of(run.path for run in runs))
         for run in runs:
             run.check(*DRIFT_FILES)
+        for run, name in zip(runs, names, strict=True):
+            _check_finite(run.trajectory, name)
         _check_seeds(runs, names)
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
@@ -203,6 +205,17 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so {remedy}"
         )
     return opened
+
+
+def _check_finite(trajectory: Trajectory, name: str) -> None:
+    """ValueError where a snapshot of a run holds NaN or infinity: nothing can be said of it."""
+    for snapshot in trajectory:
+        for parameter, tensor in snapshot.tensors.items():
+            if where := name_undefined(parameter, tensor, trajectory.vocabulary, trajectory.position_offset):
+                raise ValueError(
+                    f"{name}: {parameter} holds NaN or infinity at epoch {snapshot.epoch:g} {where}: the run diverged, "
+                    "leave it out"
+                )
 
 
 def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
