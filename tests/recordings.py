@@ -35,8 +35,8 @@ def write_recording(
     """A finished recording of ``regime``, whose snapshots are those of tests.run_directories' run of that seed.
 
     ``scores``: name to the value at the last epoch, by 0.1 less in each epoch before; None: without scores.csv.
-    ``begins``: the epoch of the first snapshot, and the steps that were taken before it; ``undefined``: a parameter that
-    holds NaN, and from which epoch on.
+    ``begins``: the epoch of the first snapshot, and the steps that were taken before it; ``undefined``: a parameter
+    that holds NaN, and from which epoch on.
     """
     like = write_run(folder / ".like", "embeddings" if regime == "backbone" else regime, seed or 0, has_exposure=False)
     writer = start_run(folder / (name or f"{condition or regime}-{seed}"), is_recorded=True)

@@ -1,19 +1,21 @@
 """What is known of a run of another training loop, which has no RunConfig: nothing is made up for what is not."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, TABLES, ModelFamily, component_of
+import numpy as np
+
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, TABLES, ModelFamily, component_of, regime_name
 from toolkit.snapshots.store import Run
 
 TASK_NOT_GIVEN = "task not given"
-KEPT = ("model", "task", "condition", "seed", "recorded_by", "since", "notes")
+KEPT = ("model", "task", "condition", "seed", "recorded_by", "since", "notes", "moved")
 """What a recording says of itself, beside the arguments of its training."""
 
 ADAPTER = re.compile(r"\.(lora_\w+|base_layer|modules_to_save|original_module)\.")
 """In the name of a frozen parameter: an adapter changes what it gives."""
-PARTS = "parts of the layers"
+PARTS, REST = "parts of the layers", "whatever else the model has"
 WHOLE_LAYER = 4
 """A layer has at least so many times width² parameters: its attention alone reads and writes the states."""
 
@@ -22,7 +24,7 @@ def facts_of_recording(run: Run) -> dict[str, Any]:
     """What stands in place of a config, as evidence keeps it.
 
     ``arguments`` are those of its Trainer; of any other loop what its optimizer log tells. ``first_epoch``: where
-    drift is counted from; ``width`` and ``rows``: of its first table.
+    drift is counted from; ``width`` and ``rows``: of its first table; ``moved``: what is not what it was, by the bits.
     """
     told = run.recorded
     first = run.trajectory.snapshots[0]
@@ -34,6 +36,9 @@ def facts_of_recording(run: Run) -> dict[str, Any]:
         arguments = {"optimizer": log.algorithm, "weight_decay": max(log.weight_decay.values(), default=None)}
         arguments["learning_rate"] = max(rates, default=None)
     known = {name: told[name] for name in KEPT if told.get(name) is not None}
+    last = run.trajectory.snapshots[-1]
+    moved = [name for name in first.tensors if not np.array_equal(first.tensors[name], last.tensors[name])]
+    known = {"moved": moved} | known
     shape = (None, None) if table is None else table.shape
     return known | {"arguments": arguments, "first_epoch": first.epoch, "rows": shape[0], "width": shape[1]}
 
@@ -61,29 +66,7 @@ def frozen_label(manifest: Mapping[str, Any], parameters: Collection[str], width
     is_still = model.get("num_trainable") is not None and model["num_trainable"] < least
     if embeddings == [*parameters] and layers and is_whole and is_still and not any(map(ADAPTER.search, same)):
         return "backbone"
-    return folded_label([*embeddings, *(others if is_whole else [PARTS])], parameters)
-
-
-def folded_label(components: Collection[str], parameters: Collection[str]) -> str:
-    """Components in the words of ``--freeze``: all embedding parameters as one, and layers as a range."""
-    if not components:
-        return "none"
-    embeddings = [name for name in EMBEDDING_PARAMETERS if name in components]
-    layers = sorted(int(name.removeprefix("layers.")) for name in components if name.startswith("layers."))
-    others = [name for name in components if name not in embeddings and not name.startswith("layers.")]
-    start = ["embeddings"] if embeddings and {*embeddings} == {*parameters} else embeddings
-    return ",".join([*start, *_ranges(layers), *others])
-
-
-def _ranges(numbers: Iterable[int]) -> list[str]:
-    """``layers.0-3`` for each unbroken range of numbers, which ascend."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][-1] == number - 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    return [f"layers.{own[0]}" + (f"-{own[-1]}" if len(own) > 1 else "") for own in ranges]
+    return regime_name([*embeddings, *(others if is_whole else [PARTS])], [*parameters, REST])
 
 
 def _component(family: ModelFamily | None, name: str) -> str | None:

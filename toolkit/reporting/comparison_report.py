@@ -220,6 +220,7 @@ def write_report(
     score: str | None = None,
     command: str | None = None,
     tuning: pd.DataFrame | None = None,
+    base: str | Path | None = None,
     on_progress: Progress = say,
 ) -> Path:
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
@@ -229,7 +230,8 @@ def write_report(
     ``tasks`` is run directory name to what its task is called, by default what its data are called; ``question`` stands
     under the title, ``expected`` is what was expected before the runs; ``sources`` is data set to where it comes from
     and its licence; ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is
-    what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and
+    what a study tried and chose; ``base`` is the checkpoint from which training in a Trainer's output folders started.
+    What a glob brings along (an unfinished run, a folder that is none) is left out, and
     the report says so; so is a pair that names an arm of which every run diverged. Files of an earlier report in
     ``out`` are replaced or removed, others stay.
     ValueError when no run is left, as of :func:`toolkit.compare`, and, before anything is computed, where no report can
@@ -238,7 +240,7 @@ def write_report(
     """
     out = check_out(out)
     start_library()
-    places = find_runs(runs).note_lost(labels, tasks)
+    places = find_runs(runs, base).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not places.lost.intersection(pair)]
     evidence = measure(
@@ -260,7 +262,8 @@ def write_report(
     )
     if command is None:
         margin = None if margin_points == 1 else margin_points
-        known = {"title": title, "question": question, "margin-points": margin, "score": score}
+        known: dict[str, object] = {"title": title, "question": question, "margin-points": margin, "score": score}
+        known["base"] = command_path(base) if base is not None and Path(base).exists() else base
         command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
     evidence = replace(evidence, page={**evidence.page, "command": command})
     return publish_evidence(evidence, out, on_progress)

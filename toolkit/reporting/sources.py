@@ -17,6 +17,7 @@ from toolkit.reporting.page import Section, Tile
 from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots.output_folder import OutputFolder, with_base
 from toolkit.snapshots.snapshot import Trajectory, name_undefined
 from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
 from toolkit.snapshots.tokenizer_files import find_embedded
@@ -62,23 +63,25 @@ class Sources:
         return replace(self, left_out=(*sentences, *self.left_out), lost=lost)
 
 
-def find_runs(places: Sequence[Run | str | Path]) -> Sources:
-    """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
+def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None) -> Sources:
+    """Open what can be reported on; an unfinished run and a folder that is no run are left out.
 
-    They are what a glob brings along. So is a run whose files are not those that its manifest names. ValueError for a
-    place that does not exist, for one that is not in a list, and when nothing is left.
+    They are what a glob brings along. So is a run whose files are not those that its manifest names. ``base``: what
+    training in output folders started from. ValueError for a place that does not exist, for one that is not in a list,
+    and when nothing is left.
     """
     places, runs, left_out, diverged = listed(places), [], [], []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():
             raise ValueError(f"no run directory at {path}")
-        reason = _reason_against(path)
-        if reason:
+        opened = with_base([place], base)[0] if isinstance(place, Run) else _opened(path, base)
+        reason = "it is not a run directory" if opened is None else _reason_against(opened)
+        if opened is None or reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
-            diverged += [open_run(path)] if reason == WHY_DIVERGED else []
+            diverged += [opened] if opened is not None and reason == WHY_DIVERGED else []
         else:
-            runs.append(place if isinstance(place, Run) else open_run(path))
+            runs.append(opened)
     if not runs:
         found = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
         hidden = len(left_out) - SHOWN_REASONS
@@ -90,27 +93,29 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
 
 def _runs_within(place: Run | str | Path) -> str:
     """What to pass instead of a folder that only holds run directories; empty for any other place."""
-    if isinstance(place, Run) or not Path(place).is_dir() or _is_run(Path(place)):
+    if isinstance(place, Run) or not Path(place).is_dir() or _opened(Path(place)) is not None:
         return ""
-    count = sum(_is_run(path) for path in Path(place).glob("[!.]*"))  # hidden: one that is to replace another
+    count = sum(
+        _opened(path) is not None for path in Path(place).glob("[!.]*")
+    )  # hidden: one that is to replace another
     return f"{place} holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
 
 
-def _is_run(path: Path) -> bool:
-    """Whether a run directory, finished or not, is at a path."""
+def _opened(path: Path, base: str | Path | None = None) -> Run | None:
+    """The run at a path, finished or not; None where there is none."""
     try:
-        open_run(path)
+        return with_base([open_run(path)], base)[0]
     except ValueError:
-        return False
-    return True
+        return None
 
 
-def _reason_against(path: Path) -> str:
-    """Why a path cannot be reported on; empty when it can."""
-    try:
-        run = open_run(path)
-    except ValueError:
-        return "it is not a run directory"
+def _reason_against(run: Run) -> str:
+    """Why a run cannot be reported on; empty when it can."""
+    if isinstance(run, OutputFolder):
+        try:
+            return "" if len(run.trajectory) > 1 else "it holds one checkpoint, from which nothing can have moved"
+        except ValueError as error:  # of weights that cannot be read, whose words may name the path
+            return str(error).replace(f"{run.path}/", "").replace(str(run.path), run.path.name)
     if run.is_finished:
         try:
             differences = run.differences(*DRIFT_FILES)

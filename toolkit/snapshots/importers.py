@@ -16,7 +16,7 @@ from toolkit.naming import Described, read_json
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, open_adapter
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Appended, Snapshot, Trajectory, Vocabulary, name_undefined
-from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
+from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights
 
@@ -138,8 +138,6 @@ CONVERT = (
 MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
 NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
 """How the names of pickles begin that Trainer and Accelerate write beside the weights."""
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""What transformers.Trainer calls the folder of a step."""
 HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
 
 
@@ -209,7 +207,7 @@ def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
     inside = folder / SNAPSHOTS  # which a folder of the hub's cache has too, for other things
     if inside.is_dir() and ((folder / MANIFEST).exists() or any(SNAPSHOT.fullmatch(p.name) for p in inside.iterdir())):
         return _in_run(Run(folder))
-    steps = sorted((p for p in folder.glob("checkpoint-*") if p.is_dir() and CHECKPOINT.fullmatch(p.name)), key=_order)
+    steps = checkpoints_in(folder)
     has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
     adapter = folder / WEIGHTS
     if steps:

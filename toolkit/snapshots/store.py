@@ -399,8 +399,18 @@ class Run(Described):
         return self._existing(name).read_text(encoding="utf-8")
 
 
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""What transformers.Trainer calls the folder of a step."""
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a Trainer below its output folder, in the order of their steps."""
+    found = {path: CHECKPOINT.fullmatch(path.name) for path in folder.glob("checkpoint-*") if path.is_dir()}
+    return sorted((path for path, match in found.items() if match), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
 def open_run(path: str | Path, *, verify: bool = True) -> Run:
-    """Open a run directory, finished or not; ValueError when there is none at ``path``.
+    """Open a run directory, finished or not, or the output folder of a Trainer; ValueError when none is at ``path``.
 
     Nothing is read now. Whatever is read of a finished run later is checked then: its size always, and its sha256 when
     it is first read, and again where it has changed since, unless ``verify`` is False. A ValueError names what differs.
@@ -408,6 +418,10 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"no run directory at {path}")
+    if not (path / SNAPSHOTS).is_dir() and checkpoints_in(path):
+        from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
+
+        return OutputFolder(path, verify)
     if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
         raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
     return Run(path, verify)

@@ -1,9 +1,11 @@
 """What must be known of runs of other training loops before any number from them: problems, gaps, and what is open."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.comparison.arms import Group, ReportedRun
 from toolkit.comparison.recorded import TASK_NOT_GIVEN
+from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.page import Answer
 
 KNOW = "What is to know of these runs?"
@@ -50,9 +52,37 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
     scored = [run for group in groups for run in group.runs if run.splits]
     if unanswered := [run.name for run in scored if not run.answers]:
         lines.append(f"No predictions of {_named(unanswered)}: intervals of their scores are over seeds alone.")
+    named = [run for group in groups for run in group.runs if run.is_recorded]
+    if told := [run.name for run in named if calls_frozen_what_moved(run)]:
+        lines.append(f"In {len(told)} of {len(named)} runs what the name calls frozen moved: {_named(told)}.")
     if unscored := [run.name for group in groups for run in group.runs if run.is_recorded and not run.splits]:
         lines.append(f"No scores of {_named(unscored)}: what needs them is left out.")
     return lines
+
+
+FREEZING = re.compile(r"froz|freez|feature.?extract")
+NO_FREEZING = re.compile(r"(un|not|no|non|never).?(froz|freez)|(froz|freez)e?n?.?(none|nothing|false)")
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "word": ("word_embeddings",),
+    "position": ("position_embeddings",),
+    "emb": EMBEDDING_PARAMETERS,
+}
+"""In a name that says frozen: a word, and the parameters that it is about."""
+WHOLE = re.compile(r"backbone|encoder|body|feature.?extract")
+
+
+def calls_frozen_what_moved(run: ReportedRun) -> bool:
+    """Whether the name of a recording's folder, or its condition, calls frozen what is not bit-identical.
+
+    The name is the user's own: a word for frozen with a part of the model, or alone, where nothing at all was frozen.
+    """
+    name, moved = f"{run.directory_name} {run.condition or ''}".lower(), run.recorded.get("moved") or ()
+    if not FREEZING.search(name) or NO_FREEZING.search(name):
+        return False
+    parts = [part for word, own in PARTS.items() if word in name for part in own]
+    if parts:
+        return not {*parts}.isdisjoint(moved)
+    return bool(moved) and (WHOLE.search(name) is not None or run.regime == "none")
 
 
 def _named(names: Sequence[str]) -> str:

@@ -184,7 +184,8 @@ def _settings(run: ReportedRun, arm: Arm) -> dict[str, object]:
 def _recorded_settings(run: ReportedRun) -> dict[str, object]:
     """The same of a run of another loop, as far as its Trainer's arguments tell."""
     known = run.recorded["arguments"]
-    batch, parts = known.get("per_device_train_batch_size"), known.get("gradient_accumulation_steps") or 1
+    batch = known.get("per_device_train_batch_size", known.get("train_batch_size"))
+    parts = known.get("gradient_accumulation_steps") or 1
     kinds = [name for name in ("bf16", "fp16") if known.get(name)]
     return {
         "epochs": f"{run.last_epoch:g}",
