@@ -122,6 +122,21 @@ def test_a_model_beside_the_checkpoints_is_the_last_only_where_it_is_known_to_be
     assert run.recorded["notes"] == []
 
 
+def test_under_an_adapter_embeddings_alone_are_compared(made, tiny_model, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_model("bert"))
+    adapted = get_peft_model(model, LoraConfig(target_modules=["query"]))
+    for step in (2, 4):
+        adapted.save_pretrained(tmp_path / "run" / f"checkpoint-{step}")
+        shutil.copy(made / f"checkpoint-{step}" / "trainer_state.json", tmp_path / "run" / f"checkpoint-{step}")
+    runs = toolkit.open_runs(tmp_path / "run", base=tiny_model("bert"))
+    (group,) = arrange(runs)
+    assert [arm.label for arm in group.arms] == ["embeddings frozen"]
+    assert "more than the embedding parameters could not be compared" in runs[0].recorded["notes"]
+
+
 def test_a_sentence_transformers_folder_is_read_where_its_model_is(folder):
     for path in folder.iterdir():
         inner = path / "0_Transformer"

@@ -30,6 +30,8 @@ TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation
 """What a Trainer logs of an evaluation beside its scores."""
 ARGUMENTS = ("num_train_epochs", "max_steps", "train_batch_size")
 """Fields of trainer_state.json that tell runs apart."""
+REST = "whatever else the model has"
+"""A component of which nothing is known."""
 COMPARED_VALUES = 1 << 20
 """Values compared at a time."""
 
@@ -117,7 +119,7 @@ class OutputFolder(Run):
         return {
             "recorded": True,
             "regime": {
-                "label": regime_name([name for name in self._components if name not in self._moved], self._components),
+                "label": regime_name([c for c in self._components if c not in {*self._moved, REST}], self._components),
                 "frozen_components": frozen,
             },
             "frozen": {
@@ -210,7 +212,7 @@ class OutputFolder(Run):
     @cached_property
     def _notes(self) -> list[str]:
         """What is open of epochs, and of the model beside the checkpoints."""
-        notes = []
+        notes = [] if self._backbones else ["more than the embedding parameters could not be compared"]
         if not all((path / STATE).is_file() for path in checkpoints_in(self.path)):
             notes.append(f"a checkpoint has no {STATE}: what is called its epoch is its number")
         if self._beside is None or self._kept[-1].path == self._beside:
@@ -239,9 +241,11 @@ class OutputFolder(Run):
 
     @cached_property
     def _components(self) -> tuple[str, ...]:
-        """The components of the model; its embedding parameters where that is all that can be read."""
-        names = set.intersection(*(set(each.parameters) for each in self._backbones)) if self._backbones else set()
-        own = [component_of(self._backbones[0].families[0], name) for name in names] if names else []
+        """The components of the model; its embedding parameters, and REST, where that is all that can be read."""
+        if not self._backbones:
+            return (*self.trajectory.parameters, REST)
+        names = set.intersection(*(set(each.parameters) for each in self._backbones))
+        own = [component_of(self._backbones[0].families[0], name) for name in names]
         return tuple(dict.fromkeys([*self.trajectory.parameters, *sorted(own)]))
 
     @cached_property
