@@ -25,16 +25,18 @@ def write_recording(
     *,
     task: str | None = "trec",
     condition: str | None = None,
-    scores: dict[str, float] | None = None,
+    scores: dict[str, float] | pd.DataFrame | None = None,
     begins: tuple[float, int] = (0.0, 0),
     arguments: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
+    predictions: pd.DataFrame | None = None,
     undefined: tuple[str, int] = ("", 0),
     name: str = "",
 ) -> Run:
     """A finished recording of ``regime``, whose snapshots are those of tests.run_directories' run of that seed.
 
-    ``scores``: name to the value at the last epoch, by 0.1 less in each epoch before; None: without scores.csv.
+    ``scores``: name to the value at the last epoch, by 0.1 less in each epoch before, or the lines of scores.csv, of
+    which nothing says which score is the headline; None: without scores.csv.
     ``begins``: the epoch of the first snapshot, and the steps that were taken before it; ``undefined``: a parameter
     that holds NaN, and from which epoch on.
     """
@@ -51,7 +53,11 @@ def write_recording(
     frozen = {OWN + name.replace("_embeddings", "_embeddings.weight"): tensors[name] for name in FROZEN[regime]}
     frozen |= dict.fromkeys((f"model.{name}" for name in LAYER), np.zeros(1)) if regime == "backbone" else {}
     digests = {name: sha256_of_array(tensor) for name, tensor in frozen.items()}
-    if scores is not None:
+    if predictions is not None:
+        writer.write_predictions(predictions)
+    if isinstance(scores, pd.DataFrame):
+        writer.write_scores(scores)
+    elif scores is not None:
         lines = [
             {"epoch": begins[0] + epoch, "step": epoch * 10, "split": "validation", "num_examples": np.nan}
             | {name: value - 0.1 * (3 - epoch) for name, value in scores.items()}
@@ -68,8 +74,12 @@ def write_recording(
                 "parameters": {name: {"before": own, "after": own} for name, own in digests.items()},
             },
             "model": {"name": "tiny", "family": "BERT", "num_parameters": 5000, "num_trainable": num_trainable},
-            "task": {"name": task, "kind": None, "score": next(iter(scores or {}), None)}
-            | {"reported_split": "validation" if scores else None},
+            "task": {
+                "name": task,
+                "kind": None,
+                "score": next(iter(scores), None) if isinstance(scores, dict) else None,
+            }
+            | {"reported_split": None if scores is None else "validation"},
             "begins_after_steps": begins[1],
             "problems": [],
             "devices": "cpu",

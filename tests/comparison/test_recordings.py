@@ -17,6 +17,7 @@ from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.comparison_report import report_from, write_report
 from toolkit.reporting.render_markdown import read_answers
 from toolkit.reporting.sources import open_sources
+from toolkit.snapshots.store import open_run
 
 REGIMES = {"none": 0.9, "embeddings": 0.88, "backbone": 0.7}
 ADAPTED = {f"model.embeddings.word_embeddings.base_layer.{i}": {"before": "a", "after": "a"} for i in (1, 2)}
@@ -54,7 +55,7 @@ def test_drift_of_recordings_is_that_of_their_snapshots_and_needs_no_scores(reco
 def test_scores_are_compared_over_seeds_without_predictions(record):
     gains = {0: 0.01, 1: 0.03, 2: 0.02}
     runs = [
-        record(regime, seed, scores={"f1": value + gain * (regime == "none"), "loss": 0.5})
+        record(regime, seed, scores={"f1": value + gain * (regime == "none"), "loss": 0.5, "rmse": 1})
         for regime, value in REGIMES.items()
         for seed, gain in gains.items()
     ]
@@ -66,12 +67,32 @@ def test_scores_are_compared_over_seeds_without_predictions(record):
     np.testing.assert_allclose(line[["difference_points", "low_points", "high_points"]].to_list(), expected)
     assert np.isnan(line["num_items"])
     assert np.isnan(line["bootstrap_low_points"])
-    assert set(toolkit.summarise_scores(runs)["score"]) == {"f1", "loss"}
+    assert set(toolkit.summarise_scores(runs)["score"]) == {"f1", "loss", "rmse"}
     assert toolkit.compare(runs, score="f1").equals(toolkit.compare(runs))
     assert toolkit.compare_seeds(runs)["mcnemar_p"].isna().all()
     assert toolkit.join_drift(runs)["gain_points"].notna().any()
     with refused("no run can be judged by loss: unknown score 'loss'; choose from: f1"):
         toolkit.compare(runs, score="loss")
+
+
+def test_each_split_has_its_own_last_evaluation_and_what_was_not_given_there_is_not_known(record):
+    lines = pd.DataFrame(
+        [
+            {"epoch": 1.0, "split": "validation", "f1": 0.1, "late": 0.1},  # where recording began
+            {"epoch": 1.5, "split": "test", "f1": 0.7},
+            {"epoch": 3.5, "split": "validation", "f1": 0.6},
+            {"epoch": 3.5, "split": "validation", "precision": 0.5},
+            {"epoch": 2.0, "split": "validation", "f1": 0.4, "late": 0.9},
+        ]
+    )
+    table = toolkit.summarise_scores([record("none", 0, scores=lines, begins=(1.0, 4))]).set_index(["split", "score"])
+    assert table.loc[("validation", ["f1", "precision", "late"]), "mean"].tolist() == [
+        0.6,
+        0.5,
+        pytest.approx(np.nan, nan_ok=True),
+    ]
+    assert table.loc[("test", "f1"), "mean"] == 0.7
+    assert toolkit.last_scores([open_run("runs/none-0")])["value_before"].tolist()[0] == 0.1
 
 
 LAYERS = {"is_bit_identical": True, "parameters": {"model.encoder.layer.0.x.weight": {"before": "a", "after": "a"}}}
@@ -115,6 +136,8 @@ def test_what_is_not_known_keeps_runs_apart_or_is_said(record, tmp_path):
         ("tiny on sst2", FULL, 1),
         ("tiny on task not given", FULL, 1),
     ]
+    with refused("none-0 is no other seed of tiny_trec_freeze-none_seed-0_0123abcd: it differs in training loop"):
+        open_sources([runs[0].path, runs[2].path])
     with refused(
         "sst2 and again are the same run \\(condition 'full fine-tuning' and seed 0\\): pass one of them, or record"
     ):
@@ -173,6 +196,21 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
     known, made = read_evidence("again").groups, measure(runs).groups
     assert [[arm.label for arm in group.arms] for group in known] == [[arm.label for arm in g.arms] for g in made]
     assert "not known" in page.read_text()
+
+
+@pytest.mark.parametrize("scale", [1, 1.5], ids=["classes", "numbers"])
+def test_predictions_bring_intervals_over_items(record, scale):
+    labels, runs = np.arange(40) % 2, []
+    for regime, share in (("none", 36), ("embeddings", 30)):
+        for seed in (0, 1, 2):
+            answers = np.where(np.random.default_rng(seed).permutation(40) < share, labels, 1 - labels)
+            columns = {"epoch": 3.0, "split": "validation", "id": np.arange(40), "label": labels * scale}
+            own = pd.DataFrame({**columns, "prediction": answers * scale})
+            runs.append(record(regime, seed, predictions=own, scores={"accuracy": share / 40}))
+    line = toolkit.compare(runs).iloc[0]
+    assert (line["num_items"], line["difference_points"], line["num_failed_first"]) == (40, 15, 0)
+    assert line["bootstrap_low_points"] < 15 < line["high_points"]
+    assert toolkit.compare_seeds(runs)["mcnemar_p"].notna().all() == (scale == 1)
 
 
 def test_drift_is_counted_from_where_recording_began(record):

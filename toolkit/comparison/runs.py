@@ -174,9 +174,12 @@ class ReportedRun:
         lines = {name: self.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
         return {name: {line["split"]: line for line in own} for name, own in lines.items()}
 
-    @property
+    @cached_property
     def is_regression(self) -> bool:
-        return self.part("task").get("kind") == "regression" or "pearson" in self.scores
+        """Whether its labels are numbers; of another loop, which may not say so, whether any is a fraction."""
+        labels = self.predictions["label"] if self.is_recorded else pd.Series(dtype=float)
+        has_fractions = pd.api.types.is_float_dtype(labels) and bool((labels % 1 != 0).any())
+        return self.part("task").get("kind") == "regression" or "pearson" in self.scores or has_fractions
 
     @property
     def is_token_task(self) -> bool:
@@ -195,13 +198,15 @@ class ReportedRun:
         """The scores that it can be judged by: of another loop's names those that are not better when lower."""
         others = [str(name) for name in self.scores if self.is_recorded and name not in SCORE_COLUMNS]
         names = [*HEADLINES, *(name for name in others if not name.lower().endswith(LOWER_IS_BETTER))]
-        return tuple(name for name in names if has_score(self.scores, name))
+        found = [name for name in names if has_score(self.scores, name)]
+        # Precision or recall alone says little: the headline is one of them only where there is nothing else.
+        return tuple(sorted(found, key=lambda name: self.is_recorded and name in ("precision", "recall")))
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
         """The splits that it can be compared on: those with answers and, of another loop, those with a score."""
-        is_scored = self.is_recorded and self.score in self.scores
-        scored = self.scores.loc[self.scores[self.score].notna(), "split"] if is_scored else ()
+        is_scored = self.scores[[name for name in self.headlines if self.is_recorded]].notna().any(axis=1)
+        scored = self.scores.loc[is_scored, "split"]
         return tuple(dict.fromkeys([*self.answers, *scored]))
 
     def num_items(self, split: str) -> float:
