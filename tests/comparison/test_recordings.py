@@ -156,6 +156,10 @@ def test_drift_of_seeds_refuses_another_recording(record, oddities, field):
     one, other = record("none", 0), record("none", 1, **oddities, name="other")
     with refused(f"other is no other seed of none-0: it differs in {field}"):
         open_sources([one.path, other.path])
+    (
+        frozen := record("embeddings", 2).path / "manifest.json"
+    ).unlink()  # unfinished, so that nothing says what was frozen
+    assert open_sources([one.path, frozen.parent]).names == ("none-0", "embeddings-2")
     notes = open_sources([one.path, record("none", None, name="third").path]).notes
     assert "Seeds not given (third): runs that differ in nothing else are taken as replicates." in notes
 

@@ -147,6 +147,7 @@ def test_a_sentence_transformers_folder_is_read_where_its_model_is(folder):
         (path / "modules.json").write_text(json.dumps(modules))
     drift = toolkit.drift_table(toolkit.open_runs(folder))
     assert (drift["drift_percent"].dropna() > 0).all()
+    assert set(drift["model"]) == {"BertForSequenceClassification"}
 
 
 def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, monkeypatch):

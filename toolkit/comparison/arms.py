@@ -373,6 +373,8 @@ def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str
         for item in (first, second)
     )
     left_out = {*without_numbers(), *(() if one["weights"] and other["weights"] else ("weights",))}
+    if first.is_recorded and not (first.manifest and second.manifest):  # what is frozen is known at the end
+        left_out |= {"freeze", PROVEN}
     if bool(first.data_sha256) != bool(second.data_sha256):
         left_out |= {"train_data", "validation_data"}
     names = {**one, **other}

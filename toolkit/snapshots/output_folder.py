@@ -20,6 +20,7 @@ from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, open_run
+from toolkit.snapshots.tokenizer_files import read_settings
 from toolkit.snapshots.weights import SINGLE
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class OutputFolder(Run):
     @cached_property
     def recorded(self) -> dict[str, Any]:
         """What is known in place of a config: the last trainer_state.json and config.json."""
-        config = _read(checkpoints_in(self.path)[-1] / "config.json")
+        config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0][0].fetch("config.json"))
         rates = [line["learning_rate"] for line in self._log if _is_number(line.get("learning_rate"))]
         arguments: dict[str, Any] = {name: self._state[name] for name in ARGUMENTS if name in self._state}
         arguments |= {"highest_logged_rate": max(rates)} if rates else {}
@@ -107,7 +108,12 @@ class OutputFolder(Run):
         arguments |= {"num_labels": len(labels)} if isinstance(labels, dict) else {}
         named = config.get("_name_or_path") or next(iter(config.get("architectures") or ()), config.get("model_type"))
         since = {} if self.base is not None else {"since": self._kept[0].path.name}
-        facts = {"model": str(self.base or named), "arguments": arguments, "moved": sorted(self._moved), **since}
+        facts = {
+            "model": str(self.base or named or "not known"),
+            "arguments": arguments,
+            "moved": sorted(self._moved),
+            **since,
+        }
         return facts | {"recorded_by": "output folder", "notes": [*self._imported.notes, *self._notes]}
 
     @cached_property
