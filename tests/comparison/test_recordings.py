@@ -8,7 +8,7 @@ import toolkit
 from tests.recordings import ARGUMENTS, write_recording
 from tests.refusals import refused
 from tests.reporting.chart_data import alone
-from tests.run_directories import write_run
+from tests.run_directories import HIDDEN, write_run
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.measure import measure
@@ -20,7 +20,7 @@ from toolkit.reporting.sources import open_sources
 from toolkit.snapshots.store import open_run
 
 REGIMES = {"none": 0.9, "embeddings": 0.88, "backbone": 0.7}
-ADAPTED = {f"model.embeddings.word_embeddings.base_layer.{i}": {"before": "a", "after": "a"} for i in (1, 2)}
+ADAPTED = {f"encoder.layer.0.attention.self.{x}.base_layer.weight": {"before": "a", "after": "a"} for x in "qv"}
 
 
 @pytest.fixture
@@ -97,6 +97,7 @@ def test_each_split_has_its_own_last_evaluation_and_what_was_not_given_there_is_
 
 LAYERS = {"is_bit_identical": True, "parameters": {"model.encoder.layer.0.x.weight": {"before": "a", "after": "a"}}}
 TRAINS_MORE = {"name": "tiny", "family": "BERT", "num_trainable": 10**6}
+TRAINS_HEAD = TRAINS_MORE | {"num_trainable": HIDDEN**2 + 1}  # of BERT it may be the pooler
 FULL, FROZEN = "full fine-tuning", "embeddings frozen"
 RATE = ARGUMENTS | {"learning_rate": 5e-5}
 
@@ -113,6 +114,9 @@ RATE = ARGUMENTS | {"learning_rate": 5e-5}
         ([{"facts": {"frozen": LAYERS}}], ["parts of the layers (frozen)"]),
         # An adapter beneath, too many parameters trained, and a changed one: none is what it seems.
         ([{"regime": "backbone", "facts": {"model": TRAINS_MORE}}], ["embeddings,layers.0 (frozen)"]),
+        ([{"regime": "backbone", "facts": {"model": TRAINS_HEAD}}], ["embeddings,layers.0 (frozen)"]),
+        ([{"regime": "backbone", "facts": {"model": TRAINS_HEAD | {"family": "RoBERTa"}}}], ["feature extraction"]),
+        ([{"regime": "backbone", "facts": {"frozen": {"parameters": ADAPTED}}}], ["adapters on q, v"]),
         ([{"regime": "embeddings", "facts": {"regime": {"label": None, "frozen_components": []}}}], [FULL]),
         ([{"regime": "embeddings", "facts": {"frozen": {"parameters": {}}}}], [FULL]),
     ],

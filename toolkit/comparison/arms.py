@@ -293,7 +293,8 @@ def _spoken(run: ReportedRun) -> str:
     """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
     regime = run.regime
     if run.is_recorded:
-        return SPOKEN.get(regime, f"{regime} (frozen)")
+        adapted = ", ".join(run.recorded.get("adapters", ()))
+        return f"adapters on {adapted}" if adapted else SPOKEN.get(regime, f"{regime} (frozen)")
     config = run.config
     words = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
     if regime == "backbone" and config.objective == MLM:

@@ -13,41 +13,47 @@ TASK_NOT_GIVEN = "task not given"
 KEPT = ("model", "task", "condition", "seed", "recorded_by", "since", "notes", "moved")
 """What a recording says of itself, beside the arguments of its training."""
 
-ADAPTER = re.compile(r"\.(lora_\w+|base_layer|modules_to_save|original_module)\.")
-"""In the name of a frozen parameter: an adapter changes what it gives."""
+ADAPTED = re.compile(r"([^.]+)\.base_layer\.")
+"""In the name of a frozen parameter: the module whose output an adapter of peft changes."""
 PARTS, REST = "parts of the layers", "whatever else the model has"
+"""Components of which no more is known."""
 WHOLE_LAYER = 4
 """A layer has at least so many times width² parameters: its attention alone reads and writes the states."""
+POOLED = ("BERT", "ALBERT", "MobileBERT")
+"""Families whose classifiers read the pooler, one matrix of width²; those of the others leave it out."""
 
 
 def facts_of_recording(run: Run) -> dict[str, Any]:
     """What stands in place of a config, as evidence keeps it.
 
     ``arguments`` are those of its Trainer; of any other loop what its optimizer log tells. ``first_epoch``: where
-    drift is counted from; ``width`` and ``rows``: of its first table; ``moved``: what is not what it was, by the bits.
+    drift is counted from; ``width`` and ``rows``: of its first table; ``moved``: what is not what it was, by the bits;
+    ``adapters``: the modules that have one.
     """
-    told = run.recorded
-    first = run.trajectory.snapshots[0]
-    table = next((first.tensors[name] for name in TABLES if name in first.tensors), None)
-    arguments: dict[str, Any] = dict(told.get("arguments") or {})
-    arguments.pop("seed", None)
+    told, (first, *_, last) = run.recorded, [*run.trajectory.snapshots[:1], *run.trajectory.snapshots]
+    arguments: dict[str, Any] = {k: v for k, v in (told.get("arguments") or {}).items() if k != "seed"}
     if not arguments and (log := run.optimizer_log) is not None:
         rates = [rate for rate in log.learning_rates.tolist() if rate == rate]
         arguments = {"optimizer": log.algorithm, "weight_decay": max(log.weight_decay.values(), default=None)}
         arguments["learning_rate"] = max(rates, default=None)
-    known = {name: told[name] for name in KEPT if told.get(name) is not None}
-    last = run.trajectory.snapshots[-1]
-    moved = [name for name in first.tensors if not np.array_equal(first.tensors[name], last.tensors[name])]
-    known = {"moved": moved} | known
-    shape = (None, None) if table is None else table.shape
-    return known | {"arguments": arguments, "first_epoch": first.epoch, "rows": shape[0], "width": shape[1]}
+    proofs = ((run.manifest if run.is_finished else {}).get("frozen") or {}).get("parameters") or {}
+    shape = next((first.tensors[name].shape for name in TABLES if name in first.tensors), (None, None))
+    return {
+        "moved": [name for name in first.tensors if not np.array_equal(first.tensors[name], last.tensors[name])],
+        **{name: told[name] for name in KEPT if told.get(name) is not None},
+        "adapters": sorted({found[1] for name in proofs if (found := ADAPTED.search(name))}),
+        "arguments": arguments,
+        "first_epoch": first.epoch,
+        "rows": shape[0],
+        "width": shape[1],
+    }
 
 
 def frozen_label(manifest: Mapping[str, Any], parameters: Collection[str], width: int | None) -> str:
     """What its hashes prove to have been frozen, in the words of ``--freeze``; ``none`` where they prove nothing.
 
-    ``backbone`` where no layer can have been trained: every embedding parameter is proven frozen, no adapter is there,
-    and fewer parameters were trainable than any layer, or a pooler that is not proven frozen, has.
+    ``backbone`` where no layer can have been trained: every embedding parameter is proven frozen, and fewer parameters
+    were trainable than any layer, or a pooler that is not proven frozen, has. Of a model without adapters.
     """
     proofs = (manifest.get("frozen") or {}).get("parameters") or {}
     same = [name for name, own in proofs.items() if own.get("before") == own.get("after") is not None]
@@ -62,9 +68,10 @@ def frozen_label(manifest: Mapping[str, Any], parameters: Collection[str], width
     # Where biases alone are trained (BitFit) layers lack these.
     kinds = [sum(name.endswith(end) for name in layers) for end in (".weight", ".bias")]
     is_whole = "LayerNorm.bias" not in parameters or kinds[0] == kinds[1]
-    least = (WHOLE_LAYER if "pooler" in others else 1) * (width or 0) ** 2
+    has_pooler = family is not None and family.name in POOLED and "pooler" not in others
+    least = (1 if has_pooler else WHOLE_LAYER) * (width or 0) ** 2
     is_still = model.get("num_trainable") is not None and model["num_trainable"] < least
-    if embeddings == [*parameters] and layers and is_whole and is_still and not any(map(ADAPTER.search, same)):
+    if embeddings == [*parameters] and layers and is_whole and is_still:
         return "backbone"
     return regime_name([*embeddings, *(others if is_whole else [PARTS])], [*parameters, REST])
 

@@ -153,7 +153,11 @@ class ReportedRun:
         if label := self.part("regime").get("label"):
             return str(label)
         if self.is_recorded:
-            return frozen_label(self.manifest, self.parameters, self.recorded.get("width"))
+            return (
+                LORA
+                if self.recorded.get("adapters")
+                else frozen_label(self.manifest, self.parameters, self.recorded.get("width"))
+            )
         return LORA if self.config.lora else self.config.freeze
 
     @cached_property
