@@ -135,6 +135,7 @@ def test_under_an_adapter_embeddings_alone_are_compared(made, tiny_model, tmp_pa
     (group,) = arrange(runs)
     assert [arm.label for arm in group.arms] == ["embeddings frozen"]
     assert "more than the embedding parameters could not be compared" in runs[0].recorded["notes"]
+    assert runs[0].recorded["moved"] == []
 
 
 def test_a_sentence_transformers_folder_is_read_where_its_model_is(folder):

@@ -111,7 +111,7 @@ class OutputFolder(Run):
         facts = {
             "model": str(self.base or named or "not known"),
             "arguments": arguments,
-            "moved": sorted(self._moved),
+            "moved": self._moved,
             **since,
         }
         return facts | {"recorded_by": "output folder", "notes": [*self._imported.notes, *self._notes]}
@@ -125,7 +125,7 @@ class OutputFolder(Run):
         return {
             "recorded": True,
             "regime": {
-                "label": regime_name([c for c in self._components if c not in {*self._moved, REST}], self._components),
+                "label": regime_name([name for name, is_same in self._is_same.items() if is_same], self._is_same),
                 "frozen_components": frozen,
             },
             "frozen": {
@@ -246,43 +246,35 @@ class OutputFolder(Run):
             return []
 
     @cached_property
-    def _components(self) -> tuple[str, ...]:
-        """The components of the model; its embedding parameters, and REST, where that is all that can be read."""
-        if not self._backbones:
-            return (*self.trajectory.parameters, REST)
-        names = set.intersection(*(set(each.parameters) for each in self._backbones))
-        own = [component_of(self._backbones[0].families[0], name) for name in names]
-        return tuple(dict.fromkeys([*self.trajectory.parameters, *sorted(own)]))
+    def _is_same(self) -> dict[str, bool]:
+        """Component to whether it is bit-identical in everything that was kept.
 
-    @cached_property
-    def _moved(self) -> frozenset[str]:
+        Where more than the embedding parameters cannot be read, REST is not.
+        """
+        if self._backbones:
+            names = set.intersection(*(set(each.parameters) for each in self._backbones))
+            family, found = self._backbones[0].families[0], dict[str, bool]()
+            owners = {name: component_of(family, name) for name in self._backbones[0].parameters if name in names}
+            reads: list[Any] = [each.values for each in self._backbones]
+        else:
+            owners, found = {name: name for name in self.trajectory.parameters}, {REST: False}
+            reads = [snapshot.tensors.__getitem__ for snapshot in self.trajectory]
+        for name, component in owners.items():
+            first, *others = (read(name) for read in reads)
+            found[component] = found.get(component, True) and all(_is_equal(first, other) for other in others)
+        return found
+
+    @property
+    def _moved(self) -> list[str]:
         """The components that are not bit-identical in everything that was kept."""
-        first, *others = self.trajectory.snapshots
-        tensors = ((name, [each.tensors[name] for each in (first, *others)]) for name in self.trajectory.parameters)
-        moved = {name for name, own in tensors if not all(map(_equal_to(own[0]), own[1:]))}
-        if not self._backbones:
-            return frozenset(moved)
-        start, *later = self._backbones
-        for name in start.parameters:
-            component = component_of(start.families[0], name)
-            own = [each for each in later if name in each.parameters]
-            if component not in moved and len(own) == len(later):
-                is_same = _equal_to(start.values(name))
-                moved |= set() if all(is_same(each.values(name)) for each in own) else {component}
-        return frozenset(moved)
+        return [name for name, is_same in self._is_same.items() if not is_same and name != REST]
 
 
-def _equal_to(one: np.ndarray) -> Any:
-    """A function: whether an array is the same, value for value; a block at a time, until one differs."""
-
-    def is_same(other: np.ndarray) -> bool:
-        if one.shape != other.shape:
-            return False
-        first, second = (np.asarray(each).reshape(-1) for each in (one, other))
-        parts = (slice(i, i + COMPARED_VALUES) for i in range(0, first.size, COMPARED_VALUES))
-        return all(np.array_equal(first[part], second[part]) for part in parts)
-
-    return is_same
+def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays are the same, value for value; a block at a time, until one differs."""
+    first, second = (np.asarray(each).reshape(-1) for each in (one, other))
+    parts = (slice(i, i + COMPARED_VALUES) for i in range(0, first.size, COMPARED_VALUES))
+    return one.shape == other.shape and all(np.array_equal(first[part], second[part]) for part in parts)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
