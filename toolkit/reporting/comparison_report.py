@@ -374,8 +374,8 @@ SURE = "The questions that these runs decide, then every comparison with its tes
 REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
 ABOUT = (
     "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "
-    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. A condition "
-    "is a set of runs that differ in nothing but the seed."
+    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0, or from where "
+    "its recording began. A condition is a set of runs that differ in nothing but the seed."
 )
 
 

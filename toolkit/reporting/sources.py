@@ -17,7 +17,7 @@ from toolkit.reporting.page import Section, Tile
 from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
-from toolkit.snapshots.output_folder import OutputFolder, with_base
+from toolkit.snapshots.output_folder import OutputFolder, run_at, with_base
 from toolkit.snapshots.snapshot import Trajectory, name_undefined
 from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
 from toolkit.snapshots.tokenizer_files import find_embedded
@@ -75,7 +75,7 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():
             raise ValueError(f"no run directory at {path}")
-        opened = with_base([place], base)[0] if isinstance(place, Run) else _opened(path, base)
+        opened = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
         reason = "it is not a run directory" if opened is None else _reason_against(opened)
         if opened is None or reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
@@ -93,20 +93,12 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
 
 def _runs_within(place: Run | str | Path) -> str:
     """What to pass instead of a folder that only holds run directories; empty for any other place."""
-    if isinstance(place, Run) or not Path(place).is_dir() or _opened(Path(place)) is not None:
+    if isinstance(place, Run) or not Path(place).is_dir() or run_at(Path(place)) is not None:
         return ""
     count = sum(
-        _opened(path) is not None for path in Path(place).glob("[!.]*")
+        run_at(path) is not None for path in Path(place).glob("[!.]*")
     )  # hidden: one that is to replace another
     return f"{place} holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
-
-
-def _opened(path: Path, base: str | Path | None = None) -> Run | None:
-    """The run at a path, finished or not; None where there is none."""
-    try:
-        return with_base([open_run(path)], base)[0]
-    except ValueError:
-        return None
 
 
 def _reason_against(run: Run) -> str:

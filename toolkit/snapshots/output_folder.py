@@ -20,7 +20,7 @@ from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, open_run
-from toolkit.snapshots.tokenizer_files import read_settings
+from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import SINGLE
 
 if TYPE_CHECKING:
@@ -239,7 +239,8 @@ class OutputFolder(Run):
     def _backbones(self) -> list[Backbone]:
         """Every parameter of the base and of each checkpoint, mapped; none where one of them is an adapter."""
         places = [self.base] if self.base is not None else []
-        found = [find_places(str(place))[0][0] for place in (*places, *(kept.path for kept in self._kept))]
+        every = (*places, *(kept.path for kept in self._kept))
+        found = [find_places(str(place), find_embedded)[0][0] for place in every]
         try:
             return [open_place(place, place.parts[-1]) for place in found]
         except ValueError:  # what is there for embeddings may be no whole model
@@ -330,25 +331,23 @@ def open_runs(
     """
     found: list[Run] = []
     for place in [places] if isinstance(places, str | Path | Run) else places:
-        if isinstance(place, Run):
-            found.append(place)
-        elif glob.has_magic(str(place)) and not Path(place).exists():
-            paths = sorted(path for path in map(Path, glob.glob(str(place))) if is_run_or_folder(path))  # noqa: PTH207 # pathlib has no absolute ones
-            if not paths:
-                raise ValueError(f"no run fits {str(place)!r}: pass a pattern of run directories or output folders")
-            found += [open_run(path, verify=verify) for path in paths]
-        else:
-            found.append(open_run(place, verify=verify))
+        if isinstance(place, Run) or Path(place).exists() or not glob.has_magic(str(place)):
+            found.append(place if isinstance(place, Run) else open_run(place, verify=verify))
+            continue
+        paths = sorted(glob.glob(str(place)))  # noqa: PTH207 # pathlib takes no absolute ones
+        fitting = [run for path in paths if (run := run_at(path, verify=verify)) is not None]
+        if not fitting:
+            raise ValueError(f"no run fits {str(place)!r}: pass a pattern of run directories or output folders")
+        found += fitting
     return with_base(found, base)
 
 
-def is_run_or_folder(path: Path) -> bool:
-    """Whether a run directory or an output folder is at a path."""
+def run_at(path: str | Path, base: str | Path | None = None, *, verify: bool = True) -> Run | None:
+    """The run at a path, finished or not, an output folder with its base; None where there is no run."""
     try:
-        open_run(path)
+        return with_base([open_run(path, verify=verify)], base)[0]
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def with_base(runs: Sequence[Run], base: str | Path | None) -> list[Run]:
