@@ -272,7 +272,7 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
 
 def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
     """An arm with its runs in the order of their seeds, where these are known; ValueError when two are the same."""
-    runs = tuple(sorted(members, key=lambda item: (item.seed is None, item.seed or 0)))
+    runs = tuple(sorted(members, key=lambda item: (item.seed is None, item.seed or 0, item.name)))
     for first, second in pairwise(runs):
         if first.seed == second.seed is not None:
             remedy = ", or record runs with a seed= or condition= of their own" if first.is_recorded else ""

@@ -130,8 +130,9 @@ def compare(
 
     ``pairs``: labels (first, second); by default full fine-tuning against each other one, or all pairs without it.
     ``labels``: run directory name to condition. ``score``: the headline score of all runs that have it, such as r2 or
-    macro_f1; None: each task's own. One paired seed gives an interval over items and no p. Elsewhere:
-    McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
+    macro_f1; None: each task's own. One paired seed gives an interval over items and no p. Without predictions, as of
+    other loops, every interval is over seeds alone; where seeds are not known, runs are paired in the order of their
+    names. Elsewhere: McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
     (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0
     for none. What cannot be compared is NaN with a ``reason``. ValueError for an unknown label and for settings out of
     range.
