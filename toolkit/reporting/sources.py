@@ -176,10 +176,10 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
         said = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
-        known = [read_reported(run, name, has_answers=False) for run, name in zip(runs, names, strict=True)]
+        recorded = [(run, name) for run, name in zip(runs, names, strict=True) if run.is_recorded]
+        known = [read_reported(run, name, has_answers=False) for run, name in recorded]
         notes = [*filter(None, [beside]), *([said] if unfinished else []), *notes_on(known)]
-        if len(runs) > 1:
-            notes += notes_on_several(known)
+        notes += notes_on_several(known) if len(runs) > 1 else []
         opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
     else:
         imported = import_checkpoints(places)
