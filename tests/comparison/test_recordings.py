@@ -10,6 +10,7 @@ from tests.refusals import refused
 from tests.reporting.chart_data import alone
 from tests.run_directories import HIDDEN, write_run
 from toolkit.comparison.arms import arrange
+from toolkit.comparison.compare import NO_ANSWERS
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.verify import describe
@@ -65,6 +66,7 @@ def test_scores_are_compared_over_seeds_without_predictions(record):
     half = 4.302652729911275 * differences.sem()  # Student's t, two degrees of freedom
     expected = [differences.mean(), differences.mean() - half, differences.mean() + half]
     np.testing.assert_allclose(line[["difference_points", "low_points", "high_points"]].to_list(), expected)
+    assert line["note"] == NO_ANSWERS
     assert np.isnan(line["num_items"])
     assert np.isnan(line["bootstrap_low_points"])
     assert set(toolkit.summarise_scores(runs)["score"]) == {"f1", "loss", "rmse"}
