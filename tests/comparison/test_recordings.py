@@ -165,7 +165,7 @@ def test_drift_of_seeds_refuses_another_recording(record, oddities, field):
     (
         frozen := record("embeddings", 2).path / "manifest.json"
     ).unlink()  # unfinished, so that nothing says what was frozen
-    assert open_sources([one.path, frozen.parent]).names == ("none-0", "embeddings-2")
+    assert open_sources([record("embeddings", 3).path, frozen.parent]).names == ("embeddings-3", "embeddings-2")
     notes = open_sources([one.path, record("none", None, name="third").path]).notes
     assert "Seeds not given (third): runs that differ in nothing else are taken as replicates." in notes
 
