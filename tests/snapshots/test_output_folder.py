@@ -43,6 +43,8 @@ def test_checkpoints_and_the_log_are_what_the_trainer_wrote(folder):
     assert list(own["accuracy"]) == [line["eval_dev_accuracy"] for line in logged]
     assert list(own["epoch"]) == [1, 2]
     assert set(run.scores["split"]) == {"dev", "other"}
+    assert run.recorded["moved"] == sorted(run.recorded["moved"])  # in every process the same
+    assert len(run.recorded["moved"]) == 9
     assert not [name for name in run.scores if "second" in name or "runtime" in name]
     assert run.recorded["arguments"]["highest_logged_rate"] == max(
         line.get("learning_rate", 0) for line in state["log_history"]
@@ -161,7 +163,8 @@ def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, mon
     assert [run.path.name for run in toolkit.open_runs("*")] == ["run"]
     other = shutil.copytree(folder, tmp_path / "pickled") / "checkpoint-4" / "model.safetensors"
     other.rename(other.with_name("pytorch_model.bin"))
-    (line,) = find_runs([folder, tmp_path / "pickled"]).left_out
+    line, model = find_runs([folder, tmp_path / "pickled", folder / "checkpoint-2"]).left_out
+    assert model == "run/checkpoint-2 is left out: it is a model and no run."
     assert line.startswith("pickled is left out: checkpoint-4 holds weights only as a pickle (pytorch_model.bin)")
     assert str(tmp_path) not in line
     state = folder / "checkpoint-4" / "trainer_state.json"

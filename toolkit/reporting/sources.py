@@ -21,6 +21,7 @@ from toolkit.snapshots.output_folder import OutputFolder, run_at, with_base
 from toolkit.snapshots.snapshot import Trajectory, name_undefined
 from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
 from toolkit.snapshots.tokenizer_files import find_embedded
+from toolkit.snapshots.weights import SINGLE
 
 SHOWN_REASONS = 3
 """Places that the refusal of a whole list names: a glob of other files can bring along thousands."""
@@ -118,7 +119,8 @@ def _reason_against(run: Run) -> str:
     if run.has_diverged and not run.is_finished:
         return WHY_DIVERGED
     if not run.is_finished:
-        return "it is unfinished (no manifest.json)"
+        is_model = (run.path / SINGLE).exists()
+        return "it is a model and no run" if is_model else "it is unfinished (no manifest.json)"
     is_choice = not run.is_recorded and run.config.selection_fraction
     return "it served to choose settings (--selection-fraction)" if is_choice else ""
 

@@ -263,7 +263,7 @@ class OutputFolder(Run):
         for name, component in owners.items():
             first, *others = (read(name) for read in reads)
             found[component] = found.get(component, True) and all(_is_equal(first, other) for other in others)
-        return found
+        return dict(sorted(found.items()))  # a file names its tensors in any order
 
     @property
     def _moved(self) -> list[str]:
