@@ -77,6 +77,7 @@ from .reporting.topics.scores import plot_scores as plot_scores
 from .reporting.topics.scores import plot_scores_over_epochs as plot_scores_over_epochs
 from .reporting.topics.words import plot_words as plot_words
 from .snapshots.importers import import_checkpoints as import_checkpoints
+from .snapshots.output_folder import open_runs as open_runs
 from .snapshots.snapshot import Snapshot as Snapshot
 from .snapshots.snapshot import Trajectory as Trajectory
 from .snapshots.store import Run as Run

@@ -27,7 +27,8 @@ class ReportCommand:
     """Compare finished runs: scores, drift and verdicts in index.html and report.md, with figures and tables."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run directories. Unfinished ones and other folders that a glob (runs/*) brings along are left out and named."""
+    """Run directories, recordings, and output folders of a Trainer (which hold checkpoint-*). Unfinished ones and
+    other folders that a glob (runs/*) brings along are left out and named."""
     out: Path | None = None
     """Folder for this report alone, made where it is missing; a report that is there is replaced. With --from,
     None: the report's own folder."""
@@ -41,6 +42,8 @@ class ReportCommand:
     """Margin of equivalence in points (hundredths of the score): smaller differences do not matter."""
     score: str | None = None
     """Score that runs are judged by, such as r2 or macro_f1, where they have it; None: each task's own."""
+    base: str | None = None
+    """Checkpoint that training in output folders started from; None: their drift is since the first one kept."""
 
     def run(self) -> int:
         from toolkit.progress import reporting_progress
@@ -48,7 +51,7 @@ class ReportCommand:
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.sources import find_runs
 
-        options = {name: getattr(self, name) for name in ("title", "question", "margin_points", "score")}
+        options = {name: getattr(self, name) for name in ("title", "question", "margin_points", "score", "base")}
         if self.from_ is not None:
             if self.runs or options != {name: getattr(ReportCommand(), name) for name in options}:
                 raise ValueError("--from makes a report again as its evidence has it: only --out goes with it")
@@ -60,7 +63,7 @@ class ReportCommand:
             if self.out is None:
                 raise ValueError("report needs --out FOLDER, a new folder to write the report into")
             check_out(self.out)
-            for line in find_runs(self.runs).left_out:
+            for line in find_runs(self.runs, self.base).left_out:
                 show(line, is_result=False)
             with reporting_progress() as hear:
                 report = write_report(self.runs, self.out, on_progress=hear, **options)

@@ -5,7 +5,7 @@ name and ``{K}`` a number. The leaves of every family partition the parameters o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -408,3 +408,24 @@ def matches(pattern: str, parameter: str) -> bool:
 @cache
 def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\{K\}", r"(?P<K>\d+)").replace(r"\*", "(?P<rest>.+)"))
+
+
+def regime_name(frozen: Collection[str], components: Collection[str]) -> str:
+    """Frozen components in the words of ``--freeze``, those of a model being ``components``.
+
+    ``none``, ``backbone`` where it is all of them, else a list: all embedding parameters as one, layers as ranges.
+    """
+    if not frozen or {*frozen} == {*components}:
+        return "backbone" if frozen else "none"
+    embeddings = [name for name in EMBEDDING_PARAMETERS if name in frozen]
+    is_whole = embeddings == [name for name in EMBEDDING_PARAMETERS if name in components]
+    layers = sorted(int(name.removeprefix("layers.")) for name in frozen if name.startswith("layers."))
+    others = [name for name in frozen if name not in embeddings and not name.startswith("layers.")]
+    ranges: list[list[int]] = []
+    for number in layers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    folded = [f"layers.{own[0]}" + (f"-{own[-1]}" if len(own) > 1 else "") for own in ranges]
+    return ",".join([*(["embeddings"] if embeddings and is_whole else embeddings), *folded, *others])

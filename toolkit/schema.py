@@ -62,7 +62,7 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("control", "The condition that learned shuffled labels at the same settings.", TEXT),
     Column("permutation", "Of the control's labels: one for all seeds, or another per seed.", TEXT),
     Column("size", "Training examples that were asked for; NA for all.", COUNT),
-    Column("seed", "Of the run; NA for a model that is no run.", COUNT),
+    Column("seed", "Of the run; NA where it is not known, and for a model that is no run.", COUNT),
     Column("first", "The first of the two that the line compares or pairs: a run, a model or a component.", TEXT),
     Column("second", "The second of the two.", TEXT),
     Column("against", "What the condition is held against.", TEXT),

@@ -21,6 +21,7 @@ from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
 from toolkit.snapshots import importers as places_module
 from toolkit.snapshots.importers import Imported, align_words, import_checkpoints
+from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Vocabulary
 
 BERT = family_of("bert").embedding_parameters
@@ -298,6 +299,37 @@ def test_a_sentence_transformers_folder(is_listed: bool, tmp_path: Path) -> None
     imported = import_checkpoints([tmp_path / "st"])
     assert imported.trajectory.snapshots[0].name == "st"
     assert imported.trajectory.vocabulary.tokens == TOKENS
+
+
+@pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "cut short"])
+@pytest.mark.parametrize(
+    ("epochs", "kept"),
+    [
+        ([0, 0.625], ["epoch-000", "step-00000005"]),  # max_steps
+        ([0, 1, 1.5], ["epoch-000", "epoch-001", "step-00000010"]),  # num_train_epochs 1.5, or stopped early
+        ([0, 0.5, 1, 1.25, 1.5], ["epoch-000", "epoch-001", "step-00000020"]),
+        ([0, 0.4, 1.4, 2.2], ["epoch-000", "step-00000015"]),  # a stream, whose passes have no length
+        ([1, 2, 2.5], ["epoch-001", "epoch-002", "step-00000010"]),  # which went on from a checkpoint
+        ([0.5, 0.75, 1], ["step-00000000", "epoch-001"]),
+        ([0, 1, 2], ["epoch-000", "epoch-001", "epoch-002"]),
+    ],
+)
+def test_the_ends_of_a_run_are_among_its_states(
+    epochs: list[float], kept: list[str], is_finished: bool, tmp_path: Path
+) -> None:
+    writer = start_run(tmp_path / "run", is_recorded=True)
+    writer.write_recorded_config({})
+    for i, epoch in enumerate(epochs):
+        table = {"word_embeddings": np.full((3, 2), i, np.float32)}
+        writer.write_snapshot(epoch, 5 * i, table, is_epoch_end=float(epoch).is_integer())
+    writer.finish({}) if is_finished else writer.release()
+    imported = import_checkpoints([tmp_path / "run"])
+    assert [snapshot.name for snapshot in imported.trajectory] == [f"run/{name}" for name in kept]
+    values = [snapshot.tensors["word_embeddings"][0, 0] for snapshot in imported.trajectory]
+    assert [values[0], values[-1]] == [0, len(epochs) - 1]
+    num_left_out = len(epochs) - len(kept)
+    said = f"run: snapshots between two epochs are left out ({num_left_out}): the files of snapshots/ can be passed"
+    assert (said in imported.notes) == (num_left_out > 0)
 
 
 def test_our_own_runs_and_their_files(tmp_path: Path) -> None:

@@ -184,11 +184,21 @@ def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -
 def _wanted(trajectory: Trajectory, epochs: Epochs) -> list[Snapshot]:
     """The snapshots after epoch 0, or those of the given epochs, in order; ValueError when there are none."""
     chosen = trajectory.chosen(epochs)
-    wanted = [s for s in trajectory if s.epoch > 0 and any(s is other for other in chosen)]
+    wanted = [s for s in trajectory.snapshots[1:] if any(s is other for other in chosen)]
     if not wanted or (epochs is not None and len(wanted) < len(chosen)):
         at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in trajectory)
         raise ValueError(f"rows are written for epochs after 0, each once; at hand: {at_hand}; asked for: {epochs}")
     return wanted
+
+
+def after_start(drift: pd.DataFrame) -> pd.DataFrame:
+    """The lines of :func:`measure_drift`, of one run or led by ``run``, but those of each run's first snapshot.
+
+    That is epoch 0; where recording began later, the first epoch, at which it had seen no step.
+    """
+    epochs = drift["epoch"]
+    starts = epochs.groupby(drift["run"]).transform("min") if "run" in drift else epochs.min()
+    return drift[(epochs > 0) & ~((drift["step"] == 0) & (epochs == starts))]
 
 
 ALL_ROWS = "all rows"

@@ -36,6 +36,8 @@ Labels = Mapping[str, str]
 """Name of a run directory to the label of its arm."""
 
 _SIZE = "max_train_examples"
+LOOP, PROVEN = "training_loop", "frozen"
+"""Settings of runs of another loop: which one, and what is proven frozen."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,12 @@ class Arm:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is frozen, training starts at the checkpoint, and model and labels are as they came."""
+        """Whether nothing is frozen, training starts at the checkpoint, and model and labels are as they came.
+
+        Of runs of another loop: whether nothing is proven frozen.
+        """
+        if self.runs[0].is_recorded:
+            return self.runs[0].regime == "none"
         config = self.runs[0].config
         changed = config.head_epochs or config.reinject_positions or config.shuffle_labels or config.train_rows != "all"
         starts = config.init == config.positions == "checkpoint"
@@ -57,17 +64,17 @@ class Arm:
 
     @property
     def is_feature_extraction(self) -> bool:
-        return self.runs[0].regime == "backbone" and self.runs[0].config.objective != MLM
+        return self.runs[0].regime == "backbone" and self.runs[0].setting("objective") != MLM
 
     @property
     def is_shuffled(self) -> bool:
         """Whether its runs learned shuffled labels."""
-        return self.runs[0].config.shuffle_labels
+        return bool(self.runs[0].setting("shuffle_labels"))
 
     @property
     def size(self) -> int | None:
         """The number of training examples that its runs were asked for; None for all. Arms are paired by it."""
-        return self.runs[0].config.max_train_examples
+        return _size(self.runs[0])
 
     @property
     def num_train_examples(self) -> int | None:
@@ -104,8 +111,8 @@ class Arm:
     def adapts_embeddings(self) -> bool:
         """Whether adapters train any of its tables, of which all rows then share a factor."""
         run = self.runs[0]
-        others = [name for name in run.parameters if name != "word_embeddings" or run.config.train_rows == "all"]
-        return run.config.lora is not None and not all(map(self.is_proven_frozen, others))
+        others = [name for name in run.parameters if name != "word_embeddings" or run.setting("train_rows") == "all"]
+        return run.setting("lora") is not None and not all(map(self.is_proven_frozen, others))
 
     def is_proven_frozen(self, parameter: str) -> bool:
         """Whether every run's manifest holds equal hashes of the parameter before and after training."""
@@ -188,16 +195,21 @@ def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
     What is not known (of a built-in task) is as in the others, if these are of one kind.
     """
     found: list[Source] = []
+    # A recording knows a folder by its last part.
+    named = {Path(item.checkpoint).name: item.checkpoint for item in runs if not item.is_recorded}
     for item in runs:
-        hashes, config = item.data_sha256, item.known_config
-        of_hub = [own for split, own in hashes.items() if split.startswith("validation") and not config.train_file]
-        source: Source = {"model": config.model, "weights": item.weights, "task": item.task}
-        source |= {"dataset": config.dataset, "dataset_config": config.dataset_config}
-        source["train_data"] = hashes.get("train") or config.train_file
-        source["validation_data"] = " ".join(of_hub) or hashes.get("validation") or config.validation_file
+        hashes, model = item.data_sha256, named.get(item.checkpoint, item.checkpoint)
+        train_file, validation_file = item.setting("train_file"), item.setting("validation_file")
+        of_hub = [own for split, own in hashes.items() if split.startswith("validation") and not train_file]
+        source: Source = {"model": model, "weights": item.weights, "task": item.task}
+        source |= {name: item.setting(name) for name in ("dataset", "dataset_config")}
+        source |= {name: item.recorded.get(name) for name in ("rows", "width")}
+        source["train_data"] = hashes.get("train") or train_file
+        source["validation_data"] = " ".join(of_hub) or hashes.get("validation") or validation_file
         found.append(source)
     data = "task", "dataset", "dataset_config"
-    for name, same in (("weights", ("model",)), ("train_data", data), ("validation_data", data)):
+    of_model = [(name, ("model",)) for name in ("weights", "rows", "width")]
+    for name, same in (*of_model, ("train_data", data), ("validation_data", data)):
         known: dict[tuple[object, ...], set[object]] = {}
         for source in found:
             known.setdefault(tuple(source[part] for part in same), set()).add(source[name])
@@ -209,19 +221,24 @@ def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
 
 
 def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
-    """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init."""
+    """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init.
+
+    A run of another loop is in none with one of ours: what the two have in common is not known.
+    """
     arms: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
     for item in members:
-        spoken = _spoken(item.regime, item.config)
+        spoken = item.condition or _spoken(item)
         arms.setdefault((item.regime, spoken, tuple(settings(item).items())), []).append(item)
     keys = sorted(arms, key=lambda key: _place(key[0], dict(key[2])))
-    sizes = {item.config.max_train_examples for item in members}
+    sizes = {_size(item) for item in members}
     result = []
     for key in keys:
         words = [key[1]]
         others = [dict(values) for _, spoken, values in keys if spoken == key[1]]
+        alike = [other for other in others if (LOOP in other) == (LOOP in dict(key[2]))]
         for name, value in key[2]:
-            if name != _SIZE and value is not None and any(other[name] != value for other in others):
+            apart = [dict(values) for *_, values in keys] if name == LOOP else alike
+            if name != _SIZE and value is not None and any(other.get(name) != value for other in apart):
                 said = name.replace("_", " ")
                 words.append(f"{said} {value}" if not isinstance(value, bool) else said if value else "")
         result.append(_arm(", ".join(filter(None, words)), arms[key], has_size=len(sizes) > 1))
@@ -238,11 +255,11 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
                 f"no label for {item.directory_name}: labels must name the condition of every run, or be left out"
             )
         label = labels[item.directory_name]
-        arms.setdefault((label, item.config.max_train_examples), []).append(item)
+        arms.setdefault((label, _size(item)), []).append(item)
         first = firsts.setdefault(label, item)
         one, other = ({**settings(each), "freeze": each.regime} for each in (first, item))
-        if names := [name for name in one if name != _SIZE and one[name] != other[name]]:
-            differs = ", ".join(f"{name.replace('_', ' ')} {one[name]} and {other[name]}" for name in names)
+        if names := [LOOP] if (LOOP in one) != (LOOP in other) else _apart(one, other):
+            differs = ", ".join(f"{name.replace('_', ' ')} {one.get(name)} and {other.get(name)}" for name in names)
             raise ValueError(
                 f"{first.name} and {item.name} both have the label {label!r} and differ in {differs}: "
                 "runs of one label may differ in the seed only"
@@ -254,18 +271,31 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
 
 
 def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
-    """An arm with its runs in the order of their seeds; ValueError when two are the same."""
-    runs = tuple(sorted(members, key=lambda item: item.config.seed))
+    """An arm with its runs in the order of their seeds, where these are known; ValueError when two are the same."""
+    runs = tuple(sorted(members, key=lambda item: (item.seed is None, item.seed or 0, item.name)))
     for first, second in pairwise(runs):
-        if first.config.seed == second.config.seed:
-            raise ValueError(f"{first.name} and {second.name} are the same run (config and seed): pass one of them")
-    size = runs[0].config.max_train_examples
+        if first.seed == second.seed is not None:
+            remedy = ", or record runs with a seed= or condition= of their own" if first.is_recorded else ""
+            what = "config and seed" if not first.is_recorded else f"condition {base!r} and seed {first.seed}"
+            raise ValueError(f"{first.name} and {second.name} are the same run ({what}): pass one of them{remedy}")
+    size = _size(runs[0])
     words = "all training examples" if size is None else f"{size:,} training examples"
     return Arm(f"{base}, {words}" if has_size else base, runs, base)
 
 
-def _spoken(regime: str, config: RunConfig) -> str:
+def _size(run: ReportedRun) -> int | None:
+    """The number of training examples that a run was asked for; None for all, and where nobody could say."""
+    size: int | None = run.setting(_SIZE)
+    return size
+
+
+def _spoken(run: ReportedRun) -> str:
     """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
+    regime = run.regime
+    if run.is_recorded:
+        adapted = ", ".join(run.recorded.get("adapters", ()))
+        return f"adapters on {adapted}" if adapted else SPOKEN.get(regime, f"{regime} (frozen)")
+    config = run.config
     words = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
     if regime == "backbone" and config.objective == MLM:
         words = "head alone"  # the checkpoint's own, on states that are made anew in each step
@@ -287,13 +317,13 @@ def shuffling(config: RunConfig) -> str:
 
 def _place(regime: str, own: Mapping[str, Any]) -> tuple[object, ...]:
     """By what an arm is sorted: numbers as numbers (1e-05 before 0.0001), before what is none."""
-    rank = {"none": 1 if own["head_epochs"] else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
+    rank = {"none": 1 if own.get("head_epochs") else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
     others = []
     for name, value in own.items():
         if name != _SIZE:
             is_number = isinstance(value, int | float)
             others.append((name, not is_number, float(value) if is_number else 0.0, "" if is_number else str(value)))
-    return (own["init"] == "random", rank, regime, others, own[_SIZE] or math.inf)
+    return (own.get("init") == "random", LOOP in own, rank, regime, others, own.get(_SIZE) or math.inf)
 
 
 def without_numbers() -> set[str]:
@@ -305,8 +335,13 @@ def settings(item: ReportedRun) -> dict[str, object]:
     """Every field that makes two runs of one model, task and regime different, except the seed.
 
     A test file is its split's name and the start of its sha256, where that is known; that a split is out of
-    distribution changes no number.
+    distribution changes no number. Of a run of another loop: its condition, what is proven frozen, and the arguments
+    that it is known to have had.
     """
+    if item.is_recorded:
+        known = {name: value if isinstance(value, int | float) else str(value) for name, value in _arguments(item)}
+        loop = {LOOP: item.recorded.get("recorded_by") or "another loop", PROVEN: item.regime}
+        return {**loop, **known} if item.condition else {LOOP: loop[LOOP], **known}
     left_out = (*fields_that(affect="place", say=("data", "model")), "freeze", "seed", "ood_file")
     found = {k: v for k, v in asdict(item.config).items() if k not in left_out}
     files = []
@@ -318,21 +353,41 @@ def settings(item: ReportedRun) -> dict[str, object]:
     return found | {"test_file": ", ".join(sorted(files)) or "none", "add_tokens": tokens}
 
 
+def _arguments(item: ReportedRun) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in item.recorded["arguments"].items() if value is not None]
+
+
+def _apart(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """In which settings, but the number of training examples, two runs of one kind differ."""
+    return [name for name in {**one, **other} if name != _SIZE and one.get(name) != other.get(name)]
+
+
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
     """What else two runs differ in that bears on their embeddings: model, weights, task, data, regime, settings.
 
     Weights and data only where both runs know them: an unfinished one has no hashes yet.
     """
-    one, other = (_sources([item])[0] | {"freeze": item.regime} | settings(item) for item in (first, second))
+    if first.is_recorded != second.is_recorded:
+        return [LOOP]
+    one, other = (
+        _sources([item])[0] | {"condition": item.condition, "freeze": item.regime} | settings(item)
+        for item in (first, second)
+    )
     left_out = {*without_numbers(), *(() if one["weights"] and other["weights"] else ("weights",))}
+    if first.is_recorded and not (first.manifest and second.manifest):  # what is frozen is known at the end
+        left_out |= {"freeze", PROVEN}
     if bool(first.data_sha256) != bool(second.data_sha256):
         left_out |= {"train_data", "validation_data"}
-    return [name for name in one if name not in left_out and one[name] != other[name]]
+    names = {**one, **other}
+    return [name for name in names if name not in left_out and one.get(name) != other.get(name)]
 
 
 def differing_settings(first: Arm, second: Arm) -> list[str]:
     """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
     one, other = settings(first.runs[0]), settings(second.runs[0])
+    if first.runs[0].is_recorded or second.runs[0].is_recorded:
+        names = [LOOP] if (LOOP in one) != (LOOP in other) else _apart(one, other)
+        return [name for name in names if name != PROVEN]
     idle = set[str]()
     for arm in (first, second):
         frozen = {name for name in EMBEDDING_PARAMETERS if arm.is_proven_frozen(name)}
@@ -362,22 +417,32 @@ class ArmPair:
     first: Arm
     second: Arm
 
-    @cached_property
-    def seeds(self) -> list[int]:
-        """Seeds that both arms have, in order."""
-        return sorted({run.config.seed for run in self.first.runs} & {run.config.seed for run in self.second.runs})
+    @property
+    def has_seeds(self) -> bool:
+        """Whether the seed of every run is known."""
+        return all(run.seed is not None for arm in (self.first, self.second) for run in arm.runs)
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """Of each pair of runs the seed of the first."""
+        return [run.seed for run, _ in self.runs]
 
     @cached_property
     def runs(self) -> list[tuple[ReportedRun, ReportedRun]]:
-        """The runs of :attr:`seeds`, side by side."""
-        ours, theirs = ({run.config.seed: run for run in arm.runs} for arm in (self.first, self.second))
-        return [(ours[seed], theirs[seed]) for seed in self.seeds]
+        """The runs of the seeds that both arms have, side by side, in order.
+
+        Where a seed is not known, in the order of the arms: replicates are independent, so that any pairing will do.
+        """
+        if not self.has_seeds:
+            return list(zip(self.first.runs, self.second.runs, strict=False))
+        ours, theirs = ({run.seed: run for run in arm.runs} for arm in (self.first, self.second))
+        return [(run, theirs[seed]) for seed, run in ours.items() if seed in theirs]
 
     @property
     def splits(self) -> list[str]:
         """Labelled splits of every run, the reported one first."""
         runs = [run for pair in self.runs for run in pair]
-        common = [name for name in runs[0].answers if all(name in run.answers for run in runs)] if runs else []
+        common = [name for name in runs[0].splits if all(name in run.splits for run in runs)] if runs else []
         return reported_first(common, [run.reported_split for run in runs[:1]])
 
     @property
@@ -390,14 +455,20 @@ class ArmPair:
         is_same = all(have_same_items(one, other, split) for one, other in self.runs)
         return "" if is_same else OTHER_ITEMS
 
+    def has_answers(self, split: str) -> bool:
+        """Whether the answers of every run to a split are at hand."""
+        return all(split in run.answers for runs in self.runs for run in runs)
+
     def right_answers(self, split: str) -> NDArray[np.float64] | None:
         """(2, seeds, items) 1 where the answer of the first, or of the second, is right and 0 elsewhere.
 
-        None when seeds have other items (a split that was drawn with the seed), so that items are no common factor, and
-        in a token task: the words of a sentence are no independent items.
+        None when seeds have other items (a split that was drawn with the seed), so that items are no common factor, in
+        a token task: the words of a sentence are no independent items, and without the answers.
         """
         reference = self.runs[0][0]
-        if reference.is_token_task or not all(have_same_items(reference, one, split) for one, _ in self.runs):
+        if reference.is_token_task or not self.has_answers(split):
+            return None
+        if not all(have_same_items(reference, one, split) for one, _ in self.runs):
             return None
         ids = reference.answers[split].index
         return np.array([[right_of(runs[side], split, ids) for runs in self.runs] for side in (0, 1)])
@@ -420,10 +491,13 @@ def have_same_items(one: ReportedRun, other: ReportedRun, split: str) -> bool:
     """Whether two runs answered the same items of a split: ids are unique, equal as sets, and carry the same labels.
 
     Rows of another file can have the same numbers and labels: where both hashes of it are known, they must be equal.
+    Of runs without answers no more than the number of items can tell.
     """
     known = {run.data_sha256.get(split) for run in (one, other)} - {None}
     if len(known) > 1:
         return False
+    if split not in one.answers or split not in other.answers:
+        return len({number for number in (one.num_items(split), other.num_items(split)) if number == number}) < 2
     first, second = one.answers[split], other.answers[split]
     if not (first.index.is_unique and second.index.is_unique) or len(first) != len(second):
         return False

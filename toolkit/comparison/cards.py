@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.drift import ALL_ROWS, WHOLE
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings, of_largest_size
-from toolkit.comparison.compare import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED
+from toolkit.comparison.compare import EQUIVALENCE_LEVEL, NOT_OVER_ITEMS
 from toolkit.comparison.drift_and_score import TOO_FEW
 from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, read_evidence
 from toolkit.comparison.intervals import Interval, benjamini_hochberg, defined_mean, detectable_gap, seeds_interval
@@ -246,8 +246,9 @@ def _forbidding(group: Group) -> list[ArmPair]:
     """Arms that differ in whether the embeddings are frozen, and in as little else as any other arm of either kind."""
     frozen = []
     for arm in group.arms:
-        config = arm.runs[0].config
-        if arm.runs[0].regime == "embeddings" and config.init == "checkpoint" and not config.head_epochs:
+        own = arm.runs[0]
+        is_plain = own.setting("init") in (None, "checkpoint") and not own.setting("head_epochs")
+        if own.regime == "embeddings" and is_plain:
             frozen.append(arm)
     pairs = [ArmPair(one, other) for one in group.arms for other in frozen if one.is_full and one.size == other.size]
     apart = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
@@ -267,7 +268,7 @@ def _difference_card(line: dict[str, Any], kind: str, claim: str, arms: Sequence
         return NAN if value is None else float(value)
 
     settings, note = data.settings, str(line["note"])
-    is_crossed = line["score"] == "accuracy" and OTHER_ITEMS_PER_SEED not in note and NO_MEAN not in note
+    is_crossed = line["score"] == "accuracy" and not any(said in note for said in NOT_OVER_ITEMS)
     estimator = TWO_WAY if is_crossed else OVER_SEEDS
     told = {"verdict": str(line["verdict"]), "reason": str(line["reason"])}
     if math.isnan(points("difference_points")):  # what is missing is not what cannot be known
@@ -291,7 +292,7 @@ def _difference_card(line: dict[str, Any], kind: str, claim: str, arms: Sequence
         null=Null("no difference"),
         noise_floor=points("noise_floor_points"),
         num_seeds=int(line["num_seeds"]),
-        num_items=int(line["num_items"]),
+        num_items=None if np.isnan(line["num_items"]) else int(line["num_items"]),
         detectable_gap=points("detectable_gap_points"),
         q=points("q"),
         source=SOURCES[estimator],
@@ -382,7 +383,7 @@ def _drift_card(
     )
     if judged.name in VERDICTS_ON_NOISE:
         control = HAS_CONTROL if len(labels) else NO_CONTROL
-        control = NO_LABELS if arm.runs[0].config.objective == MLM else control
+        control = NO_LABELS if arm.runs[0].setting("objective") == MLM else control
         judged = Verdict(DESCRIBED, f"{judged.reason}; {NOT_LEARNING}: {control}")
     distances = seeds.loc[seeds["parameter"] == parameter, "distance"]
     return _card(
@@ -517,7 +518,7 @@ def token_cards(data: ReportData) -> Iterable[Card]:
     """Per arm that added tokens: how far the new rows that training showed moved, and the farthest of the old ones."""
     strata, claims = data.evidence.strata, []
     for group in map(of_largest_size, data.groups):
-        for arm in (arm for arm in group.arms if arm.runs[0].config.add_tokens is not None and len(strata)):
+        for arm in (arm for arm in group.arms if arm.runs[0].setting("add_tokens") is not None and len(strata)):
             lines = at_last_epoch(strata[strata["run"].isin(arm.names)])
             lines = lines[(lines["parameter"] == "word_embeddings") & (lines["measure"] == "relative")]
             unseen = lines.loc[(lines["stratum"] == ADDED_UNSEEN) & (lines["statistic"] == "max"), "value"]

@@ -69,6 +69,10 @@ BOOTSTRAP = ("bootstrap_low_points", "bootstrap_high_points")
 """Of differences of items only: there is nothing to draw beneath a score per seed."""
 NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
 OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
+NO_ANSWERS = "no predictions are at hand: the interval is over seeds, and whether the items are the same is not known"
+NOT_OVER_ITEMS = (NO_MEAN, OTHER_ITEMS_PER_SEED, NO_ANSWERS)
+"""Notes on an interval that is not over items."""
+NO_SEEDS = "seeds not given: runs are paired in the order of their names"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +130,9 @@ def compare(
 
     ``pairs``: labels (first, second); by default full fine-tuning against each other one, or all pairs without it.
     ``labels``: run directory name to condition. ``score``: the headline score of all runs that have it, such as r2 or
-    macro_f1; None: each task's own. One paired seed gives an interval over items and no p. Elsewhere:
-    McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
+    macro_f1; None: each task's own. One paired seed gives an interval over items and no p. Without predictions, as of
+    other loops, every interval is over seeds alone; where seeds are not known, runs are paired in the order of their
+    names. Elsewhere: McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
     (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0
     for none. What cannot be compared is NaN with a ``reason``. ValueError for an unknown label and for settings out of
     range.
@@ -174,14 +179,17 @@ def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
     Each is judged alone, without a q: that needs all pairs.
     """
     arms, run = (pair.first, pair.second), pair.first.runs[0]
-    lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.seeds)}
+    if not any(each.splits for arm in arms for each in arm.runs):
+        return []  # nobody scored any of them
+    lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.runs)}
     lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
     for name, arm in zip(("first", "second"), arms, strict=True):
         lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
-    scores = [run.score, *([] if run.is_regression or run.score == "accuracy" else ["accuracy"])]
+    has_accuracy = not run.is_regression and (not run.is_recorded or "accuracy" in run.headlines)
+    scores = [run.score, *(["accuracy"] if has_accuracy and run.score != "accuracy" else [])]
     if not pair.splits:
         lead |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
+        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.runs else NO_SEED, "verdict": "", "note": ""}]
     failed = [arm for arm in arms if arm.num_failed == len(arm.runs)]
     has_collapsed = len(failed) == len(arms)
     # What to know of a verdict on arms that learned nothing.
@@ -193,7 +201,7 @@ def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
         refusal = ONE_CLASS if pair.runs[0][0].holds_one_class(split) else ""
         refusal = COLLAPSED if has_collapsed else refusal
         own = {"split": split, "is_reported_split": split == run.reported_split}
-        own["num_items"] = len(pair.runs[0][0].answers[split])
+        own["num_items"] = pair.runs[0][0].num_items(split)
         for score in scores:
             line = lead | own | {"is_headline": score == run.score} | _compared(pair, split, score, settings)
             if refusal and line["verdict"]:  # the numbers stay; what was not compared says so already
@@ -216,11 +224,13 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
         recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
         differences = recorded[0] - recorded[1]
         is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
-        line |= estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
+        note = (OTHER_ITEMS_PER_SEED if is_mean else NO_MEAN) if pair.has_answers(split) else NO_ANSWERS
+        line |= estimate_from_seeds(counted[0] - counted[1], settings, note)
         num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
         line["note"] = f"{line['note']}; {note}"
+    line["note"] = "; ".join(filter(None, (line["note"], "" if pair.has_seeds else NO_SEEDS)))
     kept = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
     first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
     line |= {"num_seeds": kept.shape[1], "first_mean": first, "second_mean": second}
@@ -246,7 +256,7 @@ def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | No
     ]
     table = pd.DataFrame(lines, columns=columns_of("compare_seeds"))
     table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
-    return table.astype({"seed": int}) if lines else table
+    return table.astype({"seed": "Int64" if table["seed"].isna().any() else int}) if lines else table
 
 
 def _lines_of_seeds(pair: ArmPair) -> Lines:
@@ -256,15 +266,17 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
     """
     lines = []
     for first, second in pair.runs:
-        lead = {"model": first.model, "task": first.task, "seed": first.config.seed, "score": first.score}
-        for split in (split for split in first.answers if split in second.answers):
-            line = lead | {"split": split, "num_items": len(first.answers[split]), "reason": ""}
+        lead = {"model": first.model, "task": first.task, "seed": first.seed, "score": first.score}
+        for split in (split for split in first.splits if split in second.splits):
+            line = lead | {"split": split, "num_items": first.num_items(split), "reason": ""}
             if not have_same_items(first, second, split):
                 lines.append(line | {"reason": OTHER_ITEMS})
                 continue
             one, other = counted_score(first, split), counted_score(second, split)
             line |= {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
-            if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items
+            has_items = split in first.answers and split in second.answers
+            # Words of a sentence are no independent items.
+            if has_items and not (first.is_regression or first.is_token_task):
                 ids = first.answers[split].index
                 right, others = (right_of(run, split, ids) > 0 for run in (first, second))
                 mine, theirs = int((right & ~others).sum()), int((others & ~right).sum())
@@ -273,10 +285,11 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
                 line |= {"accuracy_difference_points": 100 * (mine - theirs) / len(ids)}
             lines.append(line)
     for arm, other_arm in ((pair.first, pair.second), (pair.second, pair.first)):
-        missing = {"split": "", "reason": f"no run of this seed under {other_arm.label}"}
-        for run in (run for run in arm.runs if run.config.seed not in pair.seeds):
-            lines.append({"model": run.model, "task": run.task, "seed": run.config.seed} | missing)
-    return sorted(lines, key=lambda line: int(line["seed"]))
+        what = f"run of this seed under {other_arm.label}" if pair.has_seeds else f"run of {other_arm.label} is left"
+        missing: dict[str, Any] = {"split": "", "reason": f"no {what}"}
+        for run in (run for run in arm.runs if all(run not in both for both in pair.runs)):
+            lines.append({"model": run.model, "task": run.task, "seed": run.seed} | missing)
+    return sorted(lines, key=lambda line: (line["seed"] is None, line["seed"] or 0))
 
 
 def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:
@@ -292,14 +305,15 @@ def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any
     return line | dict(zip(BOOTSTRAP, (POINTS * drawn.low, POINTS * drawn.high), strict=True))
 
 
-def estimate_from_seeds(differences: Array, settings: Settings, *, is_mean_over_items: bool = False) -> dict[str, Any]:
+def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_MEAN) -> dict[str, Any]:
     """What :func:`toolkit.compare` says of (seeds,) differences of a score; NaN differences are left out and counted.
 
     A run that collapsed must not be among the NaN: what it lost would not count (counted_score makes it 0).
-    For scores that are no mean over items, and for accuracies whose items differ between seeds.
+    For scores that are no mean over items, for accuracies whose items differ between seeds, and where no answers are
+    at hand: ``note``, one of NOT_OVER_ITEMS, says which.
     """
     defined = differences[~np.isnan(differences)]
-    notes = [OTHER_ITEMS_PER_SEED if is_mean_over_items else NO_MEAN]
+    notes = [note]
     undefined = len(differences) - len(defined)
     notes += [f"undefined in {undefined} of {len(differences)} seeds"] if undefined else []
     if not len(defined):

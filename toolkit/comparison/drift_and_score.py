@@ -77,17 +77,18 @@ def join_groups(
 def _scores(group: Group, arm: Arm, split: str | None, lines_of: Callable[[ArmPair], Lines]) -> Lines:
     """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
     partner, note = _frozen_partner(group, arm)
-    compared = [] if partner is None else lines_of(ArmPair(arm, partner))
+    pair = None if partner is None else ArmPair(arm, partner)
+    compared = [] if pair is None else lines_of(pair)
     verdicts = {line["split"]: str(line["verdict"]) for line in compared if line["is_headline"]}
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
-        gain, why, own_note = _gain(run, partner, chosen, note)
+        gain, why, own_note = _gain(run, pair, chosen, note)
         own = {
             "run": run.name,
-            "seed": run.config.seed,
+            "seed": run.seed,
             "size": np.nan if arm.size is None else arm.size,
-            "learning_rate": run.config.learning_rate,
+            "learning_rate": run.learning_rate,
             "is_failed": run.is_failed,
             "epoch": run.last_epoch,
             "split": chosen,
@@ -110,16 +111,17 @@ def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     """
     if all(all(name in run.frozen for name in run.parameters) for run in arm.runs):
         return None, NOT_TRAINED
-    config = arm.runs[0].config
-    others = None if config.lora is None else tuple(name for name in config.lora if name not in TABLES)
+    own = arm.runs[0]
+    lora = own.setting("lora")
+    others = None if lora is None else tuple(name for name in lora if name not in TABLES)
     regime = "embeddings" if others is None else LORA if others else "backbone"
     found = [
         other
         for other in group.arms
-        if (other.runs[0].regime, other.runs[0].config.lora) == (regime, others or None)
+        if (other.runs[0].regime, other.runs[0].setting("lora")) == (regime, others or None)
         and all(other.is_proven_frozen(name) for name in other.runs[0].parameters)
         and other.size == arm.size
-        and (other.runs[0].config.init, other.runs[0].config.head_epochs) == (config.init, config.head_epochs)
+        and all(other.runs[0].setting(name) == own.setting(name) for name in ("init", "head_epochs"))
     ]
     if not found:
         return None, "no runs with frozen embeddings from the same start"
@@ -128,14 +130,15 @@ def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
-def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> tuple[float, str, str]:
-    """Points that a run gained, why there are none, and what to note."""
-    if partner is None:
+def _gain(run: ReportedRun, pair: ArmPair | None, split: str, note: str) -> tuple[float, str, str]:
+    """Points that a run gained over the second arm's, why there are none, and what to note."""
+    if pair is None:
         return np.nan, note, ""
-    other = next((each for each in partner.runs if each.config.seed == run.config.seed), None)
+    partner = pair.second
+    other = dict(pair.runs).get(run)
     if other is None:
         return np.nan, f"no run of this seed under {partner.label}", ""
-    if split not in run.answers or split not in other.answers:
+    if split not in run.splits or split not in other.splits:
         return np.nan, f"no labelled split {split}", ""
     if not have_same_items(run, other, split):
         return np.nan, OTHER_ITEMS, ""

@@ -29,6 +29,7 @@ from toolkit.config import RunConfig
 from toolkit.naming import OtherFormatError, check_format, read_object
 from toolkit.snapshots import files
 from toolkit.snapshots.ownership import FORMATS
+from toolkit.snapshots.store import RECORDED
 
 WRITTEN = "files.json"
 WRITTEN_FORMAT = FORMATS[WRITTEN]
@@ -155,7 +156,9 @@ class Evidence:
         ends = dict(zip(self.runs["run"], self.runs["last_epoch"], strict=True))
         found = []
         for name, facts in self.facts.items():
-            config = RunConfig.from_json(json.dumps(facts["config"]), f"the config of {name}")
+            known = facts["config"]
+            is_recorded = bool(known.get(RECORDED))
+            config = None if is_recorded else RunConfig.from_json(json.dumps(known), f"the config of {name}")
             scores, answers = (
                 own.get(name, getattr(self, kind).iloc[:0]).drop(columns="run").reset_index(drop=True)
                 for kind, own in parts.items()
@@ -173,6 +176,7 @@ class Evidence:
                     known_ends=(parameters.get(name, ()), float(ends[name])),
                     hashes={f"{key}.json": facts[f"{key}_sha256"] for key in ("manifest", "config")},
                     command=facts["command"],
+                    recorded={k: v for k, v in known.items() if k != RECORDED} if is_recorded else {},
                 )
             )
         return tuple(found)

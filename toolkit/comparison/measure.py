@@ -24,15 +24,16 @@ from toolkit.comparison.runs import ReportedRun, canonical_name, with_paths
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, OLD_ROWS
-from toolkit.naming import command_path, distinct, shown_path
-from toolkit.snapshots import files
-from toolkit.snapshots.store import Run
+from toolkit.naming import command_path, distinct, shorten, shown_path
+from toolkit.snapshots.store import RECORDED, Run
 
 Progress = Callable[[str], None]
 
 OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
 PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "cost", "versions")
 PARTS += ("added_tokens", "git_commit", "devices", "num_processes", "num_threads", "precision")
+OF_RECORDING = ("problems", "begins_after_steps")
+"""Those kept of a run of another loop, where there are any."""
 """Sections of a manifest that are kept as they are; of model and frozen a part is."""
 
 FEW = 5
@@ -276,6 +277,7 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
         for run in arm.runs:
             lead = run.lead() | {"condition": arm.label}
             parts.append(run.predictions.assign(**lead))
+    parts = [part for part in parts if len(part)] or parts[:1]
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
     table = pd.concat(parts, ignore_index=True)
@@ -295,7 +297,7 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
             for run in arm.runs:
                 own: dict[str, Any] = {"regime": run.regime, "score": run.score, "reported_split": run.reported_split}
                 own |= {"last_epoch": run.last_epoch, "manifest_sha256": facts[run.name]["manifest_sha256"]}
-                lines.append({"run": run.name, **lead, "seed": run.config.seed, **own})
+                lines.append({"run": run.name, **lead, "seed": run.seed, **own})
     return pd.DataFrame(lines)
 
 
@@ -315,15 +317,17 @@ def seeds_table(groups: Sequence[Group]) -> pd.DataFrame:
 
 def describe_runs(runs: Sequence[ReportedRun]) -> dict[str, dict[str, Any]]:
     """Run to its config and manifest as far as a report reads them, its hashes, and no path of anybody's machine."""
-    originals = list(dict.fromkeys(run.known_config.model for run in runs))
-    shown = {run.known_config.model: run.config.model for run in runs}
-    models = dict(zip(originals, distinct(shown[model] for model in originals), strict=True))
-    return {run.name: _describe(run, models[run.known_config.model]) for run in runs}
+    originals = list(dict.fromkeys(run.checkpoint for run in runs))
+    models = dict(zip(originals, distinct(shorten(model) for model in originals), strict=True))
+    return {run.name: _describe(run, models[run.checkpoint]) for run in runs}
 
 
 def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
-    config, folder = json.loads(run.config.to_json()), run.config.output_dir
-    place = folder if folder == RunConfig().output_dir else shown_path(folder)
+    config: dict[str, Any] = {**run.recorded, RECORDED: True, "model": model}
+    if not run.is_recorded:
+        folder = run.config.output_dir
+        place = folder if folder == RunConfig().output_dir else shown_path(folder)
+        config = {**json.loads(run.config.to_json()), "model": model, "output_dir": place}
     parts = {name: run.manifest[name] for name in PARTS if run.manifest.get(name) is not None}
     own = {name: value for name, value in run.part("model").items() if name in OF_MODEL}
     proofs = run.part("frozen").get("parameters") or {}
@@ -336,15 +340,21 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
         or proof.get("before") != proof.get("after")
     }
     parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
-    hashes = {f"{name}_sha256": files.sha256_of_file(run.run.path / f"{name}.json") for name in ("manifest", "config")}
-    described: dict[str, Any] = {"config": {**config, "model": model, "output_dir": place}, "manifest": parts, **hashes}
+    if run.is_recorded:
+        parts["regime"]["frozen_components"] = run.part("regime").get("frozen_components", [])
+        parts |= {name: run.manifest[name] for name in OF_RECORDING if run.manifest.get(name)}
+    hashes = {f"{name}_sha256": run.run.sha256_of(f"{name}.json") for name in ("manifest", "config")}
+    described: dict[str, Any] = {"config": config, "manifest": parts, **hashes}
     described |= {"command": command_of_run(run), "scores": list(map(str, run.scores))}
     plain: dict[str, Any] = json.loads(json.dumps(described))
     return plain
 
 
 def command_of_run(run: ReportedRun) -> str:
-    """The command that repeats a run into the folder in which it lies, with no absolute path in it."""
+    """The command that repeats a run into the folder in which it lies, with no absolute path in it; none of another
+    loop's."""
+    if run.known_config is None:
+        return ""
     command, folder = with_paths(run.known_config, command_path).to_command(), RunConfig().output_dir
     place = run.run.path.parent
     if run.run.path.is_dir() and place.resolve() != Path(folder).resolve():  # runs/ may be a link to another disk

@@ -290,7 +290,10 @@ def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any
 
 def drift_of(run: ReportedRun) -> pd.DataFrame:
     """:func:`measure_beyond_noise` of a run, and PARTS: NaN for LayerNorm, without exposure, and without such a row."""
-    found, trajectory = measure_beyond_noise(run.run), run.run.trajectory
+    try:
+        found, trajectory = measure_beyond_noise(run.run), run.run.trajectory
+    except ValueError as error:  # of several runs, which one
+        raise ValueError(f"{run.name}: {error}") from None
     ends, parts = (trajectory.snapshots[0], trajectory.snapshots[-1]), []
     for parameter in found["parameter"]:
         exposed = exposed_rows(trajectory, parameter)

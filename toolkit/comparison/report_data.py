@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.analysis.drift import after_start
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.analysis.word_rows import WordRows
 from toolkit.comparison.arms import Arm, Group, Pairs, ReportedRun, of_largest_size
@@ -72,7 +73,7 @@ class GroupTables:
         return found
 
     def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
-        """Relative drift of the whole parameter in every run and snapshot of an arm after epoch 0."""
+        """Relative drift of the whole parameter in every run of an arm and snapshot after its first."""
         if self.drift.empty:
             return self.drift
         lines = self._relative
@@ -81,8 +82,8 @@ class GroupTables:
 
     @cached_property
     def _relative(self) -> pd.DataFrame:
-        own = self.drift
-        return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative") & (own["epoch"] > 0)]
+        own = after_start(self.drift)
+        return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative")]
 
     def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
@@ -237,11 +238,12 @@ class ReportData:
             led = {name: [leads[run][name] for run in lines["run"]] for name in LEAD}
             return pd.concat([pd.DataFrame(led, index=lines.index), lines.drop(columns="run")], axis=1)
 
+        known_scores = own(known.scores)
         return GroupTables(
             group=group,
             moved=own(known.drift),
             drift=own(known.strata),
-            scores=own(known.scores).dropna(axis="columns", how="all"),
+            scores=known_scores.dropna(axis="columns", how="all") if len(known_scores) else known_scores,
             baselines=_baselines(group),
             **{name: own(getattr(known, name)) for name in ("boxes", "dots", "exposed", "positions", "tokens")},
         )
@@ -273,10 +275,10 @@ def _baselines(group: Group) -> pd.DataFrame:
     """Per run and labelled split its examples, and for classes the majority rate and the right answers at the end."""
     lines = []
     for run in group.runs:
-        for split, last in run.answers.items():
-            line = run.lead() | {"split": split, "num_examples": len(last)}
+        for split in run.splits:
+            line = run.lead() | {"split": split, "num_examples": run.num_items(split)}
             line |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
-            if not run.is_regression:
+            if split in run.answers and not run.is_regression:
                 right, majority, num_items = run.counts_of_right(split)
                 line |= {"majority_rate": majority / num_items, "num_right": right}
                 line |= {"is_failed": right <= majority < num_items}

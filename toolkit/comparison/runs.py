@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.comparison.recorded import TASK_NOT_GIVEN, facts_of_recording, frozen_label
+from toolkit.comparison.recorded import canonical_name as canonical_name
 from toolkit.config import RunConfig
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, LORA
+from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import shorten, shown_path, unknown
-from toolkit.snapshots.formats import HEADLINES
+from toolkit.snapshots.formats import HEADLINES, SCORE_COLUMNS, SCORES
 from toolkit.snapshots.store import Run
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Scores that are undefined, or 0 by convention, where every item gets the same answer."""
+
+LOWER_IS_BETTER = ("loss", "perplexity", "error", "mse", "mae", "rmse", "wer", "cer")
+"""Endings of the names of scores that no run is judged by: higher counts as better."""
 
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
@@ -26,8 +31,9 @@ class ReportedRun:
     """What every table says of one run: plain data, from its directory (:func:`read_reported`) or from evidence."""
 
     name: str
-    known_config: RunConfig
-    """Its config as it was found, with the paths of its machine where it comes from a directory."""
+    known_config: RunConfig | None
+    """Its config as it was found, with the paths of its machine where it comes from a directory; None of a run of
+    another training loop, which has none."""
     manifest: Mapping[str, Any]
     """Its manifest, or as much of it as is kept; empty for an unfinished run."""
     scores: pd.DataFrame
@@ -43,6 +49,8 @@ class ReportedRun:
     """The sha256 of its config.json and manifest.json, where they were taken."""
     command: str = ""
     """What repeats it, where that is known."""
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+    """What is known in place of a config of a run of another loop (:func:`facts_of_recording`); empty of ours."""
 
     @property
     def run(self) -> Run:
@@ -58,8 +66,43 @@ class ReportedRun:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
+        """The config with absolute paths shortened: a report must not tell where somebody keeps their files.
+
+        ValueError for a run of another loop: what may be either is read by :meth:`setting`.
+        """
+        if self.known_config is None:
+            raise ValueError(f"{self.name} was recorded in another training loop and has no RunConfig: leave it out")
         return with_paths(self.known_config, shown_path)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether another training loop made it."""
+        return self.known_config is None
+
+    def setting(self, name: str) -> Any:
+        """A field of its config; None, which stands for not known, of a run of another loop."""
+        return None if self.known_config is None else getattr(self.config, name)
+
+    @property
+    def seed(self) -> int | None:
+        """None where it is not known."""
+        return self.recorded.get("seed") if self.is_recorded else self.config.seed
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest rate of the backbone that was asked for; NaN where that is not known."""
+        found = self.recorded["arguments"].get("learning_rate") if self.is_recorded else self.config.learning_rate
+        return float(found) if isinstance(found, int | float) else np.nan
+
+    @property
+    def condition(self) -> str | None:
+        """What whoever recorded it calls its condition."""
+        return self.recorded.get("condition")
+
+    @property
+    def checkpoint(self) -> str:
+        """What training started from, as it was given."""
+        return str(self.recorded.get("model")) if self.known_config is None else self.known_config.model
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
@@ -72,11 +115,13 @@ class ReportedRun:
 
     @property
     def model(self) -> str:
-        return str(shorten(self.part("model").get("name") or self.config.model))
+        return str(shorten(self.part("model").get("name") or self.checkpoint))
 
     @property
     def task(self) -> str:
-        return str(self.given_task or self.part("task").get("name") or self.config.task)
+        """What its data are called; TASK_NOT_GIVEN where nobody said so."""
+        named = self.recorded.get("task") or TASK_NOT_GIVEN if self.is_recorded else self.config.task
+        return str(self.given_task or self.part("task").get("name") or named)
 
     @property
     def weights(self) -> str | None:
@@ -85,7 +130,7 @@ class ReportedRun:
         None where that was not kept, and of a start at random, which read no weights.
         """
         model = self.part("model")
-        return None if self.config.init == "random" else model.get("weights_sha256") or model.get("revision")
+        return None if self.setting("init") == "random" else model.get("weights_sha256") or model.get("revision")
 
     @property
     def data_sha256(self) -> dict[str, str]:
@@ -104,19 +149,41 @@ class ReportedRun:
 
     @property
     def regime(self) -> str:
-        return str(self.part("regime").get("label") or (LORA if self.config.lora else self.config.freeze))
+        """What was frozen; of a run of another loop what its hashes prove to have been."""
+        if label := self.part("regime").get("label"):
+            return str(label)
+        if self.is_recorded:
+            return (
+                LORA
+                if self.recorded.get("adapters")
+                else frozen_label(self.manifest, self.parameters, self.recorded.get("width"))
+            )
+        return LORA if self.config.lora else self.config.freeze
 
     @cached_property
     def end_scores(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """``first`` and ``last`` to split to the line of its scores at that epoch: comparisons look them up a lot."""
+        """``first`` and ``last`` to split to the line of its scores at that epoch: comparisons look them up a lot.
+
+        Another loop may score each split at epochs of its own, in several lines, and none before training.
+        """
         epochs = self.scores["epoch"]
+        if self.is_recorded:
+            lasts = epochs.groupby(self.scores["split"]).transform("max")
+            own = {"first": self.scores[epochs <= self.recorded["first_epoch"]], "last": self.scores[epochs == lasts]}
+            return {
+                name: {line["split"]: line for line in table.groupby("split").last().reset_index().to_dict("records")}
+                for name, table in own.items()
+            }
         ends = {"first": epochs.min(), "last": epochs.max()}
         lines = {name: self.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
         return {name: {line["split"]: line for line in own} for name, own in lines.items()}
 
-    @property
+    @cached_property
     def is_regression(self) -> bool:
-        return self.part("task").get("kind") == "regression" or "pearson" in self.scores
+        """Whether its labels are numbers; of another loop, which may not say so, whether any is a fraction."""
+        labels = self.predictions["label"] if self.is_recorded else pd.Series(dtype=float)
+        has_fractions = pd.api.types.is_float_dtype(labels) and bool((labels % 1 != 0).any())
+        return self.part("task").get("kind") == "regression" or "pearson" in self.scores or has_fractions
 
     @property
     def is_token_task(self) -> bool:
@@ -124,8 +191,32 @@ class ReportedRun:
 
     @property
     def score(self) -> str:
-        """The headline score of the task."""
-        return str(self.part("task").get("score") or ("pearson" if self.is_regression else "accuracy"))
+        """The headline score of the task; empty where a run of another loop has none."""
+        named = self.part("task").get("score")
+        if self.is_recorded:
+            return str(named or next(iter(self.headlines), ""))
+        return str(named or ("pearson" if self.is_regression else "accuracy"))
+
+    @cached_property
+    def headlines(self) -> tuple[str, ...]:
+        """The scores that it can be judged by: of another loop's names those that are not better when lower."""
+        others = [str(name) for name in self.scores if self.is_recorded and name not in SCORE_COLUMNS]
+        names = [*HEADLINES, *(name for name in others if not name.lower().endswith(LOWER_IS_BETTER))]
+        found = [name for name in names if has_score(self.scores, name)]
+        # Precision or recall alone says little: the headline is one of them only where there is nothing else.
+        return tuple(sorted(found, key=lambda name: self.is_recorded and name in ("precision", "recall")))
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that it can be compared on: those with answers and, of another loop, those with a score."""
+        is_scored = self.scores[[name for name in self.headlines if self.is_recorded]].notna().any(axis=1)
+        scored = self.scores.loc[is_scored, "split"]
+        return tuple(dict.fromkeys([*self.answers, *scored]))
+
+    def num_items(self, split: str) -> float:
+        """Items of a split; NaN where that is not known."""
+        known = self.end_scores["last"].get(split, {}).get("num_examples", np.nan)
+        return len(self.answers[split]) if split in self.answers else float(known)
 
     @property
     def reported_split(self) -> str:
@@ -142,7 +233,7 @@ class ReportedRun:
         """The training examples that the manifest counted, else the limit of the config, else None."""
         splits = self.part("task").get("splits") or {}
         counted = (splits.get("train") or {}).get("num_examples")
-        return int(counted) if counted is not None else self.config.max_train_examples
+        return int(counted) if counted is not None else self.setting("max_train_examples")
 
     def part(self, key: str) -> dict[str, Any]:
         """A section of the manifest, empty when it is absent."""
@@ -151,14 +242,16 @@ class ReportedRun:
 
     def lead(self) -> dict[str, Any]:
         """The leading columns of every table of several runs."""
-        config = self.config
-        return {"run": self.name, "model": self.model, "task": self.task, "regime": self.regime, "seed": config.seed}
+        return {"run": self.name, "model": self.model, "task": self.task, "regime": self.regime, "seed": self.seed}
 
     @cached_property
     def frozen(self) -> dict[str, bool]:
         """Every frozen parameter, by canonical name where it has one: are its hashes before and after equal?"""
         parameters: dict[str, dict[str, str]] = self.part("frozen").get("parameters") or {}
-        return {canonical_name(k): v.get("before") == v.get("after") is not None for k, v in parameters.items()}
+        found = {canonical_name(k): v.get("before") == v.get("after") is not None for k, v in parameters.items()}
+        # Of another loop's model an adapter may change what a frozen parameter gives.
+        named = self.part("regime").get("frozen_components", ()) if self.is_recorded else found
+        return {name: is_same for name, is_same in found.items() if name in named or name not in EMBEDDING_PARAMETERS}
 
     @cached_property
     def answers(self) -> dict[str, pd.DataFrame]:
@@ -169,7 +262,8 @@ class ReportedRun:
 
     def holds_one_class(self, split: str) -> bool:
         """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
-        return not self.is_regression and self.answers[split]["label"].nunique() == 1
+        own = self.answers.get(split)
+        return not self.is_regression and own is not None and own["label"].nunique() == 1
 
     @cached_property
     def is_failed(self) -> bool:
@@ -240,14 +334,18 @@ def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -
 def read_reported(run: Run, name: str, given_task: str | None = None, *, has_answers: bool = True) -> ReportedRun:
     """A run of a directory; its scores and answers are empty where it is unfinished, or ``has_answers`` is False."""
     manifest = run.manifest if run.is_finished else {}
-    if not (run.is_finished and has_answers):
-        nothing = pd.DataFrame({"epoch": pd.Series(dtype=float), "split": pd.Series(dtype=str)})
-        return ReportedRun(name, run.config, manifest, nothing, nothing.assign(label=[]), given_task, run)
-    table = run.predictions
-    last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-    items = ["id", "word"] if "word" in table else ["id"]
-    answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
-    return ReportedRun(name, run.config, manifest, run.scores, answers, given_task, run)
+    config, recorded = (None, facts_of_recording(run)) if run.is_recorded else (run.config, {})
+    scores = pd.DataFrame({"epoch": pd.Series(dtype=float), "split": pd.Series(dtype=str)})
+    answers = scores.assign(id=[], label=[], prediction=[])
+    is_known = run.is_finished and has_answers
+    if is_known and (not run.is_recorded or run.has("scores.csv")):
+        scores = run.scores
+    if is_known and (not run.is_recorded or run.has("predictions.parquet")):
+        table = run.predictions
+        last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
+        items = ["id", "word"] if "word" in table else ["id"]
+        answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
+    return ReportedRun(name, config, manifest, scores, answers, given_task, run, recorded=recorded)
 
 
 def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRun]:
@@ -258,7 +356,7 @@ def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRu
     """
     if score is None:
         return list(runs)
-    known = [tuple(name for name in HEADLINES if has_score(run.scores, name)) for run in runs]
+    known = [run.headlines for run in runs]
     tasks = {run.task for run, own in zip(runs, known, strict=True) if score in own}
     if not tasks:
         choices = tuple(dict.fromkeys(name for own in known for name in own))
@@ -269,6 +367,12 @@ def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRu
         else run
         for run in runs
     ]
+
+
+def score_names(runs: Iterable[ReportedRun]) -> list[str]:
+    """The scores of some runs in the order of every table, those by other loops' names last."""
+    columns = list(dict.fromkeys(str(name) for run in runs for name in run.scores))
+    return [*(name for name in SCORES if name in columns), *(name for name in columns if name not in SCORE_COLUMNS)]
 
 
 def has_score(scores: pd.DataFrame, name: str) -> bool:
@@ -311,14 +415,3 @@ def counted_score(run: ReportedRun, split: str, score: str | None = None) -> flo
     if not np.isnan(value) or name not in CORRELATIONS or own is None:
         return value
     return 0.0 if own["prediction"].nunique() <= 1 < own["label"].nunique() else value
-
-
-def canonical_name(name: str) -> str:
-    """The canonical name of an embedding parameter that is named as in its model; any other name as it is."""
-    if name in EMBEDDING_PARAMETERS:
-        return name
-    for family in FAMILIES.values():
-        for canonical, native in family.embedding_parameters.items():
-            if name == native or name.endswith("." + native):
-                return canonical
-    return name

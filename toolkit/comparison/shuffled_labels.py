@@ -189,7 +189,7 @@ def controls_of(group: Group, arm: Arm) -> list[Arm]:
 
 def permutation_of(arm: Arm) -> str:
     """Which permutation of the labels the runs of a condition of shuffled labels share."""
-    return PER_SEED if arm.runs[0].config.label_seed is None else ONE
+    return PER_SEED if arm.runs[0].setting("label_seed") is None else ONE
 
 
 @with_columns

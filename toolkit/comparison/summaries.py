@@ -9,7 +9,7 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, Group, Labels, Pairs, Runs, arrange, led_by
 from toolkit.comparison.compare import Settings, compare_groups
 from toolkit.comparison.intervals import defined_mean, statistics
-from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
+from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first, score_names
 from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.formats import SCORES as SCORES
@@ -54,7 +54,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
         led_by(group, arm)
         | {
             "run": run.name,
-            "seed": run.config.seed,
+            "seed": run.seed,
             "split": split,
             "is_reported_split": split == run.reported_split,
             "score": run.score,
@@ -66,7 +66,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
         for group in arrange(runs, labels)
         for arm in group.arms
         for run in arm.runs
-        for split in run.answers
+        for split in run.splits
     )
     return _table("last_scores", lines, "size", "num_train_examples")
 
@@ -84,7 +84,7 @@ def side_by_side(summary: pd.DataFrame | Runs, score: str | None = None) -> pd.D
     check_table(summary, columns_of("summarise_scores"), "summarise_scores (or runs)")
     if score is not None:
         lookup(dict.fromkeys(summary["score"]), score, "score")
-    chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
+    chosen = summary[(summary["is_headline"] if score is None else summary["score"] == score).astype(bool)]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     keys, lead = ["group", "condition"], columns_of("side_by_side")[:-2]
     table = summary[keys].drop_duplicates().merge(chosen[lead].drop_duplicates(keys), on=keys)[lead]
@@ -105,24 +105,25 @@ def check_table(table: object, columns: Iterable[str], source: str) -> None:
 
 def splits_of(group: Group) -> list[str]:
     """Labelled splits of any run, the reported ones first."""
-    found = (split for run in group.runs for split in run.answers)
+    found = (split for run in group.runs for split in run.splits)
     return reported_first(found, {run.reported_split for run in group.runs})
 
 
 def _score_lines(arm: Arm, split: str) -> Lines:
-    runs = [run for run in arm.runs if split in run.answers]
+    runs = [run for run in arm.runs if split in run.splits]
     if not runs:
         return []
     first = runs[0]
-    labels = first.answers[split]["label"]
+    labels = first.answers[split]["label"] if split in first.answers else pd.Series(dtype=float)
     lead = {"split": split, "is_reported_split": split == first.reported_split, "num_at_chance": count_at_chance(runs)}
     lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
     lines = []
-    for score in (name for name in SCORES if any(name in run.scores for run in runs)):
+    for score in score_names(runs):
         recorded = [last_score(run, split, score) for run in runs]
         kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
         of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
-        rate = float(labels.value_counts().max() / len(labels)) if score == "accuracy" else np.nan
+        is_rated = score == "accuracy" and len(labels) > 0
+        rate = float(labels.value_counts().max() / len(labels)) if is_rated else np.nan
         own = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
         own["num_undefined"] = sum(value != value for value in recorded)
         lines.append(lead | own | statistics(counted_score(run, split, score) for run in runs) | of_kept)

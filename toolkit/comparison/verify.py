@@ -36,7 +36,8 @@ from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
 from toolkit.naming import shown_path
 from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST, open_run, verify_run
+from toolkit.snapshots.output_folder import OutputFolder, with_base
+from toolkit.snapshots.store import MANIFEST, Run, checkpoints_in, open_run, verify_run
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What evidence that somebody edited can raise on the way to a card."""
@@ -188,15 +189,17 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
     for name, facts in evidence.facts.items():
         places = (place for root in roots for place in (root / name, *(own / name for own in sorted(root.glob("*/")))))
         digest = str(facts.get("manifest_sha256"))  # another run of that name is not it
-        there = (place for place in places if (place / MANIFEST).is_file())
-        path = next((place for place in there if files.sha256_of_file(place / MANIFEST) == digest), None)
-        if path is None:
+        base = None if "since" in facts["config"] else facts["config"].get("model")
+        there = next((own for place in places if (own := _run_at(place, base, digest)) is not None), None)
+        if there is None:
             found.notes.append(f"{AWAY}{name}")
             continue
-        differences = [f"run {name}: {line}" for line in verify_run(path)]
+        differences = [
+            f"run {name}: {line}" for line in ([] if isinstance(there, OutputFolder) else verify_run(there.path))
+        ]
         found.differences += differences
         if not differences:
-            at_hand[name] = read_reported(open_run(path), name, (evidence.settings["tasks"] or {}).get(name))
+            at_hand[name] = read_reported(there, name, (evidence.settings["tasks"] or {}).get(name))
     found.num_runs = len(evidence.facts) - len(found.notes)
     try:  # what a task has, all of its runs say, also those that are not at hand
         judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
@@ -217,6 +220,17 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
             parts += [] if same_values(settled(expected), known) else [f"its part of {table}"]
         found.differences += [f"run {name}: {what} is not what the run gives" for what in parts]
     found.differences += _check_together(at_hand, evidence, drift)
+
+
+def _run_at(place: Path, base: str | None, digest: str) -> Run | None:
+    """The run at a place whose manifest has this sha256; of an output folder what stands for it. Else None."""
+    try:
+        if (place / MANIFEST).is_file():
+            return open_run(place) if files.sha256_of_file(place / MANIFEST) == digest else None
+        runs = with_base([open_run(place)] if place.is_dir() and checkpoints_in(place) else [], base)
+        return next((run for run in runs if run.sha256_of(MANIFEST) == digest), None)
+    except ValueError:  # whatever lies there under that name, it is not the run
+        return None
 
 
 def _other_facts(run: ReportedRun, evidence: Evidence) -> Iterator[str]:

@@ -65,8 +65,10 @@ def mean_and_sd(values: Iterable[float]) -> str:
 
 
 def span(values: Iterable[float]) -> str:
-    """One count, or the least and the greatest of several."""
-    counts = list(values)
+    """One count, or the least and the greatest of several; of those that are known."""
+    counts = [value for value in values if value == value]
+    if not counts:
+        return "not known"
     low, high = int(min(counts)), int(max(counts))
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

@@ -31,6 +31,7 @@ from toolkit.reporting.topics.drift import ADAPTED, EXPOSED, drift_topics, expos
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.new_tokens import cards_section
+from toolkit.reporting.topics.recordings import notes_answer
 from toolkit.reporting.topics.runs import (
     MANY_RUNS,
     data_section,
@@ -42,6 +43,7 @@ from toolkit.reporting.topics.runs import (
 )
 from toolkit.reporting.topics.scores import SUMMARY
 from toolkit.reporting.topics.words import words_section
+from toolkit.schema import columns_of
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
@@ -58,7 +60,7 @@ def commands_of(
 
     ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
     """
-    made = [run.command for group in groups for run in group.runs]
+    made = [run.command for group in groups for run in group.runs if run.command]
     if len(made) > MANY_RUNS:
         made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
     if is_arranged:
@@ -179,7 +181,9 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
             continue
         table = sources[name]
         if name in ("comparison", "tests"):
-            table = shown_comparison(table, sources["comparison_by_seed"])
+            table = shown_comparison(
+                table, sources.get("comparison_by_seed", pd.DataFrame(columns=columns_of("compare_seeds")))
+            )
         elif name == "verdicts":
             spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
             table = table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
@@ -216,6 +220,7 @@ def write_report(
     score: str | None = None,
     command: str | None = None,
     tuning: pd.DataFrame | None = None,
+    base: str | Path | None = None,
     on_progress: Progress = say,
 ) -> Path:
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
@@ -225,7 +230,8 @@ def write_report(
     ``tasks`` is run directory name to what its task is called, by default what its data are called; ``question`` stands
     under the title, ``expected`` is what was expected before the runs; ``sources`` is data set to where it comes from
     and its licence; ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is
-    what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and
+    what a study tried and chose; ``base`` is the checkpoint from which training in a Trainer's output folders started.
+    What a glob brings along (an unfinished run, a folder that is none) is left out, and
     the report says so; so is a pair that names an arm of which every run diverged. Files of an earlier report in
     ``out`` are replaced or removed, others stay.
     ValueError when no run is left, as of :func:`toolkit.compare`, and, before anything is computed, where no report can
@@ -234,7 +240,7 @@ def write_report(
     """
     out = check_out(out)
     start_library()
-    places = find_runs(runs).note_lost(labels, tasks)
+    places = find_runs(runs, base).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not places.lost.intersection(pair)]
     evidence = measure(
@@ -256,7 +262,8 @@ def write_report(
     )
     if command is None:
         margin = None if margin_points == 1 else margin_points
-        known = {"title": title, "question": question, "margin-points": margin, "score": score}
+        known: dict[str, object] = {"title": title, "question": question, "margin-points": margin, "score": score}
+        known["base"] = command_path(base) if base is not None and Path(base).exists() else base
         command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
     evidence = replace(evidence, page={**evidence.page, "command": command})
     return publish_evidence(evidence, out, on_progress)
@@ -305,7 +312,7 @@ def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
         lead=compared_of(data),
         tiles=tiles_of(data),
-        answers=answers_of(data),
+        answers=(*answers_of(data), *notes_answer(data.groups)),
         picture=picture_of(data),
         sections=tuple(_sections(data, cards)),
     )
@@ -367,8 +374,8 @@ SURE = "The questions that these runs decide, then every comparison with its tes
 REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
 ABOUT = (
     "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "
-    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. A condition "
-    "is a set of runs that differ in nothing but the seed."
+    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0, or from where "
+    "its recording began. A condition is a set of runs that differ in nothing but the seed."
 )
 
 

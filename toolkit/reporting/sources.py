@@ -14,11 +14,14 @@ from toolkit.comparison.runs import read_reported
 from toolkit.naming import names_of, read_object, shown_path
 from toolkit.reporting.cells import listing
 from toolkit.reporting.page import Section, Tile
+from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
-from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.output_folder import OutputFolder, run_at, with_base
+from toolkit.snapshots.snapshot import Trajectory, name_undefined
 from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
 from toolkit.snapshots.tokenizer_files import find_embedded
+from toolkit.snapshots.weights import SINGLE
 
 SHOWN_REASONS = 3
 """Places that the refusal of a whole list names: a glob of other files can bring along thousands."""
@@ -44,7 +47,7 @@ class Sources:
         """
         labels = labels or {}
         names = named or {}
-        tasks_of = {run.path: names.get(run.path.name, run.config.task) for run in (*self.runs, *self.diverged)}
+        tasks_of = {run.path: names.get(run.path.name, _task(run)) for run in (*self.runs, *self.diverged)}
         kept = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
         tasks: dict[str, dict[str, None]] = {}
         for run in self.diverged:
@@ -61,23 +64,25 @@ class Sources:
         return replace(self, left_out=(*sentences, *self.left_out), lost=lost)
 
 
-def find_runs(places: Sequence[Run | str | Path]) -> Sources:
-    """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
+def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None) -> Sources:
+    """Open what can be reported on; an unfinished run and a folder that is no run are left out.
 
-    They are what a glob brings along. So is a run whose files are not those that its manifest names. ValueError for a
-    place that does not exist, for one that is not in a list, and when nothing is left.
+    They are what a glob brings along. So is a run whose files are not those that its manifest names. ``base``: what
+    training in output folders started from. ValueError for a place that does not exist, for one that is not in a list,
+    and when nothing is left.
     """
     places, runs, left_out, diverged = listed(places), [], [], []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():
             raise ValueError(f"no run directory at {path}")
-        reason = _reason_against(path)
-        if reason:
+        opened = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
+        reason = "it is not a run directory" if opened is None else _reason_against(opened)
+        if opened is None or reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
-            diverged += [open_run(path)] if reason == WHY_DIVERGED else []
+            diverged += [opened] if opened is not None and reason == WHY_DIVERGED else []
         else:
-            runs.append(place if isinstance(place, Run) else open_run(path))
+            runs.append(opened)
     if not runs:
         found = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
         hidden = len(left_out) - SHOWN_REASONS
@@ -89,27 +94,21 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
 
 def _runs_within(place: Run | str | Path) -> str:
     """What to pass instead of a folder that only holds run directories; empty for any other place."""
-    if isinstance(place, Run) or not Path(place).is_dir() or _is_run(Path(place)):
+    if isinstance(place, Run) or not Path(place).is_dir() or run_at(Path(place)) is not None:
         return ""
-    count = sum(_is_run(path) for path in Path(place).glob("[!.]*"))  # hidden: one that is to replace another
+    count = sum(
+        run_at(path) is not None for path in Path(place).glob("[!.]*")
+    )  # hidden: one that is to replace another
     return f"{place} holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
 
 
-def _is_run(path: Path) -> bool:
-    """Whether a run directory, finished or not, is at a path."""
-    try:
-        open_run(path)
-    except ValueError:
-        return False
-    return True
-
-
-def _reason_against(path: Path) -> str:
-    """Why a path cannot be reported on; empty when it can."""
-    try:
-        run = open_run(path)
-    except ValueError:
-        return "it is not a run directory"
+def _reason_against(run: Run) -> str:
+    """Why a run cannot be reported on; empty when it can."""
+    if isinstance(run, OutputFolder):
+        try:
+            return "" if len(run.trajectory) > 1 else "it holds one checkpoint, from which nothing can have moved"
+        except ValueError as error:  # of weights that cannot be read, whose words may name the path
+            return str(error).replace(f"{run.path}/", "").replace(str(run.path), run.path.name)
     if run.is_finished:
         try:
             differences = run.differences(*DRIFT_FILES)
@@ -117,13 +116,17 @@ def _reason_against(path: Path) -> str:
             return f"its {MANIFEST} cannot be read: restore it or run it again"
         if differences:
             return f"it is not as its manifest says ({'; '.join(differences)}): {remedy_of(differences)}"
-    if run.is_recorded:
-        return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
     if run.has_diverged and not run.is_finished:
         return WHY_DIVERGED
     if not run.is_finished:
-        return "it is unfinished (no manifest.json)"
-    return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""
+        is_model = (run.path / SINGLE).exists()
+        return "it is a model and no run" if is_model else "it is unfinished (no manifest.json)"
+    is_choice = not run.is_recorded and run.config.selection_fraction
+    return "it served to choose settings (--selection-fraction)" if is_choice else ""
+
+
+def _task(run: Run) -> str:
+    return str(run.recorded.get("task")) if run.is_recorded else run.config.task
 
 
 @dataclass(frozen=True)
@@ -169,11 +172,16 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         names = tuple(names_of(run.path for run in runs))
         for run in runs:
             run.check(*DRIFT_FILES)
+        for run, name in zip(runs, names, strict=True):
+            _check_finite(run.trajectory, name)
         _check_seeds(runs, names)
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
         said = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
-        notes = [*filter(None, [beside]), *([said] if unfinished else [])]
+        recorded = [(run, name) for run, name in zip(runs, names, strict=True) if run.is_recorded]
+        known = [read_reported(run, name, has_answers=False) for run, name in recorded]
+        notes = [*filter(None, [beside]), *([said] if unfinished else []), *notes_on(known)]
+        notes += notes_on_several(known) if len(runs) > 1 else []
         opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
     else:
         imported = import_checkpoints(places)
@@ -198,16 +206,23 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     return opened
 
 
+def _check_finite(trajectory: Trajectory, name: str) -> None:
+    """ValueError where a snapshot of a run holds NaN or infinity: nothing can be said of it."""
+    for snapshot in trajectory:
+        for parameter, tensor in snapshot.tensors.items():
+            if where := name_undefined(parameter, tensor, trajectory.vocabulary, trajectory.position_offset):
+                raise ValueError(
+                    f"{name}: {parameter} holds NaN or infinity at epoch {snapshot.epoch:g} {where}: the run diverged, "
+                    "leave it out"
+                )
+
+
 def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
     """ValueError when a run differs from the first in more than its seed: their rows would not compare."""
     first = runs[0]
     for run, name in zip(runs[1:], names[1:], strict=True):
-        if run.is_recorded or first.is_recorded:
-            fields = [] if run.trajectory.parameters == first.trajectory.parameters else ["parameters"]
-        else:
-            fields = differences_beside_seed(
-                read_reported(first, names[0], has_answers=False), read_reported(run, name, has_answers=False)
-            )
+        one, other = (read_reported(each, known, has_answers=False) for each, known in ((first, names[0]), (run, name)))
+        fields = differences_beside_seed(one, other)
         shapes = [{k: v.shape for k, v in r.trajectory.snapshots[0].tensors.items()} for r in (first, run)]
         if shapes[0] != shapes[1]:
             fields.append("shapes")
@@ -217,9 +232,9 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
                 f"{name} is no other seed of {names[0]}: it differs in {words}; give runs of one model, "
                 "task, regime and settings, or compare regimes with python -m toolkit report"
             )
-    seeds = [None if run.is_recorded else run.config.seed for run in runs]
-    for (seed, name), (other, second) in combinations(zip(seeds, names, strict=True), 2):
-        if seed is not None and seed == other:
+    seeds = [run.recorded.get("seed") if run.is_recorded else run.config.seed for run in runs]
+    for (seed, name), (same, second) in combinations(zip(seeds, names, strict=True), 2):
+        if seed is not None and seed == same:
             raise ValueError(f"{name} and {second} have the same seed, {seed}: give runs of different seeds")
 
 

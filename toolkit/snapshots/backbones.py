@@ -151,9 +151,9 @@ def open_backbones(
         if not is_run(before):
             raise ValueError(f"{before} is one checkpoint: pass a second one, or a run made with --save-model")
         run = _as_run(before)
-        return _pair(_start_of(run, resolve), _open(find_tuned(run), f"{run.path.resolve().name} (after)"))
+        return _pair(_start_of(run, resolve), open_place(find_tuned(run), f"{run.path.resolve().name} (after)"))
     places = [_place(place, resolve) for place in (before, after)]
-    first, second = (_open(place, name) for place, name in zip(places, shown_names(places), strict=True))
+    first, second = (open_place(place, name) for place, name in zip(places, shown_names(places), strict=True))
     return _pair(first, second)
 
 
@@ -199,7 +199,7 @@ def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
     else:
         raise ValueError(f"no checkpoint at {config.model}, which {run.path.name} started from: put it back")
     run.check("snapshots/")
-    opened = _open(_place(place, resolve), name)
+    opened = open_place(_place(place, resolve), name)
     return Backbone(name, opened.tensors, opened.families, opened.left_out, run.trajectory.at(0))
 
 
@@ -224,7 +224,8 @@ def _single(found: list[Place], text: str) -> Place:
     return found[0]
 
 
-def _open(place: Place, name: str) -> Backbone:
+def open_place(place: Place, name: str) -> Backbone:
+    """Every parameter of the backbone at a place; ValueError for an adapter, and where no weights can be read."""
     if find_adapter(place) is not None:
         raise ValueError(f"{name} is an adapter, not a model: {MERGE_IT}")
     model_type = read_settings(place.fetch("config.json")).get("model_type")

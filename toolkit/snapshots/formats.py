@@ -50,6 +50,18 @@ def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
     return table
 
 
+def read_recorded_scores(path: Path) -> "pd.DataFrame":
+    """scores.csv of another training loop: it scores what and when it likes, and calls scores as it likes."""
+    import pandas as pd
+
+    def read(path: Path) -> pd.DataFrame:
+        # A split may be called nan.
+        return pd.read_csv(path, dtype={"split": str}, keep_default_na=False, na_values=[""])
+
+    table = _read_table(path, read, None, ("epoch", "split"))
+    return table.reindex(columns=list(dict.fromkeys(["epoch", "step", "split", "num_examples", *table])))
+
+
 def read_predictions(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
     """predictions.parquet; see :func:`read_scores`."""
     import pandas as pd
@@ -69,15 +81,19 @@ def _damaged(path: Path, what: str) -> ValueError:
 def _read_table(
     path: Path,
     read: "Callable[[Path], pd.DataFrame]",
-    columns: tuple[str, ...],
+    columns: tuple[str, ...] | None,
     needed: tuple[str, ...],
     texts: Collection[str] = (),
 ) -> "pd.DataFrame":
-    """A table of a run, its ``columns`` in our order; all but ``texts`` and the split must hold numbers."""
+    """A table of a run, its ``columns`` in our order; all but ``texts`` and the split must hold numbers.
+
+    Without ``columns`` it may have any, in its own order.
+    """
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow have a dozen types of their own
         raise _damaged(path, f"cannot be read ({' '.join(str(error).split())[:200]})") from None
+    columns = tuple(dict.fromkeys([*needed, *map(str, table)])) if columns is None else columns
     if missing := [name for name in columns if name in needed and name not in table]:
         raise _damaged(path, f"lacks the column {missing[0]}")
     if unknown := [name for name in table if name not in columns]:

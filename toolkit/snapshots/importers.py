@@ -16,7 +16,7 @@ from toolkit.naming import Described, read_json
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, open_adapter
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Appended, Snapshot, Trajectory, Vocabulary, name_undefined
-from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
+from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights
 
@@ -138,8 +138,6 @@ CONVERT = (
 MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
 NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
 """How the names of pickles begin that Trainer and Accelerate write beside the weights."""
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""What transformers.Trainer calls the folder of a step."""
 HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
 
 
@@ -208,9 +206,8 @@ def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
     parts = folder.resolve().parts[1:]
     inside = folder / SNAPSHOTS  # which a folder of the hub's cache has too, for other things
     if inside.is_dir() and ((folder / MANIFEST).exists() or any(SNAPSHOT.fullmatch(p.name) for p in inside.iterdir())):
-        ours = [inside / name for name in Run(folder).snapshot_names() if name.startswith("epoch-")]
-        return [_of_file(path, str(path)) for path in ours], []
-    steps = sorted((p for p in folder.glob("checkpoint-*") if p.is_dir() and CHECKPOINT.fullmatch(p.name)), key=_order)
+        return _in_run(Run(folder))
+    steps = checkpoints_in(folder)
     has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
     adapter = folder / WEIGHTS
     if steps:
@@ -231,6 +228,17 @@ def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
             return [Place(parts, _local(folder), files[0], _step(folder))], []
         raise ValueError(_why_not(folder, text, [path.name for path in files]))
     return [Place(parts, _local(folder), step=_step(folder))], []
+
+
+def _in_run(run: Run) -> tuple[list[Place], list[str]]:
+    """The first and the last snapshot of a run, and those at the ends of its epochs."""
+    found = {name: run.open_snapshot(name) for name in run.snapshot_names()}
+    names = sorted(found, key=lambda name: (found[name].step, found[name].epoch, found[name].is_epoch_end))
+    ends = {*names[:1], *names[-1:], *(name for name in names if name.startswith("epoch-"))}
+    chosen = [run.path / SNAPSHOTS / name for name in names if name in ends]
+    left_out, name = len(names) - len(chosen), run.path.resolve().name
+    said = f"{name}: snapshots between two epochs are left out ({left_out}): the files of snapshots/ can be passed"
+    return [_of_file(path, str(path)) for path in chosen], [said] if left_out else []
 
 
 def _sentence_transformer(folder: Path) -> Path | None:
@@ -423,7 +431,8 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     places
         Each is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
         checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
-        file, a run directory (its epochs) or one of its snapshot files, a hub id with or without ``@revision``, or a
+        file, a run directory (the ends of its epochs, and its last snapshot) or one of its snapshot files, a hub id
+        with or without ``@revision``, or a
         name that ``resolve`` knows. A folder that peft's save_pretrained wrote holds an adapter, which is read on top
         of the first checkpoint, without a merge.
     resolve

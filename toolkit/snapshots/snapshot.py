@@ -99,9 +99,14 @@ class Trajectory(Described):
         return [self.at(epoch) for epoch in (epochs if isinstance(epochs, Iterable) else [epochs])]
 
     def at(self, epoch: float) -> Snapshot:
-        """The snapshot of an epoch; ValueError with the epochs at hand when there is none."""
+        """The snapshot of an epoch; ValueError with the epochs at hand when there is none.
+
+        0 is the first one of any trajectory: where training went on from a checkpoint, that is where it began.
+        """
         if not isinstance(epoch, Real):
             raise ValueError(f"an epoch is a number; got {epoch!r}")
+        if epoch == 0:
+            return self.snapshots[0]
         for snapshot in self.snapshots:
             if snapshot.epoch == epoch:
                 return snapshot

@@ -156,6 +156,15 @@ class Run(Described):
         return path is not None and bool(read_object(path).get(RECORDED))
 
     @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """What whoever recorded it, or the loop that made it, says of it: the fields of config.json; none of ours."""
+        return read_object(self._existing("config.json")) if self.is_recorded else {}
+
+    def has(self, name: str) -> bool:
+        """Whether it has one of the files that a run may have."""
+        return self._checked(name) is not None
+
+    @cached_property
     def config(self) -> RunConfig:
         """The resolved config; ValueError for a recorded run, which has none."""
         if self.is_recorded:
@@ -180,13 +189,19 @@ class Run(Described):
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
-        """One row per epoch and split: step, number of examples, loss and the task's scores."""
+        """One row per epoch and split: step, number of examples, loss and the task's scores.
+
+        Of another loop: a line per evaluation, at epochs of its own, with scores by its own names.
+        """
+        if self.is_recorded:
+            return formats.read_recorded_scores(self._existing("scores.csv"))
         return formats.read_scores(self._existing("scores.csv"), self._epochs)
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
+        epochs = None if self.is_recorded else self._epochs
+        return formats.read_predictions(self._existing("predictions.parquet"), epochs)
 
     @property
     def _epochs(self) -> set[int] | None:
@@ -313,6 +328,10 @@ class Run(Described):
             if other := [name for name in there if name not in named]:
                 raise ValueError(f"{self.path / other[0]} is not named in the run's {JOURNAL}: move it away")
 
+    def sha256_of(self, name: str) -> str:
+        """The sha256 of one of its files."""
+        return files.sha256_of_file(self.path / name)
+
     def _refuse(self, differences: list[str]) -> None:
         if differences:
             said = f"{self.path} is not as its manifest says ({'; '.join(differences)})"
@@ -380,8 +399,18 @@ class Run(Described):
         return self._existing(name).read_text(encoding="utf-8")
 
 
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""What transformers.Trainer calls the folder of a step."""
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a Trainer below its output folder, in the order of their steps."""
+    found = {path: CHECKPOINT.fullmatch(path.name) for path in folder.glob("checkpoint-*") if path.is_dir()}
+    return sorted((path for path, match in found.items() if match), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
 def open_run(path: str | Path, *, verify: bool = True) -> Run:
-    """Open a run directory, finished or not; ValueError when there is none at ``path``.
+    """Open a run directory, finished or not, or the output folder of a Trainer; ValueError when none is at ``path``.
 
     Nothing is read now. Whatever is read of a finished run later is checked then: its size always, and its sha256 when
     it is first read, and again where it has changed since, unless ``verify`` is False. A ValueError names what differs.
@@ -389,6 +418,10 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"no run directory at {path}")
+    if not (path / SNAPSHOTS).is_dir() and checkpoints_in(path):
+        from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
+
+        return OutputFolder(path, verify)
     if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
         raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
     return Run(path, verify)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, ReportedRun, differing_settings, pair_arms, settings
 from toolkit.comparison.cards import NO_CONTROL
-from toolkit.comparison.compare import NO_MEAN, OTHER_ITEMS_PER_SEED
+from toolkit.comparison.compare import NOT_OVER_ITEMS
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
 from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card, Span
@@ -45,7 +45,7 @@ def covered(comparison: pd.DataFrame) -> str:
     """
     scores: dict[str, list[str]] = {}
     for line in comparison[comparison["low_points"].notna()].to_dict("records"):
-        is_over_seeds = str(line.get("note", "")).startswith((NO_MEAN, OTHER_ITEMS_PER_SEED))
+        is_over_seeds = str(line.get("note", "")).startswith(NOT_OVER_ITEMS)
         over = "seeds" if is_over_seeds else "seeds and items" if line["num_seeds"] > 1 else "items only"
         scores.setdefault(over, []).append(str(line["score"]))
     if len(scores) < 2:
@@ -99,7 +99,7 @@ def _full_beside(arm: Arm, group: Group) -> Arm | None:
     own = settings(arm.runs[0])
 
     def num_other(full: Arm) -> int:
-        return sum(own[name] != value for name, value in settings(full.runs[0]).items())
+        return sum(own.get(name) != value for name, value in settings(full.runs[0]).items())
 
     return min((one for one in group.arms if one.is_full and one.size == arm.size), key=num_other, default=None)
 
@@ -318,7 +318,8 @@ def pair_caveats(data: ReportData) -> list[str]:
         where = f" ({listing(list(dict.fromkeys(titles)))})" if len(set(titles)) < len(data.groups) else ""
         sentences.append(f"{one} and {other} differ, besides the regime, in {said}{where}.")
     for line in data.seeds[data.seeds["split"] == ""].itertuples():
-        sentences.append(f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.reason}.")
+        which = "A run" if pd.isna(line.seed) else f"Seed {line.seed}"
+        sentences.append(f"{which} of {line.first} and {line.second} is not compared: {line.reason}.")
     return sentences
 
 

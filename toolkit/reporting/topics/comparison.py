@@ -147,7 +147,7 @@ TESTS = "pair split p q sign_flip_p smallest_p mcnemar tost_p bootstrap_interval
 
 def estimand(data: ReportData) -> str:
     """What a seed is in these runs, and what their intervals do not cover."""
-    draws = any(run.config.max_train_examples is not None for run in data.runs)
+    draws = any(run.setting("max_train_examples") is not None for run in data.runs)
     drawn = ", and the training examples that were drawn" if draws else ""
     text = f"A seed is the initialisation of the head, the order of the data and dropout, together{drawn}."
     if data.tuning is None or data.tuning.empty:

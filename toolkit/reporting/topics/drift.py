@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.drift import ALL_ROWS, after_start
 from toolkit.analysis.strata import IS_OUTPUT_TOO
 from toolkit.comparison.arms import Arm, Group
 from toolkit.comparison.measure import RANKINGS, boxes_of
@@ -74,8 +74,8 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
 
 
 def _whole(drift: pd.DataFrame) -> pd.DataFrame:
-    """A line per run, parameter and epoch after 0: regime, run, parameter, epoch, norm, relative, reinitialised."""
-    own = drift[(drift["stratum"] == "whole parameter") & (drift["epoch"] > 0)]
+    """A line per run, parameter and epoch after its first: regime, run, parameter, epoch and the values below."""
+    own = after_start(drift[drift["stratum"] == "whole parameter"])
     own = own.assign(regime=regimes_of(own), run=own.get("run", ""))
     keys = ["regime", "run", "parameter", "epoch"]
     parts = {
@@ -401,7 +401,8 @@ def _statistic(lines: Sequence[tuple[float, int, int]]) -> str:
 
 def _tokens(tables: GroupTables) -> list[Block]:
     """For each arm the two rankings of the tokens that moved most, side by side, of its first seed."""
-    arms = [(f"{arm.label}, seed {arm.runs[0].config.seed}", arm) for arm in tables.group.arms]
+    firsts = [(arm.runs[0], arm) for arm in tables.group.arms]
+    arms = [(f"{arm.label}, {run.name if run.seed is None else f'seed {run.seed}'}", arm) for run, arm in firsts]
     return [
         FoldBlock(title=title, blocks=(_tokens_of(tables, arm, title),), is_open=not i)
         for i, (title, arm) in enumerate(arms)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
+from toolkit.comparison.recorded import TASK_NOT_GIVEN
 from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
 from toolkit.comparison.verdicts import REFUSALS
@@ -29,6 +30,7 @@ WHOLE = {"word_embeddings": "words (all rows)"}
 """What the picture calls them, where tiles tell the rows seen in training apart."""
 NOT_MEASURABLE = REFUSALS[2]
 HELD = " (added rows only)"
+NO_SCORES = "no scores"
 LEVEL = 0.95
 WIDTH = 265
 """Pixels of a panel: beside the answers, and on a phone as it is."""
@@ -62,21 +64,24 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
     means = [float(np.mean(values)) for values in scores.values()]
     of_what = set(data.scores["score"])
     score = of_what.pop() if len(of_what) == 1 else "score"
+    if not scores:
+        return Tile(title=name, value=NO_SCORES, detail="", lines=_lines(data, name), colour=colour)
     value, detail = f"{min(means):.3f} to {max(means):.3f}", f"{score}, {len(scores)} tasks"
     if len(scores) == 1:
         (values,) = scores.values()
-        value, detail = f"{means[0]:.3f}", f"{data.scores['score'].iloc[0]}, {_sureness(values)}"
+        noun = "seed" if _has_seeds(data) else "run"
+        value, detail = f"{means[0]:.3f}", f"{data.scores['score'].iloc[0]}, {_sureness(values, noun)}"
     return Tile(title=name, value=value, detail=detail, lines=_lines(data, name), colour=colour)
 
 
-def _sureness(values: np.ndarray[Any, Any]) -> str:
-    """The interval of a mean over seeds, or of how few there are."""
+def _sureness(values: np.ndarray[Any, Any], noun: str) -> str:
+    """The interval of a mean over seeds, or of how few there are; ``noun``: seed, or run where these are not known."""
     if len(values) < LEAST_SEEDS:
-        return f"{len(values)} seed{'s' * (len(values) > 1)}"
+        return f"{len(values)} {noun}{'s' * (len(values) > 1)}"
     if np.ptp(values) == 0:
-        return f"all {len(values)} seeds"
+        return f"all {len(values)} {noun}s"
     found = over_seeds(values, LEVEL)
-    return f"{number(found.low)} to {number(found.high)}, {len(values)} seeds"
+    return f"{number(found.low)} to {number(found.high)}, {len(values)} {noun}s"
 
 
 def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -131,7 +136,7 @@ def _moved(data: ReportData, name: str, parameter: str) -> str:
 def _is_held(data: ReportData, name: str) -> bool:
     """Whether a condition trains of the word table the added rows alone."""
     named = [arm for arm in _arms(data) if arm.base == name]
-    return all(arm.runs[0].config.train_rows == "new" for arm in named)
+    return all(arm.runs[0].setting("train_rows") == "new" for arm in named)
 
 
 def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:
@@ -178,11 +183,21 @@ def compared_of(data: ReportData) -> str:
     """What was trained, on what and how often, in one sentence."""
     models = list(dict.fromkeys(str(run.model) for run in data.runs))
     tasks = list(dict.fromkeys(str(run.task) for run in data.runs))
-    on = _quoted(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-    seeds = f"{data.num_seeds} seeds each" if data.num_seeds > 1 else "one seed each"
+    on = f" on {_quoted(tasks) if len(tasks) < 4 else f'{len(tasks)} tasks'}"
+    on = f" ({TASK_NOT_GIVEN})" if tasks == [TASK_NOT_GIVEN] else on
+    counts, noun = sorted({len(arm.runs) for arm in data.arms}), "seed" if _has_seeds(data) else "run"
+    seeds = (
+        f"{' to '.join(map(str, counts[:: len(counts) - 1 or 1]))} {noun}s each"
+        if counts != [1]
+        else f"one {noun} each"
+    )
     ways = conditions(data)
     how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"in one condition ({ways[0]}), {seeds}"
-    return f"{listing(models)} was trained on {on} {how}: {len(data.runs)} runs."
+    return f"{listing(models)} was trained{on} {how}: {len(data.runs)} run{'s' * (len(data.runs) > 1)}."
+
+
+def _has_seeds(data: ReportData) -> bool:
+    return all(run.seed is not None for run in data.runs)
 
 
 def _quoted(tasks: Sequence[str]) -> str:
@@ -215,9 +230,12 @@ def _open(data: ReportData) -> Answer:
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
     parts = ["Whether this holds for other models or tasks."]
-    if not any(run.config.shuffle_labels for run in data.runs):
-        has_labels = any(run.config.objective != MLM for run in data.runs)
-        parts.append("How much of the movement is learning" + (": no run had shuffled labels." if has_labels else "."))
+    if not any(run.setting("shuffle_labels") for run in data.runs):
+        has_labels = any(run.setting("objective") != MLM for run in data.runs)
+        had = "is known to have had" if any(run.is_recorded for run in data.runs) else "had"
+        parts.append(
+            "How much of the movement is learning" + (f": no run {had} shuffled labels." if has_labels else ".")
+        )
     parts += _at_ceiling(data)
     if num_open := int((~verdicts).sum()):
         parts.append(f"{num_open} of {len(verdicts)} comparisons stay undecided.")
@@ -258,6 +276,8 @@ def _regime_of(arm: Arm) -> str:
 
 
 def _is_plain(arm: Arm) -> bool:
+    if arm.runs[0].is_recorded:
+        return True
     config = arm.runs[0].config
     return config.init == config.positions == "checkpoint" and not (config.shuffle_labels or config.reinject_positions)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import WHOLE, measure_drift, measure_rows, measure_segments
+from toolkit.analysis.drift import WHOLE, after_start, measure_drift, measure_rows, measure_segments
 from toolkit.analysis.strata import AT_INPUT, NOT_AT_INPUT
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
@@ -84,7 +84,7 @@ def change_chart(drift: pd.DataFrame, names: Mapping[float, str] | None = None) 
 
 def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
     """Relative drift of whole parameters after the first snapshot: epoch, parameter, percent; what stayed 0 is 0."""
-    own = drift[(drift["stratum"] == WHOLE) & (drift["statistic"] == "value") & (drift["epoch"] > 0)]
+    own = after_start(drift[(drift["stratum"] == WHOLE) & (drift["statistic"] == "value")])
     wide = own.pivot(index=["epoch", "parameter"], columns="measure", values="value").reset_index()
     wide["percent"] = np.where(wide["norm"] == 0, 0.0, 100 * wide["relative"])
     wide["place"] = wide["parameter"].map({name: i for i, name in enumerate(EMBEDDING_PARAMETERS)})

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from toolkit.analysis.measures import MEASURES
@@ -123,7 +124,7 @@ HASHES = (
     "devices",
     "processes",
 )
-UNKNOWN, NOT_KEPT = "not recorded", "not kept"
+UNKNOWN, NOT_KEPT, NOT_KNOWN = "not recorded", "not kept", "not known"
 
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
@@ -132,28 +133,17 @@ def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
 
 
 def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
-    config, manifest, model = run.config, run.manifest, run.part("model")
-    epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
-    if config.head_training == "early-stopping":
-        epochs = f"{run.last_epoch:g} (early stopping)"
+    manifest, model = run.manifest, run.part("model")
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
     seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
-    batch = f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size
     devices, digest = manifest.get("devices"), run.name.rpartition("_")[2]
     line: dict[str, object] = {
         "run": run.name,
         "model": run.model,
         "task": run.task,
         "condition": arm.label,
-        "seed": str(config.seed),
-        "epochs": epochs,
-        "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else _rates(config),
-        "head learning rate": f"{config.head_rate:g}",
-        "batch size": batch,
-        "precision": str(manifest.get("precision") or config.precision),
-        "pooling": NOT_APPLICABLE if config.objective == MLM else str(model.get("pooling") or config.pooling),
-        "features": config.features,
-        "pair encoding": config.pair_encoding,
+        "seed": NOT_KNOWN if run.seed is None else str(run.seed),
+        **(_recorded_settings(run) if run.is_recorded else _settings(run, arm)),
         "head": str(model.get("head") or UNKNOWN),
         "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
         "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
@@ -170,6 +160,41 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
     if run.hashes["config.json"] == NOT_KEPT:  # a report's evidence says little of the run, which may say more
         line = {name: NOT_KEPT if value == UNKNOWN else value for name, value in line.items()}
     return line
+
+
+def _settings(run: ReportedRun, arm: Arm) -> dict[str, object]:
+    """How a run of ours was trained."""
+    config, manifest, model = run.config, run.manifest, run.part("model")
+    epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
+    if config.head_training == "early-stopping":
+        epochs = f"{run.last_epoch:g} (early stopping)"
+    batch = f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size
+    return {
+        "epochs": epochs,
+        "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else _rates(config),
+        "head learning rate": f"{config.head_rate:g}",
+        "batch size": batch,
+        "precision": str(manifest.get("precision") or config.precision),
+        "pooling": NOT_APPLICABLE if config.objective == MLM else str(model.get("pooling") or config.pooling),
+        "features": config.features,
+        "pair encoding": config.pair_encoding,
+    }
+
+
+def _recorded_settings(run: ReportedRun) -> dict[str, object]:
+    """The same of a run of another loop, as far as its Trainer's arguments tell."""
+    known = run.recorded["arguments"]
+    batch = known.get("per_device_train_batch_size", known.get("train_batch_size"))
+    parts = known.get("gradient_accumulation_steps") or 1
+    kinds = [name for name in ("bf16", "fp16") if known.get(name)]
+    return {
+        "epochs": f"{run.last_epoch:g}",
+        "learning rate": NOT_KNOWN if np.isnan(run.learning_rate) else f"{run.learning_rate:g}",
+        "head learning rate": NOT_KNOWN,
+        "batch size": NOT_KNOWN if batch is None else f"{batch * parts} per device",
+        "precision": kinds[0] if kinds else "no" if "bf16" in known else NOT_KNOWN,
+        **dict.fromkeys(("pooling", "features", "pair encoding"), NOT_KNOWN),
+    }
 
 
 def _rates(config: RunConfig) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.comparison.report_data import GroupTables, ReportData
-from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
+from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first, score_names
 from toolkit.comparison.summaries import SCORES, check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, mean_and_sd, mean_text, number, points, span
 from toolkit.reporting.charts import (
@@ -112,7 +112,7 @@ def training_block(tables: GroupTables) -> Block:
     rows = []
     for split in reported_first(baselines["split"], [run.reported_split for run in tables.group.runs]):
         own = baselines[baselines["split"] == split]
-        for score in (name for name in SCORES if name in tables.scores):
+        for score in (name for name in score_names(tables.group.runs) if name in tables.scores):
             cells = [_before_and_after(arm, split, score) for arm in arms]
             rows.append([split, score, span(own["num_examples"]), *cells])
     return rows_block(header, rows, f"Every score of {tables.group.title}, before training → at the last epoch")

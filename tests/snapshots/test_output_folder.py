@@ -1,0 +1,173 @@
+"""Output folders of a Trainer, as they are found: what is frozen is what the bits say, and nothing is made up."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import toolkit
+from tests.refusals import refused
+from tests.trainer_outputs import train
+from toolkit.comparison.arms import arrange
+from toolkit.reporting.sources import find_runs
+from toolkit.snapshots.output_folder import OutputFolder
+
+
+@pytest.fixture(scope="module")
+def made(tiny_model, tmp_path_factory):
+    return train(tiny_model("bert"), tmp_path_factory.mktemp("made") / "run")
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def change(path, *names, add=1.0):
+    """Change some tensors of a checkpoint."""
+    tensors = load_file(path / "model.safetensors")
+    for name in names:
+        tensors[name] = tensors[name] + np.float32(add)
+    save_file(tensors, path / "model.safetensors")
+
+
+def test_checkpoints_and_the_log_are_what_the_trainer_wrote(folder):
+    run = toolkit.open_run(folder)
+    assert isinstance(run, OutputFolder)
+    assert [(s.epoch, s.step, s.name) for s in run.trajectory] == [(1, 0, "checkpoint-2"), (2, 2, "checkpoint-4")]
+    state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
+    logged = [line for line in state["log_history"] if "eval_dev_accuracy" in line]
+    own = run.scores[run.scores["split"] == "dev"]
+    assert list(own["accuracy"]) == [line["eval_dev_accuracy"] for line in logged]
+    assert list(own["epoch"]) == [1, 2]
+    assert set(run.scores["split"]) == {"dev", "other"}
+    assert run.recorded["moved"] == sorted(run.recorded["moved"])  # in every process the same
+    assert len(run.recorded["moved"]) == 9
+    assert not [name for name in run.scores if "second" in name or "runtime" in name]
+    assert run.recorded["arguments"]["highest_logged_rate"] == max(
+        line.get("learning_rate", 0) for line in state["log_history"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"eval_loss": 1, "eval_runtime": 2, "eval_f1": 0.5}, {"validation": {"loss": 1, "f1": 0.5}}),
+        ({"eval_loss": 1, "eval_dev_spearman": 0.5}, {"validation": {"loss": 1, "dev_spearman": 0.5}}),
+        ({"eval_a_loss": 1, "eval_a_runtime": 1, "eval_a_steps_per_second": 3}, {"a": {"loss": 1}}),
+        ({"loss": 1, "learning_rate": 0.1}, {}),
+        ({"eval_note": "text", "eval_runtime": 1}, {}),
+    ],
+)  # fmt: skip
+def test_scores_of_each_evaluation_set_are_told_by_the_time_it_took(folder, entry, expected):
+    path = folder / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"log_history": [{"epoch": 2.0, "step": 4, **entry}]}))
+    found = toolkit.open_run(folder).scores
+    lines = {
+        line.pop("split"): {k: v for k, v in line.items() if v == v and k not in ("epoch", "step")}
+        for line in found.to_dict("records")
+    }
+    assert lines == expected
+
+
+WORDS, LAYER, HEAD = (
+    "bert.embeddings.word_embeddings.weight",
+    "bert.encoder.layer.1.output.dense.bias",
+    "classifier.bias",
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "label"),
+    [
+        ([HEAD], "feature extraction"),
+        ([LAYER, HEAD], "embeddings,layers.0,layers.2,pooler (frozen)"),
+        (
+            [WORDS],
+            "position_embeddings,token_type_embeddings,LayerNorm.weight,LayerNorm.bias,layers.0-2,pooler (frozen)",
+        ),
+        ([], "feature extraction"),
+    ],
+)
+def test_what_is_frozen_is_what_is_the_same_in_every_checkpoint(folder, changed, label):
+    for name in ("checkpoint-4", "checkpoint-6"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.copytree(folder / "checkpoint-2", folder / name)
+    path = folder / "checkpoint-6" / "trainer_state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"epoch": 3.0, "global_step": 6}))
+    path = folder / "checkpoint-4" / "trainer_state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"epoch": 2.0, "global_step": 4}))
+    change(folder / "checkpoint-4", *changed)  # and back again in the last
+    (group,) = arrange([toolkit.open_run(folder)])
+    assert [arm.label for arm in group.arms] == [label]
+
+
+def test_a_model_beside_the_checkpoints_is_the_last_only_where_it_is_known_to_be_later(folder):
+    for name in ("config.json", "model.safetensors", "trainer_state.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / "checkpoint-2" / name, folder / name)
+    assert toolkit.open_run(folder).recorded["notes"] == [
+        "the model beside the checkpoints is that of checkpoint-2, not of the last one"
+    ]
+    change(folder, WORDS)
+    run = toolkit.open_run(folder)
+    assert len(run.trajectory) == 2
+    assert run.recorded["notes"] == [
+        "the model beside the checkpoints is none of these, and its step is not known: it is left out"
+    ]
+    state = json.loads((folder / "trainer_state.json").read_text())
+    (folder / "trainer_state.json").write_text(json.dumps(state | {"global_step": 5, "epoch": 2.5}))
+    run = toolkit.open_run(folder)
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(1, 0), (2, 2), (2.5, 3)]
+    assert run.recorded["notes"] == []
+
+
+def test_under_an_adapter_embeddings_alone_are_compared(made, tiny_model, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_model("bert"))
+    adapted = get_peft_model(model, LoraConfig(target_modules=["query"]))
+    for step in (2, 4):
+        adapted.save_pretrained(tmp_path / "run" / f"checkpoint-{step}")
+        shutil.copy(made / f"checkpoint-{step}" / "trainer_state.json", tmp_path / "run" / f"checkpoint-{step}")
+    runs = toolkit.open_runs(tmp_path / "run", base=tiny_model("bert"))
+    (group,) = arrange(runs)
+    assert [arm.label for arm in group.arms] == ["embeddings frozen"]
+    assert "more than the embedding parameters could not be compared" in runs[0].recorded["notes"]
+    assert runs[0].recorded["moved"] == []
+
+
+def test_a_sentence_transformers_folder_is_read_where_its_model_is(folder):
+    for path in folder.iterdir():
+        inner = path / "0_Transformer"
+        inner.mkdir()
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            (path / name).rename(inner / name)
+        modules = [{"path": "0_Transformer", "type": "Transformer"}, {"path": "1_Pooling", "type": "Pooling"}]
+        (path / "modules.json").write_text(json.dumps(modules))
+    drift = toolkit.drift_table(toolkit.open_runs(folder))
+    assert (drift["drift_percent"].dropna() > 0).all()
+    assert set(drift["model"]) == {"BertForSequenceClassification"}
+
+
+def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused("no run fits 'nothing/\\*'"):
+        toolkit.open_runs("nothing/*")
+    with refused("no run directory at missing"):
+        toolkit.open_runs(["missing"])
+    (tmp_path / "empty").mkdir()
+    assert [run.path.name for run in toolkit.open_runs("*")] == ["run"]
+    other = shutil.copytree(folder, tmp_path / "pickled") / "checkpoint-4" / "model.safetensors"
+    other.rename(other.with_name("pytorch_model.bin"))
+    line, model = find_runs([folder, tmp_path / "pickled", folder / "checkpoint-2"]).left_out
+    assert model == "run/checkpoint-2 is left out: it is a model and no run."
+    assert line.startswith("pickled is left out: checkpoint-4 holds weights only as a pickle (pytorch_model.bin)")
+    assert str(tmp_path) not in line
+    state = folder / "checkpoint-4" / "trainer_state.json"
+    state.write_text(json.dumps({"global_step": 4, "epoch": 0.5}))
+    with refused("checkpoint-4 is of epoch 0.5, checkpoint-2 of epoch 1: these are of two trainings"):
+        toolkit.drift_table([folder])

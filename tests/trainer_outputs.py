@@ -1,0 +1,49 @@
+"""A regime and a seed in, what transformers' Trainer leaves in its output folder out: no callback of ours is there."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+PARTS = {"none": "", "embeddings": "bert.embeddings.", "backbone": "bert."}
+
+
+class Rows(Dataset):
+    """Rows of eight random words, labelled by the first of them."""
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        self.words = torch.randint(7, 60, (size, 8), generator=torch.Generator().manual_seed(seed))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"input_ids": self.words[i], "labels": int(self.words[i][0] > 30)}
+
+
+def accuracy(answers: Any) -> dict[str, float]:
+    return {"accuracy": float(np.mean(answers.predictions.argmax(-1) == answers.label_ids))}
+
+
+def train(base: Path, out: Path, regime: str = "none", seed: int = 0, **arguments: Any) -> Path:
+    """Two epochs of two steps, with a checkpoint and two evaluations after each."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+
+    torch.manual_seed(seed)
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not PARTS[regime] or not name.startswith(PARTS[regime]))
+    defaults: dict[str, Any] = {"save_strategy": "epoch", "eval_strategy": "epoch", "num_train_epochs": 2}
+    defaults |= {"learning_rate": 1e-2, "logging_steps": 1, "per_device_train_batch_size": 8, "report_to": []}
+    given = TrainingArguments(output_dir=str(out), seed=seed, use_cpu=True, disable_tqdm=True, **defaults | arguments)
+    Trainer(
+        model=model,
+        args=given,
+        train_dataset=Rows(16),
+        eval_dataset={"dev": Rows(16, 1), "other": Rows(8, 2)},
+        compute_metrics=accuracy,
+        processing_class=AutoTokenizer.from_pretrained(base),
+    ).train()
+    return out

@@ -1,0 +1,90 @@
+"""What must be known of runs of other training loops before any number from them: problems, gaps, and what is open."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolkit.comparison.arms import Group, ReportedRun
+from toolkit.comparison.recorded import TASK_NOT_GIVEN
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.page import Answer
+
+KNOW = "What is to know of these runs?"
+MOST_NAMED = 3
+"""Runs that a line names; of more it gives the number."""
+
+
+def notes_answer(groups: Sequence[Group]) -> tuple[Answer, ...]:
+    """The lines of :func:`notes_on` as a part of the first screen; nothing where there are none."""
+    lines = [*notes_on([run for group in groups for run in group.runs]), *notes_on_groups(groups)]
+    return (Answer(question=KNOW, verdict="", text="\n".join(lines)),) if lines else ()
+
+
+def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
+    """A line for each distinct thing to know of single runs, with the runs that it is about."""
+    of: dict[str, list[str]] = {}
+    for run in runs:
+        said = [str(problem) for problem in run.manifest.get("problems") or ()]
+        if begins := run.manifest.get("begins_after_steps"):
+            said.append(f"drift is since step {begins}, where its recording began")
+        if since := run.recorded.get("since"):
+            said.append(f"drift is since {since}, the first one kept")
+        proofs = run.part("frozen").get("parameters") or {}
+        if changed := [name for name, own in proofs.items() if own.get("before") != own.get("after")]:
+            more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+            said.append(f"frozen, but changed: {', '.join(changed[:MOST_NAMED])}{more}")
+        for line in (*said, *run.recorded.get("notes", ())):
+            of.setdefault(line, []).append(run.name)
+    return [f"{_named(names)}: {line.rstrip('.')}." for line, names in of.items()]
+
+
+def notes_on_several(runs: Sequence[ReportedRun]) -> list[str]:
+    """A line each: seeds and tasks that were not given, by which runs would be told apart."""
+    unseeded, unnamed = [run for run in runs if run.seed is None], [run for run in runs if run.task == TASK_NOT_GIVEN]
+    said = "Seeds not given ({}): runs that differ in nothing else are taken as replicates."
+    lines = [said.format(_named([run.name for run in unseeded]))] if unseeded else []
+    said = "What {} runs were trained on is not given (task=): those of a model are taken together; data may differ."
+    return [*lines, said.format(len(unnamed))] if len(unnamed) > 1 else lines
+
+
+def notes_on_groups(groups: Sequence[Group]) -> list[str]:
+    """Those, and a line each on predictions and scores that were not given, and what was done without them."""
+    lines = notes_on_several([run for group in groups for run in group.runs])
+    scored = [run for group in groups for run in group.runs if run.splits]
+    if unanswered := [run.name for run in scored if not run.answers]:
+        lines.append(f"No predictions of {_named(unanswered)}: intervals of their scores are over seeds alone.")
+    named = [run for group in groups for run in group.runs if run.is_recorded]
+    if told := [run.name for run in named if calls_frozen_what_moved(run)]:
+        lines.append(f"In {len(told)} of {len(named)} runs what the name calls frozen moved: {_named(told)}.")
+    if unscored := [run.name for group in groups for run in group.runs if run.is_recorded and not run.splits]:
+        lines.append(f"No scores of {_named(unscored)}: what needs them is left out.")
+    return lines
+
+
+FREEZING = re.compile(r"froz|freez|feature.?extract")
+NO_FREEZING = re.compile(r"(un|not|no|non|never).?(froz|freez)|(froz|freez)e?n?.?(none|nothing|false)")
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "word": ("word_embeddings",),
+    "position": ("position_embeddings",),
+    "emb": EMBEDDING_PARAMETERS,
+}
+"""In a name that says frozen: a word, and the parameters that it is about."""
+WHOLE = re.compile(r"backbone|encoder|body|feature.?extract")
+
+
+def calls_frozen_what_moved(run: ReportedRun) -> bool:
+    """Whether the name of a recording's folder, or its condition, calls frozen what is not bit-identical.
+
+    The name is the user's own: a word for frozen with a part of the model, or alone, where nothing at all was frozen.
+    """
+    name, moved = f"{run.directory_name} {run.condition or ''}".lower(), run.recorded.get("moved") or ()
+    if not FREEZING.search(name) or NO_FREEZING.search(name):
+        return False
+    parts = [part for word, own in PARTS.items() if word in name for part in own]
+    if parts:
+        return not {*parts}.isdisjoint(moved)
+    return bool(moved) and (WHOLE.search(name) is not None or run.regime == "none")
+
+
+def _named(names: Sequence[str]) -> str:
+    """The names, or of many their number."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,356 @@
+"""The output folder of a Trainer as a run that nobody recorded: its checkpoints are the snapshots."""
+
+import glob
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit.families import component_of, regime_name
+from toolkit.naming import read_object
+from toolkit.snapshots.backbones import Backbone, open_place
+from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.importers import Imported, find_places, import_checkpoints
+from toolkit.snapshots.snapshot import Trajectory, Vocabulary
+from toolkit.snapshots.store import Run, checkpoints_in, open_run
+from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
+from toolkit.snapshots.weights import SINGLE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STATE = "trainer_state.json"
+TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
+"""What a Trainer logs of an evaluation beside its scores."""
+ARGUMENTS = ("num_train_epochs", "max_steps", "train_batch_size")
+"""Fields of trainer_state.json that tell runs apart."""
+REST = "whatever else the model has"
+"""A component of which nothing is known."""
+COMPARED_VALUES = 1 << 20
+"""Values compared at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One model of an output folder."""
+
+    path: Path
+    """Its folder, or its weights where other models lie beside these."""
+    step: int
+    epoch: float
+
+
+@dataclass(frozen=True, repr=False)
+class OutputFolder(Run):
+    """What transformers' Trainer, or sentence-transformers', leaves in its output_dir, read lazily; nothing is written.
+
+    No pickle is opened: training_args.bin, and with it the seed and most arguments, is not known. What was frozen is
+    what is bit-identical in all that was kept.
+    """
+
+    base: str | Path | None = None
+    """The checkpoint that training started from; None: drift is since the first checkpoint that was kept."""
+
+    def facts(self) -> dict[str, str]:
+        """Where it is, and what was kept."""
+        return {"run": str(self.path), "checkpoints": ", ".join(path.name for path in checkpoints_in(self.path))}
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing says whether more was to come: what was kept is taken as the run."""
+        return True
+
+    @property
+    def has_diverged(self) -> bool:
+        """Not known: NaN in a checkpoint is refused where it is read."""
+        return False
+
+    @cached_property
+    def is_recorded(self) -> bool:
+        """It is of another training loop."""
+        return True
+
+    def has(self, name: str) -> bool:
+        """The Trainer's log stands for scores.csv; there is nothing else."""
+        return name == "scores.csv" and len(self.scores) > 0
+
+    def differences(self, *names: str, again: bool = False) -> list[str]:
+        """None: nothing says what its files were."""
+        return []
+
+    def check(self, *names: str) -> None:
+        """Nothing says what its files were."""
+
+    def snapshot_names(self) -> list[str]:
+        """None: its checkpoints are no snapshots of ours."""
+        return []
+
+    def sha256_of(self, name: str) -> str:
+        """Of what stands for its manifest.json, or its config.json."""
+        own = self.manifest if name == "manifest.json" else self.recorded
+        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """What is known in place of a config: the last trainer_state.json and config.json."""
+        config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0][0].fetch("config.json"))
+        rates = [line["learning_rate"] for line in self._log if _is_number(line.get("learning_rate"))]
+        arguments: dict[str, Any] = {name: self._state[name] for name in ARGUMENTS if name in self._state}
+        arguments |= {"highest_logged_rate": max(rates)} if rates else {}
+        labels = config.get("id2label")
+        arguments |= {"num_labels": len(labels)} if isinstance(labels, dict) else {}
+        named = config.get("_name_or_path") or next(iter(config.get("architectures") or ()), config.get("model_type"))
+        since = {} if self.base is not None else {"since": self._kept[0].path.name}
+        facts = {
+            "model": str(self.base or named or "not known"),
+            "arguments": arguments,
+            "moved": self._moved,
+            **since,
+        }
+        return facts | {"recorded_by": "output folder", "notes": [*self._imported.notes, *self._notes]}
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What stands for a manifest: what is bit-identical in everything that was kept."""
+        ends, parameters = [self.trajectory.snapshots[i] for i in (0, -1)], self.trajectory.parameters
+        hashes = {name: [sha256_of_array(end.tensors[name]) for end in ends] for name in parameters}
+        frozen = [name for name in parameters if name not in self._moved]
+        return {
+            "recorded": True,
+            "regime": {
+                "label": regime_name([name for name, is_same in self._is_same.items() if is_same], self._is_same),
+                "frozen_components": frozen,
+            },
+            "frozen": {
+                "is_bit_identical": True,
+                "parameters": {name: dict(zip(("before", "after"), hashes[name], strict=True)) for name in frozen},
+            },
+            "model": {"name": self.recorded["model"], "family": next(iter(self._imported.families), None)},
+            "task": {"name": None, "kind": None, "score": None, "reported_split": None},
+            "ends": {name: own[1] for name, own in hashes.items()},
+        }
+
+    @cached_property
+    def scores(self) -> "pd.DataFrame":
+        """The evaluations of the Trainer's log; of several sets each is a split, one alone is ``validation``."""
+        import pandas as pd
+
+        lines: dict[tuple[float, str], dict[str, Any]] = {}
+        for entry in self._log:
+            for split, found in _evaluations(entry):
+                lines[entry["epoch"], split] = {"epoch": float(entry["epoch"]), "step": entry.get("step")} | {
+                    "split": split,
+                    "num_examples": math.nan,
+                    **found,
+                }
+        return pd.DataFrame(list(lines.values()), columns=None if lines else ["epoch", "step", "split"])
+
+    @cached_property
+    def optimizer_log(self) -> None:
+        """Not known."""
+        return
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """Of the tokenizer files beside the weights."""
+        return self._imported.trajectory.vocabulary
+
+    @cached_property
+    def trajectory(self) -> Trajectory:
+        """The base, where it is given, the checkpoints in the order of their steps, and a later model beside them.
+
+        Their epochs are those of each trainer_state.json; steps count from the first snapshot. ValueError where epochs
+        do not ascend as steps do.
+        """
+        for one, other in pairwise(self._kept):
+            if other.epoch <= one.epoch:
+                raise ValueError(
+                    f"{self.path}: {other.path.name} is of epoch {other.epoch:g}, {one.path.name} of epoch "
+                    f"{one.epoch:g}: these are of two trainings, pass each in a folder of its own"
+                )
+        start = self._kept[0].step if self.base is None else 0
+        times = [(kept.epoch, kept.step - start) for kept in self._kept]
+        times = times if self.base is None else [(0.0, 0), *times]
+        found = zip(self._imported.trajectory, times, strict=True)
+        snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
+        return replace(self._imported.trajectory, snapshots=snapshots)
+
+    @cached_property
+    def _imported(self) -> Imported:
+        return import_checkpoints([*([] if self.base is None else [self.base]), *(kept.path for kept in self._kept)])
+
+    @cached_property
+    def _state(self) -> Mapping[str, Any]:
+        """What the Trainer knew at the end: as it was saved in the folder itself, or with the last checkpoint."""
+        own, last = (_read(folder / STATE) for folder in (self.path, checkpoints_in(self.path)[-1]))
+        return own if own.get("global_step", -1) >= last.get("global_step", 0) else last
+
+    @property
+    def _log(self) -> list[Mapping[str, Any]]:
+        entries = self._state.get("log_history") or []
+        return [entry for entry in entries if isinstance(entry, dict) and _is_number(entry.get("epoch"))]
+
+    @cached_property
+    def _kept(self) -> list[Kept]:
+        """The checkpoints, and the model beside them where it is known to be later."""
+        found = []
+        for number, path in enumerate(checkpoints_in(self.path), start=1):
+            state = _read(path / STATE)
+            found.append(Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)))
+        state, weights = _read(self.path / STATE), self._beside
+        if weights is not None and state.get("global_step", 0) > found[-1].step:
+            found.append(Kept(weights, int(state["global_step"]), float(state["epoch"])))
+        return found
+
+    @property
+    def _beside(self) -> Path | None:
+        """The weights of a model beside the checkpoints."""
+        places = (self.path / SINGLE, self.path / "0_Transformer" / SINGLE)
+        return next((path for path in places if path.is_file()), None)
+
+    @cached_property
+    def _notes(self) -> list[str]:
+        """What is open of epochs, and of the model beside the checkpoints."""
+        notes = [] if self._backbones else ["more than the embedding parameters could not be compared"]
+        if not all((path / STATE).is_file() for path in checkpoints_in(self.path)):
+            notes.append(f"a checkpoint has no {STATE}: what is called its epoch is its number")
+        if self._beside is None or self._kept[-1].path == self._beside:
+            return notes
+        (final,) = import_checkpoints([self._beside]).trajectory
+        same = [
+            kept.path.name
+            for kept, snapshot in list(zip(reversed(self._kept), reversed(self.trajectory.snapshots), strict=False))
+            if all(np.array_equal(snapshot.tensors[name], final.tensors[name]) for name in final.tensors)
+        ]
+        if not same:
+            notes.append("the model beside the checkpoints is none of these, and its step is not known: it is left out")
+        elif same[0] != self._kept[-1].path.name:
+            notes.append(f"the model beside the checkpoints is that of {same[0]}, not of the last one")
+        return notes
+
+    @cached_property
+    def _backbones(self) -> list[Backbone]:
+        """Every parameter of the base and of each checkpoint, mapped; none where one of them is an adapter."""
+        places = [self.base] if self.base is not None else []
+        every = (*places, *(kept.path for kept in self._kept))
+        found = [find_places(str(place), find_embedded)[0][0] for place in every]
+        try:
+            return [open_place(place, place.parts[-1]) for place in found]
+        except ValueError:  # what is there for embeddings may be no whole model
+            return []
+
+    @cached_property
+    def _is_same(self) -> dict[str, bool]:
+        """Component to whether it is bit-identical in everything that was kept.
+
+        Where more than the embedding parameters cannot be read, REST is not.
+        """
+        if self._backbones:
+            names = set.intersection(*(set(each.parameters) for each in self._backbones))
+            family, found = self._backbones[0].families[0], dict[str, bool]()
+            owners = {name: component_of(family, name) for name in self._backbones[0].parameters if name in names}
+            reads: list[Any] = [each.values for each in self._backbones]
+        else:
+            owners, found = {name: name for name in self.trajectory.parameters}, {REST: False}
+            reads = [snapshot.tensors.__getitem__ for snapshot in self.trajectory]
+        for name, component in owners.items():
+            first, *others = (read(name) for read in reads)
+            found[component] = found.get(component, True) and all(_is_equal(first, other) for other in others)
+        return dict(sorted(found.items()))  # a file names its tensors in any order
+
+    @property
+    def _moved(self) -> list[str]:
+        """The components that are not bit-identical in everything that was kept."""
+        return [name for name, is_same in self._is_same.items() if not is_same and name != REST]
+
+
+def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays are the same, value for value; a block at a time, until one differs."""
+    first, second = (np.asarray(each).reshape(-1) for each in (one, other))
+    parts = (slice(i, i + COMPARED_VALUES) for i in range(0, first.size, COMPARED_VALUES))
+    return one.shape == other.shape and all(np.array_equal(first[part], second[part]) for part in parts)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """The object of a JSON file; empty where there is none."""
+    return read_object(path) if path.is_file() else {}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _evaluations(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Split to scores of one entry of a Trainer's log: the name of each set is told by the time that it took."""
+    ends = [name.removesuffix("_runtime") for name in entry if name.startswith("eval") and name.endswith("_runtime")]
+    for prefix in ends or ["eval"]:
+        found = {
+            name.removeprefix(f"{prefix}_"): value for name, value in entry.items() if name.startswith(f"{prefix}_")
+        }
+        scores = {name: float(value) for name, value in found.items() if name not in TIMES and _is_number(value)}
+        if scores:
+            yield prefix.removeprefix("eval").removeprefix("_") or "validation", scores
+
+
+def open_runs(
+    places: str | Path | Run | Iterable[str | Path | Run], *, base: str | Path | None = None, verify: bool = True
+) -> list[Run]:
+    """Open all runs at some places: run directories, recordings, and output folders of a Trainer.
+
+    Parameters
+    ----------
+    places
+        Folders, or patterns such as ``"runs/*"``, of which what is no run is passed over.
+    base
+        The checkpoint that training in output folders started from; None: their drift is since the first checkpoint
+        that was kept.
+    verify
+        As in :func:`toolkit.open_run`.
+
+    Returns
+    -------
+    list of Run
+        In the order of the places, those of a pattern by name: what compare, drift_table and write_report take.
+
+    Raises
+    ------
+    ValueError
+        A place is no run, or a pattern fits none.
+
+    Examples
+    --------
+    >>> runs = toolkit.open_runs("old_runs/*", base="minilm")  # doctest: +SKIP
+    >>> toolkit.drift_table(runs)  # doctest: +SKIP
+    """
+    found: list[Run] = []
+    for place in [places] if isinstance(places, str | Path | Run) else places:
+        if isinstance(place, Run) or Path(place).exists() or not glob.has_magic(str(place)):
+            found.append(place if isinstance(place, Run) else open_run(place, verify=verify))
+            continue
+        paths = sorted(glob.glob(str(place)))  # noqa: PTH207 # pathlib takes no absolute ones
+        fitting = [run for path in paths if (run := run_at(path, verify=verify)) is not None]
+        if not fitting:
+            raise ValueError(f"no run fits {str(place)!r}: pass a pattern of run directories or output folders")
+        found += fitting
+    return with_base(found, base)
+
+
+def run_at(path: str | Path, base: str | Path | None = None, *, verify: bool = True) -> Run | None:
+    """The run at a path, finished or not, an output folder with its base; None where there is no run."""
+    try:
+        return with_base([open_run(path, verify=verify)], base)[0]
+    except ValueError:
+        return None
+
+
+def with_base(runs: Sequence[Run], base: str | Path | None) -> list[Run]:
+    """The runs, output folders among them with the checkpoint that they started from."""
+    is_given = base is not None
+    return [replace(run, base=base) if is_given and isinstance(run, OutputFolder) else run for run in runs]
