@@ -145,7 +145,7 @@ def test_what_is_not_known_keeps_runs_apart_or_is_said(record, tmp_path):
     with refused("none-0 is no other seed of tiny_trec_freeze-none_seed-0_0123abcd: it differs in training loop"):
         open_sources([runs[0].path, runs[2].path])
     with refused(
-        "sst2 and again are the same run \\(condition 'full fine-tuning' and seed 0\\): pass one of them, or record"
+        "again and sst2 are the same run \\(condition 'full fine-tuning' and seed 0\\): pass one of them, or record"
     ):
         toolkit.compare([runs[3], record("none", 0, task="sst2", name="again")])
     with refused(
