@@ -19,7 +19,7 @@ from tests.training.test_any_loop import Own
 from tests.training.test_callback import Examples, arguments
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.questions.drift_report import show_drift
-from toolkit.training.callback import scores_of
+from toolkit.snapshots.output_folder import evaluations
 
 WORDS = "word_embeddings"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -410,7 +410,7 @@ def test_scores_are_those_of_the_trainers_evaluations(model: Any, tokenizer: Any
     ],
 )
 def test_metrics_by_split(metrics: dict[str, float], expected: dict[str, Any]) -> None:
-    assert scores_of(metrics) == expected
+    assert dict(evaluations(metrics)) == expected
 
 
 def test_the_page_is_written_where_it_was_asked_for(

@@ -144,7 +144,7 @@ class OutputFolder(Run):
 
         lines: dict[tuple[float, str], dict[str, Any]] = {}
         for entry in self._log:
-            for split, found in _evaluations(entry):
+            for split, found in evaluations(entry):
                 lines[entry["epoch"], split] = {"epoch": float(entry["epoch"]), "step": entry.get("step")} | {
                     "split": split,
                     "num_examples": math.nan,
@@ -287,7 +287,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _evaluations(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+def evaluations(entry: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     """Split to scores of one entry of a Trainer's log: the name of each set is told by the time that it took."""
     ends = [name.removesuffix("_runtime") for name in entry if name.startswith("eval") and name.endswith("_runtime")]
     for prefix in ends or ["eval"]:

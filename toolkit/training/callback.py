@@ -15,6 +15,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from toolkit.progress import show
+from toolkit.snapshots.output_folder import evaluations
 from toolkit.snapshots.run_writer import check_startable
 from toolkit.training.record import Recording, check_tokens, named_folder, record
 
@@ -180,7 +181,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         """Keep the scores of an evaluation."""
         if self._recording is None:
             return
-        for split, scores in scores_of(metrics or {}).items():
+        for split, scores in evaluations(metrics or {}):
             for name, value in scores.items():
                 self._recording.add_score(name, split, value, self._passes.epoch(state))
         if args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_") != "loss":
@@ -264,23 +265,6 @@ class _Passes:
         elif not self.has_length:
             self.num_steps = self.num_steps or taken  # a first pass that is cut short: how long it is, nobody knows
         return self.epoch(state)
-
-
-def scores_of(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Split to its scores by name, of the metrics of one evaluation: ``{"validation": {"accuracy": 0.87}}``.
-
-    The data set that a Trainer calls ``eval`` is ``validation`` here; of several each has its own name. Every
-    evaluation has a runtime, which tells how its names begin.
-    """
-    prefixes = [name.removesuffix("_runtime") for name in metrics if name.endswith("_runtime")]
-    found: dict[str, dict[str, float]] = {}
-    for prefix in prefixes:
-        split = prefix.removeprefix("eval").strip("_") or "validation"
-        own = {name.removeprefix(f"{prefix}_"): v for name, v in metrics.items() if name.startswith(f"{prefix}_")}
-        costs = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
-        is_score = {name: isinstance(v, int | float) and name not in costs for name, v in own.items()}
-        found[split] = {name: float(value) for name, value in own.items() if is_score[name]}
-    return found
 
 
 def _has_length(dataloader: Any) -> bool:
