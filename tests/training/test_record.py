@@ -16,7 +16,7 @@ from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, re
 from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
-from toolkit.families import TABLES
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES, component_of
 from toolkit.models.regimes import locate_embeddings
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.sources import open_sources
@@ -53,6 +53,24 @@ def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Pa
     whole = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] == 2)]
     assert (whole["value"] > 0).all()
     assert set(whole["parameter"]) == set(run.trajectory.parameters)
+
+
+@pytest.mark.parametrize("regime", ["none", "embeddings", "layers.0", "embeddings,layers.0", "backbone"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_regime_of_a_recording_is_what_stayed_frozen(
+    family: str, regime: str, tiny_model: Any, tmp_path: Path
+) -> None:
+    """Not what was frozen at the end, nor at the start alone."""
+    model, _ = load(tiny_model(family))
+    backbone = locate_embeddings(model)
+    for name, parameter in backbone.backbone.named_parameters():
+        component = component_of(backbone.family, name)
+        parts = {"embeddings": EMBEDDING_PARAMETERS, "backbone": (component,)}
+        frozen = [each for part in regime.split(",") for each in parts.get(part, (part,))]
+        parameter.requires_grad_(component not in frozen)
+    recording = start(model, tmp_path / "run")
+    manifest = recording.finish().manifest
+    assert manifest["regime"]["label"] == regime
 
 
 @pytest.mark.parametrize("padding_idx", [None, 3])

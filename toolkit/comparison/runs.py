@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.recorded import TASK_NOT_GIVEN, facts_of_recording, frozen_label
+from toolkit.comparison.recorded import TASK_NOT_GIVEN, facts_of_recording
 from toolkit.comparison.recorded import canonical_name as canonical_name
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
@@ -153,11 +153,7 @@ class ReportedRun:
         if label := self.part("regime").get("label"):
             return str(label)
         if self.is_recorded:
-            return (
-                LORA
-                if self.recorded.get("adapters")
-                else frozen_label(self.manifest, self.parameters, self.recorded.get("width"))
-            )
+            return LORA if self.recorded.get("adapters") else "none"
         return LORA if self.config.lora else self.config.freeze
 
     @cached_property

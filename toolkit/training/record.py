@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from toolkit.families import TABLES
-from toolkit.models.regimes import Embeddings, find_parameter, layer_norm_eps, locate_embeddings
+from toolkit.families import TABLES, component_of, regime_name
+from toolkit.models.regimes import Embeddings, find_parameter, has_adapters, layer_norm_eps, locate_embeddings
 from toolkit.progress import show
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import import_checkpoints
@@ -586,6 +586,19 @@ class Recording:
         found = [*self._notes, self._watch.problem, own.problem, *own.left_out.values(), self._updates.problem]
         return list(dict.fromkeys(problem for problem in found if problem))
 
+    def _label(self, frozen: set[int]) -> str | None:
+        """What of the backbone was frozen from start to end, in the words of ``--freeze``; None under adapters, which
+        train beside what is frozen. ``frozen``: the identities of these parameters."""
+        is_frozen: dict[str, bool] = {}
+        try:
+            for name, parameter in self._embeddings.backbone.named_parameters():
+                component = component_of(self._embeddings.family, name)
+                is_frozen[component] = is_frozen.get(component, True) and id(parameter) in frozen
+        except ValueError:  # peft has put in what no model of the family has
+            return None
+        is_adapted = has_adapters(self._model) or bool(self._embeddings.adapted)
+        return None if is_adapted else regime_name([name for name, own in is_frozen.items() if own], is_frozen)
+
     def _manifest(self, after: Mapping[str, str]) -> dict[str, Any]:
         backbone, family = self._embeddings.backbone, self._embeddings.family
         moved = self._moved(after)
@@ -595,7 +608,7 @@ class Recording:
         parameters = list(self._model.parameters())
         return {
             "recorded": True,
-            "regime": {"label": None, "frozen_components": sorted(embeddings)},
+            "regime": {"label": self._label(frozen), "frozen_components": sorted(embeddings)},
             "frozen": {
                 "is_bit_identical": not moved,
                 "parameters": {n: {"before": digest, "after": after[n]} for n, digest in self._before.items()},

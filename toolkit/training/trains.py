@@ -167,7 +167,7 @@ def in_one_line(table: pd.DataFrame) -> str:
 def _predicate(kind: str, will: str) -> str:
     why, no = WHY[kind], "cannot" if will == "can" else "will not"
     answer = {YES: will, NO: no, BY_DECAY: f"{will} by weight decay alone", NOT_KNOWN: "may"}[why.will_move]
-    return will if kind in ("trains", "trainable") else f"{answer}: {why.sentence}"
+    return f"{will} train" if kind in ("trains", "trainable") else f"{answer}: {why.sentence}"
 
 
 def _count(number: int) -> str:
