@@ -217,7 +217,7 @@ def test_the_table_of_an_adapter_moves_though_its_parameter_does_not(way: str) -
     for _ in range(3):
         step(model, optimizers)
     assert (locate_embeddings(model).values()[W] != before).any()
-    assert "; word_embeddings will by adapter; position_embeddings, " in describe_training(model, optimizers)
+    assert "; word_embeddings will train by adapter; position_embeddings, " in describe_training(model, optimizers)
 
 
 def test_in_half_precision_no_more_values_move_than_the_note_leaves() -> None:
