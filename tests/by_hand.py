@@ -29,8 +29,8 @@ def take_epoch(
     groups: list[dict[str, Any]],
     data: EncodedTask,
     config: RunConfig,
-    before_step: Callable[[], object] = bool,
-    after_step: Callable[[], object] = bool,
+    before_step: Callable[[], object] = lambda: None,
+    after_step: Callable[[], object] = lambda: None,
 ) -> list[float]:
     """An epoch on parameter groups, each with the ``peak`` of its learning rate; the clipping factors of its steps."""
     kind: Any = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.SGD

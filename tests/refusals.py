@@ -1,7 +1,8 @@
-"""How a user is told no: a ValueError of one line."""
+"""How a user is told no: a ValueError of one line, and from a command line an exit code."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,10 @@ def refusal_of(*places: object) -> str:
     with refused() as caught:
         import_checkpoints(places)
     return str(caught.value)
+
+
+def leave(entry: Callable[[list[str]], object], words: list[str]) -> Any:
+    """The exit code of an entry point."""
+    with pytest.raises(SystemExit) as stop:
+        entry(words)
+    return stop.value.code

@@ -86,6 +86,11 @@ def rehash(path: Path, *names: str) -> None:
     write_manifest(path, manifest)
 
 
+def edit(path: Path, **changes: Any) -> None:
+    """Other values in a JSON file, a config say."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """Replace the manifest of a run, as if it had been written so."""
     (path / MANIFEST).write_text(seal(manifest))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import saved
 from toolkit import finetune
 from toolkit.config import RunConfig
 from toolkit.models.classifier import load_classifier
@@ -30,9 +31,7 @@ def test_without_positions_order_stays_at_chance(tmp_path: Path) -> None:
     loaded = load_classifier("minilm", pooling="mean", num_outputs=2)
     with torch.no_grad():
         loaded.model.backbone.embeddings.position_embeddings.weight.zero_()
-    folder = tmp_path / "no-positions"
-    loaded.model.backbone.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
+    folder = saved(loaded.model.backbone, loaded.tokenizer, tmp_path / "no-positions")
     frozen: Any = {"freeze": "position_embeddings", "epochs": 1}  # as long as it takes with positions
     config = RunConfig(model=str(folder), task="order", output_dir=str(tmp_path), **frozen)
     for split, accuracy in accuracies(config).items():

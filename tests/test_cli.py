@@ -12,13 +12,13 @@ from dataclasses import fields, make_dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from safetensors import SafetensorError
 
 from tests.questions.examples import examples
+from tests.refusals import leave
 from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
 from toolkit.commands import COMMANDS
 from toolkit.config import RunConfig
@@ -32,13 +32,6 @@ def flags(tiny_config: RunConfig, tmp_path: Path) -> list[str]:
     """Flags of a tiny run from files."""
     words = tiny_config.to_command().split()[3:]
     return [*words, "--output-dir", str(tmp_path / "runs")]
-
-
-def leave(entry: Callable[[list[str]], None], words: list[str]) -> Any:
-    """The exit code of an entry point."""
-    with pytest.raises(SystemExit) as stop:
-        entry(words)
-    return stop.value.code
 
 
 def fail(words: list[str], capsys: pytest.CaptureFixture[str], entry: Callable = finetune_main) -> str:
@@ -64,6 +57,13 @@ MISTAKES = {
     "layers": (["--freeze", "layers.2-7"], r"the model has the layers layers\.0 to layers\.2"),
     "absent component": (["--freeze", "projection"], r"not applicable, this model has none"),
     "all frozen": (["--freeze", "backbone,head"], r"leaves nothing to train"),
+    "decay of frozen": (["--freeze", "backbone", "--layer-decay", "0.9"], r"--layer-decay 0\.9: all layers are frozen"),
+    "stage of a head alone": (["--freeze", "backbone", "--head-epochs", "1"], r"use --epochs alone"),
+    "stage of no head": (["--freeze", "head", "--head-epochs", "1"], r"leave one of them out"),
+    "rate of frozen": (
+        ["--freeze", "embeddings", "--embedding-learning-rate", "1e-3"],
+        r"--embedding-learning-rate 0\.001: all",
+    ),
     "column": (["--text-columns", "txt"], r"unknown column 'txt' \(did you mean 'text'\?\)"),
     "label column": (
         ["--label-column", "y"],

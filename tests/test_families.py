@@ -55,7 +55,7 @@ def test_embedding_parameters_are_those_of_the_embedding_module(model_type: str)
     assert found == expected
 
 
-EXPECTED_COUNTS = {
+COUNTS = {
     "bert": 5,
     "roberta": 5,
     "distilbert": 4,
@@ -73,22 +73,21 @@ EXPECTED_COUNTS = {
     "gpt_neox": 1,
     "t5": 1,
 }
-
-
-@pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, *OTHERS])
-def test_number_of_embedding_parameters(model_type: str) -> None:
-    names = {name for name, _ in backbone_of(model_type).named_parameters()}
-    known = family_of(model_type).embedding_parameters.values()
-    assert len(names & set(known)) == EXPECTED_COUNTS[model_type]
+ESM: list[tuple[str, dict[str, object], int]] = [
+    ("esm", {"position_embedding_type": "absolute", "emb_layer_norm_before": True}, 4),
+    ("esm", {"position_embedding_type": "absolute", "emb_layer_norm_before": False}, 2),
+    ("esm", {"position_embedding_type": "rotary", "emb_layer_norm_before": True}, 3),
+]
+"""What an ESM has depends on its config."""
 
 
 @pytest.mark.parametrize(
-    ("position", "norm", "number"), [("absolute", True, 4), ("absolute", False, 2), ("rotary", True, 3)]
+    ("model_type", "changes", "number"), [*((name, {}, COUNTS[name]) for name in [*FAMILY_CONFIGS, *OTHERS]), *ESM]
 )
-def test_what_an_esm_has_depends_on_its_config(position: str, norm: bool, number: int) -> None:
-    model = backbone_of("esm", position_embedding_type=position, emb_layer_norm_before=norm)
-    known = family_of("esm").embedding_parameters.values()
-    assert sum(name in known for name, _ in model.named_parameters()) == number
+def test_number_of_embedding_parameters(model_type: str, changes: dict[str, object], number: int) -> None:
+    names = {name for name, _ in backbone_of(model_type, **changes).named_parameters()}
+    known = family_of(model_type).embedding_parameters.values()
+    assert len(names & set(known)) == number
 
 
 @pytest.mark.parametrize("model_type", DECODERS)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
 import toolkit
+from tests.by_hand import begin, logits, take_epoch
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from tests.refusals import refused
 from toolkit import Run, finetune
@@ -24,21 +26,18 @@ from toolkit.comparison.evidence import save_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
-from toolkit.config import RunConfig, recipe_of
-from toolkit.data.batches import epoch_batches, make_batch
-from toolkit.data.tasks import load_task
+from toolkit.config import RunConfig
 from toolkit.families import LORA
 from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.heads import example_losses
 from toolkit.models.lora import find_targets, merged_state, put_adapters, save_adapter
 from toolkit.models.regimes import HEAD, adapter_regime, apply_regime, list_components, locate_embeddings
 from toolkit.models.tuned import load_tuned
 from toolkit.questions.models import open_model
+from toolkit.reporting import run_screen
 from toolkit.reporting.charts import regimes_of
 from toolkit.reporting.comparison_report import make_page
 from toolkit.reporting.page import TextBlock
-from toolkit.reporting.run_screen import print_result
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import causes, movement
 from toolkit.reporting.topics.drift import ADAPTED
@@ -46,9 +45,8 @@ from toolkit.reporting.topics.drift_and_score import drift_and_score_section
 from toolkit.reporting.topics.first_screen import tiles_of
 from toolkit.reporting.topics.runs import runs_frame
 from toolkit.studies.plan import resolve, run_path
-from toolkit.training.encoding import encode_task
 from toolkit.training.fast_step import serves
-from toolkit.training.optimizer import group_parameters, learning_rate_factors
+from toolkit.training.optimizer import group_parameters
 
 peft = pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 
@@ -123,20 +121,14 @@ def test_what_is_saved_is_what_peft_merges_and_all_else_stays(
         p.numel() for n, p in adapted(run).model.named_parameters() if "lora_" in n or n.startswith(HEAD)
     )
     # And the saved model answers as the run did.
-    logits = torch.from_numpy(np.stack(run.predictions.query("epoch == 2 and split == 'validation'")["scores"]))
-    task = load_task(run.config)
-    data = encode_task(task, loaded, run.config.max_length)
-    split = data.splits["validation"]
-    with torch.inference_mode():
-        found = loaded.model(**make_batch(split, np.arange(len(split)), data))
-    torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-5)
+    answers = np.stack(run.predictions.query("epoch == 2 and split == 'validation'")["scores"])
+    np.testing.assert_allclose(logits(loaded, run), answers, rtol=1e-4, atol=1e-5)
 
 
 def adapted(run: Run) -> Loaded:
     """The classifier that a run started from, with its adapters."""
-    config = run.config
-    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
-    put_adapters(loaded, config)
+    loaded, _ = begin(run.config)
+    put_adapters(loaded, run.config)
     return loaded
 
 
@@ -194,25 +186,11 @@ def test_beside_a_table_that_is_no_target_the_log_is_kept_and_says_frozen(traine
         toolkit.sign_noise(run, W, num_replicates=2)
 
 
-def take_epoch(model: Any, groups: list[dict[str, Any]], data: Any, config: RunConfig) -> None:
-    """An epoch written by hand: AdamW on parameter groups, each with the ``peak`` of its learning rate."""
-    stepper, split = torch.optim.AdamW(groups), data.splits["train"]
-    batches = epoch_batches(split.lengths, config, 0)
-    for indices, factor in zip(batches, learning_rate_factors(len(batches), config.warmup_fraction), strict=True):
-        labels = torch.from_numpy(split.labels[indices])
-        example_losses("classes", model(**make_batch(split, indices, data)), labels).mean().backward()
-        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], config.max_gradient_norm)
-        for group in stepper.param_groups:
-            group["lr"] = group["peak"] * factor
-        stepper.step()
-        stepper.zero_grad()
-
-
 def test_an_independent_loop_over_a_peft_model_ends_with_the_same_table(trained: Train) -> None:
     run = trained(lora=(W, "query"), lora_alpha=6, dropout=0.0, epochs=1)
     config = run.config
-    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
-    data, model = encode_task(load_task(config), loaded, config.max_length), loaded.model.train()
+    loaded, data = begin(config)
+    model = loaded.model.train()
     torch.manual_seed(config.seed)
     own = peft.get_peft_model(model.backbone, peft.LoraConfig(r=RANK, lora_alpha=6, target_modules=["query", W]))
     groups = [
@@ -363,26 +341,23 @@ def test_an_adapter_names_its_base_as_peft_finds_it(trained: Train, tmp_path: Pa
     assert (written.base_model_name_or_path, written.revision) == ("owner/name", "0123abc")
 
 
-def test_two_spellings_of_targets_are_one_run(trained: Train) -> None:
-    known = trained(lora=("query", "value"))
-    again = replace(known.config, lora=("value", "query", "value"))
-    assert again.lora == ("query", "value")
-    assert run_path(resolve(again)).name == known.path.name
-    assert "_lora-query-value_seed-0_" in known.path.name
+SPELLINGS = [
+    ("bert", ("query", "value"), ("value", "query", "value")),
+    ("bert", ("query", W), ("embeddings.word_embeddings", "query")),
+    ("gpt2", ("c_attn", W), ("wte", "c_attn")),
+]
 
 
-OTHER_SPELLINGS = {"bert": ("query", "embeddings.word_embeddings"), "gpt2": ("c_attn", "wte")}
-
-
-@pytest.mark.parametrize("family", OTHER_SPELLINGS)
-def test_two_spellings_of_a_table_are_one_run(trained: Train, family: str) -> None:
-    layer, place = OTHER_SPELLINGS[family]
-    known = trained(family, lora=(layer, W))
-    again = replace(known.config, lora=(place, layer))
-    assert run_path(resolve(again)) == known.path
-    assert trained(family, lora=(place, layer, W)).path == known.path
-    assert known.config.lora == (layer, W)
-    assert run_path(resolve(replace(again, lora=(layer,)))) != known.path
+@pytest.mark.parametrize(("family", "lora", "other"), SPELLINGS)
+def test_two_spellings_of_targets_and_of_a_table_are_one_run(
+    trained: Train, family: str, lora: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    known = trained(family, lora=lora)
+    assert known.config.lora == lora
+    assert f"_lora-{'-'.join(lora).replace('_', '-')}_seed-0_" in known.path.name
+    assert run_path(resolve(replace(known.config, lora=other))) == known.path
+    assert trained(family, lora=(*other, lora[-1])).path == known.path
+    assert run_path(resolve(replace(known.config, lora=other[-1:]))) != known.path
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -522,37 +497,20 @@ def test_a_tuned_model_knows_which_parameters_moved(trained: Train, words: tuple
         assert p.requires_grad == (p.detach().numpy() != start[name]).any(), name
 
 
-class Heard:
-    """A screen that keeps what it is told of the components."""
-
-    def __init__(self) -> None:
-        self.title, self.table = "", pd.DataFrame()
-
-    def print_components(self, title: str, answer: str, table: pd.DataFrame) -> None:
-        self.title, self.table = f"{title}: {answer}", table
-
-    def print_task(self, *_: Any) -> None: ...
-
-    def epoch_line(self, *_: Any) -> str:
-        return ""
-
-    def print_result(self, run: Run, seconds: float) -> None:
-        print_result(run, seconds)
-
-
 def test_the_screen_counts_adapters_by_themselves(
     tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    heard = Heard()
-    run = finetune(replace(tiny_config, lora=(W, "query"), output_dir=str(tmp_path), max_steps=1), screen=heard)
-    assert "LoRA r=8 on query, word_embeddings, precision no" in heard.title
+    screen = Mock(wraps=run_screen)
+    run = finetune(replace(tiny_config, lora=(W, "query"), output_dir=str(tmp_path), max_steps=1), screen=screen)
+    title, _, table = screen.print_components.call_args.args
+    assert "LoRA r=8 on query, word_embeddings, precision no" in title
     model = run.manifest["model"]
-    assert heard.table["num_parameters"].sum() == model["num_parameters"]
-    trained = heard.table[heard.table["will_move"] == "yes"]
+    assert table["num_parameters"].sum() == model["num_parameters"]
+    trained = table[table["will_move"] == "yes"]
     assert trained["num_parameters"].sum() == model["num_trainable"]
     layers = [(f"layers.{k}", "is one") for k in range(3)]
     assert [*zip(trained["component"], trained["adapter"], strict=True)] == [(W, "is one"), *layers, ("head", "")]
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "by an adapter" in said
     assert f"Frozen: all but adapters and head ({len(run.manifest['frozen']['parameters'])} parameters)" in said
 

@@ -72,21 +72,24 @@ def model(tiny_model: Callable[[str], Path]) -> Any:
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("how", ["record", "callback", "train begin", "start_run"])
 def test_a_folder_of_a_users_own_takes_no_run(how: str, overwrite: bool, model: Any, tmp_path: Path) -> None:
-    def write(place: Path) -> object:
-        if how == "start_run":
-            return start_run(place, overwrite=overwrite)
-        if how == "record":
-            return toolkit.record(model, place, overwrite=overwrite)
-        if how == "callback":
-            return toolkit.EmbeddingSnapshotCallback(place, overwrite=overwrite)
-        aside = place.rename(place.with_name("aside"))  # filled between the making of the callback and training
+    def begin(place: Path) -> object:
+        """The folder is filled between the making of the callback and training."""
+        aside = place.rename(place.with_name("aside"))
         callback = toolkit.EmbeddingSnapshotCallback(place, overwrite=overwrite)
         aside.rename(place)
-        arguments = type("Arguments", (), {"output_dir": str(tmp_path / "elsewhere")})
-        return callback.on_train_begin(arguments(), type("State", (), {"global_step": 0})(), None, model=model)
+        arguments = type("Arguments", (), {"output_dir": str(tmp_path / "elsewhere"), "seed": 0})
+        return callback.on_train_begin(
+            arguments(), type("State", (), {"global_step": 0, "epoch": 0})(), None, model=model
+        )
 
+    ways: dict[str, Callable[[Path], object]] = {
+        "start_run": lambda place: start_run(place, overwrite=overwrite),
+        "record": lambda place: toolkit.record(model, place, overwrite=overwrite),
+        "callback": lambda place: toolkit.EmbeddingSnapshotCallback(place, overwrite=overwrite),
+        "train begin": begin,
+    }
     for i, names in enumerate([(*FILES, *LINKS), *ALONE]):
-        said = refuse(write, plant(tmp_path / str(i), names))
+        said = refuse(ways[how], plant(tmp_path / str(i), names))
         assert "pass a folder of its own" in said or how == "start_run"
 
 
@@ -199,7 +202,7 @@ def test_what_a_user_puts_beside_a_report_stays_and_is_not_written_over(tmp_path
 
 
 REMOVING = {"unlink", "rmtree", "rmdir", "remove", "removedirs", "rename", "renames", "move"}
-NO_FILES = ("running", "pending", "hook", "handle", "self._handle", "element")
+NO_FILES = ("running", "pending", "hook", "handle", "self._handle", "element", "self._trained")
 """Lists, hooks and XML that things are removed from."""
 WRITING = {"write_text", "write_bytes", "to_csv", "to_parquet", "savefig", "save_pretrained", "save_file", "touch"}
 

@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
+from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, saved
 from tests.questions.examples import examples
+from tests.refusals import leave
 from tests.training.recorded_texts import totals
 from toolkit import (
     Run,
@@ -102,9 +103,7 @@ def test_what_a_command_cannot_say_of_a_decoder_is_one_line(
     command: str, said: str, decoder_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"RUN": str(decoder_run.path), "MODEL": decoder_run.config.model}
-    with pytest.raises(SystemExit) as stop:
-        main([places.get(word, word) for word in command.split()])
-    assert stop.value.code == 2
+    assert leave(main, [places.get(word, word) for word in command.split()]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert said.replace("MODEL", places["MODEL"]) in line
 
@@ -114,9 +113,7 @@ def test_commands_that_read_the_weights_of_a_decoder(
     command: str, decoder_run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, model = str(decoder_run.path), decoder_run.config.model
-    with pytest.raises(SystemExit) as stop:
-        main([word.replace("RUN", path).replace("MODEL", model) for word in command.split()])
-    assert not stop.value.code
+    assert not leave(main, [word.replace("RUN", path).replace("MODEL", model) for word in command.split()])
     out = capsys.readouterr().out
     assert "embeddings" in out
     assert "nan" not in out.lower().split()
@@ -349,13 +346,6 @@ def test_a_run_repeats_from_its_config(tiny_config: RunConfig, tmp_path: Path) -
         run(tiny_config, tmp_path)
 
 
-def test_two_spellings_of_a_regime_are_one_run(tiny_config: RunConfig, tmp_path: Path) -> None:
-    finished = run(tiny_config, tmp_path, freeze="encoder,embeddings")
-    assert finished.config.freeze == "backbone"
-    with pytest.raises(ValueError, match="finished run"):
-        run(tiny_config, tmp_path, freeze="backbone")
-
-
 def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunConfig, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLossError, match=r"not finite at step \d+"):
         run(tiny_config, tmp_path, learning_rate=1e30, head_learning_rate=1e30, warmup_fraction=0.0)
@@ -425,9 +415,8 @@ def test_the_pooler_is_built_only_when_it_is_used(tiny_config: RunConfig, tmp_pa
 def test_a_half_precision_checkpoint_trains_in_fp32(
     tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "half"
-    AutoModel.from_pretrained(tiny_model("bert")).to(torch.bfloat16).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_model("bert")).save_pretrained(folder)
+    model, tokenizer = (kind.from_pretrained(tiny_model("bert")) for kind in (AutoModel, AutoTokenizer))
+    folder = saved(model.to(torch.bfloat16), tokenizer, tmp_path / "half")
     finished = run(tiny_config, tmp_path, model=str(folder), learning_rate=1e-7, weight_decay=0.0, max_steps=2)
     before, after = first_and_last(finished, "word_embeddings")
     assert before.dtype == np.float32

@@ -1,6 +1,5 @@
 """Every recipe of features against plain transformers code, for every family; heads; and layers that are not there."""
 
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -13,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
+from tests.by_hand import begin
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, build_tokenizer, saved, sizes_of
 from tests.refusals import refused
+from tests.run_directories import edit
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import make_batch
-from toolkit.data.tasks import load_task
 from toolkit.models.classifier import in_eval_mode, load_classifier
-from toolkit.models.heads import Head, build_head, chosen_layers, inputs_of
+from toolkit.models.heads import build_head, chosen_layers, inputs_of
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import evaluate, extract_features
 
 FEATURES = ("last", "second-to-last", "layers.0", "layers.4", "last4-concat", "last4-sum", "all-concat", "mix")
@@ -98,22 +97,17 @@ def plain_layers(folder, texts, pooling, *, max_length=40, batch_size=7):
 def plain_vectors(folder, texts, pooling, features):
     """(texts, width) by transformers alone: ``texts`` are single ones or pairs read jointly."""
     pooled = plain_layers(folder, tuple(texts), pooling)
-    match features:
-        case "last":
-            found = pooled[-1]
-        case "second-to-last":
-            found = pooled[-2]
-        case "last4-concat":
-            found = torch.cat(pooled[-4:], 1)
-        case "last4-sum":
-            found = sum(pooled[-4:])
-        case "all-concat":
-            found = torch.cat(pooled[1:], 1)
-        case "mix":
-            found = torch.stack(pooled, 1).mean(1)  # equal shares before training
-        case _:
-            found = pooled[int(features.removeprefix("layers.")) + 1]
-    return found.double().numpy()
+    recipes = {
+        "last": lambda: pooled[-1],
+        "second-to-last": lambda: pooled[-2],
+        "layers.0": lambda: pooled[1],
+        "layers.4": lambda: pooled[5],
+        "last4-concat": lambda: torch.cat(pooled[-4:], 1),
+        "last4-sum": lambda: sum(pooled[-4:]),
+        "all-concat": lambda: torch.cat(pooled[1:], 1),
+        "mix": lambda: torch.stack(pooled, 1).mean(1),  # equal shares before training
+    }
+    return recipes[features]().double().numpy()
 
 
 def compared(u, v, *, with_cosine):
@@ -125,14 +119,12 @@ def compared(u, v, *, with_cosine):
 def extracted(config, num_outputs=2, split="validation"):
     """What the head reads, by the toolkit, and the texts."""
     config = replace(config, precision="no")
-    task = load_task(config)
-    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=num_outputs)
-    data = encode_task(task, loaded, config.max_length)
+    loaded, data = begin(config, num_outputs=num_outputs)
     accelerator = build_accelerator(config)
     features = extract_features(accelerator, loaded.model, data, (split,))[split]
     with torch.no_grad():
         inputs = inputs_of(loaded.model.head, torch.from_numpy(features).to(accelerator.device)).cpu().numpy()
-    return inputs, task.splits[split].texts, loaded, data
+    return inputs, data.task.splits[split].texts, loaded, data
 
 
 def assert_close(found, expected):
@@ -211,24 +203,6 @@ def test_threads_and_bf16_do_not_change_which_layers_are_read(deep_model, tiny_c
     assert not np.array_equal(half["validation"], expected)
 
 
-def test_mix_is_the_formula():
-    torch.manual_seed(0)
-    config = type("Config", (), {"hidden_size": 3})()
-    head = build_head("linear", config, width=12, num_outputs=2, generator=torch.Generator(), num_mixed=4)
-    assert isinstance(head, Head)
-    assert not head.mix.weights.any()
-    assert head.mix.gamma == 1
-    features = torch.randn(5, 12)
-    with torch.no_grad():
-        head.mix.weights.copy_(torch.tensor([0.0, 1.0, -2.0, 0.5]))
-        head.mix.gamma.fill_(1.7)
-    weights = np.exp([0.0, 1.0, -2.0, 0.5])
-    weights /= weights.sum()
-    layers = features.numpy().reshape(5, 4, 3)
-    expected = 1.7 * sum(w * layers[:, k] for k, w in enumerate(weights))
-    np.testing.assert_allclose(head.inputs(features).detach().numpy(), expected, rtol=1e-5)
-
-
 def test_mlp_is_a_layer_of_the_hidden_size_with_tanh_and_the_models_dropout(tiny_model):
     loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=3, head="mlp", dropout=0.25)
     hidden, tanh, dropout, output = loaded.model.head.layers
@@ -275,9 +249,8 @@ def test_the_pooler_goes_with_the_last_layer_alone(features):
 
 
 def test_single_texts_are_not_encoded_apart(tiny_config):
-    loaded = load_classifier(tiny_config.model, pooling="mean", num_outputs=2, pair_encoding="separate")
     with pytest.raises(ValueError, match="--pair-encoding separate needs two texts in each example"):
-        encode_task(load_task(tiny_config), loaded, 40)
+        begin(replace(tiny_config, pair_encoding="separate"))
 
 
 def test_every_recipe_has_its_own_digest():
@@ -337,15 +310,13 @@ def test_a_decoder_without_a_padding_token_pads_with_its_end_of_text(deep_model,
         tokenizer = build_tokenizer()
         tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
         tokenizer.save_pretrained(tmp_path / family)
-        config = json.loads((tmp_path / family / "config.json").read_text())
-        (tmp_path / family / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+        edit(tmp_path / family / "config.json", pad_token_id=None)
     with pytest.raises(ValueError, match=r"the tokenizer of .* has no padding token"):
         load_classifier(str(tmp_path / "bert"), pooling="mean", num_outputs=2)
     with pytest.warns(
         UserWarning, match=r"has no padding token: texts are padded with '\[SEP\]', which the attention mask"
     ):
-        loaded = load_classifier(str(tmp_path / "gpt2"), pooling="last", num_outputs=2)
-    data = encode_task(load_task(tiny_config), loaded, 40)
+        loaded, data = begin(replace(tiny_config, model=str(tmp_path / "gpt2"), pooling="last"))
     assert data.pad_id == loaded.tokenizer.eos_token_id == 2
     assert (data.splits["train"].tokens == 2).any()
     batch = make_batch(data.splits["train"], np.arange(8), data)

@@ -5,33 +5,22 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
-from tests.run_directories import rehash, write_manifest
+from tests.by_hand import logits
+from tests.refusals import refused
+from tests.run_directories import edit, rehash, write_manifest
 from toolkit.config import RunConfig
-from toolkit.data.batches import make_batch
-from toolkit.data.tasks import load_task
 from toolkit.models.checkpoints import find_checkpoint
-from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
 from toolkit.snapshots.backbones import hash_tokenizer
-from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.store import open_run
 from toolkit.studies.plan import plan_runs, resolve, run_path
 from toolkit.studies.study import Cell
-from toolkit.training.encoding import encode_task
-
-
-def logits(loaded: Loaded, run: Run) -> np.ndarray:
-    data = encode_task(load_task(run.config), loaded, run.config.max_length)
-    split = data.splits["validation"]
-    with torch.inference_mode():
-        return np.asarray(loaded.model(**make_batch(split, np.arange(len(split)), data)))
 
 
 def test_the_tuned_and_the_untuned_model_repeat_the_predictions(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -83,10 +72,6 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
     random = finetune(again)
     save_file({name: tensor - 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     load_untuned(random)  # which never read these weights
-
-
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def swap_words(path: Path) -> None:
@@ -150,25 +135,22 @@ def test_a_tokenizer_that_is_saved_again_is_the_same_one(tmp_path: Path) -> None
     assert hash_tokenizer(tmp_path) is None
 
 
-def test_a_file_beside_the_tuned_model_that_the_manifest_does_not_name_is_refused(
-    tiny_config: RunConfig, tmp_path: Path
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("model/adapter_config.json", r"not in the manifest: model/adapter_config.json\): move it away"),
+        ("model/config.json", r"is not as its manifest says \(changed: model/config.json\): restore it"),
+        ("notes.txt", None),
+    ],
+)
+def test_a_tuned_model_is_loaded_from_the_files_of_its_manifest_alone(
+    file: str, said: str | None, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     """from_pretrained reads whatever of its names lies there: an adapter, added tokens, weights of another kind."""
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, save_model=True))
-    (run.path / "model" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"not in the manifest: model/adapter_config.json\): move it away"):
-        load_tuned(run)
-    (run.path / "model" / "adapter_config.json").unlink()
-    (run.path / "notes.txt").write_text("mine")
-    load_tuned(run)
-
-
-def test_a_tuned_model_that_has_changed_is_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
-    run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, save_model=True))
-    load_tuned(run)
-    with open(run.path / "model" / "config.json", "a") as file:
-        file.write(" ")
-    with pytest.raises(ValueError, match=r"is not as its manifest says \(changed: model/config.json\): restore it"):
+    with (run.path / file).open("a") as opened:
+        opened.write("{}" if "adapter" in file else " ")
+    with refused(said) if said else nullcontext():
         load_tuned(run)
 
 

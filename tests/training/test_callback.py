@@ -15,6 +15,7 @@ from tests.training.recorded_texts import TEXTS, count, encode, load, totals
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.families import TABLES
+from toolkit.training.callback import tokenizer_of
 
 
 def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -86,6 +87,20 @@ def test_a_trainer_without_a_tokenizer_is_warned_of_once(
     assert said == [line] * (not has_tokenizer)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_tokenizer_of_a_trainer_of_sentence_transformers_is_found(tiny_model: Any, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as SentenceArguments
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    model = SentenceTransformer(str(tiny_model("bert")), device="cpu")
+    data = {"train_dataset": Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS})}
+    options = {"args": SentenceArguments(**arguments(tmp_path / "out")), "loss": MultipleNegativesRankingLoss(model)}
+    trainer = SentenceTransformerTrainer(model=model, **data, **options)
+    assert tokenizer_of(trainer.processing_class) is model.tokenizer
+
+
 @pytest.mark.parametrize("greater_is_better", [True, False])
 def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     greater_is_better: bool, model: Any, tokenizer: Any, tmp_path: Path
@@ -140,14 +155,13 @@ def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -
     assert toolkit.verify_run(out / "embeddings") == []
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_the_callback_while_a_decoder_learns_to_write(tiny_model: Any, tmp_path: Path) -> None:
     """The Trainer's own collator of language models hides and does not score padding."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForLanguageModeling
 
     folder = tiny_model("llama")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     texts = [tokenizer(text) for text in TEXTS]
     Trainer(

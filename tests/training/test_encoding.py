@@ -1,6 +1,5 @@
 """What cannot be encoded so that its exposure means anything is refused before training."""
 
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -9,6 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModel
 
+from tests.by_hand import begin
+from tests.run_directories import edit
 from toolkit.config import RunConfig
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
@@ -21,7 +22,7 @@ def test_a_text_that_names_the_padding_token_is_refused(
     tiny_config: RunConfig, tiny_model, tmp_path: Path, role: str, family: str
 ) -> None:
     """Its row gets no gradient, and RoBERTa gives the tokens after it other positions than their places say."""
-    loaded = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2)
+    loaded, _ = begin(replace(tiny_config, model=str(tiny_model(family))))
     path = tmp_path / "own.tsv"
     lines = Path(getattr(tiny_config, f"{role}_file")).read_text().splitlines()
     words, _, label = lines[3].partition("\t")
@@ -29,7 +30,6 @@ def test_a_text_that_names_the_padding_token_is_refused(
     task = load_task(replace(tiny_config, **{f"{role}_file": str(path)}))
     with pytest.raises(ValueError, match=rf"(?i)split '{role}', row 3: the text contains .*pad.*takes for padding"):
         encode_task(task, loaded, 40)
-    encode_task(load_task(tiny_config), loaded, 40)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
@@ -38,8 +38,7 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
 ) -> None:
     """RoBERTa's config pads with row 1 where nobody says otherwise, which is [CLS] for a tokenizer of BERT's."""
     folder = shutil.copytree(tiny_model(family), tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 1}))
+    edit(folder / "config.json", pad_token_id=1)
     loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
     message = (
         r"row 1: the text contains '\[CLS\]', which the model takes for padding; the tokenizer pads with '\[PAD\]'"
@@ -57,8 +56,7 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
 )
 def test_positions_that_the_model_would_not_compute_are_refused(tiny_model, tmp_path: Path, fields, said) -> None:
     folder = shutil.copytree(tiny_model("roberta"), tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | fields))
+    edit(folder / "config.json", **fields)
     with pytest.raises(ValueError, match=said):
         load_classifier(str(folder), pooling="mean", num_outputs=2)
 
@@ -70,11 +68,9 @@ def test_a_folder_without_a_tokenizer_is_refused(tiny_model, tmp_path: Path) -> 
         load_classifier(str(tmp_path / "bare"), pooling="mean", num_outputs=2)
 
 
-def test_texts_that_the_tokenizer_does_not_know_are_doubted(tiny_config: RunConfig, tiny_model, tmp_path: Path) -> None:
-    loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
-    path = tmp_path / "own.tsv"
+def test_texts_that_the_tokenizer_does_not_know_are_doubted(tiny_config: RunConfig, tmp_path: Path) -> None:
+    (loaded, known), path = begin(tiny_config), tmp_path / "own.tsv"
     header, *lines = Path(tiny_config.train_file).read_text().splitlines()
-    known = encode_task(load_task(tiny_config), loaded, 40)
     assert unknown_share(known.splits["train"], loaded.tokenizer) < DOUBTFUL_SHARE
     path.write_text(
         "\n".join([header, *(f"\u8a9e\u8a00 \u8a9e\t{line.rpartition(chr(9))[2]}" for line in lines)]) + "\n"
@@ -86,9 +82,8 @@ def test_texts_that_the_tokenizer_does_not_know_are_doubted(tiny_config: RunConf
     assert unknown_share(unknown.splits["validation"], loaded.tokenizer) < DOUBTFUL_SHARE
 
 
-def test_without_an_unknown_token_its_share_is_not_known(tiny_config: RunConfig, tiny_model) -> None:
-    loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
-    split = encode_task(load_task(tiny_config), loaded, 40).splits["train"]
+def test_without_an_unknown_token_its_share_is_not_known(tiny_config: RunConfig) -> None:
+    loaded, data = begin(tiny_config)
     for other in (None, loaded.tokenizer.sep_token):
         loaded.tokenizer.unk_token = other
-        assert math.isnan(unknown_share(split, loaded.tokenizer))
+        assert math.isnan(unknown_share(data.splits["train"], loaded.tokenizer))

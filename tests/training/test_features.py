@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from tests.by_hand import begin
+from tests.by_hand import logits as answers_of
 from tests.refusals import refused
+from tests.training.recorded_texts import totals
 from toolkit import finetune
-from toolkit.config import RunConfig, TrainingConfig, digest, recipe_of, resolve_head_training
-from toolkit.data.batches import training_batches
-from toolkit.data.tasks import load_task
-from toolkit.models.classifier import load_classifier
+from toolkit.config import RunConfig, TrainingConfig, digest, resolve_head_training
+from toolkit.data.batches import make_batch, training_batches
 from toolkit.models.heads import build_head, constant_loss, entry_of, example_losses
+from toolkit.models.positions import prepare_positions
 from toolkit.models.tuned import load_tuned
+from toolkit.questions.models import stream_states
 from toolkit.reporting import run_screen
 from toolkit.training import features as features_module
-from toolkit.training.encoding import encode_task
 from toolkit.training.features import HELD_OUT_SHARE, LEAST_HELD_OUT, hold_out, standardised
 
 
@@ -37,29 +39,27 @@ def logits(finished, epoch, split="validation"):
     return np.stack(own["scores"].to_list())
 
 
-def by_hand(config, steps, *, is_separate=False):
-    """What a run needs, by transformers and torch alone: features per split, a fresh head of the run's draw, batches.
+def by_hand(config):
+    """What a run needs, by transformers and torch alone.
 
-    Returns (features of train, of validation, labels, the loaded head, batches of the first epochs).
+    Returns (float64 features of train and of validation (sides, examples, layers, hidden), labels of train, the fresh
+    head of the run's draw, lengths of train).
     """
-    task = load_task(config)
-    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=task.num_outputs, seed=config.seed)
+    (loaded, data), found = begin(config), []
     loaded.model.eval()
-    data = encode_task(task, loaded, config.max_length)
-    found = {}
     for name in ("train", "validation"):
-        texts = task.splits[name].texts
+        texts = data.task.splits[name].texts
         columns = [[t[side] for t in texts] for side in range(len(texts[0]))]
-        groups = [[c] for c in columns] if is_separate else [columns]
         sides = []
-        for group in groups:
+        for group in [[c] for c in columns] if config.pair_encoding == "separate" else [columns]:
             batch = loaded.tokenizer(*group, padding=True, return_tensors="pt")
             with torch.no_grad():
                 states = loaded.model.backbone(**batch, output_hidden_states=True).hidden_states
             mask = batch["attention_mask"].unsqueeze(-1)
             sides.append(torch.stack([(x * mask).sum(1) / mask.sum(1) for x in states], 1))
-        found[name] = sides
-    return found, task, loaded.model.head, data.splits["train"].lengths
+        found.append(torch.stack(sides, 1).double())
+    train = data.splits["train"]
+    return *found, torch.from_numpy(train.labels), loaded.model.head, train.lengths
 
 
 def train_by_hand(function, parameters, x, labels, batches, rates, *, is_regression=False):
@@ -122,13 +122,11 @@ RECIPES = [
 def test_a_head_of_some_epochs_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe):
     config = replace(tiny_pairs, freeze="backbone", dropout=0.0, epochs=3, head_learning_rate=0.01, seed=3, **recipe)
     finished = run(config, tmp_path)
-    found, task, head, lengths = by_hand(config, 3, is_separate="pair_encoding" in recipe)
+    x, held, labels, head, lengths = by_hand(config)
     inputs, outputs, parameters, _ = functions_of(config, head)
-    x, held = (torch.stack(found[name], 1).double() for name in ("train", "validation"))
     batches = [torch.from_numpy(b) for e in range(3) for b in training_batches(lengths, 16, seed=3, epoch=e)]
     rise = math.ceil(0.1 * len(batches))
     rates = [0.01 * ((s + 1) / rise if s < rise else (len(batches) - s) / (len(batches) - rise)) for s in range(12)]
-    labels = torch.from_numpy(task.splits["train"].labels)
     np.testing.assert_allclose(logits(finished, 0), outputs(inputs(held)).detach(), rtol=1e-5, atol=1e-6)
     train_by_hand(lambda x: outputs(inputs(x)), parameters, x, labels, batches, rates)
     np.testing.assert_allclose(logits(finished, 3), outputs(inputs(held)).detach(), rtol=1e-4, atol=1e-4)
@@ -142,18 +140,14 @@ def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe
     config = replace(tiny_pairs, freeze="backbone", dropout=0.0, head_training="early-stopping", seed=2, **recipe)
     config = replace(config, head_learning_rate=0.01, save_model=True)
     finished = run(config, tmp_path)
-    found, task, head, lengths = by_hand(config, 6, is_separate="pair_encoding" in recipe)
+    x, validation, labels, head, lengths = by_hand(config)
     inputs, outputs, parameters, named = functions_of(config, head)
-    x, validation = (torch.stack(found[name], 1).double() for name in ("train", "validation"))
-    labels = torch.from_numpy(task.splits["train"].labels)
-    held = hold_out(task.splits["train"].labels, len(x), 2)
+    held = hold_out(labels.numpy(), len(x), 2)
     kept = np.setdiff1d(np.arange(len(x)), held)
     with torch.no_grad():
         z = inputs(x[kept])
-        mean, scale = z.mean(0), z.std(0, correction=0)
-        first = "" if "weight" in named else "layers.0."
-        named[first + "bias"] += named[first + "weight"] @ mean
-        named[first + "weight"] *= scale
+    mean, scale = z.mean(0), z.std(0, correction=0)
+    first = "" if "weight" in named else "layers.0."
     per_epoch = math.ceil(len(kept) / 16)
     losses, answers = [], []
 
@@ -176,14 +170,11 @@ def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe
     best = stopped["epochs"]
     np.testing.assert_allclose(logits(finished, best), answers[best - 1], rtol=1e-3, atol=1e-3)
     # The head that was kept reads features as they are.
-    loaded = load_tuned(finished)
-    data = encode_task(task, loaded, config.max_length)
-    from toolkit.training.accelerators import build_accelerator
-    from toolkit.training.evaluation import evaluate
-
-    accelerator = build_accelerator(config)
-    again = evaluate(accelerator, loaded.model.to(accelerator.device), data)["validation"]
+    again = answers_of(load_tuned(finished), finished)
     np.testing.assert_allclose(again, logits(finished, best), rtol=1e-4, atol=1e-5)
+    model = finished.manifest["model"]
+    said = (model["features"], model["pair_encoding"], model["head"].split()[0].rstrip(","))
+    assert said == (config.features, config.pair_encoding, config.head)
 
 
 def test_an_early_stopped_run_holds_the_best_head_and_the_steps_to_it(tiny_config, tmp_path):
@@ -237,20 +228,13 @@ def test_no_constant_answer_has_a_lower_loss_than_the_best_one(labels, shift, se
 
 def test_the_held_out_examples_are_in_no_batch(tiny_config, tmp_path):
     finished = run(replace(tiny_config, freeze="backbone", head_training="early-stopping"), tmp_path)
-    task = load_task(finished.config)
-    train = task.splits["train"]
-    held = hold_out(train.labels, len(train), finished.config.seed)
-    loaded = load_classifier(finished.config.model, pooling="mean", num_outputs=2)
-    split = encode_task(task, loaded, 40).splits["train"]
+    split = begin(finished.config)[1].splits["train"]
+    held = hold_out(split.labels, len(split), finished.config.seed)
     epochs = finished.manifest["head_training"]["epochs"]
     expected = Counter()
-    for example in set(range(len(train))) - set(held.tolist()):
+    for example in set(range(len(split))) - set(held.tolist()):
         expected.update(split.tokens[split.offsets[example] : split.offsets[example + 1]].tolist() * epochs)
-    table = finished.trajectory.exposure.tables["word_embeddings"]
-    counted = Counter()
-    for row, count in zip(table.rows.tolist(), table.counts.tolist(), strict=True):
-        counted[row] += count
-    assert counted == expected
+    assert totals(finished, "word_embeddings") == expected
 
 
 def test_labels_that_carry_nothing_stop_early_and_leave_a_run(tiny_config, tmp_path):
@@ -376,60 +360,46 @@ def test_early_stopping_names_other_runs_than_epochs_which_are_what_runs_had_bef
 
 def test_texts_apart_start_at_the_first_position_of_segment_0_and_are_both_counted(tiny_pairs, tmp_path):
     finished = run(tiny_pairs, tmp_path, pair_encoding="separate", epochs=1)
-    task = load_task(tiny_pairs)
-    tokenizer = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2).tokenizer
+    loaded, data = begin(tiny_pairs)
     words, places = Counter(), Counter()
-    for example in task.splits["train"].texts:
+    for example in data.task.splits["train"].texts:
         for text in example:
-            ids = tokenizer(text)["input_ids"]
+            ids = loaded.tokenizer(text)["input_ids"]
             words.update(ids)
             places.update(range(len(ids)))
-    exposure = finished.trajectory.exposure
     segments = {0: sum(words.values())}
     expected = {"word_embeddings": words, "position_embeddings": places, "token_type_embeddings": segments}
-    for name, counts in expected.items():
-        table, found = exposure.tables[name], Counter()
-        for row, count in zip(table.rows.tolist(), table.counts.tolist(), strict=True):
-            found[row] += count
-        assert found == counts, name
+    assert {name: totals(finished, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("recipe", [{}, {"features": "all-concat"}, {"features": "mix"}, {"features": "layers.1"}])
+@pytest.mark.parametrize(
+    "recipe",
+    [{}, {"features": "all-concat"}, {"features": "mix"}, {"features": "layers.1"}, {"reinject_positions": True}],
+)
 @pytest.mark.parametrize("pair_encoding", ["joint", "separate"])
 def test_the_first_gradient_of_fine_tuning_is_autograds_of_plain_code(tiny_pairs, tmp_path, recipe, pair_encoding):
     """Row norms that the run records at its one step, over the whole of train, against the loss written by hand."""
-    if recipe.get("features") == "last4-concat":
-        recipe = {"features": "all-concat"}  # the tiny model has three blocks
     config = replace(
         tiny_pairs, dropout=0.0, batch_size=64, max_steps=1, epochs=1, pair_encoding=pair_encoding, **recipe
     )
     finished = run(config, tmp_path)
-    task = load_task(config)
-    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
-    texts = task.splits["train"].texts
-    columns = [[t[side] for t in texts] for side in (0, 1)]
-    vectors = []
+    loaded, data = begin(config)
+    loaded, train, vectors = prepare_positions(loaded, config), data.task.splits["train"], []
+    columns = [[t[side] for t in train.texts] for side in (0, 1)]
     for group in [[c] for c in columns] if pair_encoding == "separate" else [columns]:
         batch = loaded.tokenizer(*group, padding=True, return_tensors="pt")
         output = loaded.model.backbone(**batch, output_hidden_states=True)
         mask = batch["attention_mask"].unsqueeze(-1)
         pooled = [(x * mask).sum(1) / mask.sum(1) for x in output.hidden_states]
-        match config.features:
-            case "last":
-                vectors.append(pooled[-1])
-            case "all-concat":
-                vectors.append(torch.cat(pooled[1:], 1))
-            case "layers.1":
-                vectors.append(pooled[2])
-            case "mix":
-                vectors.append(torch.stack(pooled).mean(0))
+        recipes = {"last": pooled[-1], "all-concat": torch.cat(pooled[1:], 1), "layers.1": pooled[2]}
+        vectors.append((recipes | {"mix": torch.stack(pooled).mean(0)})[config.features])
     z = vectors[0]
     if pair_encoding == "separate":
         u, v = vectors
         z = torch.cat([u, v, (u - v).abs(), u * v], 1)
     head = loaded.model.head
     layer: nn.Linear = head if isinstance(head, nn.Linear) else head.layers[0]
-    functional.cross_entropy(layer(z), torch.from_numpy(task.splits["train"].labels)).backward()
+    functional.cross_entropy(layer(z), torch.from_numpy(train.labels)).backward()
     for name, table in finished.trajectory.exposure.tables.items():
         expected = getattr(loaded.model.backbone.embeddings, name).weight.grad.norm(dim=1).numpy()
         np.testing.assert_allclose(table.norms, expected[table.rows], rtol=1e-3, atol=1e-7)
@@ -437,12 +407,8 @@ def test_the_first_gradient_of_fine_tuning_is_autograds_of_plain_code(tiny_pairs
 
 
 def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
-    loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
-    data = encode_task(load_task(tiny_pairs), loaded, 40)
-    split = data.splits["train"]
-    from toolkit.data.batches import make_batch
-
-    seen = []
+    _, data = begin(replace(tiny_pairs, pair_encoding="separate"))
+    split, seen = data.splits["train"], []
     for indices in training_batches(split.lengths, 16, 96, seed=0, epoch=0):
         batch = make_batch(split, indices, data)
         assert batch["input_ids"].shape[0] == 2 * len(indices)
@@ -455,24 +421,6 @@ def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
 
 
 def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tiny_pairs):
-    from toolkit.questions.models import stream_states
-
-    loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
-    data = encode_task(load_task(tiny_pairs), loaded, 40)
+    loaded, data = begin(replace(tiny_pairs, pair_encoding="separate"))
     with pytest.raises(ValueError, match="encoded separately"):
         next(stream_states(loaded, data, data.splits["train"]))
-
-
-def test_a_tuned_run_of_texts_apart_is_loaded_as_it_was(tiny_pairs, tmp_path):
-    config = replace(tiny_pairs, pair_encoding="separate", features="mix", head="mlp", save_model=True)
-    finished = run(config, tmp_path)
-    loaded = load_tuned(finished)
-    data = encode_task(load_task(config), loaded, config.max_length)
-    from toolkit.training.accelerators import build_accelerator
-    from toolkit.training.evaluation import evaluate
-
-    accelerator = build_accelerator(config)
-    found = evaluate(accelerator, loaded.model.to(accelerator.device), data)["validation"]
-    np.testing.assert_allclose(found, logits(finished, 2), rtol=1e-4, atol=1e-5)
-    model = finished.manifest["model"]
-    assert (model["features"], model["pair_encoding"], model["head"][:3]) == ("mix", "separate", "mlp")

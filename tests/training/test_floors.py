@@ -14,10 +14,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 
 import toolkit
+from tests.by_hand import begin
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.data.tasks import load_task
-from toolkit.models.classifier import load_classifier
 from toolkit.reporting import run_screen
 from toolkit.training import floors as floors_module
 from toolkit.training.encoding import encode_task
@@ -34,11 +33,8 @@ def opened(tiny_model):
 
     def get(**fields):
         config = RunConfig(model=str(tiny_model("bert")), precision="no", max_length=40, **fields)
-        task = load_task(config)
-        loaded = load_classifier(
-            config.model, pooling="mean", num_outputs=task.num_outputs, is_token_task=task.kind == "tokens"
-        )
-        return config, encode_task(task, loaded, config.max_length), loaded
+        loaded, data = begin(config)
+        return config, data, loaded
 
     return get
 

@@ -5,9 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -53,33 +56,30 @@ def at_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(going_on, "CREDIT_SECONDS", float("inf"))
 
 
-def cut_after(monkeypatch: pytest.MonkeyPatch, num_steps: int) -> None:
-    """Have every run of this process end after so many steps of its own, as if it were killed."""
+@contextmanager
+def at_every_step(act: Callable[[int], object]) -> Iterator[None]:
+    """Something is done after every optimizer step of this process's runs, of which it hears the number."""
     own = toolkit.pipeline._Progress.on_step
-    taken: list[int] = []
-
-    def on_step(self: Any, *given: Any) -> None:
-        own(self, *given)
-        taken.append(1)
-        if len(taken) == num_steps:
-            raise Cut
-
-    monkeypatch.setattr(toolkit.pipeline._Progress, "on_step", on_step)
-
-
-def first_step(config: RunConfig) -> int:
-    """The first optimizer step that a run takes here."""
-    own = toolkit.pipeline._Progress.on_step
-    seen: list[int] = []
 
     def on_step(self: Any, log: Any, seconds: float) -> None:
-        seen.append(log.step)
         own(self, log, seconds)
+        act(log.step)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolkit.pipeline._Progress, "on_step", on_step)
-        finetune(config)
-    return seen[0]
+        yield
+
+
+def cut_after(num_steps: int) -> AbstractContextManager[None]:
+    """Runs end after so many steps of their own, as if they were killed."""
+    taken: list[int] = []
+
+    def act(step: int) -> None:
+        taken.append(step)
+        if len(taken) == num_steps:
+            raise Cut
+
+    return at_every_step(act)
 
 
 def contents(run: Run) -> dict[str, bytes]:
@@ -122,8 +122,7 @@ def test_cut_at_any_step_and_started_again_it_ends_with_the_same_bits(
         run, starts = None, []
         while run is None:
             assert len(starts) < 40
-            with pytest.MonkeyPatch.context() as patch:
-                cut_after(patch, 3 + 2 * len(starts))
+            with cut_after(3 + 2 * len(starts)):
                 try:
                     run = finetune(config)
                 except Cut:
@@ -149,21 +148,15 @@ def test_cut_behind_the_last_epoch_it_ends_with_the_same_bits(
     expected = contents(finetune(start_config(way, tiny_config, tmp_path / "whole")))
     config = start_config(way, tiny_config, tmp_path / "cut")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolkit.pipeline, "measure_floors", raising)
+        patch.setattr(toolkit.pipeline, "measure_floors", Mock(side_effect=Cut))
         with pytest.raises(Cut):
             finetune(config)
     assert contents(finetune(config)) == expected
 
 
-def raising(*_: Any) -> None:
-    raise Cut
-
-
 def cut_run(config: RunConfig, num_steps: int) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        cut_after(patch, num_steps)
-        with pytest.raises(Cut):
-            finetune(config)
+    with cut_after(num_steps), pytest.raises(Cut):
+        finetune(config)
     (place,) = [path.parent for path in Path(config.output_dir).rglob("unfinished.json")]
     return place
 
@@ -180,7 +173,10 @@ def test_a_run_starts_anew(
     else:
         own = going_on.identity_of
         monkeypatch.setattr(toolkit.pipeline, "identity_of", lambda *given: own(*given) | {"num_threads": 99})
-    assert first_step(config) == 1
+    seen: list[int] = []
+    with at_every_step(seen.append):
+        finetune(config)
+    assert seen[0] == 1
 
 
 def test_a_torn_state_is_passed_over_for_the_one_before(
@@ -225,17 +221,9 @@ def test_a_run_that_diverged_keeps_no_state(tiny_config: RunConfig, tmp_path: Pa
 def test_a_signal_ends_the_run_after_its_step_and_keeps_it(tiny_config: RunConfig, tmp_path: Path) -> None:
     config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"))
     expected = contents(finetune(replace(config, output_dir=str(tmp_path / "whole"))))
-    own = toolkit.pipeline._Progress.on_step
-
-    def on_step(self: Any, log: Any, seconds: float) -> None:
-        own(self, log, seconds)
-        if log.step == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolkit.pipeline._Progress, "on_step", on_step)
-        with pytest.raises(Interrupted, match="step 7"):
-            finetune(config)
+    ends = at_every_step(lambda step: step == 7 and os.kill(os.getpid(), signal.SIGTERM))
+    with ends, pytest.raises(Interrupted, match="step 7"):
+        finetune(config)
     (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
     state = read_state(place)
     assert state.step == 7

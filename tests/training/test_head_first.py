@@ -54,12 +54,3 @@ def test_the_manifest_says_what_the_head_did_first(runs: dict[str, Run]) -> None
     assert stage["train_loss"][1] < stage["train_loss"][0]
     assert runs["lpft"].manifest["cost"]["seconds_head_stage"] > 0
     assert runs["full"].manifest["head_stage"] is None
-
-
-@pytest.mark.parametrize(("freeze", "message"), [("backbone", "use --epochs alone"), ("head", "leave one of them out")])
-def test_a_head_that_is_all_or_nothing_needs_no_first_stage(
-    tiny_config: RunConfig, tmp_path: Path, freeze: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        run(tiny_config, tmp_path, freeze=freeze, head_epochs=1)
-    assert not list(tmp_path.iterdir())

@@ -1,7 +1,5 @@
 """The linear probe is what scikit-learn's own search finds, to the item, whatever the size and width of features."""
 
-import warnings
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -45,19 +43,14 @@ def searched(features, labels, *, is_regression, seed):
     found = []
     for scaler in (StandardScaler(), OneScale()):
         if is_regression:
-            model, cv, scoring = (
-                Ridge(solver="svd"),
-                KFold(5, shuffle=True, random_state=seed),
-                "neg_mean_squared_error",
-            )
+            model, scoring = Ridge(solver="svd"), "neg_mean_squared_error"
+            cv = KFold(5, shuffle=True, random_state=seed)
             grid = {"ridge__alpha": [1 / s for s in PROBE_STRENGTHS]}
         else:
             model, scoring = LogisticRegression(max_iter=PROBE_ITERATIONS), "neg_log_loss"
             cv = StratifiedKFold(5, shuffle=True, random_state=seed)
             grid = {"logisticregression__C": list(PROBE_STRENGTHS)}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found.append(GridSearchCV(make_pipeline(scaler, model), grid, cv=cv, scoring=scoring).fit(features, labels))
+        found.append(GridSearchCV(make_pipeline(scaler, model), grid, cv=cv, scoring=scoring).fit(features, labels))
     return max(found, key=lambda search: search.best_score_)
 
 
@@ -79,6 +72,7 @@ def encoded(kind, labels, num_outputs):
 
 
 @pytest.mark.slow  # fits hundreds of probes
+@pytest.mark.filterwarnings("ignore")  # of scikit-learn's search
 @pytest.mark.parametrize(("noise", "num_classes"), [(0.05, 2), (2.0, 2), (20.0, 2), (3.0, 4)])
 def test_its_choice_is_that_of_a_grid_search(noise, num_classes):
     features, labels = _problem(noise, num_classes)
@@ -99,6 +93,7 @@ def test_problems_ask_for_different_choices():
     assert choose_strength(features, labels, 5, seed=0)[1] is True  # and everything there
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("width", [30, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_it_answers_every_item_as_scikit_learn_does(kind, width):
@@ -123,6 +118,7 @@ def test_it_answers_every_item_as_scikit_learn_does(kind, width):
         assert probe.strength == search.best_params_["logisticregression__C"]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_nothing_warns_of_features_that_say_one_thing_twice(kind):
     """Singular products, constant coordinates and separable classes: what made SciPy and scikit-learn warn."""
@@ -131,9 +127,7 @@ def test_nothing_warns_of_features_that_say_one_thing_twice(kind):
     features = np.hstack([base, base, base * 1e-4, np.full((60, 2), 3.0, np.float32), np.zeros((60, 1), np.float32)])
     labels = base[:, 0].astype(float) if kind == "regression" else (base[:, 0] > 0).astype(int)
     data = encoded(kind, {"train": labels, "validation": labels}, 2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        probe = linear_probe(nn.Linear(features.shape[1], 2), {"train": features, "validation": features}, data, 0)
+    probe = linear_probe(nn.Linear(features.shape[1], 2), {"train": features, "validation": features}, data, 0)
     outputs = probe.outputs["validation"]
     assert np.isfinite(outputs).all()
     if kind == "regression":

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toolkit
-from tests.conftest import DECODERS, SEQ2SEQ, sizes_of
+from tests.conftest import DECODERS, FAMILY_CONFIGS, SEQ2SEQ, sizes_of
 from tests.refusals import refused
 from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, recorded, start, totals, update
 from tests.training.two_processes import in_two_processes
@@ -21,10 +21,8 @@ from toolkit.models.regimes import locate_embeddings
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.sources import open_sources
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert")
 
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model(family))
     batches = [encode(tokenizer, TEXTS[:2]), encode(tokenizer, TEXTS[2:])]
@@ -77,42 +75,55 @@ def test_the_regime_of_a_recording_is_what_stayed_frozen(
 def test_padding_is_what_the_mask_hides(padding_idx: int | None, model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """A config may name no padding row, or another one than the tokenizer pads with."""
     model.bert.embeddings.word_embeddings.padding_idx = padding_idx
-    batch, optimizer = encode(tokenizer, TEXTS), torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with toolkit.record(model, tmp_path / "run") as recording:
-        model.train()
-        update(optimizer, model(**batch, labels=torch.tensor([0, 1, 0, 1])).loss)
-        recording.snapshot(epoch=1)
-    run = toolkit.open_run(tmp_path / "run")
+    run = recorded(model, tokenizer, torch.optim.AdamW(model.parameters(), lr=1e-3), tmp_path / "run").finish()
     assert run.manifest["problems"] == []
-    expected = count(model, [batch])
+    expected = count(model, [encode(tokenizer, TEXTS)])
     expected["word_embeddings"].pop(padding_idx, None)  # [UNK], of which torch drops the gradient then
     for name, rows in expected.items():
         assert totals(run, name) == dict(rows)
 
 
-def test_recorded_norms_and_rates_are_those_of_the_update(
-    model: Any, tokenizer: Any, adamw: Any, tmp_path: Path
-) -> None:
-    batch = encode(tokenizer, TEXTS)
-    model.eval()  # without dropout the gradient can be computed again
+def without_dropout_of_embeddings(model: Any) -> None:
+    """In training all the same, as far as the recorder sees it: a gradient can be computed again."""
+    model.eval()
     model.bert.embeddings.train()
     model.bert.embeddings.dropout.eval()
-    gradients = []
+
+
+@pytest.mark.parametrize("way", ["before", "positional", "keyword"])
+def test_recorded_norms_and_rates_are_those_of_the_update(
+    way: str, model: Any, tokenizer: Any, adamw: Any, tmp_path: Path
+) -> None:
+    """``optimizer.step(closure)``, as Lightning calls it, runs the passes within the step, after its hooks."""
+    batch, gradients = encode(tokenizer, TEXTS), []
+    without_dropout_of_embeddings(model)
+
+    def passes() -> torch.Tensor:
+        adamw.zero_grad()
+        for half in (slice(0, 2), slice(2, 4)):  # two passes, one update: accumulation
+            loss: torch.Tensor = model(**{k: v[half] for k, v in batch.items()}, labels=torch.tensor([0, 1])).loss
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        gradients.append(model.bert.embeddings.word_embeddings.weight.grad.clone())
+        return loss
+
+    steps = {
+        "before": lambda: (passes(), adamw.step()),
+        "positional": lambda: adamw.step(passes),
+        "keyword": lambda: adamw.step(closure=passes),
+    }
     with toolkit.record(model, tmp_path / "run") as recording:
         recording.snapshot(epoch=0, step=0)
         for step, rate in enumerate((1e-3, 5e-4), start=1):
             adamw.param_groups[0]["lr"] = rate
-            for half in (slice(0, 2), slice(2, 4)):  # two passes, one update: accumulation
-                part = {k: v[half] for k, v in batch.items()}
-                model(**part, labels=torch.tensor([0, 1])).loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-            gradients.append(model.bert.embeddings.word_embeddings.weight.grad.clone())
-            adamw.step()
-            adamw.zero_grad()
+            assert steps[way]() is not None
             recording.snapshot(epoch=step, step=step)
     run = toolkit.open_run(tmp_path / "run")
     exposure, log = run.trajectory.exposure, run.optimizer_log
+    assert run.manifest["problems"] == []
     assert log.learning_rates.tolist() == [1e-3, 5e-4]
+    assert unexplained_by_decay(run.trajectory, log) == 0
+    assert {name: totals(run, name) for name in TABLES} == count(model, 2 * [batch])
     table = exposure.tables["word_embeddings"]
     assert table.num_steps == 2
     for step, gradient in enumerate(gradients):
@@ -120,47 +131,6 @@ def test_recorded_norms_and_rates_are_those_of_the_update(
         expected = gradient.norm(dim=1).numpy()
         assert np.array_equal(np.flatnonzero(expected), table.rows[own])
         np.testing.assert_allclose(table.norms[own], expected[table.rows[own]], rtol=1e-6)
-
-
-def record_with(way: str, folder: Path, path: Path) -> toolkit.Run:
-    """A run of one text each step, whose passes are made before the step or in its closure."""
-    model, tokenizer = load(folder)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, total_iters=4)
-    model.train()
-    texts = iter(TEXTS)
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = model(**encode(tokenizer, [next(texts)])).logits[:, 0].sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-        return loss
-
-    with toolkit.record(model, path) as recording:
-        recording.snapshot(epoch=0, step=0)
-        for _ in TEXTS:
-            if way == "before":
-                closure()
-                optimizer.step()
-            else:
-                loss = optimizer.step(closure) if way == "positional" else optimizer.step(closure=closure)
-                assert loss is not None
-            schedule.step()
-        recording.snapshot(epoch=1, step=4)
-    return toolkit.open_run(path)
-
-
-@pytest.mark.parametrize("way", ["positional", "keyword"])
-def test_a_closure_makes_no_difference(way: str, tiny_model: Any, tmp_path: Path) -> None:
-    """``optimizer.step(closure)``, as Lightning calls it, runs the passes within the step, after its hooks."""
-    run, plain = (record_with(each, tiny_model("bert"), tmp_path / each) for each in (way, "before"))
-    assert run.manifest["problems"] == []
-    assert repr(run.optimizer_log) == repr(plain.optimizer_log)
-    assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
-    expected = plain.trajectory.exposure.to_tensors()
-    for name, tensor in run.trajectory.exposure.to_tensors().items():
-        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
 
 
 def test_an_optimizer_of_several_closure_calls_leaves_exposure_unknown(
@@ -242,6 +212,7 @@ def test_a_recomputed_pass_counts_once(way: str, model: Any, tokenizer: Any, ada
     assert totals(run, "word_embeddings") == dict(count(model, 2 * [batch])["word_embeddings"])
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("name", "changes", "algorithm"),
     [
@@ -259,10 +230,7 @@ def test_no_optimizer_stops_the_training(
     """Another optimizer's settings are of other kinds; its run is recorded, and only the replay is refused. torch's SGD
     adds decay to the gradient, and rounds it so: another product than the one that is replayed."""
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2, **changes)
-    recording = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run = recording.finish()
+    run = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS).finish()
     assert run.optimizer_log.algorithm == f"torch.optim.{algorithm}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
     with refused(rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}"):
@@ -344,9 +312,7 @@ def test_a_gradient_scaler_with_a_fused_optimizer(
     is_overflowing: bool, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """The scaler leaves the division to the optimizer, or tells it to skip the step."""
-    model.eval()  # the same gradient again, without dropout
-    model.bert.embeddings.train()
-    model.bert.embeddings.dropout.eval()
+    without_dropout_of_embeddings(model)
     batch = encode(tokenizer, TEXTS)
     model(**batch).logits.sum().backward()
     expected = model.bert.embeddings.word_embeddings.weight.grad.norm(dim=1)
@@ -469,11 +435,7 @@ def test_forgotten_snapshots(model: Any, tokenizer: Any, adamw: Any, tmp_path: P
 def test_frozen_parameters_are_proven(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     model.bert.embeddings.requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    recording = start(model, tmp_path / "run")
-    model.train()
-    update(optimizer, model(**encode(tokenizer, TEXTS[:2]), labels=torch.tensor([0, 1])).loss)
-    recording.snapshot(epoch=1, step=1)
-    run = recording.finish()
+    run = recorded(model, tokenizer, optimizer, tmp_path / "run").finish()
     assert run.manifest["regime"]["frozen_components"] == sorted(run.trajectory.parameters)
     assert np.isnan(run.trajectory.exposure.tables["word_embeddings"].norms).all()
     recording = toolkit.record(model, tmp_path / "run", overwrite=True)
@@ -708,10 +670,9 @@ def test_gradients_of_rows_that_no_pass_used(
         optimizer.step()
     recording.snapshot(epoch=1, step=2)
     if way not in ("another encoder", "penalty"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            exposure = recording.finish().trajectory.exposure
-        assert exposure.tables["word_embeddings"].num_steps == 2
+        run = recording.finish()
+        assert run.trajectory.exposure.tables["word_embeddings"].num_steps == 2
+        assert run.manifest["problems"] == []
         return
     with pytest.warns(UserWarning, match="word_embeddings: rows that no recorded forward pass used got gradients"):
         run = recording.finish()
@@ -746,10 +707,7 @@ def test_two_processes_record_what_both_of_them_saw(
 def test_recorded_runs_stand_beside_each_other_without_seeds(tiny_model: Any, tmp_path: Path) -> None:
     """Whoever trained them knows; two runs of which none is known are not two of one seed."""
     for name in ("one", "other"):
-        model, _ = load(tiny_model("bert"))
-        recording = toolkit.record(model, tmp_path / name)
-        recording.snapshot(epoch=0, step=0)
-        recording.finish()
+        start(load(tiny_model("bert"))[0], tmp_path / name).finish()
     assert len(open_sources([tmp_path / "one", tmp_path / "other"]).runs) == 2
 
 

@@ -23,7 +23,6 @@ from tests.conftest import build_tokenizer, sizes_of
 from tests.refusals import refused
 from tests.training.recorded_texts import update
 from toolkit.questions import drift_report
-from toolkit.reporting.page import ChartBlock, TableBlock, TextBlock
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import new_tokens
 
@@ -33,12 +32,13 @@ ADDED = ("blorp", "zwick", "grumf")
 TEXTS = ["the film was blorp .", "the film was zwick ."]
 
 
-def grown(tokenizer: Any = None) -> tuple[Any, Any]:
-    """A classifier and its tokenizer after a user has added tokens."""
+def grown(
+    tokenizer: Any = None, family: str = "bert", kind: Any = AutoModelForSequenceClassification
+) -> tuple[Any, Any]:
+    """A model, by default a classifier, and its tokenizer after a user has added tokens."""
     torch.manual_seed(0)
     tokenizer = tokenizer or build_tokenizer()
-    sizes = sizes_of("bert", vocab_size=len(tokenizer))
-    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("bert", **sizes))
+    model = kind.from_config(AutoConfig.for_model(family, **sizes_of(family, vocab_size=len(tokenizer))))
     tokenizer.add_tokens(list(ADDED))
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     return model, tokenizer
@@ -94,34 +94,12 @@ def test_named_rows_are_told_of_apart_and_without_names_none_is(
     assert not toolkit.measure_rows(plain, W)["stratum"].astype(str).str.startswith("added").any()
 
 
-def test_the_section_answers_for_a_recorded_run(tmp_path: Path) -> None:
-    run = in_a_loop(tmp_path / "run", added_tokens=ADDED)
-    opened = open_sources([run.path], at_least=2)
-    computed = Computed(opened).add(new_tokens.makers(opened))
-    text, chart, _ = new_tokens.section(computed).blocks
-    before, after = (np.asarray(run.trajectory.snapshots[i].tensors[W]) for i in (0, -1))
-    moved = int((before != after).any(axis=1).sum())
-    assert isinstance(text, TextBlock)
-    assert isinstance(chart, ChartBlock)
-    assert text.text == (
-        "Of 3 added tokens 2 stood in the texts of training, and the rows of 2 of these left their start; of the "
-        "other 1, 0 did. Of the "
-        f"{len(before) - 3:,} rows that were there {moved - 2:,} moved."
-    )
-
-
 @pytest.mark.parametrize("is_known", [True, False])
 def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_of_checkpoints(
     is_known: bool, tmp_path: Path
 ) -> None:
     """The steps of no row are known of a tied table; of vectors in place of ids not what the input showed either."""
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer()
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model("gpt2", **sizes_of("gpt2", vocab_size=len(tokenizer)))
-    )
-    tokenizer.add_tokens(list(ADDED))
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model, tokenizer = grown(family="gpt2", kind=AutoModelForCausalLM)
     ids, words = tokenizer(TEXTS, return_tensors="pt")["input_ids"], model.get_input_embeddings()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with toolkit.record(model.train(), tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
@@ -131,8 +109,6 @@ def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_o
     opened = open_sources([tmp_path / "run"], at_least=2)
     computed = Computed(opened).add(new_tokens.makers(opened))
     text, _, table = new_tokens.section(computed).blocks
-    assert isinstance(text, TextBlock)
-    assert isinstance(table, TableBlock)
     known = "2 stood in the texts of training, and the rows of 2 of these left their start; of the other 1, 1 did."
     expected = known if is_known else "3 left their start; which training showed is not known."
     old = len(tokenizer) - 3
@@ -166,9 +142,13 @@ def published_with_added_tokens() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>", pad_token="<|end|>")
 
 
+@pytest.mark.parametrize("kind", [str, AddedToken, np.str_])
 @pytest.mark.parametrize("build", [build_tokenizer, published_with_added_tokens])
-def test_what_a_tokenizer_calls_added_is_no_answer(build: Callable[[], Any], tmp_path: Path) -> None:
-    """Of tokens that it came with, or that had a row before, ``get_added_vocab`` says the same as of new ones."""
+def test_what_a_tokenizer_calls_added_is_no_answer(
+    build: Callable[[], Any], kind: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """Of tokens that it came with, or that had a row before, ``get_added_vocab`` says the same as of new ones; those
+    that are named may be named as they were added."""
     tokenizer = build()
     inner = "film" if build is build_tokenizer else "<tool_call>"
     model, tokenizer = grown(tokenizer)
@@ -176,7 +156,8 @@ def test_what_a_tokenizer_calls_added_is_no_answer(build: Callable[[], Any], tmp
         tokenizer.add_tokens(["film"])  # which has a row
     called = tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens)
     assert called == {*ADDED, inner}
-    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
+    added = list(map(kind, ADDED))
+    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=added) as recording:
         recording.snapshot(epoch=0)
     vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
     assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
@@ -200,15 +181,6 @@ def test_what_names_no_rows_is_one_line_and_writes_nothing(case: str, tmp_path: 
     with refused(line):
         toolkit.record(model, tmp_path / "run", **{"tokenizer": tokenizer, **options})
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("kind", [AddedToken, np.str_])
-def test_tokens_are_named_as_they_were_added(kind: Callable[[str], Any], tmp_path: Path) -> None:
-    model, tokenizer = grown()
-    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=list(map(kind, ADDED))) as recording:
-        recording.snapshot(epoch=0)
-    vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
-    assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
 
 
 def test_a_token_that_had_a_row_before_is_named(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -44,17 +44,13 @@ def test_r2_is_scikit_learns(num_examples: int, noise: float) -> None:
     assert scores["r2"] == pytest.approx(r2_score(labels, outputs[:, 0].astype(float)), abs=1e-12)
 
 
-def test_r2_of_a_constant_answer_is_defined_and_of_constant_labels_is_not() -> None:
+def test_undefined_is_nan() -> None:
+    """Of a constant answer R² is defined, of constant labels it is not."""
     constant = np.full((5, 1), 2.0, np.float32)
-    assert compute_scores("regression", np.arange(5.0), constant)["r2"] == 0
+    scores = compute_scores("regression", np.arange(5.0), constant)
+    assert scores["r2"] == 0
+    assert np.isnan([scores["pearson"], scores["spearman"]]).all()
     assert math.isnan(compute_scores("regression", np.full(5, 0.1), constant)["r2"])
     assert math.isnan(compute_scores("regression", np.ones(1), constant[:1])["r2"])
-
-
-def test_undefined_is_nan() -> None:
-    constant = np.ones((5, 1), np.float32)
-    scores = compute_scores("regression", np.arange(5.0), constant)
-    assert math.isnan(scores["pearson"])
-    assert math.isnan(scores["spearman"])
     for kind, width in (("classification", 3), ("regression", 1)):
         assert all(math.isnan(v) for v in compute_scores(kind, None, np.ones((5, width), np.float32)).values())

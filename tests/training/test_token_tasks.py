@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolkit
+from tests.by_hand import begin, logits
 from tests.training.test_features import train_by_hand
 from toolkit.config import RunConfig
 from toolkit.data.batches import encode_split, make_batch
@@ -18,8 +19,8 @@ from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.heads import answer
+from toolkit.models.tuned import load_tuned
 from toolkit.training import features as features_module
-from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import compute_scores
 from toolkit.training.features import standardised
 from toolkit.training.optimizer import learning_rate_factors
@@ -129,8 +130,7 @@ def test_a_word_answers_by_its_first_token(max_length: int) -> None:
 
 @pytest.mark.parametrize("features", ["last", "all-concat", "layers.1", "mix"])
 def test_what_the_head_reads_is_the_state_of_that_token(config: RunConfig, features: str) -> None:
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=5, features=features, is_token_task=True)
-    data = encode_task(load_task(config), loaded, config.max_length)
+    loaded, data = begin(replace(config, features=features))  # type: ignore[arg-type]
     split = data.splits["train"]
     batch = make_batch(split, np.array([3, 0, 7]), data)
     loaded.model.eval()
@@ -196,14 +196,8 @@ def test_a_run_keeps_a_row_per_word_and_repeats(
     assert run.manifest["task"]["splits"]["train"]["num_words_lost"] == 0
     assert again.scores["loss"].tolist() == run.scores["loss"].tolist()
     assert last["loss"] < run.scores.iloc[0]["loss"]
-    from toolkit.models.tuned import load_tuned
-
-    tuned = load_tuned(run)
-    data = encode_task(task, tuned, config.max_length)
-    split = data.splits["validation"]
-    with torch.no_grad():
-        logits = tuned.model(**make_batch(split, np.arange(len(split)), data))
-    assert (logits.argmax(dim=1).numpy() == answers["prediction"].to_numpy()).mean() > 0.999
+    found = logits(load_tuned(run), run).argmax(axis=1)
+    assert (found == answers["prediction"].to_numpy()).mean() > 0.999
 
 
 def test_parts_of_a_batch_weigh_by_their_words(config: RunConfig, tmp_path: Path) -> None:
@@ -259,15 +253,12 @@ def test_a_trained_bilstm_is_the_loop_written_by_hand(config: RunConfig, tmp_pat
     own = replace(config, freeze="backbone", head="bilstm", head_training="epochs", head_learning_rate=0.01, seed=3)
     own = replace(own, max_train_examples=16, output_dir=str(tmp_path))
     run = toolkit.finetune(own)
-    task = load_task(own)
-    loaded = load_classifier(
-        own.model, pooling="mean", num_outputs=task.num_outputs, head="bilstm", is_token_task=True, seed=3
-    )
+    loaded, data = begin(own)
     weights = {name: p.detach().double().requires_grad_() for name, p in loaded.model.head.named_parameters()}
 
     def words_of(split: str) -> list[torch.Tensor]:
         found = []
-        for words in task.splits[split].words or ():
+        for words in data.task.splits[split].words or ():
             batch = loaded.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
             places = [batch.word_ids(0).index(i) for i in range(len(words))]
             with torch.no_grad():
@@ -275,7 +266,7 @@ def test_a_trained_bilstm_is_the_loop_written_by_hand(config: RunConfig, tmp_pat
         return found
 
     train, held = words_of("train"), words_of("validation")
-    labels = task.splits["train"].labels
+    labels = data.task.splits["train"].labels
     num_steps = own.num_epochs  # 16 sentences are one batch
     rates = [0.01 * factor for factor in learning_rate_factors(num_steps, own.warmup_fraction)]
     y = torch.from_numpy(np.concatenate(labels))

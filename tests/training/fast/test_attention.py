@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import load_classifier
 from toolkit.training.fast_layer import NAME, SHORT, attend, use_attention
-
-FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -34,7 +33,7 @@ def test_dropout_drops_shares_and_keeps_their_mean():
     assert draws.std(0).min() > 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_a_backbone_computes_the_same_with_it(tiny_model, family):
     loaded = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2)
     model = loaded.model.eval()

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from tests.by_hand import begin
+from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.batches import evaluation_batches
-from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import evaluate, run_batches, run_over, scoring
 from toolkit.training.fast_step import HalfBackbone, halved_names
-
-FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +23,15 @@ def scored(tiny_model, tiny_config):
 
     def score(family, precision):
         config = replace(tiny_config, model=str(tiny_model(family)), precision=precision)
-        accelerator, task = build_accelerator(config), load_task(config)
-        model = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs).model
-        data = encode_task(task, load_classifier(config.model, pooling="mean", num_outputs=2), config.max_length)
-        split = data.splits["validation"]
+        accelerator, (loaded, data) = build_accelerator(config), begin(config)
+        model, split = loaded.model, data.splits["validation"]
         plain = run_over(accelerator, model, lambda batch: model(**batch), split, data)
         return evaluate(accelerator, model, data)["validation"], plain
 
     return score
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_scores(scored, family):
     fast, exact = scored(family, "no")
     assert np.array_equal(fast, exact)
@@ -44,7 +40,7 @@ def test_scores(scored, family):
     assert 0 < error < max(3 * usual, 2e-3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_in_fp32_the_copies_give_the_backbones_own_states(tiny_model, family):
     """Casting to fp32 is no change: what is left of the half-precision path must be exact."""
     model = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model.eval()
@@ -69,30 +65,23 @@ def test_in_fp32_the_copies_give_the_backbones_own_states(tiny_model, family):
 
 def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
     config = replace(tiny_config, precision="bf16")
-    accelerator, task = build_accelerator(config), load_task(config)
-    model = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs).model
+    accelerator, model = build_accelerator(config), begin(config)[0].model
     before, attention = dict(model.named_parameters()), model.backbone.config._attn_implementation
 
-    def fail():
-        with scoring(accelerator, model) as backbone:
-            assert {p.dtype for p in model.backbone.encoder.parameters()} == {torch.bfloat16, torch.float32}
-            backbone(input_ids=torch.tensor([[10**9]]))
-
-    with pytest.raises(IndexError):
-        fail()
+    with pytest.raises(IndexError), scoring(accelerator, model) as backbone:  # noqa: PT012
+        assert {p.dtype for p in model.backbone.encoder.parameters()} == {torch.bfloat16, torch.float32}
+        backbone(input_ids=torch.tensor([[10**9]]))
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
     assert model.backbone.config._attn_implementation == attention
     assert not any(module._forward_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_several_threads_compute_what_one_does(tiny_model, tiny_config, family, precision):
     config = replace(tiny_config, model=str(tiny_model(family)), precision=precision)
-    accelerator, task, before = build_accelerator(config), load_task(config), torch.get_num_threads()
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
-    data, model = encode_task(task, loaded, config.max_length), loaded.model.train()
-    split, found = data.splits["train"], []
+    accelerator, before, (loaded, data) = build_accelerator(config), torch.get_num_threads(), begin(config)
+    model, split, found = loaded.model.train(), data.splits["train"], []
     batches = evaluation_batches(split.lengths, 64)
     assert len(batches) > 5
     for threads in (1, 3):
@@ -115,9 +104,7 @@ def test_several_threads_compute_what_one_does(tiny_model, tiny_config, family, 
 
 def test_threads_share_no_batches_of_a_model_that_hands_something_on_nor_too_few(tiny_config, monkeypatch):
     config = replace(tiny_config, reinject_positions=True)
-    accelerator, task = build_accelerator(config), load_task(config)
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
-    data = encode_task(task, loaded, config.max_length)
+    accelerator, (loaded, data) = build_accelerator(config), begin(config)
     split = data.splits["train"]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # or what follows would have them for good

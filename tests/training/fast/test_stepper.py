@@ -1,26 +1,26 @@
 """The fast step is the plain step: the same losses, norms, updates, exposure and records, for every family."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
+from tests.by_hand import begin
+from tests.conftest import FAMILY_CONFIGS
 from toolkit.config import RunConfig
 from toolkit.data.batches import training_batches
-from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import apply_regime, list_components, locate_embeddings, parse_regime
 from toolkit.training.accelerators import build_accelerator, is_fast
-from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import scoring
 from toolkit.training.fast_layer import PackedDropout
 from toolkit.training.fast_step import FastStepper, halved_names, serves
 from toolkit.training.loop import Stepper, build_stepper
 from toolkit.training.recorder import Recorder
 
-FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 REGIMES = ("none", "embeddings", "encoder", "word_embeddings,layers.0")
 NUM_STEPS = 6
 
@@ -30,10 +30,7 @@ class Training:
 
     def __init__(self, kind: type, config: RunConfig, *, is_settled: bool = False, gain: float = 1.0) -> None:
         """``gain``: of the layers' weight matrices; those of a tiny random model hardly reach its outputs otherwise."""
-        accelerator, task = build_accelerator(config), load_task(config)
-        loaded = load_classifier(
-            config.model, pooling=config.pooling, num_outputs=task.num_outputs, dropout=config.dropout
-        )
+        accelerator, (loaded, data) = build_accelerator(config), begin(config)
         self.model = loaded.model
         with torch.no_grad():
             for name, parameter in self.model.backbone.named_parameters():
@@ -42,7 +39,6 @@ class Training:
             self.model, parse_regime(config.freeze, tuple(list_components(self.model, loaded.family))), loaded.family
         )
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        data = encode_task(task, loaded, config.max_length)
         prepare_positions(loaded, config)
         self.recorder = Recorder(locate_embeddings(self.model).parameters, data)
         self.stepper = kind(accelerator, self.model, data, config, NUM_STEPS, self.recorder)
@@ -94,32 +90,28 @@ def _check_equal(fast: Training, plain: Training, *, tolerance: float) -> None:
     assert np.allclose(fast.recorder.clipping_factors, plain.recorder.clipping_factors, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_without_dropout_in_fp32_it_is_the_plain_step_up_to_rounding(tiny_model, config, family):
     own = replace(config, model=str(tiny_model(family)))
     _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
 
 
-@pytest.mark.parametrize("freeze", REGIMES)
-def test_in_every_regime(config, freeze):
-    own = replace(config, freeze=freeze)
-    fast = Training(FastStepper, own)
-    _check_equal(fast, Training(Stepper, own), tolerance=2e-5)
-    assert all(torch.equal(fast.after[name], fast.before[name]) for name in fast.frozen)
-
-
-@pytest.mark.parametrize("freeze", ["none", "word_embeddings"])
-def test_parts_at_rates_of_their_own(config, freeze):
-    own = replace(config, freeze=freeze, layer_decay=0.5, embedding_learning_rate=3e-3)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_decay": 0.5, "embedding_learning_rate": 3e-3},
+        {"layer_decay": 0.5, "embedding_learning_rate": 3e-3, "freeze": "word_embeddings"},
+        {"gradient_accumulation_steps": 4},
+        *({"freeze": regime} for regime in REGIMES),
+    ],
+)
+def test_in_every_regime_with_parts_of_a_batch_and_at_rates_of_their_own(config, changes):
+    own = replace(config, **changes)
     fast, plain = Training(FastStepper, own), Training(Stepper, own)
     _check_equal(fast, plain, tolerance=2e-5)
+    assert all(torch.equal(fast.after[name], fast.before[name]) for name in fast.frozen)
     for training in (fast, plain):  # what is logged is what moved the embeddings
-        assert max(training.recorder.learning_rates) == pytest.approx(3e-3)
-
-
-def test_accumulated_parts(config):
-    own = replace(config, gradient_accumulation_steps=4)
-    _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
+        assert max(training.recorder.learning_rates) == pytest.approx(own.embedding_learning_rate or own.learning_rate)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "pooler"])
@@ -160,15 +152,10 @@ def test_positions_are_added_again_in_half_precision_too(tiny_model, config, fam
 
 
 def test_an_interruption_while_it_gets_ready_leaves_nothing_behind(config, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("toolkit.training.fast_step.use_attention", interrupted)
-    seen = []
-    monkeypatch.setattr(Training, "__init__", _interrupted_training(Training.__init__, seen))
+    monkeypatch.setattr("toolkit.training.fast_step.use_attention", Mock(side_effect=KeyboardInterrupt))
+    training = object.__new__(Training)
     with pytest.raises(KeyboardInterrupt):
-        Training(FastStepper, config)
-    (training,) = seen
+        training.__init__(FastStepper, config)
     training.stepper.release()
     assert {n: p.shape for n, p in training.model.named_parameters()} == {
         n: p.shape for n, p in training.before.items()
@@ -176,17 +163,9 @@ def test_an_interruption_while_it_gets_ready_leaves_nothing_behind(config, monke
     assert not any(isinstance(module, PackedDropout) for module in training.model.modules())
 
 
-def _interrupted_training(init, seen):
-    def wrapped(self, *args, **kwargs):
-        seen.append(self)
-        init(self, *args, **kwargs)
-
-    return wrapped
-
-
 @pytest.mark.parametrize(
     ("family", "pooling"),
-    [*((family, "mean") for family in FAMILIES), ("bert", "cls"), ("electra", "cls"), ("bert", "pooler")],
+    [*((family, "mean") for family in FAMILY_CONFIGS), ("bert", "cls"), ("electra", "cls"), ("bert", "pooler")],
 )
 def test_in_bf16_it_is_as_near_to_fp32_as_autocast_is(tiny_model, config, family, pooling):
     """Both round to 8 bits, in other places: neither may be several times further from fp32 than the other."""
@@ -202,7 +181,7 @@ def test_in_bf16_it_is_as_near_to_fp32_as_autocast_is(tiny_model, config, family
 
 
 def test_the_embedding_parameters_are_never_computed_with_in_half_precision(tiny_model):
-    for family in FAMILIES:
+    for family in FAMILY_CONFIGS:
         embeddings = locate_embeddings(load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model)
         kept = {name for name, _ in embeddings.backbone.named_parameters()} - set(halved_names(embeddings))
         assert set(embeddings.family.embedding_parameters.values()) & kept
@@ -230,32 +209,22 @@ def test_dropout_is_drawn_anew_in_each_step_and_repeated_by_the_seed(config):
     assert not np.array_equal(first.logged("loss"), quiet.logged("loss"))
 
 
-def test_one_process_on_a_cpu_takes_it(config):
-    accelerator, task = build_accelerator(config), load_task(config)
+@pytest.mark.parametrize(
+    ("family", "features", "kind"),
+    [
+        ("bert", "last", FastStepper),
+        ("mpnet", "last", Stepper),
+        ("gpt2", "last", Stepper),
+        ("bert", "second-to-last", Stepper),
+    ],
+)
+def test_one_process_on_a_cpu_takes_it_where_it_serves(config, tiny_model, family, features, kind):
+    config = replace(config, model=str(tiny_model(family)), features=features)
+    accelerator, (loaded, data) = build_accelerator(config), begin(config)
+    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
     assert is_fast(accelerator)
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
-    data = encode_task(task, loaded, config.max_length)
-    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
-    assert isinstance(build_stepper(accelerator, loaded.model, data, config, 1, recorder), FastStepper)
-
-
-@pytest.mark.parametrize("family", ["mpnet", "gpt2"])
-def test_a_family_that_is_not_served_takes_the_plain_one(config, tiny_model, family):
-    config = replace(config, model=str(tiny_model(family)))
-    accelerator, task = build_accelerator(config), load_task(config)
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
-    assert is_fast(accelerator)
-    assert not serves(accelerator, loaded.model)
-    data = encode_task(task, loaded, config.max_length)
-    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
-    assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is Stepper
-    with scoring(accelerator, loaded.model) as backbone:
-        assert backbone is loaded.model.backbone
-
-
-def test_features_of_other_layers_than_the_last_take_the_plain_one(config):
-    accelerator, task = build_accelerator(config), load_task(config)
-    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs, features="second-to-last")
-    data = encode_task(task, loaded, config.max_length)
-    recorder = Recorder(locate_embeddings(loaded.model).parameters, data)
-    assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is Stepper
+    assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is kind
+    if family != "bert":
+        assert not serves(accelerator, loaded.model)
+        with scoring(accelerator, loaded.model) as backbone:
+            assert backbone is loaded.model.backbone

@@ -15,6 +15,7 @@ from tests.training.fast.test_layer import (
     IDS,
     TOKENS,
     _backbone,
+    _draw_known_masks,
     _furthest,
     _last_states,
     _layer,
@@ -50,15 +51,7 @@ def test_dropout_stands_where_the_layer_has_it(monkeypatch):
     """With masks given, three of them, and the layer's own for its other tokens, which must not matter."""
     layer, states = _layer(dropout=0.25), _states()
     fast_layer.pack_dropout(layer)
-    drawn = []
-
-    def draw(shape, level, dtype):
-        assert level == (0.25 if drawn else 0.125) * 2**16
-        torch.manual_seed(len(drawn))
-        drawn.append(torch.randint(0, 3, shape).to(dtype))
-        return drawn[-1]
-
-    monkeypatch.setattr(fast_layer, "draw_mask", draw)
+    drawn = _draw_known_masks(monkeypatch)
     found = _run(run_first, layer, _mask("padding"), states, FIRST)
     assert [tuple(mask.shape) for mask in drawn] == [(EXAMPLES, HEADS, TOKENS, 1), *[(EXAMPLES, 1, HIDDEN)] * 2]
     fast_layer.unpack_dropout(layer)
