@@ -54,7 +54,7 @@ def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("regime", ["none", "embeddings", "layers.0", "embeddings,layers.0", "backbone"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_the_regime_of_a_recording_is_what_stayed_frozen(
     family: str, regime: str, tiny_model: Any, tmp_path: Path
 ) -> None:
