@@ -255,8 +255,7 @@ def test_what_older_checkpoints_hold_beside_their_weights(model_type: str, tmp_p
     before, after = save_older(model_type, tmp_path)
     for place in (before, Path(shutil.copy(before / "model.safetensors", tmp_path / "alone.safetensors"))):
         imported = import_checkpoints([place, after])
-        assert imported.families == (family_of(model_type).name,)
-        assert changed_rows(imported) == [7]
+        assert (imported.families, changed_rows(imported)) == ((family_of(model_type).name,), [7])
 
 
 def test_trainer_folders(tmp_path: Path) -> None:

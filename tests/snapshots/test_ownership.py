@@ -189,8 +189,7 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
         UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.swap/old"
     ):
         writer.finish({"value": 2.0})
-    assert open_run(path).manifest["value"] == 2.0
-    assert writer.path == path
+    assert (open_run(path).manifest["value"], writer.path) == (2.0, path)
     assert (tmp_path / ".run.swap/old/notes.txt").read_text() == "mine"
     assert open_run(tmp_path / ".run.swap/old").manifest["value"] == 1.0
 
@@ -278,8 +277,7 @@ def test_a_run_is_written_where_it_was_started_wherever_the_process_goes(
         monkeypatch.chdir(tmp_path / "there")
         writer.write_config(RunConfig(seed=1))
         writer.finish({"value": 2.0})
-        assert open_run(writer.path).manifest["value"] == 2.0
-        assert contents(tmp_path / "there") == there
+        assert (open_run(writer.path).manifest["value"], contents(tmp_path / "there")) == (2.0, there)
 
 
 NO_LOCKS: dict[str, Callable[[Path], object]] = {
@@ -302,8 +300,7 @@ def test_a_write_takes_no_temporary_file_of_anybodys(tmp_path: Path) -> None:
     left.write_text("half")
     with atomic_path(tmp_path / "x") as temporary:
         temporary.write_text("whole")
-    assert contents(tmp_path).keys() == {"x", left.name}
-    assert left.read_text() == "half"
+    assert (contents(tmp_path).keys(), left.read_text()) == ({"x", left.name}, "half")
 
 
 def list_of(named: dict[str, str | None], list_name: str) -> str:
