@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from tests.comparison.conftest import write_logged_run
+from tests.refusals import check_refusals
 from tests.run_directories import rehash
 from toolkit.cli import main
 from toolkit.comparison.verdicts import load_cards
@@ -62,8 +64,7 @@ def test_every_byte_of_the_head_of_a_manifest_counts_whatever_it_becomes(path: P
     for place in range(content.index(b"\n", 40) + 4):
         for byte in set(range(256)) - {content[place]}:
             (path / MANIFEST).write_bytes(content[:place] + bytes([byte]) + content[place + 1 :])
-            with pytest.raises(ValueError, match=rf"{MANIFEST} "):
-                _ = open_run(path).manifest
+            check_refusals((rf"{MANIFEST} ", lambda: open_run(path).manifest))
             assert read_list(path, MANIFEST) is None, "what it names is not known to be ours"
 
 
@@ -82,9 +83,7 @@ def test_a_changed_manifest_is_refused_and_named_by_verify(change: str, path: Pa
     assert changed != text_of(path)
     (path / MANIFEST).write_text(changed)
     said = f"{path / MANIFEST} is not as it was written (its own sha256 says so): restore it or make it again"
-    with pytest.raises(ValueError, match="own sha256") as refused:
-        _ = open_run(path).scores
-    assert str(refused.value) == said
+    check_refusals((f"^{re.escape(said)}$", lambda: open_run(path).scores))
     with pytest.raises(SystemExit) as stop:
         main(["verify", str(path)])
     assert (stop.value.code, capsys.readouterr().out) == (1, said + "\n")
@@ -96,8 +95,7 @@ def test_a_changed_manifest_is_refused_and_named_by_verify(change: str, path: Pa
 )
 def test_a_manifest_of_another_version_is_refused(version: int, said: str, path: Path) -> None:
     (path / MANIFEST).write_text(text_of(path).replace('"format": 2', f'"format": {version}'))
-    with pytest.raises(ValueError, match=f"^{path / MANIFEST} has {said}"):
-        _ = open_run(path).scores
+    check_refusals((f"^{path / MANIFEST} has {said}", lambda: open_run(path).scores))
     assert read_list(path, MANIFEST) is None, "what it names is not known to be ours"
 
 
@@ -120,8 +118,7 @@ def test_the_first_read_of_a_file_hashes_it_and_its_size_is_checked_always(name:
     READERS[name](open_run(path))
     for changed, is_seen_without in ((content[:-1] + b"?", False), (content + b" ", True)):
         (path / name).write_bytes(changed)
-        with pytest.raises(ValueError, match=rf"is not as its manifest says \(changed: {name}\)"):
-            READERS[name](open_run(path))
+        check_refusals((rf"is not as its manifest says \(changed: {name}\)", lambda: READERS[name](open_run(path))))
         lines = open_run(path, verify=False).differences(name)
         assert lines == ([f"changed: {name}"] if is_seen_without else [])
 
@@ -308,10 +305,7 @@ def test_a_file_in_another_form_is_refused_where_it_is_opened(name: str, damage:
     apply, said = DAMAGES[name, damage]
     apply(path / name)
     rehash(path, name)
-    with pytest.raises(ValueError, match=r"^[^\n]*: restore it or make it again$") as refused:
-        read()
-    assert str(refused.value).startswith(str(path / name))
-    assert said in str(refused.value)
+    check_refusals((f"^{re.escape(str(path / name))}.*{re.escape(said)}.*: restore it or make it again$", read))
 
 
 def test_columns_in_another_order_are_read_by_name(path: Path) -> None:
@@ -326,14 +320,14 @@ def test_columns_in_another_order_are_read_by_name(path: Path) -> None:
 def test_snapshots_of_two_models_are_refused(path: Path) -> None:
     replaced(WORDS, lambda array: array[:-1])(path / LAST)
     rehash(path, LAST)
-    with pytest.raises(ValueError, match=rf"^the snapshots in .* are not of one model \({WORDS} differs\): restore"):
-        _ = open_run(path).trajectory
+    check_refusals(
+        (rf"^the snapshots in .* are not of one model \({WORDS} differs\): restore", lambda: open_run(path).trajectory)
+    )
 
 
 def test_cards_whose_format_is_a_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cards.json").write_text('{"format": "1", "evidence": {}, "cards": []}')
-    with pytest.raises(ValueError, match=r"^cards\.json lacks the integer 'format': restore"):
-        load_cards(tmp_path)
+    check_refusals((r"^cards\.json lacks the integer 'format': restore", lambda: load_cards(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -351,8 +345,9 @@ def test_facts_of_a_model_are_in_range(path: Path, facts: dict[str, str]) -> Non
         kept = file.metadata()
     save_file(load_file(path / first), path / first, kept | facts)
     rehash(path, first)
-    with pytest.raises(ValueError, match=r"has a position offset of .* and a LayerNorm eps of .*: restore"):
-        _ = open_run(path).trajectory
+    check_refusals(
+        (r"has a position offset of .* and a LayerNorm eps of .*: restore", lambda: open_run(path).trajectory)
+    )
 
 
 def test_a_vocabulary_that_the_manifest_names_is_there(path: Path) -> None:
@@ -373,6 +368,17 @@ HEADERS: dict[str, Any] = {
     "a number as metadata": {"__metadata__": {"step": 3}, "x": X, "y": X | {"data_offsets": [8, 16]}},
     "a place that is a text": {"x": X | {"data_offsets": ""}},
     "a list as metadata": {"__metadata__": [], "x": X, "y": X | {"data_offsets": [8, 16]}},
+    "an offset below 0": {"x": X | {"shape": [2, 2], "data_offsets": [-16, 0]}},
+    "a side below 0": {"x": X | {"shape": [-2, 2], "data_offsets": [0, 16]}},
+    "a side that is a text": {"x": X | {"shape": ["2", 2], "data_offsets": [0, 16]}},
+    "a side that is a fraction": {"x": X | {"shape": [2.0, 2], "data_offsets": [0, 16]}},
+    "a side that is true": {"x": X | {"shape": [True, 4], "data_offsets": [0, 16]}},
+    "sides whose product is beyond 64 bits": {"x": X | {"shape": [2**62, 2**62, 4], "data_offsets": [0, 16]}},
+    "more values than bytes": {"x": X | {"shape": [2, 2], "data_offsets": [0, 4]}},
+    "an end before its start": {"x": X | {"shape": [2, 2], "data_offsets": [16, 0]}},
+    "an end beyond the file": {"x": X | {"shape": [2, 2], "data_offsets": [8, 24]}},
+    "more bytes than values": {"x": X | {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 16]}},
+    "no place": {"x": {"dtype": "F32", "shape": [2, 2]}},
 }
 
 
@@ -386,5 +392,4 @@ def test_a_header_is_whole_where_the_library_says_so(kind: str, tmp_path: Path) 
         return
     with pytest.raises(SafetensorError), safe_open(path, "numpy"):
         pass
-    with pytest.raises(ValueError, match=r"^[^\n]*is not a whole safetensors file [^\n]*$"):
-        read_header(path)
+    check_refusals((r"^[^\n]*is not a whole safetensors file [^\n]*$", lambda: read_header(path)))

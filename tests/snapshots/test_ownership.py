@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.planted_folder import contents
+from tests.refusals import check_refusals
 from toolkit.config import RunConfig
 from toolkit.snapshots.ownership import JOURNAL, MANIFEST, Owned, atomic_path, check_replaceable, read_list, seal
 from toolkit.snapshots.run_writer import RunWriter, check_startable, start_run
@@ -41,6 +43,18 @@ def write_run(path: Path, value: float, *, overwrite: bool = False) -> RunWriter
     writer.write_folder("model", write)
     writer.finish({"value": value})
     return writer
+
+
+def check_refused_and_untouched(folder: Path, *cases: tuple[str, Callable[[], object]]) -> None:
+    """Each call ends in a refusal that says so, and all that lies below the folder is as it was."""
+    before = contents(folder)
+    check_refusals(*cases)
+    assert contents(folder) == before
+
+
+def starts(said: str, path: Path, *, overwrite: bool = True) -> list[tuple[str, Callable[[], object]]]:
+    """Cases of a refusal: a run is started there, and it is asked whether one could be."""
+    return [(said, partial(start, path, overwrite=overwrite)) for start in (start_run, check_startable)]
 
 
 def run_killed(change: Callable[[], object], num_changes: int) -> bool:
@@ -102,36 +116,30 @@ def test_what_a_user_adds_meanwhile_survives_every_kill(tmp_path: Path) -> None:
         assert run_killed(lambda path=path: write_run(path, 1.0), num_changes)
         path.mkdir(exist_ok=True, parents=True)
         (path / "notes.txt").write_text("mine")
-        before = contents(path)
-        for overwrite in (False, True):
-            with pytest.raises(ValueError, match=r"holds .*notes\.txt"):
-                start_run(path, overwrite=overwrite)
-        assert contents(path) == before
+        said = r"holds .*notes\.txt"
+        check_refused_and_untouched(path, *starts(said, path), *starts(said, path, overwrite=False))
 
 
-@pytest.mark.parametrize("kind", ["added", "changed", "link", "folder", "link of a folder", "manifest of another tool"])
+def put_behind_a_link(place: Path) -> None:
+    place.symlink_to(place.rename(place.parents[1] / place.name))
+
+
+OF_A_USERS: dict[str, Callable[[Path], object]] = {
+    "added": lambda run: (run / "notes.txt").write_text("mine"),
+    "changed": lambda run: (run / "config.json").write_text('{"mine": 1}'),
+    "link": lambda run: put_behind_a_link(run / "config.json"),
+    "folder": lambda run: (run / "snapshots" / "kept").mkdir(),
+    "link of a folder": lambda run: put_behind_a_link(run / "snapshots"),
+    "manifest of another tool": lambda run: (run / MANIFEST).write_text('{"format": 1, "files": ["app.js"]}'),
+}
+
+
+@pytest.mark.parametrize("kind", OF_A_USERS)
 def test_a_finished_run_with_something_of_a_users_is_not_replaced(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_run(path, 1.0)
-    if kind == "added":
-        (path / "notes.txt").write_text("mine")
-    elif kind == "changed":
-        (path / "config.json").write_text('{"mine": 1}')
-    elif kind == "folder":
-        (path / "snapshots" / "kept").mkdir()
-    elif kind == "link":
-        (path / "config.json").rename(tmp_path / "config.json")
-        (path / "config.json").symlink_to(tmp_path / "config.json")
-    elif kind == "link of a folder":
-        (path / "snapshots").rename(tmp_path / "snapshots")
-        (path / "snapshots").symlink_to(tmp_path / "snapshots")
-    else:
-        (path / MANIFEST).write_text('{"format": 1, "files": ["app.js"]}')
-    before = contents(tmp_path)
-    for start in (start_run, check_startable):
-        with pytest.raises(ValueError, match=r"; nothing there was touched$"):
-            start(path, overwrite=True)
-    assert contents(tmp_path) == before
+    OF_A_USERS[kind](path)
+    check_refused_and_untouched(tmp_path, *starts(r"; nothing there was touched$", path))
 
 
 def test_an_unfinished_run_is_removed_by_its_own_names_alone(tmp_path: Path) -> None:
@@ -142,8 +150,7 @@ def test_an_unfinished_run_is_removed_by_its_own_names_alone(tmp_path: Path) -> 
     assert list(read_list(path, JOURNAL).files) == ["config.json"]
     (path / "snapshots").mkdir()
     (path / "snapshots" / "epoch-000.safetensors").write_text("mine, for all that anybody knows")
-    with pytest.raises(ValueError, match="holds snapshots/, which its run did not write"):
-        start_run(path)
+    check_refusals(("holds snapshots/, which its run did not write", lambda: start_run(path)))
     (path / "snapshots" / "epoch-000.safetensors").unlink()
     (path / "snapshots").rmdir()
     start_run(path).release()
@@ -154,23 +161,19 @@ def test_what_no_list_names_is_left_alone(tmp_path: Path) -> None:
     """Nothing says that its files are a run's: config.json is also what every model has."""
     write_run(tmp_path / "run", 1.0)
     (tmp_path / "run" / MANIFEST).unlink()
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"holds no run, but config\.json.*; nothing there was touched$"):
-        start_run(tmp_path / "run")
-    assert contents(tmp_path) == before
+    said = r"holds no run, but config\.json.*; nothing there was touched$"
+    check_refused_and_untouched(tmp_path, (said, lambda: start_run(tmp_path / "run")))
 
 
 def test_a_file_that_appears_while_a_run_is_written_is_neither_replaced_nor_its_own(tmp_path: Path) -> None:
     writer = start_run(tmp_path / "run")
     (writer.path / JOURNAL).write_text("mine")
-    with pytest.raises(ValueError, match=r"unfinished\.json is there already"):
-        writer.write_config(RunConfig())
+    check_refusals((r"unfinished\.json is there already", lambda: writer.write_config(RunConfig())))
     (writer.path / JOURNAL).unlink()
     writer.write_config(RunConfig())
     for name in ("notes.txt", "scores.csv"):
         (writer.path / name).write_text("mine")
-    with pytest.raises(ValueError, match=r"scores\.csv is there already"):
-        writer._own("scores.csv")
+    check_refusals((r"scores\.csv is there already", lambda: writer._own("scores.csv")))
     writer.finish({})
     assert list(open_run(writer.path).manifest["files"]) == ["config.json"]
     assert (writer.path / "scores.csv").read_text() == (writer.path / "notes.txt").read_text() == "mine"
@@ -186,8 +189,7 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
         UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.swap/old"
     ):
         writer.finish({"value": 2.0})
-    assert open_run(path).manifest["value"] == 2.0
-    assert writer.path == path
+    assert (open_run(path).manifest["value"], writer.path) == (2.0, path)
     assert (tmp_path / ".run.swap/old/notes.txt").read_text() == "mine"
     assert open_run(tmp_path / ".run.swap/old").manifest["value"] == 1.0
 
@@ -203,13 +205,11 @@ def test_a_folder_of_a_users_beside_a_run_is_not_taken_for_its_successor(kind: s
             start_run(path, overwrite=True).release()
         place.mkdir(exist_ok=True)
         (place / "notes.txt").write_text("mine")
-    before = contents(tmp_path)
-    for start in (start_run, check_startable):
-        with pytest.raises(ValueError, match="holds a finished run"):
-            start(path, overwrite=False)
-        with pytest.raises(ValueError, match=r"\.run\.swap is in the way .*move it away"):
-            start(path, overwrite=True)
-    assert contents(tmp_path) == before
+    check_refused_and_untouched(
+        tmp_path,
+        *starts("holds a finished run", path, overwrite=False),
+        *starts(r"\.run\.swap is in the way .*move it away", path),
+    )
 
 
 @pytest.mark.parametrize("name", [".run.old", ".run.new", ".run.bak"])
@@ -219,8 +219,7 @@ def test_a_users_copy_of_a_run_beside_it_outlives_the_run(name: str, tmp_path: P
     write_run(path, 1.0)
     copied = shutil.copytree(path, tmp_path / name)
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match="holds a finished run"):
-        start_run(path)
+    check_refusals(("holds a finished run", lambda: start_run(path)))
     assert contents(tmp_path) == before
     write_run(path, 2.0, overwrite=True)
     assert open_run(path).manifest["value"] == 2.0
@@ -234,10 +233,7 @@ def test_what_a_killed_swap_left_is_removed_by_the_next_that_may_start_and_by_no
     write_run(path, 1.0)
     start_run(path, overwrite=True).release()
     shutil.copytree(path, old)
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match="holds a finished run"):
-        start_run(path)
-    assert contents(tmp_path) == before
+    check_refused_and_untouched(tmp_path, ("holds a finished run", lambda: start_run(path)))
     write_run(path, 2.0, overwrite=True)
     assert [place.name for place in tmp_path.iterdir()] == ["run"]
 
@@ -249,10 +245,8 @@ def test_a_run_has_one_lock_through_every_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     with (tmp_path / ".real.lock").open("wb") as held:
         assert try_lock(held)
-        before = contents(tmp_path)
-        with pytest.raises(ValueError, match=r"another process is writing .*link"):
-            start_run(tmp_path / "link")
-        assert contents(tmp_path) == before
+        said = r"another process is writing .*link"
+        check_refused_and_untouched(tmp_path, (said, lambda: start_run(tmp_path / "link")))
     start_run(tmp_path / "link").release()
 
 
@@ -264,12 +258,8 @@ def test_a_run_lies_in_no_other(is_finished: bool, tmp_path: Path) -> None:
     if is_finished:
         outer.finish({})
     (tmp_path / "link").symlink_to("outer")
-    before = contents(tmp_path)
     for place in (outer.path / "inner", outer.path / "more" / "inner", tmp_path / "link" / "inner"):
-        for start in (start_run, check_startable):
-            with pytest.raises(ValueError, match=r"inner would lie inside the run .*outer: pass another"):
-                start(place, overwrite=True)
-    assert contents(tmp_path) == before
+        check_refused_and_untouched(tmp_path, *starts(r"inner would lie inside the run .*outer: pass another", place))
 
 
 def test_a_run_is_written_where_it_was_started_wherever_the_process_goes(
@@ -287,24 +277,21 @@ def test_a_run_is_written_where_it_was_started_wherever_the_process_goes(
         monkeypatch.chdir(tmp_path / "there")
         writer.write_config(RunConfig(seed=1))
         writer.finish({"value": 2.0})
-        assert open_run(writer.path).manifest["value"] == 2.0
-        assert contents(tmp_path / "there") == there
+        assert (open_run(writer.path).manifest["value"], contents(tmp_path / "there")) == (2.0, there)
 
 
-@pytest.mark.parametrize("kind", ["diary", "link", "folder"])
+NO_LOCKS: dict[str, Callable[[Path], object]] = {
+    "diary": lambda place: place.write_text("mine"),
+    "link": lambda place: place.symlink_to("mine"),
+    "folder": lambda place: place.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", NO_LOCKS)
 def test_a_file_of_a_users_is_no_lock(kind: str, tmp_path: Path) -> None:
-    place = tmp_path / ".run.lock"
-    if kind == "diary":
-        place.write_text("mine")
-    elif kind == "link":
-        (tmp_path / "mine").touch()
-        place.symlink_to("mine")
-    else:
-        place.mkdir()
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match="move it away"):
-        RunLock(tmp_path / "run")
-    assert contents(tmp_path) == before
+    (tmp_path / "mine").touch()
+    NO_LOCKS[kind](tmp_path / ".run.lock")
+    check_refused_and_untouched(tmp_path, ("move it away", lambda: RunLock(tmp_path / "run")))
 
 
 def test_a_write_takes_no_temporary_file_of_anybodys(tmp_path: Path) -> None:
@@ -313,8 +300,7 @@ def test_a_write_takes_no_temporary_file_of_anybodys(tmp_path: Path) -> None:
     left.write_text("half")
     with atomic_path(tmp_path / "x") as temporary:
         temporary.write_text("whole")
-    assert contents(tmp_path).keys() == {"x", left.name}
-    assert left.read_text() == "half"
+    assert (contents(tmp_path).keys(), left.read_text()) == ({"x", left.name}, "half")
 
 
 def list_of(named: dict[str, str | None], list_name: str) -> str:
@@ -336,8 +322,7 @@ def test_only_a_run_that_is_being_written_names_files_without_their_content(tmp_
         assert (read_list(tmp_path, list_name) is not None) == (list_name == JOURNAL)
     (tmp_path / "a").write_text("any")
     check_replaceable(tmp_path / "a", read_list(tmp_path, JOURNAL))
-    with pytest.raises(ValueError, match="is there already"):
-        check_replaceable(tmp_path / "a")
+    check_refusals(("is there already", lambda: check_replaceable(tmp_path / "a")))
 
 
 def test_a_file_that_another_thread_writes_while_one_looks_is_no_stranger(

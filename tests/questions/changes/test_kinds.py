@@ -1,6 +1,7 @@
 """Decay, low rank, casts of some rows, noise of vectors, swaps and NaN: each with a pair that almost looks like it."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.linalg import block_diag
 
 import toolkit
 from tests.questions.changes.test_changes import BASE, BIAS, COLUMNS_OF_TABLES, ROWS, WEIGHT, P, S, W, base_tensors
 from tests.questions.changes.test_changes import changes_of as table_of
+from tests.refusals import check_refusals
 from toolkit.config import RunConfig
 from toolkit.questions.changes.exposure import EXPOSED, tell_rows
 from toolkit.questions.changes.finders import Pair
@@ -107,12 +110,11 @@ def test_decay_of_torch_is_told_from_training() -> None:
         ).sum().backward()
         optimizer.step()
     line = changes_of(word_embeddings=embedding.weight.detach().numpy()).loc[W]
-    assert line["kind"] == "decay and training"
-    assert line["num_decayed"] == 699 - len(shown)
-    assert line["num_moved"] == 699
+    assert (line["kind"], line["num_decayed"], line["num_moved"]) == ("decay and training", 699 - len(shown), 699)
     assert line["sum_lr_decay"] == pytest.approx(50 * 1e-5, rel=2e-2)
-    said = f"decay on {699 - len(shown)} of 700 rows, training on {len(shown)}; Σ lr·decay = 0.000"
-    assert line["detail"].startswith(said)
+    assert line["detail"].startswith(
+        f"decay on {699 - len(shown)} of 700 rows, training on {len(shown)}; Σ lr·decay = 0.000"
+    )
     rows = sorted(shown)
     delta = embedding.weight.detach().numpy().astype(np.float64)[rows] - base[rows]
     assert line["value"] == pytest.approx(np.linalg.norm(delta) / np.linalg.norm(base[rows].astype(np.float64)))
@@ -183,8 +185,7 @@ def test_rows_beside_trained_ones(name: str) -> None:
     others, kind = MIXED[name]
     after = np.concatenate([trained(base[W][:100]), others(base[W][100:])])
     line = changes_of(base, word_embeddings=after).loc[W]
-    assert line["kind"] == kind, line["detail"]
-    assert (line["num_decayed"] == 599) == (kind == "decay and training")
+    assert (line["kind"], line["num_decayed"] == 599) == (kind, kind == "decay and training"), line["detail"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -307,13 +308,11 @@ def test_what_is_nearly_low_rank_is_not(name: str) -> None:
     base = {**BASE, W: BASE[W][1:]}
     after, kind = NOT_LOW[name]
     line = changes_of(base, word_embeddings=after(base[W].astype(np.float32))).loc[W]
-    assert line["kind"] == kind, line["detail"]
-    assert math.isnan(line["num_directions"])
+    assert (line["kind"], math.isnan(line["num_directions"])) == (kind, True), line["detail"]
 
 
 def test_a_turn_in_one_plane_has_rank_two_and_is_a_rotation() -> None:
-    turn = np.eye(COLUMNS_OF_TABLES)
-    turn[:2, :2] = [[0.8, -0.6], [0.6, 0.8]]
+    turn = block_diag([[0.8, -0.6], [0.6, 0.8]], np.eye(COLUMNS_OF_TABLES - 2))
     assert changes_of(word_embeddings=BASE[W].astype(np.float64) @ turn).loc[W, "kind"] == "rotation"
 
 
@@ -339,12 +338,11 @@ def test_a_cast_says_of_how_many_rows(name: str, dtype: str) -> None:
     words = BASE[W].copy()
     words[100:405] = half[100:405]
     line = changes_of(word_embeddings=words).loc[W]
-    assert (line["kind"], line["num_cast"]) == ("cast", 305)
-    assert line["detail"] == f"305 of 700 rows rounded to {name}; the others are bit-identical"
+    said = f"305 of 700 rows rounded to {name}; the others are bit-identical"
+    assert (line["kind"], line["num_cast"], line["detail"]) == ("cast", 305, said)
     # [PAD] is 0, and 0 it stays: no row contradicts.
     whole = changes_of(word_embeddings=half).loc[W]
-    assert (whole["kind"], whole["num_cast"]) == ("cast", 699)
-    assert " of " not in whole["detail"]
+    assert (whole["kind"], whole["num_cast"], " of " in whole["detail"]) == ("cast", 699, False)
     # Others were trained: no cast of the table, and the rows are counted.
     words[405:] = trained(BASE[W][405:])
     line = changes_of(word_embeddings=words).loc[W]
@@ -353,8 +351,7 @@ def test_a_cast_says_of_how_many_rows(name: str, dtype: str) -> None:
     # One unit in the last place of one value beside it.
     nearly = half.copy()
     nearly[300, 5] = np.nextafter(nearly[300, 5], np.float32(9))
-    line = changes_of(word_embeddings=nearly).loc[W]
-    assert (line["kind"], line["num_cast"]) == ("some rows", 698)
+    assert changes_of(word_embeddings=nearly).loc[W, ["kind", "num_cast"]].tolist() == ["some rows", 698]
 
 
 def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
@@ -367,8 +364,8 @@ def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
     assert line["detail"] == "identical in value; the sign of zero differs 1 times"
     half = torch.from_numpy(BASE[W]).to(torch.bfloat16).to(torch.float32).numpy()
     words[100:405] = half[100:405]
-    line = changes_of(word_embeddings=words).loc[W]
-    assert (line["kind"], line["num_cast"], line["num_moved"]) == ("cast", 305, 306)
+    told = changes_of(word_embeddings=words).loc[W, ["kind", "num_cast", "num_moved"]]
+    assert told.tolist() == ["cast", 305, 306]
 
 
 def test_a_single_value_that_is_round_by_chance_is_no_cast() -> None:
@@ -406,10 +403,9 @@ def test_noise_of_a_layer_norm_vector_is_noise_and_its_power_is_said() -> None:
         table = changes_of(WIDE, **after)
         kinds += list(table.loc[[WEIGHT, BIAS], "kind"])
     assert kinds.count("noise") >= 78
-    line = table.loc[WEIGHT]
-    assert "standard deviation 0.00" in line["detail"]
-    assert line["note"].startswith("6 tests on 384 entries, the worst ")
-    assert line["note"].endswith("short training may look so too")
+    assert "standard deviation 0.00" in table.loc[WEIGHT, "detail"]
+    note = "6 tests on 384 entries, the worst .*short training may look so too"
+    assert re.fullmatch(note, table.loc[WEIGHT, "note"])
 
 
 @pytest.mark.parametrize("name", NEARLY_NOISE)
@@ -418,8 +414,7 @@ def test_what_is_nearly_noise_on_a_vector_is_not(name: str, parameter: str) -> N
     kinds = []
     for seed in range(15):
         change = NEARLY_NOISE[name](WIDE[parameter].astype(np.float64), np.random.default_rng([10, seed]))
-        after = {parameter.replace(".", "_"): WIDE[parameter] + 1e-3 * change}
-        kinds.append(changes_of(WIDE, **after).loc[parameter, "kind"])
+        kinds.append(changes_of(WIDE, **{parameter: WIDE[parameter] + 1e-3 * change}).loc[parameter, "kind"])
     assert kinds.count("noise") <= 1, kinds
 
 
@@ -443,8 +438,7 @@ def test_the_size_and_the_power_of_the_tests_for_vectors() -> None:
 def test_too_short_a_vector_or_too_small_a_change_is_no_noise() -> None:
     short = {name: tensor[..., :48] for name, tensor in WIDE.items()}
     draws = np.random.default_rng(0).normal(size=384)
-    line = changes_of(short, LayerNorm_weight=short[WEIGHT] + 1e-3 * draws[:48]).loc[WEIGHT]
-    assert line["kind"] == "general"
+    assert changes_of(short, LayerNorm_weight=short[WEIGHT] + 1e-3 * draws[:48]).loc[WEIGHT, "kind"] == "general"
     assert changes_of(WIDE, LayerNorm_weight=WIDE[WEIGHT] + 4e-7 * draws).loc[WEIGHT, "kind"] != "noise"
 
 
@@ -458,20 +452,17 @@ def test_swapped_rows_are_named_by_token_and_position() -> None:
     assert list(table.loc[[W, P], "kind"]) == ["permuted rows"] * 2
     assert list(table.loc[[W, P], "detail"]) == ["'t4' and 't9' are swapped", "position 2 and position 7 are swapped"]
     words[[11, 12, 13]] = words[[12, 13, 11]]
-    line = changes_of(word_embeddings=words).loc[W]
-    assert line["detail"] == "5 of 700 rows stand elsewhere; 't4' and 't9' are swapped, ..."
-    assert line["note"] == (
+    assert changes_of(word_embeddings=words).loc[W, ["detail", "note"]].tolist() == [
+        "5 of 700 rows stand elsewhere; 't4' and 't9' are swapped, ...",
         "'t4' and 't9' are swapped, 't11' now holds the row of 't12', 't12' now holds the row of 't13', "
-        "'t13' now holds the row of 't11'"
-    )
+        "'t13' now holds the row of 't11'",
+    ]
     # A bit of one of them beside it: moved, and named, but not swapped.
     words = BASE[W].copy()
     words[[4, 9]] = words[[9, 4]]
     words[9, 3] = np.nextafter(words[9, 3], np.float32(9))
     line = changes_of(word_embeddings=words).loc[W]
-    assert line["kind"] == "some rows"
-    assert "'t4'" in line["farthest"]
-    assert "'t9'" in line["farthest"]
+    assert (line["kind"], set(re.findall("'t4'|'t9'", line["farthest"]))) == ("some rows", {"'t4'", "'t9'"})
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -485,8 +476,8 @@ def test_nan_is_named_by_parameter_row_and_token(value: float) -> None:
         pair = Trajectory([Snapshot(0, 0, BASE), Snapshot(1, 1, broken, "tuned")], tokens, position_offset=2)
         with pytest.raises(ValueError, match="holds NaN or infinity") as refusal:
             measure_changes(pair)
-        with pytest.raises(ValueError, match="holds NaN or infinity at epoch 0"):
-            measure_changes(replace(pair, snapshots=[Snapshot(0, 0, broken), Snapshot(1, 1, BASE)]))
+        turned = replace(pair, snapshots=[Snapshot(0, 0, broken), Snapshot(1, 1, BASE)])
+        check_refusals(("holds NaN or infinity at epoch 0", lambda: measure_changes(turned)))
         return str(refusal.value)
 
     start = "holds NaN or infinity at epoch 1 (tuned)"
@@ -504,5 +495,4 @@ def test_the_change_of_the_table_is_found_to_be_of_low_rank(tiny_config: RunConf
     learned = {"learning_rate": 1e-2, "weight_decay": 0.1, "save_model": True, "output_dir": str(tmp_path)}
     run = toolkit.finetune(replace(tiny_config, lora=(W,), lora_rank=1, **learned))
     found = measure_changes(toolkit.import_checkpoints([run.config.model, run.path / "model"])).set_index("parameter")
-    assert found.loc[W, "kind"] == "low rank"
-    assert found.drop(W)["kind"].eq("identical").all()
+    assert (found.loc[W, "kind"], set(found.drop(W)["kind"])) == ("low rank", {"identical"})

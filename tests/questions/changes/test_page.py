@@ -24,8 +24,8 @@ def test_the_first_screen_shows_every_parameter_and_its_change(runs: list[toolki
     assert [tile.title.replace(" ", "_") for tile in page.tiles] == list(table["parameter"])
     for tile, line in zip(page.tiles, table.to_dict("records"), strict=True):
         relative = line["relative_drift"]
-        assert tile.value == ("undefined: was 0" if np.isnan(relative) else f"{number(100 * relative)} %")
-        assert tile.detail == line["kind"]
+        said = "undefined: was 0" if np.isnan(relative) else f"{number(100 * relative)} %"
+        assert (tile.value, tile.detail) == (said, line["kind"])
     assert page.sections[0].id == "changes"
     text = render_markdown(page)
     for value in 100 * table["relative_drift"].dropna():
@@ -51,8 +51,7 @@ def test_rows_in_another_order_are_said_to_be_so(
     show_drift([before, after])
     assert "permuted rows" in capsys.readouterr().out
     text = render_markdown(page_of([before, after]))
-    assert "permuted rows" in text
-    assert text.count("0 exactly") == 4
+    assert ("permuted rows" in text, text.count("0 exactly")) == (True, 4)
 
 
 def test_two_checkpoints_tell_which_words_trained_the_second(
@@ -71,14 +70,12 @@ def test_two_checkpoints_tell_which_words_trained_the_second(
         main(["drift", str(before), str(after), "--out", str(tmp_path / "out")])
     assert stop.value.code == 0
     tokens = toolkit.import_checkpoints([before]).trajectory.vocabulary.tokens
-    num_words = len(tokens)
-    said = f"training used 3 of {num_words} words. Its longest text had 7 tokens."
+    said = f"training used 3 of {len(tokens)} words. Its longest text had 7 tokens."
     printed = " ".join(capsys.readouterr().out.split())
     written = (tmp_path / "out" / "report.md").read_text() + (tmp_path / "out" / "index.html").read_text()
     # Words are ranked by two measures: each list says by which.
     for text in (said, "farthest by relative drift", "that moved farthest by norm"):
-        assert text in printed
-        assert text in written
+        assert (text in printed, text in written) == (True, True), text
     assert "****" not in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     rows = pd.read_csv(tmp_path / "out" / "tables" / "inferred_rows.csv")
     for name, own in rows[rows["exposure"] == "exposed"].groupby("parameter"):

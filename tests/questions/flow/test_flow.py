@@ -13,6 +13,7 @@ from tests.models.test_remote_code import Plant
 from tests.models.test_remote_code import marker as marker
 from tests.models.test_remote_code import plant as plant
 from tests.questions.conftest import CHANGED
+from tests.refusals import check_refusals
 from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
@@ -66,13 +67,11 @@ def test_every_model_stands_in_every_table(tables) -> None:
 
 def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:
     body = tables["models"].set_index("condition")["body"]
-    assert body["feature extraction"] == body[PRETRAINED]
-    assert body["full fine-tuning"].nunique() == 2
+    assert (body["feature extraction"], body["full fine-tuning"].nunique()) == (body[PRETRAINED], 2)
     ledger = tables["ledger"]
     own = [ledger[ledger.condition == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "feature extraction")]
     assert own[0].tobytes() == own[1].tobytes()
-    outputs = tables["counterfactuals"]
-    with_score = set(outputs[outputs.measure == "score"]["condition"])
+    with_score = set(tables["counterfactuals"].query("measure == 'score'")["condition"])
     assert with_score == {"full fine-tuning", "feature extraction"}
 
 
@@ -99,16 +98,15 @@ def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:
 
 
 def test_the_command_and_python_have_the_same_defaults() -> None:
-    command, settings = FlowCommand(("minilm",)), FlowSettings()
-    assert (command.positions, command.blocks) == (settings.num_positions, settings.num_blocks)
-    assert (command.shift, command.num_texts, command.seed) == (settings.shift, settings.num_texts, settings.seed)
+    command = FlowCommand(("minilm",))
+    flags = {name: getattr(command, name) for name in ("shift", "num_texts", "seed")}
+    assert FlowSettings(num_positions=command.positions, num_blocks=command.blocks, **flags) == FlowSettings()
 
 
 def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> None:
     path = Path(tiny_files("pair")["train_file"])
     tables = measure_flow([tiny_model("bert")], texts=path, text_columns=("text", "other"), settings=SMALL)
-    assert list(tables["models"]["condition"])[-1] == RANDOM
-    assert set(tables["ledger"]["group"]) == {path.stem}
+    assert (list(tables["models"]["condition"])[-1], set(tables["ledger"]["group"])) == (RANDOM, {path.stem})
     assert (tables["counterfactuals"]["measure"] == "state").all()
 
 
@@ -153,20 +151,19 @@ def test_bad_input_is_one_line(words, message, tiny_model: TinyModel, tmp_path, 
 
 
 def test_the_code_of_a_checkpoint_is_not_asked_for(plant: Plant) -> None:
-    with pytest.raises(ValueError, match=r"its own code \(auto_map\) is never run"):
-        measure_flow([plant("planted")], settings=SMALL)
+    check_refusals(
+        (r"its own code \(auto_map\) is never run", lambda: measure_flow([plant("planted")], settings=SMALL))
+    )
 
 
 def test_a_run_without_its_model_says_what_to_do(tiny_config: RunConfig, tmp_path) -> None:
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
-    for alone in (run, run.path, "minilm"):
-        with pytest.raises(ValueError, match=r"expected a list of run directories; got .* alone: put it in a list"):
-            measure_flow(alone)
-    for place in (run, run.path):
-        with pytest.raises(ValueError, match="--save-model"):
-            measure_flow([place], settings=SMALL)
-    with pytest.raises(ValueError, match="holds no model"):
-        open_subjects([run.path])  # before any model is looked at
+    in_no_list = r"expected a list of run directories; got .* alone: put it in a list"
+    check_refusals(
+        *((in_no_list, partial(measure_flow, alone)) for alone in (run, run.path, "minilm")),
+        *(("--save-model", partial(measure_flow, [place], settings=SMALL)) for place in (run, run.path)),
+        ("holds no model", lambda: open_subjects([run.path])),  # before any model is looked at
+    )
 
 
 def test_feature_extraction_that_kept_no_model_is_the_body_from_before(tiny_config: RunConfig, tmp_path) -> None:
@@ -188,9 +185,8 @@ def test_a_run_that_tags_words_is_refused_at_once_and_its_body_is_not(tiny_confi
     body = measure_flow([run.path / "model"], texts=Path(tiny_config.train_file), settings=SMALL)
     assert set(body["counterfactuals"]["measure"]) == {"state"}
     monkeypatch.setattr("toolkit.questions.flow.measure.task_of", lambda _: pytest.fail("its data were read"))
-    with pytest.raises(ValueError, match=r"this run tags words: look at its body instead, .*model .*--texts") as caught:
-        measure_flow([run], settings=SMALL)
-    assert "\n" not in str(caught.value)
+    said = r"this run tags words: look at its body instead, .*model .*--texts"
+    check_refusals((said, lambda: measure_flow([run], settings=SMALL)))
 
 
 def test_checkpoints_of_one_name_are_two_models(tiny_model: TinyModel, tmp_path: Path) -> None:
@@ -199,15 +195,12 @@ def test_checkpoints_of_one_name_are_two_models(tiny_model: TinyModel, tmp_path:
         shutil.copytree(tiny_model(kind), tmp_path / name / "model")
     models = measure_flow([tmp_path / "a" / "model", tmp_path / "b" / "model"], settings=SMALL)["models"]
     assert list(models["condition"]) == ["model", "model (2)", RANDOM]
-    assert list(models["run"])[:2] == ["model", "model (2)"]
-    assert list(models["family"])[:2] == ["BERT", "ELECTRA"]
+    assert models[["run", "family"]][:2].to_numpy().tolist() == [["model", "BERT"], ["model (2)", "ELECTRA"]]
 
 
 def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
-    with pytest.raises(ValueError, match=CHANGED):
-        open_subjects([changed_run.path])
+    check_refusals((CHANGED, lambda: open_subjects([changed_run.path])))
 
 
 def test_a_run_that_learned_masked_tokens_is_refused(masked_run: Run) -> None:
-    with pytest.raises(ValueError, match="and this run tells masked tokens"):
-        measure_flow([masked_run])
+    check_refusals(("and this run tells masked tokens", lambda: measure_flow([masked_run])))

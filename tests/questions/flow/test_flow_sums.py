@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.questions.flow.flow_planted import blocked, cells, summed
+from tests.refusals import check_refusals
 from toolkit.questions.flow.ledger import bounds, leave_one_out, unit_values
 
 SHAPE = (5, 8, 2)
+LEVELS = cells(*SHAPE)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -54,18 +56,16 @@ def test_the_sums_are_those_of_an_analysis_of_variance(shape):
 
 @pytest.mark.parametrize("factor", ["position", "content", "segment"])
 def test_a_planted_cause_is_found_and_the_others_stay_silent(factor):
-    levels = cells(*SHAPE)
     place = ["position", "content", "segment"].index(factor)
-    states = normal(8, 6)[levels[:, place]] + 1e-3 * normal(len(levels), 6, seed=3)
-    squares = summed(states, levels, SHAPE).squares()
+    states = normal(8, 6)[LEVELS[:, place]] + 1e-3 * normal(len(LEVELS), 6, seed=3)
+    squares = summed(states, LEVELS, SHAPE).squares()
     for name in squares.factors:
         assert squares.omega_squared(name) == pytest.approx(float(name == factor), abs=1e-4)
 
 
 def test_added_causes_leave_no_residual():
-    levels = cells(*SHAPE)
-    states = sum(normal(8, 6, seed=i)[levels[:, i]] for i in range(3)) + 50
-    squares = summed(states, levels, SHAPE).squares()
+    states = sum(normal(8, 6, seed=i)[LEVELS[:, i]] for i in range(3)) + 50
+    squares = summed(states, LEVELS, SHAPE).squares()
     assert abs(squares.residual / squares.total) < 1e-12
     assert sum(squares.omega_squared(name) for name in squares.factors) == pytest.approx(1, abs=1e-12)
 
@@ -117,28 +117,20 @@ def test_weights_count_blocks_as_often_as_they_say():
 
 
 def test_standardised_shares_do_not_follow_one_large_dimension():
-    levels = cells(*SHAPE)
-    states = np.column_stack(
-        [normal(8)[levels[:, 1]], normal(8, seed=1)[levels[:, 1]], normal(8, seed=2)[levels[:, 0]]]
-    )
-    states[:, 2] *= 1e3
-    constant = np.column_stack([states, np.full(len(states), 7.0)])
-    sums = summed(constant, levels, SHAPE)
+    contents = [normal(8, seed=seed)[LEVELS[:, 1]] for seed in (0, 1)]
+    large, constant = 1e3 * normal(8, seed=2)[LEVELS[:, 0]], np.full(len(LEVELS), 7.0)
+    sums = summed(np.column_stack([*contents, large, constant]), LEVELS, SHAPE)
     assert sums.squares().omega_squared("position") > 0.99
     assert sums.squares(is_standardised=True).omega_squared("position") == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_a_cell_left_out_is_refused():
-    levels = cells(*SHAPE)
-    with pytest.raises(ValueError, match="once in each cell"):
-        summed(normal(len(levels) - 1, 3), levels[1:], SHAPE).squares()
+    check_refusals(("once in each cell", lambda: summed(normal(len(LEVELS) - 1, 3), LEVELS[1:], SHAPE).squares()))
 
 
 def test_equal_states_are_undefined():
-    levels = cells(*SHAPE)
-    squares = summed(np.ones((len(levels), 3)), levels, SHAPE).squares()
-    assert np.isnan(squares.omega_squared("position"))
-    assert np.isnan(squares.eta_squared("content"))
+    squares = summed(np.ones((len(LEVELS), 3)), LEVELS, SHAPE).squares()
+    assert np.isnan([squares.omega_squared("position"), squares.eta_squared("content")]).all()
 
 
 def old_omega_squared(squares) -> float:

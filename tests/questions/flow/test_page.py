@@ -283,8 +283,7 @@ def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
     assert row[2:5] == pytest.approx([100 * found["mean"], 100 * expected.low, 100 * expected.high])
     table = intervals_of(tables)
     line = table.query("condition == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
-    assert (line["low"], line["high"]) == (expected.low, expected.high)
-    assert (line["num_models"], line["num_units"]) == (2, NUM_UNITS)
+    assert line[["low", "high", "num_models", "num_units"]].to_list() == [expected.low, expected.high, 2, NUM_UNITS]
     drawn = [v for v in values_of(plot_position_shares(tables)) if v.get("series") == "full [2 seeds]"]
     (mark,) = (v for v in drawn if v["layer"] == 1 and v["mean"] == float(f"{100 * found['mean']:.5g}"))
     assert (mark["low"], mark["high"]) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-4)
@@ -332,9 +331,7 @@ def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
 
 def test_equal_bodies_are_one_line_and_random_weights_come_last():
     (group,) = groups_of(planted())
-    assert group.arms == (PRETRAINED, "full", RANDOM)
-    assert group.labels[PRETRAINED] == BEFORE
-    assert group.num_models("full") == 2
+    assert (group.arms, group.labels[PRETRAINED], group.num_models("full")) == ((PRETRAINED, "full", RANDOM), BEFORE, 2)
     assert list(dict.fromkeys(row[0] for row in share_rows(group)[1])) == list(group.labels.values())
     series = list(dict.fromkeys(v["series"] for v in values_of(plot_position_shares(planted())) if "series" in v))
     assert series == [BEFORE, "full [2 seeds]", RANDOM]
@@ -358,8 +355,7 @@ def test_a_change_of_score_has_the_interval_over_seeds_and_texts(score, is_apart
     expected = two_way_interval(np.array(own["unit_values"].to_list()))
     line = cells(score_rows(group), ("full", "zero"))
     assert line["change"] == f"{100 * score:+.1f} ({100 * expected.low:+.1f} to {100 * expected.high:+.1f})"
-    assert line["score"] == "accuracy (points)"
-    assert line["before"] == pytest.approx(90)
+    assert (line["score"], line["before"]) == ("accuracy (points)", pytest.approx(90))
     assert (line["distinguishable from 0?"], line["seeds"], line["texts"]) == (is_apart, 2, 10)
 
 
@@ -367,13 +363,12 @@ def test_a_score_that_is_no_share_has_its_own_unit_and_an_interval_over_seeds():
     tables = planted()
     outputs = tables["counterfactuals"]
     rows = outputs["measure"] == "score"
-    outputs["unit_values"] = [() if row else values for row, values in zip(rows, outputs["unit_values"], strict=True)]
+    outputs["unit_values"] = outputs["unit_values"].where(~rows, ())
     outputs.loc[rows, "unit"] = "pearson"
     outputs.loc[rows & (outputs["seed"] == 1), "value"] = -0.2
     line = cells(score_rows(groups_of(tables)[0]), ("full", "zero"))
     expected = seeds_interval([-0.4, -0.2])
-    assert line["change"] == f"-0.300 ({expected.low:+.3f} to {expected.high:+.3f})"
-    assert line["score"] == "pearson"
+    assert (line["change"], line["score"]) == (f"-0.300 ({expected.low:+.3f} to {expected.high:+.3f})", "pearson")
 
 
 def test_the_nulls_are_printed(capsys):
@@ -384,8 +379,7 @@ def test_the_nulls_are_printed(capsys):
     assert next(row for row in nulls if "block x position" in row[0])[1] == "0.200 %"
     assert [row[0] for row in segment_rows(group)[1]] == [BEFORE, "full"]
     print_page(flow_page(tables))
-    out = capsys.readouterr().out
-    assert "shuffled states" in " ".join(out.split())
+    assert "shuffled states" in " ".join(capsys.readouterr().out.split())
 
 
 SHARE = r"([\d.]+) % \(([\d.]+) to ([\d.]+) %\)"
@@ -434,8 +428,8 @@ def test_the_first_screen_says_what_is_read_beyond_words():
     verdict, text = said(tables)[1]
     assert verdict == "yes"
     assert f"1.40 of 3.00 bits, 0.80 ({beyond.low:.2f} to {beyond.high:.2f}) more than the word alone tells." in text
-    tables["decoding"]["beyond_word_values"] = [units(0.0, 0.1, 7)] * len(tables["decoding"])
-    tables["decoding"]["beyond_word_bits"] = 0.0
+    none = {"beyond_word_values": [units(0.0, 0.1, 7)] * len(tables["decoding"]), "beyond_word_bits": 0.0}
+    tables["decoding"] = tables["decoding"].assign(**none)
     assert said(tables)[1][0] == "not decided"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,12 @@ def train(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> C
 def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run]) -> None:
     run = train(freeze="embeddings,layers.0", learning_rate=0.05)
     table = measure_layer_drift([run])
-    assert set(table.texts) == {"validation", "ood"}
-    assert set(table.comparison) == {BEFORE_AND_AFTER}
+    assert (set(table.texts), set(table.comparison)) == ({"validation", "ood"}, {BEFORE_AND_AFTER})
     assert set(table.layer) == {0, 1, 2, 3}
     for measure in MEASURES:
         values = table[table.measure == measure].set_index(["texts", "layer"]).value
         for name in ("validation", "ood"):
-            assert values[name, 0] == pytest.approx(1, abs=1e-6)
-            assert values[name, 1] == pytest.approx(1, abs=1e-6)
+            assert (values[name, 0], values[name, 1]) == pytest.approx((1, 1), abs=1e-6)
             assert values[name, 3] < 0.9
 
 
@@ -68,17 +67,14 @@ def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
     few = {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]}
     tables = measure_layers(runs, few)
     table = tables["layer_drift"]
-    assert set(table.texts) == {"own"}
-    assert (table.num_texts == 4).all()
+    assert set(zip(table.texts, table.num_texts, strict=True)) == {("own", 4)}
     pairs = table[table.comparison == SEED_AND_SEED]
     assert set(zip(pairs["first"], pairs["second"], strict=True)) == {("seed 0", "seed 1")}
     assert not pairs.is_shuffled.any()
-    assert table[table.is_shuffled].condition.nunique() == 1
-    assert table[~table.is_shuffled].condition.nunique() == 1
+    assert (table[table.is_shuffled].condition.nunique(), table[~table.is_shuffled].condition.nunique()) == (1, 1)
     assert table.low.isna().all()  # four texts give a value and no interval
     contrasts = tables["contrasts"]
-    assert set(contrasts.comparison) == {OWN_SEEDS, SHUFFLED}
-    assert (contrasts.num_texts == 4).all()
+    assert (set(contrasts.comparison), set(contrasts.num_texts)) == ({OWN_SEEDS, SHUFFLED}, {4})
     assert contrasts["value"].notna().all()
 
 
@@ -92,11 +88,8 @@ def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> No
     assert (own["value"][[0, 1, 2]] > 0).all()  # frozen: more similar to before
     assert (own.low[[0, 1]] > 0).all()
     assert (own.num_seeds == 2).all()
-    pairs = [
-        tables["contrasts"].query("comparison == @OWN_SEEDS"),
-        tables["means"].query("comparison == 'seed and seed'"),
-    ]
-    for between in pairs:
+    for name, comparison in (("contrasts", OWN_SEEDS), ("means", SEED_AND_SEED)):
+        between = tables[name][tables[name].comparison == comparison]
         assert "one pair of seeds: the interval covers new texts, not new seeds" in set(between.note)
         assert not between.note.str.startswith("one seed:").any()
     means = tables["means"].query("measure == 'debiased CKA'").set_index(["condition", "comparison", "layer"])
@@ -123,25 +116,22 @@ def test_a_layer_that_was_replaced_is_the_one_that_differs() -> None:
         if layer == 2:
             assert abs(one.value) < 0.35, measure
         else:
-            assert one.value == pytest.approx(1)
-            assert one.pseudo == pytest.approx(1)
+            assert (one.value, one.pseudo) == pytest.approx((1, 1))
 
 
 def test_texts_are_reduced_to_what_was_asked(train: Callable[..., Run]) -> None:
     assert set(measure_layer_drift([str(train().path)], max_texts=10).num_texts) == {10}
+    whole = "max_texts must be a whole number of at least 4; got "
     check_refusals(
         ("expected a list of run directories", lambda: measure_layer_drift(train().path)),
         ("at least 4 texts", lambda: measure_layer_drift([train()], {"few": [("good",)]})),
+        *((f"{whole}{few}", partial(measure_layer_drift, [train()], max_texts=few)) for few in (-1, 0, 2, 10.0)),
     )
-    for few in (-1, 0, 2, 10.0):
-        with pytest.raises(ValueError, match=f"max_texts must be a whole number of at least 4; got {few}"):
-            measure_layer_drift([train()], max_texts=few)
 
 
 def test_a_run_without_its_model_is_named(tiny_config: RunConfig, tmp_path: Path) -> None:
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
-    with pytest.raises(ValueError, match="--save-model"):
-        measure_layer_drift([run])
+    check_refusals(("--save-model", lambda: measure_layer_drift([run])))
 
 
 def test_every_position_table_has_its_own_before(train: Callable[..., Run]) -> None:
@@ -162,8 +152,7 @@ def test_the_command_keeps_two_tasks_apart(
     assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report", max_texts=20).run() == 0
     assert "--max-texts 20" in (tmp_path / "report" / "report.md").read_text(), "what repeats it has all its flags"
     shown = capsys.readouterr().out
-    assert shown.count("Similarity of states: mean") == 2
-    assert shown.count("Relative drift of the weights: mean") == 2
+    assert (shown.count("Similarity of states: mean"), shown.count("Relative drift of the weights: mean")) == (2, 2)
     text = (tmp_path / "report" / "report.md").read_text()
     assert text.count("similarity_by_layer.png") == 2
     assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_", "we"}
@@ -188,8 +177,7 @@ def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> 
     tables = measure_layers([train(), train(init="random")], {"validation": TEXTS})
     reasons = tables["weight_trends"].set_index("condition").reason
     assert reasons["random init"].startswith("started from random weights")
-    assert tables["weight_means"].condition.nunique() == 1
-    assert tables["means"].condition.nunique() == 2
+    assert (tables["weight_means"].condition.nunique(), tables["means"].condition.nunique()) == (1, 2)
 
 
 def test_texts_that_are_encoded_apart_have_weights_and_no_states(
@@ -197,10 +185,10 @@ def test_texts_that_are_encoded_apart_have_weights_and_no_states(
 ) -> None:
     joint, apart = (train(**tiny_files("pair"), pair_encoding=kind) for kind in ("joint", "separate"))
     assert LayersCommand(places=(str(apart.path),), out=tmp_path / "report").run() == 0
-    shown = capsys.readouterr().out
-    assert "Relative drift of the weights: mean" in shown
+    shown = " ".join(capsys.readouterr().out.split())
+    for said in ("Relative drift of the weights: mean", "(--pair-encoding separate)"):
+        assert said in shown
     assert "Similarity of states" not in shown
-    assert "(--pair-encoding separate)" in " ".join(shown.split())
     assert "debiased CKA" not in (tmp_path / "report" / "report.md").read_text()
     tables = measure_layers([joint, apart], max_texts=8)
     assert (tables["means"].condition.nunique(), tables["weight_means"].condition.nunique()) == (1, 2)
@@ -213,25 +201,21 @@ def test_the_command_compares_two_checkpoints_without_a_run(
     run = train(freeze="layers.0")
     start, tuned = str(run.config.model), str(run.path / "model")
     assert LayersCommand(places=(start, tuned), out=tmp_path / "report").run() == 0
-    shown = capsys.readouterr().out
-    assert "Relative drift of the weights: mean" in shown
+    shown = " ".join(capsys.readouterr().out.split())
+    for said in ("Relative drift of the weights: mean", "runs made with --save-model"):
+        assert said in shown
     assert "Similarity of states" not in shown
-    assert "runs made with --save-model" in " ".join(shown.split())
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert "weight_drift_by_layer.png" in text
+    assert "weight_drift_by_layer.png" in (tmp_path / "report" / "report.md").read_text()
     means = pd.read_csv(tmp_path / "report" / "tables" / "weight_means.csv").set_index("component")
     assert means.is_identical["layers.0"]
     own = measure_weight_drift(run, by="layer").set_index("component")
     assert means.relative_drift["layers.1"] == pytest.approx(own.relative_drift["layers.1"], rel=1e-12)
-    for places, said in (
-        ((start,), "is not a run directory"),
-        ((start, tuned, str(run.path)), "is not a run directory"),
-        ((), "nothing to compare"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            LayersCommand(places=places).run()
-    with pytest.raises(ValueError, match="--texts: states need runs"):
-        LayersCommand(places=(start, tuned), texts=("a=b",)).run()
+    check_refusals(
+        ("is not a run directory", lambda: LayersCommand(places=(start,)).run()),
+        ("is not a run directory", lambda: LayersCommand(places=(start, tuned, str(run.path))).run()),
+        ("nothing to compare", lambda: LayersCommand(places=()).run()),
+        ("--texts: states need runs", lambda: LayersCommand(places=(start, tuned), texts=("a=b",)).run()),
+    )
 
 
 def test_a_run_is_held_against_its_own_start_whatever_tokens_others_add(
@@ -248,8 +232,7 @@ def test_a_run_is_held_against_its_own_start_whatever_tokens_others_add(
 
 
 def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
-    with pytest.raises(ValueError, match=CHANGED):
-        measure_layer_drift([changed_run])
+    check_refusals((CHANGED, lambda: measure_layer_drift([changed_run])))
 
 
 def test_of_a_run_that_learned_masked_tokens_states_are_compared_and_its_head_is_not(masked_run: Run) -> None:

@@ -1,6 +1,7 @@
 """Weight drift: equal to numpy on the saved tensors, silent where nothing was done, found where it was planted."""
 
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -113,8 +114,7 @@ def test_no_parameter_of_the_backbone_is_left_out(model_type: str, tiny_model: C
     assert set(layers.part) & set(family.layer_parts)
     assert table.is_identical[table.num_values > 0].all()
     assert (table.norm_change[table.num_values > 0] == 0).all()
-    assert set(table.relative_drift.dropna()) == {0.0}
-    assert set(table.angle_degrees.dropna()) == {0.0}
+    assert (set(table.relative_drift.dropna()), set(table.angle_degrees.dropna())) == ({0.0}, {0.0})
     zero = table[(table.norm_before == 0)]
     assert zero.reason.str.contains("0 before: it has no share and no angle").all()
     assert zero.relative_drift.isna().all()
@@ -127,8 +127,7 @@ def test_no_parameter_of_the_backbone_is_left_out(model_type: str, tiny_model: C
 
 
 def test_a_family_that_shares_its_layers_says_so(tiny_model: Callable[[str], Path]) -> None:
-    table = measure_weight_drift(tiny_model("albert"), tiny_model("albert"))
-    layers = table[table.component == "layers.0"]
+    layers = measure_weight_drift(tiny_model("albert"), tiny_model("albert")).query("component == 'layers.0'")
     assert set(layers.layer) == {1}
     assert layers.note.str.startswith(SHARED).all()
     assert not measure_weight_drift(tiny_model("bert"), tiny_model("bert")).note.str.contains(SHARED).any()
@@ -171,8 +170,7 @@ def test_angles_that_are_known() -> None:
             turn, rel=1e-6, abs=0
         )
     opposite = weight_drift._measured(*sides_of(np.array([1.0, 2.0]), -np.array([1.0, 2.0])))
-    assert opposite["angle_degrees"] == 180
-    assert opposite["relative_drift"] == 2
+    assert (opposite["angle_degrees"], opposite["relative_drift"]) == (180, 2)
 
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,8 +189,7 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sign_of_zero_is_a_bit() -> None:
     line = weight_drift._measured(*sides_of(np.array([0.0, 1.0]), np.array([-0.0, 1.0])))
-    assert not line["is_identical"]
-    assert line["norm_change"] == 0
+    assert (line["is_identical"], line["norm_change"]) == (False, 0)
 
 
 def test_a_change_in_one_layer_is_found_there_alone(change: Callable[..., tuple[Path, Path]]) -> None:
@@ -203,9 +200,7 @@ def test_a_change_in_one_layer_is_found_there_alone(change: Callable[..., tuple[
 
     before, after = change(edit)
     table = measure_weight_drift(before, after).query("num_values > 0").set_index("parameter")
-    assert list(table.index[~table.is_identical]) == [name]
-    assert table.part[name] == "intermediate"
-    assert table.layer[name] == 2
+    assert (list(table.index[~table.is_identical]), table.part[name], table.layer[name]) == ([name], "intermediate", 2)
     assert table.relative_drift[name] == pytest.approx(0.5, rel=1e-6)  # fp32 rounds the planted tensor
     by_layer = measure_weight_drift(before, after, by="layer")
     assert list(by_layer.layer[by_layer.norm_change > 0]) == [2]
@@ -220,8 +215,7 @@ def test_layers_in_another_order_are_no_small_change(change: Callable[..., tuple
     before, after = change(edit)
     by_layer = measure_weight_drift(before, after, by="layer").set_index("component")
     assert (by_layer.relative_drift[["layers.0", "layers.2"]] > 0.5).all()
-    assert by_layer.relative_drift["layers.1"] == 0
-    assert by_layer.is_identical["layers.1"]
+    assert by_layer.loc["layers.1", ["relative_drift", "is_identical"]].tolist() == [0, True]
 
 
 def test_prefixes_wrappers_heads_and_old_names(change: Callable[..., tuple[Path, Path]]) -> None:
@@ -238,12 +232,11 @@ def test_prefixes_wrappers_heads_and_old_names(change: Callable[..., tuple[Path,
 
     before, after = change(rename)
     pd.testing.assert_frame_equal(measure_weight_drift(before, after), plain)
-    notes = weight_drift.open_backbones(before, after).notes
-    assert len(notes) == 1
-    assert "classifier.weight" in notes[0]
-    assert "position_ids" not in notes[0]  # a buffer, and no weight
-    (before / "config.json").unlink()
-    (after / "config.json").unlink()
+    (note,) = weight_drift.open_backbones(before, after).notes
+    assert "classifier.weight" in note
+    assert "position_ids" not in note  # a buffer, and no weight
+    for folder in (before, after):
+        (folder / "config.json").unlink()
     pd.testing.assert_frame_equal(measure_weight_drift(before, after), plain)
 
 
@@ -256,8 +249,7 @@ def test_shards_are_one_checkpoint(tiny_model: Callable[[str], Path], tmp_path: 
     table = measure_weight_drift(tiny_model("bert"), tmp_path / "shards")
     assert table.is_identical[table.num_values > 0].all()
     next(iter(sorted((tmp_path / "shards").glob("*.safetensors")))).unlink()
-    with pytest.raises(ValueError, match="lacks the shard"):
-        measure_weight_drift(tiny_model("bert"), tmp_path / "shards")
+    check_refusals(("lacks the shard", lambda: measure_weight_drift(tiny_model("bert"), tmp_path / "shards")))
 
 
 def test_a_cast_is_no_training(change: Callable[..., tuple[Path, Path]]) -> None:
@@ -295,8 +287,7 @@ def test_what_only_one_has_is_not_compared(change: Callable[..., tuple[Path, Pat
     for pair, side in (((before, after), "after"), ((after, before), "before")):
         table = measure_weight_drift(*pair)
         pooler = table[table.component == "pooler"]
-        assert len(pooler) == 2
-        assert pooler.norm_change.isna().all()
+        assert (len(pooler), pooler.norm_change.count()) == (2, 0)
         assert pooler.reason.str.contains(f"not compared: there is none {side}").all()
         line = measure_weight_drift(*pair, by="layer").set_index("component").loc["pooler"]
         assert math.isnan(line.relative_drift)
@@ -310,8 +301,7 @@ def test_a_grown_vocabulary_is_left_to_drift(change: Callable[..., tuple[Path, P
 
     before, after = change(edit)
     table = measure_weight_drift(before, after)
-    assert "not compared: " in table.reason[0]
-    assert "python -m toolkit drift" in table.reason[0]
+    assert re.search("not compared: .*python -m toolkit drift", table.reason[0])
     assert table.is_identical[1:][table.num_values > 0].all()
     assert math.isnan(measure_weight_drift(before, after, by="layer").relative_drift[0])
 
@@ -350,29 +340,24 @@ REFUSED = {
 def test_what_cannot_be_compared_is_refused_in_one_line(name: str, change: Callable[..., tuple[Path, Path]]) -> None:
     edit, said = REFUSED[name]
     before, after = change(edit)
-    with pytest.raises(ValueError, match=said) as caught:
-        measure_weight_drift(before, after)
-    assert "\n" not in str(caught.value)
+    check_refusals((said, lambda: measure_weight_drift(before, after)))
 
 
 def test_places_that_hold_no_single_checkpoint_are_refused(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     bert = tiny_model("bert")
+    for step in (1, 2):
+        shutil.copytree(bert, tmp_path / f"checkpoint-{step}")
+    (tmp_path / "model.bin").write_bytes(b"")
     check_refusals(
         (
             r"is BERT, .* is DistilBERT: compare checkpoints of one architecture",
             lambda: measure_weight_drift(bert, tiny_model("distilbert")),
         ),
         ("is one checkpoint: pass a second one, or a run", lambda: measure_weight_drift(bert)),
+        ("unknown by 'layers'", lambda: measure_weight_drift(bert, bert, by="layers")),  # type: ignore[arg-type]
+        ("holds 2 checkpoints: pass one of them", lambda: measure_weight_drift(bert, tmp_path)),
+        ("pickle", lambda: measure_weight_drift(bert, tmp_path / "model.bin")),
     )
-    with pytest.raises(ValueError, match="unknown by 'layers'"):
-        measure_weight_drift(bert, bert, by="layers")  # type: ignore[arg-type]
-    for step in (1, 2):
-        shutil.copytree(bert, tmp_path / f"checkpoint-{step}")
-    with pytest.raises(ValueError, match="holds 2 checkpoints: pass one of them"):
-        measure_weight_drift(bert, tmp_path)
-    (tmp_path / "model.bin").write_bytes(b"")
-    with pytest.raises(ValueError, match="pickle"):
-        measure_weight_drift(bert, tmp_path / "model.bin")
 
 
 @pytest.fixture(scope="module")
@@ -395,13 +380,11 @@ def test_a_run_is_compared_with_what_it_started_from(train: Callable[..., Run], 
     pd.testing.assert_frame_equal(table[same], pair[same])
     pd.testing.assert_frame_equal(measure_weight_drift(tiny_config.model, run)[same], pair[same])
     by_layer = measure_weight_drift(run, by="layer").set_index("layer")
-    assert by_layer.is_identical[[0, 1]].all()
-    assert not by_layer.is_identical[[2, 3]].any()
+    assert by_layer.is_identical[[0, 1, 2, 3]].tolist() == [True, True, False, False]
     assert (by_layer.relative_drift[[2, 3]] > 0).all()
-    snapshots = run.trajectory
     words = train().trajectory.snapshots
     drift = measure_weight_drift(train()).set_index("component")
-    for name in snapshots.parameters:
+    for name in run.trajectory.parameters:
         old, new = (words[i].tensors[name].astype(np.float64) for i in (0, -1))
         assert drift.norm_change[name] == pytest.approx(np.linalg.norm(new - old), rel=1e-12)
 
@@ -409,8 +392,8 @@ def test_a_run_is_compared_with_what_it_started_from(train: Callable[..., Run], 
 def test_a_table_that_was_put_in_before_training_is_before(train: Callable[..., Run]) -> None:
     run = train(positions="zero", freeze="backbone")
     line = measure_weight_drift(run).set_index("component").loc["position_embeddings"]
-    assert line.norm_before == 0  # the checkpoint's own table is not what the run started from
-    assert line.norm_change == 0
+    # The checkpoint's own table is not what the run started from.
+    assert (line.norm_before, line.norm_change) == (0, 0)
 
 
 def test_runs_that_cannot_tell_say_why(
@@ -428,15 +411,12 @@ def test_runs_that_cannot_tell_say_why(
     with pytest.raises(ValueError, match="is a snapshot of embedding parameters only"):
         measure_weight_drift(start, next((run.path / "snapshots").glob("*.safetensors")))
     save_file(add_noise(load_file(start / "model.safetensors")), start / "model.safetensors")
-    with pytest.raises(ValueError, match=r"are not those that .* started from"):
-        measure_weight_drift(run)
+    check_refusals((r"are not those that .* started from", lambda: measure_weight_drift(run)))
     shutil.rmtree(start)
-    with pytest.raises(ValueError, match=r"which .* started from: put it back"):
-        measure_weight_drift(run)
+    check_refusals((r"which .* started from: put it back", lambda: measure_weight_drift(run)))
     model = run.path / "model" / "model.safetensors"
     save_file(add_noise(load_file(model)), model)
-    with pytest.raises(ValueError, match="is not as its manifest says"):
-        measure_weight_drift(tiny_config.model, run)
+    check_refusals(("is not as its manifest says", lambda: measure_weight_drift(tiny_config.model, run)))
 
 
 def test_no_model_is_built(tiny_model: Callable[[str], Path]) -> None:

@@ -102,8 +102,7 @@ def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
     assert (line["exactly 0"], line["because"]) == ("segment", "bit for bit what it was")
     assert (line["seeds"], line["items"]) == (3, 100)
     position = component(tables, "position")
-    assert position["φ (nats)"] == "+0.0500 (+0.0400 to +0.0600)"
-    assert position["share"] == "93%"
+    assert (position["φ (nats)"], position["share"]) == ("+0.0500 (+0.0400 to +0.0600)", "93%")
     header, rows = alone_rows(tables)
     alone = {row[1]: row[2:] for row in rows}
     assert alone["position"][1:] == ["+0.0450 (+0.0360 to +0.0540)", "yes", "+0.0050 (+0.0040 to +0.0060)", "yes"]
@@ -116,12 +115,10 @@ def test_of_a_regression_r2_stands_for_both_values():
     """Alone, and on one page with a classification: no number of nats is shown that there is not."""
     alone, other = make_tables(["yields"], values=OF_REGRESSION), make_tables()
     line = worth(alone)
-    assert line["nats per item"] == "not applicable"
-    assert line["R² (points)"] == "+5.40 (+4.40 to +6.40)"
+    assert (line["nats per item"], line["R² (points)"]) == ("not applicable", "+5.40 (+4.40 to +6.40)")
     assert (line["R²: none"], line["all"]) == pytest.approx((80, 85))
     assert line["distinguishable from 0"] == "position"
-    position = component(alone, "position")
-    assert list(position) == ["component", "φ (points)", "share", "note"]
+    assert list(component(alone, "position")) == ["component", "φ (points)", "share", "note"]
     assert alone_rows(alone)[0][2] == "alone (points)"
     both = {name: pd.concat([table, other[name]]) for name, table in alone.items()}
     for tables, asked in ((alone, "Does R² need"), (both, "Does accuracy (R² of regressions) need")):
@@ -135,12 +132,10 @@ def test_of_a_regression_r2_stands_for_both_values():
 
 
 def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
-    tables = make_tables()
-    is_segment = tables["shapley"]["component"] == "segment"
-    tables["shapley"].loc[is_segment, "note"] = (
-        "one row of it is in use (not applicable): exactly 0; no share: one seed"
-    )
-    line = worth(tables)
+    shapley = make_tables()["shapley"]
+    note = "one row of it is in use (not applicable): exactly 0; no share: one seed"
+    shapley.loc[shapley["component"] == "segment", "note"] = note
+    line = worth(make_tables() | {"shapley": shapley})
     assert (line["exactly 0"], line["because"]) == ("segment", "one row of it is in use (not applicable)")
 
 
@@ -152,8 +147,7 @@ def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
         assert {row[3] for row in rows} == {""}
         assert [str(row[4]).count("no share") for row in rows] == [0] * (len(rows) - 1) + [1], "said once, at the sum"
     assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
-    tables = make_tables(gain=0.001)
-    assert worth(tables)["distinguishable from 0"] == "none"
+    assert worth(make_tables(gain=0.001))["distinguishable from 0"] == "none"
 
 
 @pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])
@@ -177,10 +171,9 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
         *(["random_changes_reverse"] if has_random else []),
     }
     assert all((tmp_path / "out" / link).is_file() for link in shown)
-    assert "0.16" in text  # the control of the gauge
-    assert "| not applicable |" in text  # LayerNorm has no rows to rotate
-    assert "| forward | 70 | 5 |" in text
-    assert "| reverse | 70 | 1 |" in text
+    # The control of the gauge is .16, and LayerNorm has no rows to rotate.
+    for said_there in ("0.16", "| not applicable |", "| forward | 70 | 5 |", "| reverse | 70 | 1 |"):
+        assert said_there in text
     for name in tables:
         assert len(pd.read_csv(tmp_path / "out" / "tables" / f"{name}.csv")) == len(tables[name])
 
@@ -199,17 +192,14 @@ def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
     pairs = [v for v in values_of(plot_interactions(tables["interactions"])) if "value" in v]
     assert len(pairs) == 15
     assert {v["what"] for v in pairs} == {"interval excludes 0"}
-    still = tables["shapley"].assign(value=0.0, low=0.0, high=0.0)
-    assert plot_shapley(still) is None
+    assert plot_shapley(tables["shapley"].assign(value=0.0, low=0.0, high=0.0)) is None
     assert plot_interactions(tables["interactions"].iloc[:0]) is None
 
 
 def test_random_changes_are_drawn_with_the_range_of_their_draws():
     drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("place") == "position"]
-    tuned, random, rotated = drawn
-    assert (tuned["value"], tuned["low"], tuned["high"]) == (0.05, 0.04, 0.06)
-    for mark in (random, rotated):
-        assert (mark["low"], mark["high"]) == (-0.002, 0.003)
+    assert drawn[0]["value"] == 0.05
+    assert [(mark["low"], mark["high"]) for mark in drawn] == [(0.04, 0.06), *[(-0.002, 0.003)] * 2]
 
 
 def test_the_terminal_shows_every_component(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,14 +227,14 @@ def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():
     for verdict, text in said(make_tables(num_seeds=1)):
         assert (verdict, text.endswith("Not judged: one seed.")) == ("not judged", True)
     assert said(make_tables(has_random=False))[1] == ("not judged", NOT_DRAWN)
-    tables = make_tables()
-    singles = tables["singles"]
-    tables["singles"] = singles.assign(**dict.fromkeys(("value", "low", "high"), np.nan), reason="no row to rotate")
+    tables, ends = make_tables(), ("value", "low", "high")
+    tables["singles"] = tables["singles"].assign(**dict.fromkeys(ends, np.nan), reason="no row to rotate")
     verdict, text = said(tables)[1]
     assert (verdict, text.endswith("Not judged: no row to rotate.")) == ("not judged", True)
     shapley = tables["shapley"]
-    is_part = shapley["component"] != TOTAL
-    tables["shapley"] = shapley.assign(**{name: shapley[name].mask(is_part, 0.0) for name in ("value", "low", "high")})
+    tables["shapley"] = shapley.assign(
+        **{name: shapley[name].where(shapley["component"] == TOTAL, 0.0) for name in ends}
+    )
     assert [verdict for verdict, _ in said(tables)] == ["no", "not judged"]  # frozen embeddings
 
 

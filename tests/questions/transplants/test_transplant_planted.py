@@ -51,8 +51,7 @@ def test_a_control_that_is_worth_something_is_said_though_the_cause_is_recovered
     for values, is_quiet in ((loud, False), (quiet, True)):
         table = script.recovered(case, found(script, values)).set_index("component")
         assert list(table["role"]) == ["cause", "control", "frozen"]
-        assert list(table["came_out"]) == [True, is_quiet, True]
-        assert list(table["num_seeds_so"].fillna(-1)) == [3, -1, 3]
+        assert (list(table["came_out"]), list(table["num_seeds_so"].fillna(-1))) == ([True, is_quiet, True], [3, -1, 3])
 
 
 def test_every_cause_has_a_control_in_its_runs_and_where_the_cause_is_frozen(script) -> None:

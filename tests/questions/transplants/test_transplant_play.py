@@ -119,10 +119,9 @@ def test_the_check_of_a_game_agrees_and_shows_its_control(tuned_run: GetRun) -> 
 def test_efficiency_and_one_pass_per_coalition(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair"), TransplantSettings(num_draws=2))
     for values in game.values.values():
-        total = values[-1] - values[0]
-        np.testing.assert_allclose(shapley_values(values).sum(axis=0), total, atol=1e-12)
-    assert game.moving == 63
-    assert game.num_passes == 64 + 2 * (7 + 4) + 3  # words, positions, segments and all have rows to rotate
+        np.testing.assert_allclose(shapley_values(values).sum(axis=0), values[-1] - values[0], atol=1e-12)
+    # Words, positions, segments and all have rows to rotate.
+    assert (game.moving, game.num_passes) == (63, 64 + 2 * (7 + 4) + 3)
 
 
 def test_single_sentences_give_segments_exactly_0_though_their_row_moved(tuned_run: GetRun) -> None:
@@ -132,8 +131,7 @@ def test_single_sentences_give_segments_exactly_0_though_their_row_moved(tuned_r
     game = play_run(run, TransplantSettings(num_draws=1))
     segment = game.players.index("segment")
     assert not shapley_values(game.values[LIKELIHOOD])[segment].any()
-    assert game.rms_changes[segment] == 0
-    assert game.stillness[segment] == ONE_ROW
+    assert (game.rms_changes[segment], game.stillness[segment]) == (0, ONE_ROW)
     raw = play_run(run, TransplantSettings(num_draws=0, coordinates="raw"))
     assert shapley_values(raw.values[LIKELIHOOD])[segment].any()  # what the gauge takes away
 
@@ -151,18 +149,16 @@ FROZEN = {
 def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordinates: str) -> None:
     game = play_run(tuned_run("pair", freeze=freeze), TransplantSettings(num_draws=1, coordinates=coordinates))
     phi = dict(zip(game.players, shapley_values(game.values[LIKELIHOOD]), strict=True))
-    assert not phi[FROZEN[freeze]].any()
-    assert game.stillness[game.players.index(FROZEN[freeze])] == UNCHANGED
-    assert all(phi[name].any() for name in game.players if name != FROZEN[freeze])
+    assert [name for name in game.players if not phi[name].any()] == [FROZEN[freeze]]
     line = game.players.index(FROZEN[freeze])
+    assert game.stillness[line] == UNCHANGED
     for drawn in game.perturbed.values():
         np.testing.assert_array_equal(drawn[LIKELIHOOD][line, 0], game.values[LIKELIHOOD][0])
 
 
 def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair", freeze="embeddings"), TransplantSettings(num_draws=2))
-    assert game.num_passes == 1 + 3
-    assert not shapley_values(game.values[LIKELIHOOD]).any()
+    assert (game.num_passes, shapley_values(game.values[LIKELIHOOD]).any()) == (1 + 3, False)
 
 
 def test_a_pass_that_is_saved_would_have_given_the_same(tuned_run: GetRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +188,7 @@ def test_an_offset_between_tables_is_worth_something_in_raw_coordinates_only(
     after["position_embeddings"][0] -= pair
     after["token_type_embeddings"] += 0.7  # Π takes it away
     fixed = fixed_components(run.trajectory, before, after, design)
-    for player in fixed.players:
-        assert player.rms_change < 1e-12
+    assert max(player.rms_change for player in fixed.players) < 1e-12
     changed = [player.name for player in raw_components(before, after, used_rows(design)).players if player.has_moved]
     assert changed == ["word", "position", "segment"]
 
@@ -229,15 +224,13 @@ def test_a_table_that_moved_is_not_called_what_it_was(tokens, moved, word, posit
     trajectory = Trajectory([Snapshot(0, 0, before), Snapshot(1, 1, after)], read_exposure=lambda: exposure)
     players = {player.name: player for player in fixed_components(trajectory, before, after, design).players}
     for name, why in (("word", word), ("position", position), ("segment", segment)):
-        assert not players[name].has_moved
-        assert players[name].stillness == why
+        assert (players[name].has_moved, players[name].stillness) == (False, why)
 
 
 def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:
     run = tuned_run("pair")
     body, _, components = prepare(run)
-    names = components.names
-    before = components.place(0)
+    names, before = components.names, components.place(0)
     for name, table in (("word", "word_embeddings"), ("position", "position_embeddings")):
         placed = components.place(1 << names.index(name))
         assert [key for key in placed if not np.array_equal(placed[key][1], before[key][1])] == [table]
@@ -255,8 +248,7 @@ def test_where_a_projection_follows_or_positions_enter_again_only_raw_coordinate
     own: dict[str, object], tuned_run: GetRun
 ) -> None:
     run = tuned_run("single", **own)
-    with pytest.raises(ValueError, match="raw coordinates"):
-        play_run(run, TransplantSettings())
+    check_refusals(("raw coordinates", lambda: play_run(run, TransplantSettings())))
     # The draw turns rows and LayerNorm of unlike widths.
     game = play_run(run, TransplantSettings(coordinates="raw", num_draws=1))
     logits, split = reference_logits(run)
@@ -279,17 +271,15 @@ def test_items_are_drawn_alike_and_scored_as_among_all(tuned_run: GetRun) -> Non
 
 def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
     run = tuned_run("single")
-    for settings, message in (
-        ({"split": "validatoin"}, "validation"),
-        ({"coordinates": "polar"}, "fixed"),
-        ({"max_examples": 0}, "--max-examples"),
-        ({"seed": -1}, "--seed must be between 0"),
-        ({"num_draws": -1}, "--num-draws"),
-        ({"num_reverse_draws": -1}, "--num-reverse-draws"),
-        ({"dtype": "float16"}, "float32"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            play_run(run, TransplantSettings(**settings))
+    check_refusals(
+        ("validation", lambda: play_run(run, TransplantSettings(split="validatoin"))),
+        ("fixed", lambda: play_run(run, TransplantSettings(coordinates="polar"))),
+        ("--max-examples", lambda: play_run(run, TransplantSettings(max_examples=0))),
+        ("--seed must be between 0", lambda: play_run(run, TransplantSettings(seed=-1))),
+        ("--num-draws", lambda: play_run(run, TransplantSettings(num_draws=-1))),
+        ("--num-reverse-draws", lambda: play_run(run, TransplantSettings(num_reverse_draws=-1))),
+        ("float32", lambda: play_run(run, TransplantSettings(dtype="float16"))),
+    )
 
 
 def test_a_regression_is_scored_by_its_r2(tuned_run: GetRun, tmp_path: Path) -> None:
@@ -322,8 +312,7 @@ def test_a_regression_is_scored_by_its_r2(tuned_run: GetRun, tmp_path: Path) -> 
 def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:
     own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
     config = replace(tuned_run("single").config, **own, max_train_examples=16, max_steps=1, output_dir=str(tmp_path))
-    with pytest.raises(ValueError, match="by text, and roles tags words"):
-        play_run(finetune(config), TransplantSettings())
+    check_refusals(("by text, and roles tags words", lambda: play_run(finetune(config), TransplantSettings())))
 
 
 def test_a_transplant_draws_both_texts_of_an_item(tiny_pairs: RunConfig) -> None:

@@ -9,6 +9,7 @@ import torch
 from scipy.special import softmax
 
 from tests.questions.conftest import GetRun
+from tests.refusals import check_refusals
 from toolkit.analysis.shapley import shapley_values
 from toolkit.data.tasks import load_task
 from toolkit.models.tuned import load_untuned
@@ -73,8 +74,7 @@ def test_values_add_up_and_a_coalition_or_a_draw_is_one_pass(tuned_run: GetRun) 
     game = play_run(tuned_run("pair"), replace(REVERSE, num_reverse_draws=1, num_draws=9))
     for values in game.values.values():
         np.testing.assert_allclose(shapley_values(values).sum(axis=0), values[-1] - values[0], atol=1e-12)
-    assert game.num_passes == 64 + 7 + 4
-    assert game.gauge is None
+    assert (game.num_passes, game.gauge) == (64 + 7 + 4, None)
     for kind, (drawn, applies) in {"random": (7, range(7)), "rotated": (4, (0, 1, 2, 6))}.items():
         found = game.perturbed[kind][LIKELIHOOD]
         assert found.shape[:2] == (7, 1)
@@ -87,8 +87,7 @@ def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, coordinates: str) -> 
     settings = replace(REVERSE, num_reverse_draws=1, coordinates=coordinates)
     game = play_run(tuned_run("pair", freeze="position_embeddings"), settings)
     phi = dict(zip(game.players, shapley_values(game.values[LIKELIHOOD]), strict=True))
-    assert not phi["position"].any()
-    assert all(phi[name].any() for name in game.players if name != "position")
+    assert [name for name in game.players if not phi[name].any()] == ["position"]
     for drawn in game.perturbed.values():
         np.testing.assert_array_equal(drawn[LIKELIHOOD][1, 0], game.values[LIKELIHOOD][0])
 
@@ -100,8 +99,7 @@ def test_single_sentences_give_segments_exactly_0(tuned_run: GetRun) -> None:
 
 def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair", freeze="embeddings"), replace(REVERSE, num_reverse_draws=2))
-    assert game.num_passes == 1
-    assert not shapley_values(game.values[LIKELIHOOD]).any()
+    assert (game.num_passes, shapley_values(game.values[LIKELIHOOD]).any()) == (1, False)
 
 
 def make_data(num_items=120, num_classes=3, hidden=6, seed=0):
@@ -158,5 +156,4 @@ def test_a_class_that_training_lacks_is_never_chosen_and_two_classes_have_log_od
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1], [0, 0, 0, 0]])
 def test_too_few_items_of_a_class_are_refused(labels) -> None:
-    with pytest.raises(ValueError, match="--max-probe-examples"):
-        Probe(np.array(labels), 2, seed=0)
+    check_refusals(("--max-probe-examples", lambda: Probe(np.array(labels), 2, seed=0)))

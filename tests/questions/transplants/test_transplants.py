@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.questions.conftest import CHANGED, GetRun
+from tests.refusals import check_refusals
 from toolkit.cli import main
 from toolkit.pipeline import finetune
 from toolkit.questions.transplants.games import TransplantSettings, play_run
@@ -60,8 +61,7 @@ def test_a_run_without_its_model_is_refused_before_anything_is_scored(
     good = tuned_run("single")
     bare = finetune(replace(good.config, save_model=False, seed=5, output_dir=str(tmp_path)))
     monkeypatch.setattr("toolkit.questions.transplants.measure.play_run", lambda *_: pytest.fail("scored"))
-    with pytest.raises(ValueError, match="--save-model"):
-        measure_transplants([good, bare])
+    check_refusals(("--save-model", lambda: measure_transplants([good, bare])))
 
 
 def test_the_command_prints_its_tables_and_writes_a_report(
@@ -114,10 +114,10 @@ def test_mistakes_on_the_command_line_are_one_line(
 
 
 def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
-    with pytest.raises(ValueError, match=CHANGED):
-        play_run(changed_run)
+    check_refusals((CHANGED, lambda: play_run(changed_run)))
 
 
 def test_a_run_that_learned_masked_tokens_is_refused(masked_run: Run) -> None:
-    with pytest.raises(ValueError, match=r"by text, and polarity \(masked LM\) tells masked tokens"):
-        measure_transplants([masked_run])
+    check_refusals(
+        (r"by text, and polarity \(masked LM\) tells masked tokens", lambda: measure_transplants([masked_run]))
+    )
