@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import Evidence, save_evidence
@@ -37,3 +38,8 @@ def write_cards(runs, folder, **options):
     cards = make_cards(evidence)
     save_cards(cards, folder, evidence.hashes)
     return cards
+
+
+def agree(line: Any, **expected: Any) -> None:
+    """A line of a table says what is expected of each column: texts as they are, numbers nearly, NaN where NaN is."""
+    assert {name: line[name] for name in expected} == pytest.approx(expected, nan_ok=True)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.refusals import check_refusals, refused
 from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed, differing_settings
 from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
@@ -56,6 +57,16 @@ def test_a_rate_of_parts_is_named_where_there_is_one_and_the_table_of_runs_has_i
     ]
 
 
+def named(make_run, task, seed, config):
+    """A run of the task of this content, read from where ``config`` says."""
+    return make_run(seed=seed, config=config, facts={"task": {"name": "toy", **task}})
+
+
+def sizes_of(groups):
+    """How many runs each condition of all groups has."""
+    return [len(arm.runs) for group in groups for arm in group.arms]
+
+
 def test_runs_of_one_label_seed_are_one_arm_and_its_name_says_which_labels_it_learned(make_run):
     shuffled = {"shuffle_labels": True}
     cases = [{}, shuffled, shuffled | {"label_seed": 4}, shuffled | {"label_seed": 5}]
@@ -84,8 +95,7 @@ def test_other_models_and_tasks_are_other_groups(make_run):
 def test_files_are_known_by_their_hash(make_run):
     def of_file(place, sha, seed):
         config = {"train_file": f"/{place}/train.csv", "validation_file": f"/{place}/dev.csv"}
-        task = {"name": "toy", "data_sha256": {"train": sha, "validation": "v"}}
-        return make_run(seed=seed, config=config, facts={"task": task})
+        return named(make_run, {"data_sha256": {"train": sha, "validation": "v"}}, seed, config)
 
     assert len(arrange([of_file("here", "a", 0), of_file("there", "a", 1)])) == 1
     groups = arrange([of_file("here", "a", 0), of_file("there", "b", 1)])
@@ -94,25 +104,20 @@ def test_files_are_known_by_their_hash(make_run):
 
 def test_datasets_of_the_hub_are_known_by_what_they_held(make_run):
     """What a name stands for can change; a run from before hashes were kept is one of the others."""
-
-    def of_hub(seed, **hashes):
-        facts = {"task": {"name": "toy", "data_sha256": hashes}}
-        return make_run(seed=seed, config={"dataset": "owner/name"}, facts=facts)
-
-    same = [of_hub(0, train="t", validation_matched="m"), of_hub(1, train="t", validation_matched="m"), of_hub(2)]
-    (group,) = arrange(same)
-    assert [len(arm.runs) for arm in group.arms] == [3]
-    for other in ({"train": "u", "validation_matched": "m"}, {"train": "t", "validation_matched": "n"}):
-        assert len(arrange([*same[:2], of_hub(3, **other)])) == 2
+    known = {"train": "t", "validation_matched": "m"}
+    cases = [known, known, {}, known | {"train": "u"}, known | {"validation_matched": "n"}]
+    hub = {"dataset": "owner/name"}
+    runs = [named(make_run, {"data_sha256": hashes}, seed, hub) for seed, hashes in enumerate(cases)]
+    assert sizes_of(arrange(runs[:3])) == [3]
+    assert [len(arrange([*runs[:2], other])) for other in runs[3:]] == [2, 2]
 
 
-def test_weights_are_known_by_their_hash_and_the_hub_by_its_commit(make_run):
-    for known in ({"weights_sha256": "a"}, {"revision": "a"}):
-        own, other = {"model": known}, {"model": dict.fromkeys(known, "b")}
-        same = arrange([make_run(facts=own), make_run(seed=1, facts=own)])
-        assert [len(arm.runs) for group in same for arm in group.arms] == [2]
-        groups = arrange([make_run(facts=own), make_run(seed=1, facts=other)])
-        assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
+@pytest.mark.parametrize("known", ["weights_sha256", "revision"])
+def test_weights_are_known_by_their_hash_and_the_hub_by_its_commit(make_run, known):
+    own, other = ({"model": {known: letter}} for letter in "ab")
+    assert sizes_of(arrange([make_run(facts=own), make_run(seed=1, facts=own)])) == [2]
+    groups = arrange([make_run(facts=own), make_run(seed=1, facts=other)])
+    assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
 
 
 def test_weights_that_are_not_known_are_those_of_the_others(make_run):
@@ -120,48 +125,43 @@ def test_weights_that_are_not_known_are_those_of_the_others(make_run):
     sha = [{"model": {"weights_sha256": letter}} for letter in "ab"]
     runs = [make_run(facts=sha[0]), make_run(seed=1), make_run(seed=2, config={"init": "random"}, facts=sha[1])]
     (group,) = arrange(runs)
-    assert [len(arm.runs) for arm in group.arms] == [2, 1]
+    assert sizes_of([group]) == [2, 1]
     assert len(arrange([*runs, make_run(seed=3, facts=sha[1])])) == 3
 
 
 def test_only_what_bears_on_embeddings_tells_seeds_apart(make_run):
-    def differences(first, second):
-        return differences_beside_seed(read_reported(first, "one"), read_reported(second, "other"))
-
     files = {"train_file": "t.csv", "validation_file": "v.csv"}
     task = {"name": "toy", "data_sha256": {"train": "t", "validation": "v"}}
     facts = {"task": task, "model": {"weights_sha256": "a"}}
-    first = make_run(config=files, facts=facts)
-    moved = {name: f"elsewhere+{path}" for name, path in files.items()}
-    assert differences(first, make_run(seed=1, config=moved, facts=facts)) == []
+    first = read_reported(make_run(config=files, facts=facts), "one")
     idle = {"snapshot_steps": 5, "gradient_accumulation_steps": 2, "test_file": ("ood=o.csv",)}
-    assert differences(first, make_run(seed=2, config=files | idle, facts=facts)) == []
-    assert differences(first, make_run(seed=3, config=files, is_finished=False)) == []
-    others = {
-        "weights": facts | {"model": {"weights_sha256": "b"}},
-        "train_data": facts | {"task": task | {"data_sha256": {"train": "other", "validation": "v"}}},
-        "task": facts | {"task": task | {"name": "other"}},
-    }
-    for seed, (name, other) in enumerate(others.items(), 4):
-        assert differences(first, make_run(seed=seed, config=files, facts=other)) == [name]
-    assert differences(first, make_run(seed=9, model="other", config=files, facts=facts)) == ["model"]
+    cases = [
+        ([], {"config": {name: f"elsewhere+{path}" for name, path in files.items()}, "facts": facts}),
+        ([], {"config": files | idle, "facts": facts}),
+        ([], {"config": files, "is_finished": False}),
+        (["weights"], {"config": files, "facts": facts | {"model": {"weights_sha256": "b"}}}),
+        (["task"], {"config": files, "facts": facts | {"task": task | {"name": "other"}}}),
+        (["model"], {"config": files, "facts": facts, "model": "other"}),
+    ]
+    other = task | {"data_sha256": {"train": "other", "validation": "v"}}
+    cases.append((["train_data"], {"config": files, "facts": facts | {"task": other}}))
+    for seed, (expected, oddities) in enumerate(cases, 1):
+        run = read_reported(make_run(seed=seed, **oddities), "other")
+        assert differences_beside_seed(first, run) == expected
 
 
 def test_a_test_file_is_known_by_its_hash_too(make_run):
-    def tested(path, sha, seed):
-        task = {"name": "toy", "data_sha256": {"t": sha}}
-        return make_run(seed=seed, config={"test_file": (f"t={path}",)}, facts={"task": task})
+    def tested(seed, letter, **config):
+        return named(make_run, {"data_sha256": {"t": letter * 64}}, seed, config)
 
-    runs = [tested("a.csv", "a" * 64, 0), tested("./a.csv", "a" * 64, 1), tested("a.csv", "b" * 64, 2)]
-    (group,) = arrange(runs)
+    runs = [tested(0, "a", test_file=("t=a.csv",)), tested(1, "a", test_file=("t=./a.csv",))]
+    (group,) = arrange([*runs, tested(2, "b", test_file=("t=a.csv",))])
     assert {arm.label: len(arm.runs) for arm in group.arms} == {
         "full fine-tuning, test file t aaaaaaaa": 2,
         "full fine-tuning, test file t bbbbbbbb": 1,
     }
-    task = {"name": "toy", "data_sha256": {"t": "a" * 64}}
-    marked = make_run(seed=3, config={"ood_file": ("t=a.csv",)}, facts={"task": task})  # another name, the same numbers
-    (group,) = arrange([runs[0], marked])
-    assert [len(arm.runs) for arm in group.arms] == [2]
+    marked = tested(3, "a", ood_file=("t=a.csv",))  # another name, the same numbers
+    assert sizes_of(arrange([runs[0], marked])) == [2]
 
 
 def test_starts_have_words_and_stand_in_their_order(make_run):
@@ -188,27 +188,25 @@ def of_size(make_run, size, regime="none", seed=0, **more):
 def test_sizes_are_arms_of_one_base_the_smallest_first(make_run):
     runs = [of_size(make_run, size, regime) for regime in ("backbone", "none") for size in (None, 80, 9)]
     (group,) = arrange(runs)
-    assert [arm.num_train_examples for arm in group.arms] == [9, 80, 100] * 2
-    assert [arm.size for arm in group.arms] == [9, 80, None] * 2
+    sizes = [(9, 9), (80, 80), (None, 100)]
+    assert [(arm.base, arm.size, arm.num_train_examples) for arm in group.arms] == [
+        (base, *size) for base in ("full fine-tuning", "feature extraction") for size in sizes
+    ]
     assert group.arms[0].label == "full fine-tuning, 9 training examples"
     assert group.arms[2].label == "full fine-tuning, all training examples"
-    assert [arm.base for arm in group.arms] == ["full fine-tuning"] * 3 + ["feature extraction"] * 3
     (alone,) = arrange([of_size(make_run, 80), of_size(make_run, 80, "backbone")])
     assert [arm.label for arm in alone.arms] == ["full fine-tuning", "feature extraction"]
 
 
 def test_labels_name_arms_in_the_order_of_their_first_appearance(make_run):
-    order = [("embeddings", 0), ("backbone", 0), ("none", 0), ("none", 1), ("backbone", 1), ("embeddings", 1)]
-    words = {"none": "tuned", "backbone": "probe", "embeddings": "fixed"}
-    runs = [make_run(regime, seed) for regime, seed in order]
-    labels = {run.path.name: words[regime] for run, (regime, _) in zip(runs, order, strict=True)}
-    (group,) = arrange(runs[::-1], labels)
-    assert [(arm.label, arm.base, len(arm.runs)) for arm in group.arms] == [
-        ("fixed", "fixed", 2),
-        ("probe", "probe", 2),
-        ("tuned", "tuned", 2),
+    words = {"embeddings": "fixed", "backbone": "probe", "none": "tuned"}
+    runs = [make_run(regime, seed) for regime, seed in (*((name, 0) for name in words), ("none", 1), ("backbone", 1))]
+    (group,) = arrange(runs[::-1], {run.path.name: words[run.config.freeze] for run in runs})
+    assert [(arm.label, arm.base, len(arm.runs), arm.is_full) for arm in group.arms] == [
+        ("fixed", "fixed", 1, False),
+        ("probe", "probe", 2, False),
+        ("tuned", "tuned", 2, True),
     ]
-    assert [arm.is_full for arm in group.arms] == [False, False, True]
 
 
 def test_labelled_arms_have_sizes_too(make_run):
@@ -222,61 +220,50 @@ def test_labelled_arms_have_sizes_too(make_run):
 
 def test_one_label_may_have_other_settings_in_other_groups_only(make_run):
     faster = {"learning_rate": 0.5}
-    runs = [make_run(), make_run(task="other", config=faster)]
+    runs = [make_run(), make_run(task="other", config=faster), make_run(seed=1, config=faster), make_run("backbone", 1)]
     labels = dict.fromkeys((run.path.name for run in runs), "tuned")
-    assert [[arm.label for arm in group.arms] for group in arrange(runs, labels)] == [["tuned"], ["tuned"]]
-    wrong = [runs[0], make_run(seed=1, config=faster)]
-    with pytest.raises(ValueError, match=r"both have the label 'tuned' and differ in learning rate 5e-05 and 0.5"):
-        arrange(wrong, dict.fromkeys((run.path.name for run in wrong), "tuned"))
-    wrong = [runs[0], make_run("backbone", 1)]
-    with pytest.raises(ValueError, match="differ in freeze none and backbone"):
-        arrange(wrong, dict.fromkeys((run.path.name for run in wrong), "tuned"))
-    with pytest.raises(ValueError, match="no label for tiny_toy_freeze-none_seed-0_0123abcd"):
-        arrange(runs, {"another": "tuned"})
+    assert [[arm.label for arm in group.arms] for group in arrange(runs[:2], labels)] == [["tuned"], ["tuned"]]
+    rates = "both have the label 'tuned' and differ in learning rate 5e-05 and 0.5"
+    check_refusals(
+        (rates, lambda: arrange([runs[0], runs[2]], labels)),
+        ("differ in freeze none and backbone", lambda: arrange([runs[0], runs[3]], labels)),
+        ("no label for tiny_toy_freeze-none_seed-0_0123abcd", lambda: arrange(runs[:2], {"another": "tuned"})),
+    )
 
 
-def test_a_failed_run_is_no_better_than_the_majority_class(make_run):
+@pytest.mark.parametrize(("num_right", "is_failed"), [(40, True), (60, True), (61, False), (90, False)])
+def test_a_failed_run_is_no_better_than_the_majority_class(make_run, num_right, is_failed):
     """The labels of the reported split are 40 of class 1 and 60 of class 0."""
-    for right, is_failed in ((0.4, True), (0.9, False)):
-        (group,) = arrange([make_run(right=right)])
-        run = group.runs[0]
-        own = run.answers["validation"]
-        assert bool((own["label"] == own["prediction"]).sum() <= 60) == is_failed
-        assert run.is_failed is is_failed
-        assert group.arms[0].num_failed == is_failed
-    (group,) = arrange([make_run(is_regression=True)])
-    assert not group.runs[0].is_failed
-
-
-@pytest.mark.parametrize(("num_right", "is_failed"), [(60, True), (61, False)])
-def test_exactly_the_majority_class_is_failed(make_run, num_right, is_failed):
     run = make_run()
     table = run.predictions
     is_right = table.groupby(["epoch", "split"]).cumcount() < num_right
     object.__setattr__(run, "predictions", table.assign(prediction=table["label"].where(is_right, 1 - table["label"])))
     (group,) = arrange([run])
-    assert group.runs[0].is_failed is is_failed
+    assert (group.runs[0].is_failed, group.arms[0].num_failed) == (is_failed, is_failed)
+
+
+def test_a_run_of_values_has_no_majority_class(make_run):
+    assert not arrange([make_run(is_regression=True)])[0].runs[0].is_failed
 
 
 def test_refusals_are_one_line(make_run):
-    run = make_run()
-    with pytest.raises(ValueError, match="no runs to report on"):
-        arrange([])
-    with pytest.raises(ValueError, match=r"^tiny_toy_freeze-none_seed-5_0123abcd is unfinished .*run it again"):
-        arrange([run, make_run(seed=5, is_finished=False)])
-    with pytest.raises(ValueError, match="is given twice"):
-        arrange([run, str(run.path)])
-    with pytest.raises(ValueError, match="is given twice"):
-        arrange([run.path, run.path / ".." / run.path.name])
-    with pytest.raises(ValueError, match="no run directory at"):
-        arrange(["nowhere"])
+    run, unfinished = make_run(), make_run(seed=5, is_finished=False)
+    alone = r"expected a list of run directories; got .* alone: put it in a list"
+    check_refusals(
+        ("no runs to report on", lambda: arrange([])),
+        (r"^tiny_toy_freeze-none_seed-5_0123abcd is unfinished .*run it again", lambda: arrange([run, unfinished])),
+        ("is given twice", lambda: arrange([run, str(run.path)])),
+        ("is given twice", lambda: arrange([run.path, run.path / ".." / run.path.name])),
+        ("no run directory at", lambda: arrange(["nowhere"])),
+        (alone, lambda: arrange(run)),
+        (alone, lambda: arrange(run.path)),
+        (alone, lambda: arrange(str(run.path))),
+    )
 
 
 def test_a_copy_of_a_run_is_a_duplicate(make_run, tmp_path):
-    run = make_run()
-    copy = tmp_path / "copy"
-    run.path.rename(copy)
-    with pytest.raises(ValueError, match="are the same run"):
+    copy = make_run().path.rename(tmp_path / "copy")
+    with refused("are the same run"):
         arrange([copy, make_run()])
 
 
@@ -293,13 +280,6 @@ def test_shown_paths_are_never_absolute(tmp_path, monkeypatch):
     assert shown_path("runs/a") == shown_path(tmp_path / "here" / "runs" / "a") == "runs/a"
     assert shown_path(tmp_path / "elsewhere" / "a") == shown_path("../elsewhere/a") == "a"
     assert shown_path(".") == "."
-
-
-def test_one_run_that_is_not_in_a_list_is_one_clear_line(make_run):
-    run = make_run()
-    for alone in (run, run.path, str(run.path)):
-        with pytest.raises(ValueError, match=r"expected a list of run directories; got .* alone: put it in a list"):
-            arrange(alone)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Comparisons of planted answers: numbers by hand and from the array functions, every verdict, nulls and refusals."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from tests.comparison.planted import plant
+from tests.comparison.planted import agree, plant
+from tests.refusals import check_refusals, refused
 from tests.run_directories import rehash, write_run
 from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.compare import (
@@ -57,45 +60,39 @@ def one_line(table):
     return line
 
 
+def line_of(places, first, second, **options):
+    """The one line of a comparison of two arms of planted answers."""
+    return one_line(compare(runs_of(places, first, second), **{"num_draws": 100} | options))
+
+
 def test_numbers_are_those_of_the_array_functions(places):
     first, second = draw((0.85, 0.8), 300)
-    line = one_line(compare(runs_of(places, first, second), num_draws=100))
+    line = line_of(places, first, second)
     differences = first.astype(float) - second
     wide, narrow = (two_way_interval(differences, level) for level in (0.95, 0.90))
-    assert line["difference_points"] == pytest.approx(100 * differences.mean())
-    assert (line["low_points"], line["high_points"]) == pytest.approx((100 * wide.low, 100 * wide.high))
-    assert (line["low90_points"], line["high90_points"]) == pytest.approx((100 * narrow.low, 100 * narrow.high))
-    assert (line["first_mean"], line["second_mean"]) == pytest.approx((first.mean(), second.mean()))
-    assert (line["num_seeds"], line["num_items"], line["df"]) == (5, 300, wide.df)
+    agree(line, difference_points=100 * differences.mean(), first_mean=first.mean(), second_mean=second.mean())
+    agree(line, low_points=100 * wide.low, high_points=100 * wide.high, num_seeds=5, num_items=300, df=wide.df)
+    agree(line, low90_points=100 * narrow.low, high90_points=100 * narrow.high, q=line["p"], smallest_p=0.0625)
+    agree(line, first=FULL, second=PROBE, score="accuracy", split="validation", note="")
     assert line["sign_flip_p"] == sign_flip(differences.mean(axis=1))
-    assert line["smallest_p"] == 0.0625
-    assert (line["first"], line["second"], line["score"], line["split"]) == (FULL, PROBE, "accuracy", "validation")
-    assert line["p"] == line["q"]
-    assert line["note"] == ""
-
-
-def test_p_is_the_level_at_which_the_interval_touches_zero(places):
-    first, second = draw((0.85, 0.8), 300)
-    line = one_line(compare(runs_of(places, first, second), num_draws=100))
-    touching = two_way_interval(first.astype(float) - second, 1 - line["p"])
-    assert touching.low == pytest.approx(0, abs=1e-12)
+    touching = two_way_interval(differences, 1 - line["p"])
+    assert touching.low == pytest.approx(0, abs=1e-12), "p is the level at which the interval touches zero"
 
 
 def test_noise_floor_is_the_mean_difference_between_two_seeds_of_one_arm(places):
     arms = draw((0.85, 0.6), 200)
-    line = one_line(compare(runs_of(places, *arms), num_draws=100))
     means = [arm.mean(axis=1) for arm in arms]
     gaps = [abs(m[i] - m[j]) for m in means for i in range(NUM_SEEDS) for j in range(i)]
-    assert line["noise_floor_points"] == pytest.approx(100 * np.mean(gaps))
+    agree(line_of(places, *arms), noise_floor_points=100 * np.mean(gaps))
 
 
 def test_swapping_the_arms_mirrors_every_number(places):
     runs = runs_of(places, *draw((0.85, 0.8), 200))
     one, other = (one_line(compare(runs, pairs=[pair], num_draws=100)) for pair in ((FULL, PROBE), (PROBE, FULL)))
-    assert other["difference_points"] == pytest.approx(-one["difference_points"])
-    assert (other["low_points"], other["high_points"]) == pytest.approx((-one["high_points"], -one["low_points"]))
-    for name in ("p", "sign_flip_p", "tost_p", "noise_floor_points", "detectable_gap_points", "verdict", "df"):
-        assert other[name] == pytest.approx(one[name]) if isinstance(one[name], float) else other[name] == one[name]
+    mirrored = {"difference_points": "difference_points", "low_points": "high_points", "high_points": "low_points"}
+    agree(other, **{name: -one[of] for name, of in mirrored.items()})
+    names = ("p", "sign_flip_p", "tost_p", "noise_floor_points", "detectable_gap_points", "verdict", "df")
+    agree(other, **{name: one[name] for name in names})
 
 
 def test_equivalent_is_said_even_of_a_difference_that_excludes_zero(places):
@@ -103,24 +100,21 @@ def test_equivalent_is_said_even_of_a_difference_that_excludes_zero(places):
     first[:, :8] = True
     second = first.copy()
     second[:, :8] = False  # wrong on the same eight items in every seed
-    line = one_line(compare(runs_of(places, first, second), num_draws=100))
-    assert line["difference_points"] == pytest.approx(0.4)
+    line = line_of(places, first, second)
+    agree(line, difference_points=0.4, is_equivalent=True, verdict="equivalent")
     assert line["low_points"] > 0
-    assert line["is_equivalent"]
     assert line["tost_p"] < 0.05
-    assert line["verdict"] == "equivalent"
 
 
 def test_a_planted_difference_is_supported(places):
-    line = one_line(compare(runs_of(places, *draw((0.85, 0.75), 1000)), num_draws=500))
+    line = line_of(places, *draw((0.85, 0.75), 1000), num_draws=500)
     assert line["verdict"] == "supported"
     assert line["p"] < 0.01
-    assert line["low_points"] > 0
-    assert line["bootstrap_low_points"] > 0
+    assert min(line["low_points"], line["bootstrap_low_points"]) > 0
 
 
 def test_few_items_are_under_powered(places):
-    line = one_line(compare(runs_of(places, *draw((0.8, 0.8), 40)), num_draws=100))
+    line = line_of(places, *draw((0.8, 0.8), 40))
     assert line["detectable_gap_points"] > 1
     assert line["verdict"] == "under-powered"
 
@@ -128,15 +122,13 @@ def test_few_items_are_under_powered(places):
 def test_enough_power_without_a_difference_is_not_supported(places):
     """A difference of about two standard errors (df 4), with the margin at what such data could have shown."""
     for seed in range(200):
-        first, second = draw((0.8, 0.8), 300, seed)
+        arms = first, second = draw((0.8, 0.8), 300, seed)
         if 0.1 < estimate_from_items(first.astype(float) - second, Settings(num_draws=0))["p"] < 0.15:
             break
-    runs = runs_of(places, first, second)
-    line = one_line(compare(runs, num_draws=100))
+    line = line_of(places, *arms)
     assert 0.1 < line["p"] < 0.15
-    line = one_line(compare(runs, num_draws=100, margin_points=line["detectable_gap_points"]))
-    assert line["verdict"] == "not supported"
-    assert not line["is_equivalent"]
+    line = line_of(places, *arms, margin_points=line["detectable_gap_points"])
+    agree(line, verdict="not supported", is_equivalent=False)
 
 
 def test_arms_that_do_not_differ_are_rarely_supported():
@@ -151,65 +143,51 @@ def test_arms_that_do_not_differ_are_rarely_supported():
 
 def test_identical_arms_are_equal_exactly(places):
     (right,) = draw((0.8,), 400)
-    line = one_line(compare(runs_of(places, right, right), num_draws=100))
-    assert line["difference_points"] == 0
-    assert line["p"] == 1
-    assert line["sign_flip_p"] == 1
-    assert line["verdict"] == "equivalent"
+    line = line_of(places, right, right)
+    assert [line[name] for name in ("difference_points", "p", "sign_flip_p", "verdict")] == [0, 1, 1, "equivalent"]
 
 
 @pytest.mark.parametrize(("shares", "verdict"), [((0.3, 0.3), "not measurable here"), ((0.3, 0.9), "supported")])
 def test_arms_that_learned_nothing_are_not_called_equivalent(places, shares, verdict):
-    table = compare(runs_of(places, *draw(shares, 400)), num_draws=100, margin_points=20.0)
-    line = one_line(table)
-    assert line["num_failed_first"] == NUM_SEEDS
-    assert line["verdict"] == verdict
-    assert not line["is_equivalent"]
+    line = line_of(places, *draw(shares, 400), margin_points=20.0)
+    agree(line, num_failed_first=NUM_SEEDS, verdict=verdict, is_equivalent=False)
 
 
 def test_one_seed_gives_an_interval_over_items_and_no_test(places):
-    runs = runs_of(places, *draw((0.95, 0.6), 500, num_seeds=1))
-    line = one_line(compare(runs, num_draws=100))
+    line = line_of(places, *draw((0.95, 0.6), 500, num_seeds=1))
     assert line["low_points"] > 0
-    assert line["note"] == ITEMS_ONLY
-    assert line["verdict"] == "not judged"
-    assert line["reason"] == "one seed says nothing of others: at least 3 are needed"
-    assert np.isnan([line[name] for name in ("p", "q", "tost_p", "noise_floor_points")]).all()
-    assert not line["is_equivalent"]
+    reason = "one seed says nothing of others: at least 3 are needed"
+    agree(line, note=ITEMS_ONLY, verdict="not judged", reason=reason, is_equivalent=False)
+    agree(line, **dict.fromkeys(("p", "q", "tost_p", "noise_floor_points"), np.nan))
 
 
 def test_only_common_seeds_are_paired_and_all_failed_runs_counted(places):
     first, second = draw((0.9, 0.9), 100)
     second[4] = False
-    runs = runs_of(places, first[:2], second)
-    line = one_line(compare(runs, num_draws=100))
-    assert line["num_seeds"] == 2
-    assert line["first_mean"] == pytest.approx(first[:2].mean())
-    assert (line["num_failed_first"], line["num_failed_second"]) == (0, 1)
+    line = line_of(places, first[:2], second)
+    agree(line, num_seeds=2, first_mean=first[:2].mean(), num_failed_first=0, num_failed_second=1)
     apart = one_line(compare([*runs_of(places, first[:2], []), plant(places["backbone"][4], second[3])]))
-    assert (apart["num_seeds"], apart["reason"]) == (0, "not compared: no seed in common")
-    assert np.isnan(apart["difference_points"])
+    agree(apart, num_seeds=0, reason="not compared: no seed in common", difference_points=np.nan)
 
 
-def test_rows_of_another_file_are_other_items_though_numbers_and_labels_agree(make_run):
-    def tested(regime, seed, sha256):
-        return make_run(regime, seed, facts={"task": {"name": "toy", "data_sha256": {"ood": sha256}}})
-
-    for of_first, of_second, is_refused in (("a", "a", False), ("a", "b", True), ("a", None, False)):
-        runs = [tested("none", seed, of_first) for seed in (0, 1)]
-        table = compare([*runs, *(tested("backbone", seed, of_second) for seed in (0, 1))], num_draws=100)
-        refused = table["reason"] == OTHER_ITEMS
-        assert set(refused[table["split"] == "ood"]) == {is_refused}
-        assert not refused[table["split"] == "validation"].any()
+@pytest.mark.parametrize(("second", "is_refused"), [("a", False), ("b", True), (None, False)])
+def test_rows_of_another_file_are_other_items_though_numbers_and_labels_agree(make_run, second, is_refused):
+    runs = [
+        make_run(regime, seed, facts={"task": {"name": "toy", "data_sha256": {"ood": sha256}}})
+        for regime, sha256 in (("none", "a"), ("backbone", second))
+        for seed in (0, 1)
+    ]
+    table = compare(runs, num_draws=100)
+    refused = table["reason"] == OTHER_ITEMS
+    assert set(refused[table["split"] == "ood"]) == {is_refused}
+    assert not refused[table["split"] == "validation"].any()
 
 
 def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(places):
     first, second = draw((0.9, 0.8), 100)
     runs = runs_of(places, first, second)
     moved = [*runs[:5], *(plant(p, r, ids=np.arange(100) + 1) for p, r in zip(places["backbone"], second, strict=True))]
-    line = one_line(compare(moved))
-    assert line["reason"] == OTHER_ITEMS
-    assert np.isnan(line["difference_points"])
+    agree(one_line(compare(moved)), reason=OTHER_ITEMS, difference_points=np.nan)
     own = [
         plant(place, right, ids=np.arange(100) + 1000 * seed)
         for regime, arm in (("none", first), ("backbone", second))
@@ -217,7 +195,7 @@ def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(
     ]
     line = one_line(compare(own))
     by_seed = (first.astype(float) - second).mean(axis=1)
-    assert line["low_points"] == pytest.approx(100 * seeds_interval(by_seed, 0.95).low)
+    agree(line, low_points=100 * seeds_interval(by_seed, 0.95).low)
     assert line["note"].startswith("each seed has its own items")
 
 
@@ -231,55 +209,54 @@ def test_order_of_items_and_runs_changes_nothing(places):
     pd.testing.assert_frame_equal(compare(shuffled, num_draws=100), compare(runs, num_draws=100))
 
 
-def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(make_run):
-    facts = {"task": {"name": "toy", "kind": "classification", "score": "matthews", "reported_split": "validation"}}
-    runs = [make_run(r, s, right=x, facts=facts) for r, x in (("none", 0.9), ("backbone", 0.8)) for s in range(3)]
-    table = compare(runs, num_draws=100)
+MATTHEWS = {"task": {"name": "toy", "kind": "classification", "score": "matthews", "reported_split": "validation"}}
+
+
+@pytest.fixture
+def matthews(make_run):
+    """Three seeds of two arms whose headline is no mean over items."""
+    arms = (("none", 0.9), ("backbone", 0.8))
+    return [make_run(r, s, right=x, facts=MATTHEWS) for r, x in arms for s in range(3)]
+
+
+def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(matthews):
+    table = compare(matthews, num_draws=100)
     assert list(table.columns) == columns_of("compare")
+    kinds = [("matthews", True), ("accuracy", False)]
     assert list(zip(table["split"], table["score"], table["is_headline"], strict=True)) == [
-        ("validation", "matthews", True),
-        ("validation", "accuracy", False),
-        ("ood", "matthews", True),
-        ("ood", "accuracy", False),
+        (split, *kind) for split in ("validation", "ood") for kind in kinds
     ]
-    scores = [run.scores.query("split == 'validation' and epoch == 3")["matthews"].item() for run in runs]
-    d = np.subtract(scores[:3], scores[3:])
+    scores = last_scores(matthews, "matthews")
     line, beside = table.iloc[0], table.iloc[1]
-    oracle = stats.ttest_1samp(d, 0)
-    assert line["p"] == pytest.approx(oracle.pvalue)
+    oracle = stats.ttest_1samp(np.subtract(scores[:3], scores[3:]), 0)
     low, high = oracle.confidence_interval(0.95)
-    assert (line["low_points"], line["high_points"]) == pytest.approx((100 * low, 100 * high))
+    agree(line, p=oracle.pvalue, low_points=100 * low, high_points=100 * high, bootstrap_low_points=np.nan)
     assert "no mean over items" in line["note"]
     assert beside["note"] == ""
-    assert np.isnan(line["bootstrap_low_points"])
     for is_headline in (True, False):
         family = table[table["is_headline"] == is_headline]
         np.testing.assert_allclose(family["q"], benjamini_hochberg(family["p"].to_numpy()))
 
 
-def test_runs_are_judged_by_the_score_that_is_asked_for(make_run):
+def test_runs_are_judged_by_the_score_that_is_asked_for(make_run, matthews):
     """The accuracy beside another headline is the same one as headline; a run without the score keeps its own."""
-    facts = {"task": {"name": "toy", "kind": "classification", "score": "matthews", "reported_split": "validation"}}
-    runs = [make_run(r, s, right=x, facts=facts) for r, x in (("none", 0.9), ("backbone", 0.8)) for s in range(3)]
-    beside, asked = (compare(runs, num_draws=100, score=score) for score in (None, "accuracy"))
+    beside, asked = (compare(matthews, num_draws=100, score=score) for score in (None, "accuracy"))
     beside = beside[beside["score"] == "accuracy"].reset_index(drop=True)
     pd.testing.assert_frame_equal(asked, beside.assign(is_headline=True))
     tuned = [make_run(r, s, right=x, is_regression=True) for r, x in (("none", 0.9), ("backbone", 0.7)) for s in (3, 4)]
-    line = compare(tuned, score="spearman").iloc[0]
-    own = [run.scores.query("split == 'validation' and epoch == 3")["spearman"].item() for run in tuned]
-    assert line["score"] == "spearman"
-    assert line["difference_points"] == pytest.approx(100 * np.mean(np.subtract(own[:2], own[2:])))
-    mixed = [run.score for group in arrange([*runs, *tuned], score="spearman") for run in group.runs]
+    own = last_scores(tuned, "spearman")
+    difference = 100 * np.mean(np.subtract(own[:2], own[2:]))
+    agree(compare(tuned, score="spearman").iloc[0], score="spearman", difference_points=difference)
+    mixed = [run.score for group in arrange([*matthews, *tuned], score="spearman") for run in group.runs]
     assert sorted(mixed) == ["matthews"] * 6 + ["spearman"] * 4
     path = tuned[0].path  # a run in which it is undefined throughout takes no other score into the comparison
     pd.read_csv(path / "scores.csv").assign(spearman=np.nan).to_csv(path / "scores.csv", index=False)
     rehash(path, "scores.csv")
     tuned[0] = open_run(path)
     assert {run.score for group in arrange(tuned, score="spearman") for run in group.runs} == {"spearman"}
-    for wrong in ("r3", "loss", "accuracy"):
-        message = rf"no run can be judged by {wrong}: unknown score .*choose from: pearson, spearman$"
-        with pytest.raises(ValueError, match=message):
-            compare(tuned, score=wrong)
+    said = "no run can be judged by {}: unknown score .*choose from: pearson, spearman$"
+    wrong = ("r3", "loss", "accuracy")
+    check_refusals(*[(said.format(name), partial(compare, tuned, score=name)) for name in wrong])
 
 
 def test_regression_has_no_accuracy_and_no_chance(make_run):
@@ -289,8 +266,9 @@ def test_regression_has_no_accuracy_and_no_chance(make_run):
     assert table[["num_at_chance_first", "num_at_chance_second"]].isna().all(axis=None)
 
 
-def pearsons(runs):
-    return [run.scores.query("split == 'validation' and epoch == 3")["pearson"].item() for run in runs]
+def last_scores(runs, name):
+    """What each run scored on validation in the end."""
+    return [run.scores.query("split == 'validation' and epoch == 3")[name].item() for run in runs]
 
 
 def test_a_collapsed_run_counts_against_its_arm(make_run):
@@ -302,20 +280,15 @@ def test_a_collapsed_run_counts_against_its_arm(make_run):
     full = [make_run("none", s, is_regression=True) for s in range(5)]
     probe = [make_run("backbone", s, right=0.7, is_regression=True, is_constant=s > 2) for s in range(5)]
     line = compare([*full, *probe]).query("split == 'validation'").to_dict("records")[0]
-    ours, theirs = np.array(pearsons(full)), np.array(pearsons(probe))
+    ours, theirs = (np.array(last_scores(runs, "pearson")) for runs in (full, probe))
     assert np.isnan(theirs[3:]).all()
     counted = np.nan_to_num(theirs)
-    oracle = stats.ttest_1samp(ours - counted, 0)
-    assert line["difference_points"] == pytest.approx(100 * np.mean(ours - counted))
-    assert line["p"] == pytest.approx(oracle.pvalue)
-    assert (line["first_mean"], line["second_mean"]) == pytest.approx((ours.mean(), counted.mean()))
-    assert line["difference_points"] == pytest.approx(100 * (line["first_mean"] - line["second_mean"]))
-    assert (line["num_seeds"], line["num_failed_first"], line["num_failed_second"]) == (5, 0, 2)
+    agree(line, first_mean=ours.mean(), second_mean=counted.mean(), p=stats.ttest_1samp(ours - counted, 0).pvalue)
+    agree(line, difference_points=100 * np.mean(ours - counted), num_seeds=5, num_failed_first=0, num_failed_second=2)
     assert "2 of 10 runs give every item one answer" in line["note"]
     kept = seeds_interval(ours[:3] - theirs[:3], 0.95)
-    names = ("num_seeds_not_failed", "difference_points_not_failed", "low_points_not_failed", "high_points_not_failed")
-    expected = (3, 100 * kept.estimate, 100 * kept.low, 100 * kept.high)
-    assert tuple(line[name] for name in names) == pytest.approx(expected)
+    agree(line, low_points_not_failed=100 * kept.low, high_points_not_failed=100 * kept.high)
+    agree(line, num_seeds_not_failed=3, difference_points_not_failed=100 * kept.estimate)
 
 
 def test_seeds_and_means_are_those_of_the_difference_where_a_score_is_undefined(make_run):
@@ -323,10 +296,9 @@ def test_seeds_and_means_are_those_of_the_difference_where_a_score_is_undefined(
     runs = [make_run(r, s, right=x, is_regression=True) for r, x in arms for s in range(4)]
     object.__setattr__(runs[1], "scores", runs[1].scores.assign(pearson=np.nan))  # answers differ: no reason is known
     line = compare(runs).query("split == 'validation'").to_dict("records")[0]
-    ours, theirs = np.delete(pearsons(runs[:4]), 1), np.delete(pearsons(runs[4:]), 1)
-    assert line["num_seeds"] == line["num_seeds_not_failed"] == 3
-    assert (line["first_mean"], line["second_mean"]) == pytest.approx((ours.mean(), theirs.mean()))
-    assert line["difference_points"] == pytest.approx(100 * (ours - theirs).mean())
+    ours, theirs = (np.delete(last_scores(own, "pearson"), 1) for own in (runs[:4], runs[4:]))
+    agree(line, first_mean=ours.mean(), second_mean=theirs.mean(), difference_points=100 * (ours - theirs).mean())
+    agree(line, num_seeds=3, num_seeds_not_failed=3)
     assert line["note"].endswith("undefined in 1 of 4 seeds")
 
 
@@ -334,11 +306,11 @@ def test_seeds_and_means_are_those_of_the_difference_where_a_score_is_undefined(
 def test_the_difference_is_shown_with_and_without_failed_runs(places, failed):
     first, second = draw((0.85, 0.8), 300)
     second[list(failed)] = first[list(failed)] & (np.arange(300) % 3 == 0)  # a third right: the majority has half
-    line = one_line(compare(runs_of(places, first, second), num_draws=0))
+    line = line_of(places, first, second, num_draws=0)
     names = ("difference_points", "low_points", "high_points")
     without = [line[f"{name}_not_failed"] for name in names]
-    assert line["difference_points"] == pytest.approx(100 * (first.mean() - second.mean()))
-    assert (line["num_failed_second"], line["num_seeds_not_failed"]) == (len(failed), NUM_SEEDS - len(failed))
+    agree(line, difference_points=100 * (first.mean() - second.mean()), num_failed_second=len(failed))
+    agree(line, num_seeds_not_failed=NUM_SEEDS - len(failed))
     if not failed:
         assert without == [line[name] for name in names]
     elif len(failed) == 1:
@@ -362,15 +334,13 @@ def test_a_split_of_one_class_is_not_identifiable_whoever_is_right(places):
 def test_runs_at_chance_are_counted_beside_failed_ones_and_said(places):
     """Exactly 255 of 500 balanced items right: no run failed, and none is above the majority by more than chance."""
     first, second = (np.roll(np.tile(np.arange(500) < 255, (NUM_SEEDS, 1)), shift, axis=1) for shift in (0, 3))
-    line = one_line(compare(runs_of(places, first, second), num_draws=0))
-    assert (line["num_failed_first"], line["num_failed_second"]) == (0, 0)
-    assert (line["num_at_chance_first"], line["num_at_chance_second"]) == (NUM_SEEDS, NUM_SEEDS)
+    line = line_of(places, first, second, num_draws=0)
+    agree(line, num_failed_first=0, num_failed_second=0, num_at_chance_first=NUM_SEEDS, num_at_chance_second=NUM_SEEDS)
     assert line["note"].endswith(AT_CHANCE)
     assert line["reason"].endswith(AT_CHANCE)
     (good,) = draw((0.9,), 500)
-    line = one_line(compare(runs_of(places, good, second & False), num_draws=0))
-    assert (line["num_at_chance_first"], line["num_at_chance_second"]) == (0, NUM_SEEDS)
-    assert line["note"] == f"every run of {PROBE} failed"
+    line = line_of(places, good, second & False, num_draws=0)
+    agree(line, num_at_chance_first=0, num_at_chance_second=NUM_SEEDS, note=f"every run of {PROBE} failed")
 
 
 def test_a_split_that_only_one_arm_has_is_not_compared(places):
@@ -379,8 +349,7 @@ def test_a_split_that_only_one_arm_has_is_not_compared(places):
     for run in runs[2:]:
         object.__setattr__(run, "predictions", run.predictions.assign(split="elsewhere"))
     line = one_line(compare(runs, num_draws=0))
-    assert (line["reason"], line["num_items"], line["is_discovery"]) == (NO_SPLIT, 0, False)
-    assert np.isnan(line["difference_points"])
+    agree(line, reason=NO_SPLIT, num_items=0, is_discovery=False, difference_points=np.nan)
 
 
 def study_of_nulls(rng, num_lines):
@@ -435,21 +404,27 @@ def test_scores_that_no_run_could_have_are_left_out_and_counted():
     """As where the labels of a seed's items are all equal. What a run failed to have is 0 before it comes here."""
     settings = Settings()
     line = estimate_from_seeds(np.array([0.1, np.nan, 0.12, 0.09]), settings)
-    assert line["difference_points"] == pytest.approx(10 + 1 / 3)
+    agree(line, difference_points=10 + 1 / 3)
     assert line["note"].endswith("undefined in 1 of 4 seeds")
     nothing = estimate_from_seeds(np.array([np.nan, np.nan]), settings)
-    assert np.isnan(nothing["difference_points"])
-    assert (nothing["verdict"], nothing["reason"]) == ("not measurable here", "undefined in 2 of 2 seeds")
-    assert np.isnan(estimate_from_seeds(np.array([0.1]), settings)["low_points"])
+    agree(nothing, difference_points=np.nan, verdict="not measurable here", reason="undefined in 2 of 2 seeds")
+    agree(estimate_from_seeds(np.array([0.1]), settings), low_points=np.nan)
 
 
-def test_default_pairs_set_full_fine_tuning_against_each_other_arm(places):
+@pytest.fixture
+def six(places):
+    """Two seeds of each of three arms that are all alike."""
     (right,) = draw((0.9,), 50)
-    runs = [plant(places[r][s], right[s]) for r in ("backbone", "embeddings", "none") for s in (0, 1)]
-    pairs = [tuple(line) for line in compare(runs, num_draws=100)[["first", "second"]].to_numpy()]
-    assert pairs == [(FULL, FIXED), (FULL, PROBE)]
-    without = [tuple(line) for line in compare(runs[:4], num_draws=100)[["first", "second"]].to_numpy()]
-    assert without == [(FIXED, PROBE)]
+    return [plant(places[r][s], right[s]) for r in ("backbone", "embeddings", "none") for s in (0, 1)]
+
+
+def pairs_of(table):
+    return list(zip(table["first"], table["second"], strict=True))
+
+
+def test_default_pairs_set_full_fine_tuning_against_each_other_arm(six):
+    assert pairs_of(compare(six, num_draws=100)) == [(FULL, FIXED), (FULL, PROBE)]
+    assert pairs_of(compare(six[:4], num_draws=100)) == [(FIXED, PROBE)]
 
 
 def test_a_single_arm_gives_no_line_and_all_columns(places):
@@ -458,15 +433,13 @@ def test_a_single_arm_gives_no_line_and_all_columns(places):
     assert list(table.columns) == columns_of("compare")
 
 
-def test_labels_name_the_arms_and_pairs(places):
-    (right,) = draw((0.9,), 50)
-    runs = [plant(places[r][s], right[s]) for r in ("backbone", "embeddings", "none") for s in (0, 1)]
+def test_labels_name_the_arms_and_pairs(six):
     words = {"none": "tuned", "embeddings": "fixed", "backbone": "probe"}
-    labels = {run.path.name: words[run.config.freeze] for run in runs}
-    table = compare(runs, labels=labels, pairs=[("fixed", "probe"), ("tuned", "probe")], num_draws=100)
-    assert list(zip(table["first"], table["second"], strict=True)) == [("fixed", "probe"), ("tuned", "probe")]
-    with pytest.raises(ValueError, match=r"unknown condition 'prob' \(did you mean 'probe'\?\)"):
-        compare(runs, labels=labels, pairs=[("fixed", "prob")])
+    labels = {run.path.name: words[run.config.freeze] for run in six}
+    pairs = [("fixed", "probe"), ("tuned", "probe")]
+    assert pairs_of(compare(six, labels=labels, pairs=pairs, num_draws=100)) == pairs
+    with refused(r"unknown condition 'prob' \(did you mean 'probe'\?\)"):
+        compare(six, labels=labels, pairs=[("fixed", "prob")])
 
 
 def test_arms_are_paired_within_their_size_and_by_their_base(make_run):
@@ -478,25 +451,18 @@ def test_arms_are_paired_within_their_size_and_by_their_base(make_run):
     ]
     assert len(arrange(runs)[0].arms) == 4
     table = compare(runs, num_draws=100, pairs=[(PROBE, FULL)]).query("split == 'validation'")
-    sizes = [9, 50]
-    assert list(table["first"]) == [f"{PROBE}, {size} training examples" for size in sizes]
-    assert list(table["second"]) == [f"{FULL}, {size} training examples" for size in sizes]
-    assert list(table["size"]) == sizes
+    assert pairs_of(table) == [tuple(f"{arm}, {size} training examples" for arm in (PROBE, FULL)) for size in (9, 50)]
+    assert list(table["size"]) == [9, 50]
     assert compare([make_run(r) for r in ("none", "backbone")], num_draws=0)["size"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"margin_points": 0}, "margin_points must be above 0"),
-        ({"margin_points": np.inf}, "margin_points must be above 0 and finite; got inf"),
-        ({"level": 1}, "level must be between 0 and 1"),
-        ({"alpha": 0}, "alpha must be between 0 and 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused_in_one_line(values, message):
-    with pytest.raises(ValueError, match=message):
-        Settings(**values)
+def test_settings_out_of_range_are_refused_in_one_line():
+    check_refusals(
+        ("margin_points must be above 0", lambda: Settings(margin_points=0)),
+        ("margin_points must be above 0 and finite; got inf", lambda: Settings(margin_points=np.inf)),
+        ("level must be between 0 and 1", lambda: Settings(level=1)),
+        ("alpha must be between 0 and 1", lambda: Settings(alpha=0)),
+    )
 
 
 def test_p_of_an_interval():
@@ -508,6 +474,7 @@ def test_p_of_an_interval():
 def test_a_q_at_alpha_is_no_discovery_and_a_claim_without_p_is_none_of_the_family():
     lines = {"p": [0.05, np.nan], "is_headline": True, "verdict": ["supported", "not judged"], "reason": "because"}
     table = judge_together(pd.DataFrame(lines), 0.05)
-    assert list(table["is_discovery"]) == [False, False]
-    assert list(table["verdict"]) == ["not supported", "not judged"]
-    assert list(table["reason"]) == ["because; the q of this claim, 0.05, is not below 0.05", "because"]
+    assert table[["is_discovery", "verdict", "reason"]].to_numpy().tolist() == [
+        [False, "not supported", "because; the q of this claim, 0.05, is not below 0.05"],
+        [False, "not judged", "because"],
+    ]

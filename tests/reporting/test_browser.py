@@ -98,8 +98,17 @@ def wait_for_text(page: Any, text: str) -> None:
     wait_until(page, found, [f"{LIVE} text", text])
 
 
-def search(page: Any, word: str) -> None:
+MARKED = f"{LIVE} .mark-symbol path[fill='#D55E00']"
+
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def search(page: Any, word: str, *shown: str) -> None:
+    """Search a word, and wait for what the chart shows then."""
     page.get_by_label("Search a word").fill(word)
+    for text in shown:
+        wait_for_text(page, text)
 
 
 def drift_of(words: pd.DataFrame, word: str, epoch: int) -> str:
@@ -113,11 +122,9 @@ def test_hostile_texts_are_shown_as_texts(visit: Callable[..., Any]):
     page = visit()
     assert page.locator("h1").inner_text() == INJECTION
     assert page.locator("main").inner_text().count(INJECTION) > 8
-    search(page, "<SCRIPT>")
-    wait_for_text(page, f"before of {INJECTION} 0.90")
-    wait_for_text(page, "Epoch 3: 1 of 60 drawn words contain “<SCRIPT>”")
-    point = page.locator(f"{LIVE} .mark-symbol path[fill='#D55E00']")
-    point.hover(force=True)
+    shown = f"before of {INJECTION} 0.90", "Epoch 3: 1 of 60 drawn words contain “<SCRIPT>”"
+    search(page, "<SCRIPT>", *shown)
+    page.locator(MARKED).hover(force=True)
     assert INJECTION in page.locator("#vg-tooltip-element").inner_text()
 
 
@@ -132,27 +139,19 @@ def test_an_injected_handler_or_script_would_not_run(visit: Callable[..., Any], 
 
 def test_search_finds_a_word_marks_it_and_shows_its_neighbours(visit: Callable[..., Any]):
     page = visit()
-    marked = page.locator(f"{LIVE} .mark-symbol path[fill='#D55E00']")
+    marked = page.locator(MARKED)
     assert marked.count() == 0
     assert "before of better 0.90" in texts(page)  # what moved most, before anything is searched
-    search(page, " GOOD ")
-    wait_for_text(page, "Epoch 3: 1 of 60 drawn words contain “GOOD”")
-    assert {"good", "before of good 0.90", "after of good 0.90"} <= set(texts(page))
-    assert "before of better 0.90" not in texts(page)
-    assert marked.count() == 1
-    search(page, "word1")
-    wait_for_text(page, "Epoch 3: 10 of 60 drawn words contain “word1”")  # word10 to word19
-    assert marked.count() == 10
-    assert sum(text.startswith("before of") for text in texts(page)) == 5
-    search(page, "no such word")
-    wait_for_text(page, "Epoch 3: 0 of 60 drawn words contain “no such word”")
-    assert marked.count() == 0
+    for word, count in ((" GOOD ", 1), ("word1", 10), ("no such word", 0)):  # word10 to word19
+        search(page, word, f"Epoch 3: {count} of 60 drawn words contain “{word.strip()}”")
+        listed = [text for text in texts(page) if text.startswith("before of")]
+        assert (marked.count(), len(listed)) == (count, min(count, 5)), word
+        assert count != 1 or {"good", "before of good 0.90", "after of good 0.90"} <= set(texts(page))
 
 
 def test_labels_do_not_cover_one_another(visit: Callable[..., Any]):
     page = visit()
-    search(page, "word1")
-    wait_for_text(page, "Epoch 3: 10 of 60 drawn words contain “word1”")
+    search(page, "word1", "Epoch 3: 10 of 60 drawn words contain “word1”")
     labels = page.locator(f"{LIVE} .mark-text text[font-weight=bold]", has_text="word1")
     boxes = [label.bounding_box() for label in labels.all() if "contain" not in label.text_content()]
     tops = sorted(box["y"] for box in boxes)
@@ -161,24 +160,19 @@ def test_labels_do_not_cover_one_another(visit: Callable[..., Any]):
 
 
 def test_slider_changes_the_drift(visit: Callable[..., Any]):
-    page = visit()
-    words = make_words()
-    search(page, "word7")
-    wait_for_text(page, drift_of(words, "word7", 3))
-    place = page.locator(f"{LIVE} .mark-symbol path[fill='#D55E00']").get_attribute("transform")
+    page, words = visit(), make_words()
+    search(page, "word7", drift_of(words, "word7", 3))
+    place = page.locator(MARKED).get_attribute("transform")
     page.get_by_label("Epoch").fill("1")
     wait_for_text(page, drift_of(words, "word7", 1))
-    assert page.locator(f"{LIVE} .mark-symbol path[fill='#D55E00']").get_attribute("transform") != place
+    assert page.locator(MARKED).get_attribute("transform") != place
 
 
 def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any]):
     page = visit()
-    search(page, "good")
-    wait_for_text(page, "before of good 0.90")
-    point, floor = (
-        page.locator(f"{LIVE} {where}").first.bounding_box()
-        for where in (".mark-symbol path[fill='#D55E00']", ".role-axis-domain line")
-    )
+    search(page, "good", "before of good 0.90")
+    places = MARKED, f"{LIVE} .role-axis-domain line"
+    point, floor = (page.locator(where).first.bounding_box() for where in places)
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
 
 
@@ -212,10 +206,9 @@ def test_words_by_keyboard_alone(visit: Callable[..., Any]):
         page.keyboard.press("Tab")
         if page.evaluate(focused).startswith("Run"):
             break
-    page.keyboard.press("ArrowDown")
-    wait_for_text(page, drift_of(second, "better", 3))
-    page.keyboard.press("ArrowUp")
-    wait_for_text(page, drift_of(first, "better", 3))
+    for key, shown in (("ArrowDown", second), ("ArrowUp", first)):
+        page.keyboard.press(key)
+        wait_for_text(page, drift_of(shown, "better", 3))
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Search a word"
     page.keyboard.type("word42")
@@ -226,19 +219,17 @@ def test_words_by_keyboard_alone(visit: Callable[..., Any]):
     wait_for_text(page, drift_of(first, "word42", 2))
 
 
-def test_every_input_has_a_name_and_marks_have_contrast(visit: Callable[..., Any]):
-    for scheme, ground in (("light", (255, 255, 255)), ("dark", (27, 31, 38))):
-        page = visit(color_scheme=scheme)
-        for box in page.locator(".inputs input, .inputs select").all():
-            assert box.evaluate("box => box.labels.length && box.labels[0].textContent.trim()")
-        fills = page.locator(f"{LIVE} .mark-symbol path").evaluate_all(
-            "paths => paths.map((path) => path.getAttribute('fill'))"
-        )
-        for fill in set(fills):
-            assert contrast(tuple(bytes.fromhex(fill[1:])), ground) >= 3  # WCAG 2.2, 1.4.11
-        inks = page.locator(f"{LIVE} text").evaluate_all("all => all.map((text) => getComputedStyle(text).fill)")
-        for ink in set(inks):
-            assert contrast(tuple(map(int, re.findall(r"\d+", ink)[:3])), ground) >= 4.5
+@pytest.mark.parametrize(("scheme", "ground"), [("light", (255, 255, 255)), ("dark", (27, 31, 38))])
+def test_every_input_has_a_name_and_marks_have_contrast(visit: Callable[..., Any], scheme: str, ground: Any):
+    page = visit(color_scheme=scheme)
+    named = "boxes => boxes.every((box) => box.labels.length && box.labels[0].textContent.trim())"
+    assert page.locator(".inputs input, .inputs select").evaluate_all(named)
+    fills = "paths => paths.map((path) => path.getAttribute('fill'))"
+    for fill in set(page.locator(f"{LIVE} .mark-symbol path").evaluate_all(fills)):
+        assert contrast(tuple(bytes.fromhex(fill[1:])), ground) >= 3  # WCAG 2.2, 1.4.11
+    inks = "all => all.map((text) => getComputedStyle(text).fill)"
+    for ink in set(page.locator(f"{LIVE} text").evaluate_all(inks)):
+        assert contrast(tuple(map(int, re.findall(r"\d+", ink)[:3])), ground) >= 4.5
 
 
 def contrast(*colours: tuple[int, ...]) -> float:
@@ -251,14 +242,14 @@ def contrast(*colours: tuple[int, ...]) -> float:
 
 
 def test_a_table_is_sorted_undefined_last(visit: Callable[..., Any]):
-    page = visit()
-    table = page.locator("#scores figure.table").first
-    assert table.locator("tbody tr:visible").count() == 2
+    table = visit().locator("#scores figure.table").first
+    cells = table.locator("tbody tr:visible td:nth-child(2)")
+    assert cells.count() == 2
     table.locator(".sort").nth(1).click()
-    assert table.locator("tbody tr:visible td:nth-child(2)").all_inner_texts() == ["0.500", "0.250"]
+    assert cells.all_inner_texts() == ["0.500", "0.250"]
     table.locator(".sort").nth(1).click()
     table.locator(".show-all").click()
-    assert table.locator("tbody tr:visible td:nth-child(2)").all_inner_texts() == ["0.250", "0.500", "undefined"]
+    assert cells.all_inner_texts() == ["0.250", "0.500", "undefined"]
 
 
 def test_how_is_shown_on_hover_focus_and_tap(visit: Callable[..., Any]):
@@ -290,41 +281,36 @@ def test_light_and_dark(visit: Callable[..., Any]):
 
 def test_print_is_light_with_everything_open_and_leaves_the_page_as_it_was(visit: Callable[..., Any]):
     page = visit(color_scheme="dark")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate("document.documentElement.dataset.theme") == "light"
-    assert page.locator("details.fold:not([open])").count() == 0
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert page.locator("details.fold[open]").count() == 0
+    for event, theme, gone in (("beforeprint", "light", ":not([open])"), ("afterprint", "dark", "[open]")):
+        page.evaluate("event => dispatchEvent(new Event(event))", event)
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.locator(f"details.fold{gone}").count() == 0
 
 
 def test_phone_width_does_not_scroll_sideways(visit: Callable[..., Any]):
-    page = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
-    for fold in page.locator("details").all():
-        fold.evaluate("fold => { fold.open = true; }")
+    page = visit(**PHONE | {"viewport": {"width": 360, "height": 740}})
+    page.locator("details").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.locator("#contents-list").is_hidden()
     page.tap("#contents-button")
     page.locator("#contents-list a", has_text="Words").tap()
     assert page.locator("#contents-list").is_hidden()
     assert page.evaluate("location.hash") == "#words"
-    search(page, "good")
-    wait_for_text(page, "before of good 0.90")
+    search(page, "good", "before of good 0.90")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_on_a_phone_the_texts_of_charts_stay_as_large_as_they_are(visit: Callable[..., Any]):
-    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = visit(**PHONE)
     page.locator("#figure-drift .live svg").wait_for()
-    shrunk = "svg => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width"
-    for svg in page.locator(".chart .live svg").all():
-        assert svg.evaluate(shrunk) == pytest.approx(1, abs=0.01)
+    shrunk = "all => all.map((svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)"
+    shares = page.locator(".chart .live svg").evaluate_all(shrunk)
+    assert shares == pytest.approx([1] * len(shares), abs=0.01)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_on_a_phone_the_words_that_training_saw_most_are_in_sight(visit: Callable[..., Any]):
-    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    page.locator(f"{LIVE} svg").wait_for()
+    page = visit(**PHONE)
     box = page.locator("#figure-words .scroll")
     wait_until(page, "box => box.scrollLeft > 100", box.element_handle())
     assert box.evaluate("box => box.scrollWidth - box.clientWidth - box.scrollLeft") <= 1
@@ -332,8 +318,7 @@ def test_on_a_phone_the_words_that_training_saw_most_are_in_sight(visit: Callabl
 
 
 def test_on_a_phone_inputs_are_large_enough_for_a_finger(visit: Callable[..., Any]):
-    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    for box in page.locator("#figure-words .inputs input, #figure-words .inputs select").all():
+    for box in visit(**PHONE).locator("#figure-words .inputs input, #figure-words .inputs select").all():
         assert box.bounding_box()["height"] >= 24  # WCAG 2.2, 2.5.8
         assert float(box.evaluate("box => getComputedStyle(box).fontSize").removesuffix("px")) >= 16  # or it zooms in
 
@@ -355,18 +340,13 @@ def test_a_picture_that_is_too_wide_for_a_column_stands_below_the_answers(
 
 def test_everything_is_reached_by_tab(visit: Callable[..., Any]):
     page = visit()
+    name = "document.activeElement.id || document.activeElement.name || document.activeElement.className"
     reached = []
     for _ in range(60):
         page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate(
-                "document.activeElement.id || document.activeElement.name || document.activeElement.className"
-            )
-        )
-    expected = ["skip", "theme", "sort", "shown_run", "search", "epoch", "copy"]
-    places = [reached.index(name) for name in expected]
-    assert places == sorted(places)
-    assert places[0] == 0
+        reached.append(page.evaluate(name))
+    places = [reached.index(each) for each in ("skip", "theme", "sort", "shown_run", "search", "epoch", "copy")]
+    assert (places[0], places) == (0, sorted(places))
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
@@ -440,9 +420,7 @@ def test_without_javascript_the_report_can_be_read(visit: Callable[..., Any]):
     page = visit(has_words=False, java_script_enabled=False)
     assert page.locator("#scores tbody tr:visible").count() == 3
     assert page.locator("#figure-drift .still svg").is_visible()
-    assert page.locator("#figure-words .still svg").is_visible()
-    assert page.locator(LIVE).is_hidden()
-    assert page.locator(".inputs:visible").count() == 0
+    assert words_are_still(page)
     assert page.locator("#words table").inner_text().count("better") == 2  # of both runs
 
 
@@ -460,32 +438,32 @@ def test_axe_finds_no_violation(visit: Callable[..., Any], context: dict[str, An
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
 
 
+def words_are_still(page: Any) -> bool:
+    """Whether words are shown as a picture, without what only a chart needs."""
+    of_a_chart = page.locator(f"{LIVE}:visible").count() + page.locator(".inputs:visible").count()
+    return page.locator("#figure-words .still svg").is_visible() and not of_a_chart
+
+
 def test_print_shows_the_picture(visit: Callable[..., Any]):
     page = visit()
     page.emulate_media(media="print")
-    assert page.locator("#figure-words .still svg").is_visible()
-    assert page.locator(LIVE).is_hidden()
-    assert page.locator(".inputs:visible").count() == 0
+    assert words_are_still(page)
 
 
 # It takes time, and needs quiet.
 @pytest.mark.parametrize("num_words", [2_000, 20_000])  # the last: BERT base
 def test_many_words_are_painted_at_once(visit: Callable[..., Any], tmp_path: Path, num_words: int):
-    words = pd.concat([make_words(num_words)])
-    chart = ChartBlock(name="words", chart=plot_words(words), caption="Words.", alt="Words.")
+    chart = ChartBlock(name="words", chart=plot_words(make_words(num_words)), caption="Words.", alt="Words.")
     section = Section(id="words", title="Words", blocks=(*20 * (TextBlock(text="Long.\n\n" * 9),), chart))
     path = write(Page(title="Long", sections=(section,)), tmp_path)
     last_paints = []
     for _ in range(3):  # the best of three, since other processes may have the processor
         page = visit(path, has_words=False)
         wait_until(page, "performance.getEntriesByType('paint').length == 2")
-        paints = page.evaluate("performance.getEntriesByType('paint').map((entry) => entry.startTime)")
-        assert len(paints) == 2
-        last_paints.append(max(paints))
+        last_paints.append(page.evaluate("Math.max(...performance.getEntriesByType('paint').map((e) => e.startTime))"))
         if last_paints[-1] < 1500:
             break
     assert min(last_paints) < 1500
     page.locator("#figure-words").scroll_into_view_if_needed()
     page.locator(f"{LIVE} svg").wait_for()
-    search(page, f"word{num_words - 2}")
-    wait_for_text(page, f"before of word{num_words - 2} 0.90")
+    search(page, f"word{num_words - 2}", f"before of word{num_words - 2} 0.90")

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.pages import INJECTION, make_words
-from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
+from tests.run_directories import HOSTILE, NUM_WORDS, TOKENS, MakeRun
 from toolkit.analysis import word_rows as measured
 from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.neighbours import neighbours
 from toolkit.naming import visible
+from toolkit.reporting import chart_files
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
@@ -81,6 +82,11 @@ def counts_of(made: Section) -> list[list[Any]]:
     return [list(row) for row in block.table.itertuples(index=False)]
 
 
+def svg_of(words: pd.DataFrame) -> str:
+    """The picture of a table of words."""
+    return chart_files.image_of(plot_words(words), "svg").decode()
+
+
 def test_words_are_those_that_training_saw_and_a_sample_of_the_rest(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
     run = collect(read_run())
     seen, unseen = run["table"].query("x >= 1"), run["table"].query("x < 1")
@@ -92,9 +98,7 @@ def test_words_are_those_that_training_saw_and_a_sample_of_the_rest(read_run: Ma
     made = section(("one", read_run()))
     assert runs_of(chart_of(made))[0]["table"].query("x < 1").shape[0] == 4
     assert counts_of(made) == [["one", 42, 42, 4, 15, 3, 3, ""]]
-    picture = made.blocks[0]
-    assert isinstance(picture, ChartBlock)
-    assert "42 of 42 words seen in training and 4 of 15 others" in picture.caption
+    assert "42 of 42 words seen in training and 4 of 15 others" in picture_of(made).caption
 
 
 def test_drift_and_exposure_are_those_of_measure_rows(read_run: MakeRun):
@@ -103,8 +107,8 @@ def test_drift_and_exposure_are_those_of_measure_rows(read_run: MakeRun):
     for epoch in (1, 2, 3):
         rows = measure_rows(made, "word_embeddings", epoch)
         rows = rows.assign(token=rows["token"].map(visible)).set_index("token").loc[table.index]
-        np.testing.assert_allclose(table[f"drift{epoch - 1}"], rows["norm"], rtol=5e-3)  # three digits
-        np.testing.assert_allclose(table[f"angle{epoch - 1}"], rows["angle_degrees"], rtol=5e-3)
+        drawn = table[[f"drift{epoch - 1}", f"angle{epoch - 1}"]]
+        np.testing.assert_allclose(drawn, rows[["norm", "angle_degrees"]], rtol=5e-3)  # three digits
     assert np.floor(table["x"]).tolist() == rows["num_steps"].tolist()
     assert table["num_tokens"].tolist() == rows["num_tokens"].tolist()
     assert table["drift2"].is_monotonic_decreasing
@@ -120,8 +124,8 @@ def test_neighbours_are_those_of_neighbours(read_run: MakeRun):
             pairs = zip(expected[f"neighbour_{name}"], expected[f"similarity_{name}"], strict=True)
             assert table.loc[visible(TOKENS[row]), name] == ", ".join(f"{visible(t)} {cos:.2f}" for t, cos in pairs)
     assert "[CLS]" in table.index  # seen, but nobody's neighbour
-    near = " ".join(table["before"]) + " ".join(table["after"])
-    assert not any(name in near for name in ("[CLS]", "[SEP]", "[PAD]", "[unused0]"))
+    near = " ".join([*table["before"], *table["after"]])
+    assert [name for name in ("[CLS]", "[SEP]", "[PAD]", "[unused0]") if name in near] == []
 
 
 def test_neighbours_are_told_of_the_words_that_moved_most(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
@@ -137,9 +141,8 @@ def test_the_table_has_the_words_that_moved_most(read_run: MakeRun):
     rows = measure_rows(made, "word_embeddings")
     rows = rows[rows["num_steps"] > 0].nlargest(20, "norm")
     assert table["token"].tolist() == [visible(token) for token in rows["token"]]
-    np.testing.assert_allclose(table["norm"], rows["norm"], rtol=1e-12)
-    np.testing.assert_allclose(table["angle_degrees"], rows["angle_degrees"], rtol=1e-9)
-    assert table["num_steps"].tolist() == rows["num_steps"].tolist()
+    numbers = ["norm", "angle_degrees", "num_steps"]
+    np.testing.assert_allclose(table[numbers].astype(float), rows[numbers].astype(float), rtol=1e-9)
     expected = neighbours(made, int(rows["row"].iloc[0]), k=5)
     assert table["after"].iloc[0] == ", ".join(map(visible, expected["neighbour_after"]))
 
@@ -181,18 +184,14 @@ def test_words_inferred_to_be_used_stand_to_the_right_of_all_others(read_run: Ma
 
 def test_beside_recorded_steps_words_inferred_to_be_used_stand_between_never_and_1(read_run: MakeRun):
     recorded, told = runs_of(chart_of(section(("a", read_run()), ("b", inferred(read_run(has_exposure=False))))))
-    used = told["table"].query("x > 0.55")["x"]
-    assert len(used) == len(USED)
-    steps = recorded["table"]["x"]
+    used, steps = told["table"].query("x > 0.55")["x"], recorded["table"]["x"]
+    assert (len(used), (steps >= 1).sum()) == (len(USED), 42)
     assert steps[steps < 1].max() < used.min() <= used.max() < 1
-    assert (steps >= 1).sum() == 42
 
 
 def test_rows_of_an_inferred_trajectory_are_drawn_as_its_section_does(read_run: MakeRun):
-    rows = measure_rows(inferred(read_run(has_exposure=False)), "word_embeddings")
-    (run,) = runs_of(plot_words(rows))
-    expected = [visible(TOKENS[row]) for row in USED]
-    assert set(run["table"].query("x > 0.55").index) == set(expected)
+    (run,) = runs_of(plot_words(measure_rows(inferred(read_run(has_exposure=False)), "word_embeddings")))
+    assert set(run["table"].query("x > 0.55").index) == {visible(TOKENS[row]) for row in USED}
 
 
 CAPTIONS = {
@@ -207,10 +206,8 @@ def test_the_caption_says_what_is_known_of_the_steps(read_run: MakeRun, kind: st
     bare = read_run(has_exposure=False)
     source = {"recorded": read_run(), "inferred": inferred(bare), "neither": bare}[kind]
     block = picture_of(section(("one", source)))
-    for text in CAPTIONS[kind]:
-        assert text in block.caption
-    for other in set(CAPTIONS) - {kind}:
-        assert CAPTIONS[other][0] not in block.caption
+    assert [text for text in CAPTIONS[kind] if text not in block.caption] == []
+    assert [other for other, (first, *_) in CAPTIONS.items() if first in block.caption] == [kind]
     assert ("optimizer steps" in block.alt) == (kind == "recorded")
     several = picture_of(section(("one", source), ("two", source))).caption
     assert ("The colour of its run: training used it" in several) == (kind != "neither")
@@ -226,24 +223,17 @@ def test_the_caption_says_what_is_known_of_the_steps(read_run: MakeRun, kind: st
     ],
 )
 def test_the_axis_names_what_stands_on_it_and_nothing_else(kind: str, ticks: list[str], told: str):
-    from toolkit.reporting import chart_files
-
     words = make_words(9, num_epochs=1)
-    words["norm"] = 0.01 + 1e-5 * np.arange(9)
-    words["num_steps"] = [0, 0, 0, 1, 2, 3, 5, 6, 6]
+    words = words.assign(norm=0.01 + 1e-5 * np.arange(9), num_steps=[0, 0, 0, 1, 2, 3, 5, 6, 6])
     if kind != "recorded":
         is_used = words["num_steps"] > 0
         words["num_steps"] = words["num_steps"].astype("Int64").mask(is_used | (kind == "neither"))
         words["stratum"] = np.where(is_used & (kind == "inferred"), "exposed (inferred)", "exposure unknown")
-    picture = chart_files.image_of(plot_words(words), "svg").decode()
+    picture = svg_of(words)
     axes = re.findall(r"role-axis-label.*?</g>", picture, re.DOTALL)
-    labels = re.findall(r">([^<>\n]+)</t", axes[0])
-    assert labels == ticks
-    said = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture) if "angle" in text]
-    assert len(said) == 5
-    assert all(text.startswith(told) for text in said)
-    assert not [text for text in said if "…" in text]
+    assert re.findall(r">([^<>\n]+)</t", axes[0]) == ticks
     assert ("#0072B2" in picture) == (kind != "neither")
+    check_listed(picture, "angle", told)
 
 
 @given(st.integers(1, 100_000))
@@ -258,19 +248,22 @@ def test_few_steps_are_named_up_to_the_most(most: int):
         assert all(b < 3.2 * a for a, b in pairwise(ticks))
 
 
+def check_listed(picture: str, having: str, start: str) -> None:
+    """Five texts of a picture have this in them, begin so and are not cut off."""
+    said = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture) if having in text]
+    assert len(said) == 5
+    assert [text for text in said if not text.startswith(start) or "…" in text] == []
+
+
 def test_runs_without_drift_or_words_are_named(read_run: MakeRun):
     frozen = read_run("embeddings")
-    lacking = read_run("none", 1, lacking=("word_embeddings",))
     assert words_section([("frozen", frozen)]) is None
     assert words_section([]) is None
+    lacking = read_run("none", 1, lacking=("word_embeddings",))
     made = section(("frozen", frozen), ("full", read_run()), ("lacking", lacking))
     assert [run["run"] for run in runs_of(chart_of(made))] == ["full"]
-    reasons = {line[0]: line[-1] for line in counts_of(made)}
-    assert reasons == {
-        "full": "",
-        "frozen": "its word embeddings did not move",
-        "lacking": "its model has no word embeddings",
-    }
+    reasons = {"frozen": "its word embeddings did not move", "lacking": "its model has no word embeddings"}
+    assert {line[0]: line[-1] for line in counts_of(made)} == reasons | {"full": ""}
 
 
 def test_a_trajectory_is_shown_as_its_run_is(read_run: MakeRun):
@@ -305,15 +298,13 @@ def test_many_epochs_are_thinned(read_run: MakeRun):
 
 
 def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(read_run: MakeRun):
-    made = read_run()
-    trajectory = made.trajectory
+    trajectory = read_run().trajectory
     snapshots = []
     for snapshot in trajectory:
         table = np.array(snapshot.tensors["word_embeddings"])
         table[10] = 0
         snapshots.append(replace(snapshot, tensors={**snapshot.tensors, "word_embeddings": table}))
-    table = runs_of(chart_of(section(("one", replace(trajectory, snapshots=snapshots)))))[0]["table"]
-    line = table.loc[visible(TOKENS[10])]
+    line = collect(replace(trajectory, snapshots=snapshots))["table"].loc[visible(TOKENS[10])]
     assert line["before"] == line["after"] == measured.NO_DIRECTION
     assert np.isnan(line["angle2"])
     assert line["drift2"] == 0
@@ -322,8 +313,8 @@ def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(read_run: MakeRun):
 def test_any_table_of_rows_is_drawn(read_run: MakeRun):
     rows = measure_rows(read_run(), "word_embeddings")
     (run,) = runs_of(plot_words(rows))
-    assert len(run["table"]) == NUM_WORDS - 1  # [PAD] apart
-    assert (run["run"], run["epochs"]) == ("", [0])
+    # Without [PAD].
+    assert (len(run["table"]), run["run"], run["epochs"]) == (NUM_WORDS - 1, "", [0])
     assert plot_words(rows.assign(norm=0.0)) is None
     assert plot_words(rows.iloc[:0]) is None
     with pytest.raises(ValueError, match="without norm"):
@@ -331,33 +322,25 @@ def test_any_table_of_rows_is_drawn(read_run: MakeRun):
 
 
 def test_runs_of_other_epochs_share_the_slider():
-    words = pd.concat([make_words(9, 2, "a"), make_words(9, 4, "b")])
-    a, b = runs_of(plot_words(words))
-    assert [a["epochs"][place] for place in a["at"]] == [1, 2, 2, 2]
-    assert [b["epochs"][place] for place in b["at"]] == [1, 2, 3, 4]
+    runs = runs_of(plot_words(pd.concat([make_words(9, 2, "a"), make_words(9, 4, "b")])))
+    assert [[run["epochs"][place] for place in run["at"]] for run in runs] == [[1, 2, 2, 2], [1, 2, 3, 4]]
 
 
 @pytest.mark.usefixtures("drawn")
 def test_equal_tables_are_equal_pictures_and_hostile_texts_are_texts():
-    from toolkit.reporting import chart_files
-
     words = pd.concat([make_words(run=name) for name in HOSTILE_RUNS[:-1]])
-    first, second = (chart_files.image_of(plot_words(words), "svg") for _ in range(2))
-    assert first == second
-    text = first.decode()
+    text = svg_of(words)
+    assert text == svg_of(words)
     assert "<script" not in text
     assert INJECTION.replace("<", "&lt;").replace(">", "&gt;") in text
 
 
 @pytest.mark.usefixtures("drawn")
 def test_a_shape_of_many_places_is_written_once():
-    from toolkit.reporting import chart_files
-
-    picture = chart_files.image_of(plot_words(make_words(400)), "svg").decode()
+    picture = svg_of(make_words(400))
     assert picture.count("<use ") == 399  # the word never seen has a colour of its own
     assert len(picture) < 60_000
     assert len(chart_files.image_of(plot_words(make_words(400)), "png")) > 10_000
-    assert HIDDEN >= 2
 
 
 def test_every_word_of_bert_base_is_a_megabyte():
@@ -370,12 +353,6 @@ def test_every_word_of_bert_base_is_a_megabyte():
 @pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize(("num_steps", "said"), [(12_630, "steps 12,630, drift 0.00"), (np.nan, "drift 0.00")])
 def test_what_the_list_says_of_a_word_is_not_cut_off(num_steps: float, said: str):
-    from toolkit.reporting import chart_files
-
     words = make_words(9, num_epochs=1)
     words = words.assign(num_steps=num_steps, norm=0.00314 + 1e-5 * np.arange(9), angle_degrees=0.204)
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart_files.image_of(plot_words(words), "svg").decode())
-    told = [text for text in texts if text.endswith("angle 0.204°")]
-    assert len(told) == 5
-    assert all(text.startswith(said) for text in told)
-    assert not [text for text in texts if "…" in text]
+    check_listed(svg_of(words), "angle 0.204°", said)
