@@ -1,5 +1,6 @@
-"""A regime and a seed in, what transformers' Trainer leaves in its output folder out: no callback of ours is there."""
+"""A regime and a seed in, the output folder of transformers' Trainer out, with no callback unless one is given."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def accuracy(answers: Any) -> dict[str, float]:
     return {"accuracy": float(np.mean(answers.predictions.argmax(-1) == answers.label_ids))}
 
 
-def train(base: Path, out: Path, regime: str = "none", seed: int = 0, **arguments: Any) -> Path:
+def train(
+    base: Path, out: Path, regime: str = "none", seed: int = 0, callbacks: Sequence[Any] = (), **arguments: Any
+) -> Path:
     """Two epochs of two steps, with a checkpoint and two evaluations after each."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
@@ -45,5 +48,6 @@ def train(base: Path, out: Path, regime: str = "none", seed: int = 0, **argument
         eval_dataset={"dev": Rows(16, 1), "other": Rows(8, 2)},
         compute_metrics=accuracy,
         processing_class=AutoTokenizer.from_pretrained(base),
+        callbacks=list(callbacks),
     ).train()
     return out

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import toolkit
-from tests.recordings import write_recording
-from tests.trainer_outputs import train
+from tests.reporting.test_latex import compile_document
+from tests.trainer_outputs import PARTS, train
+from tests.training.recorded_texts import TEXTS, encode, load, update
 from toolkit.commands import ReportCommand
 from toolkit.comparison.verify import describe
 from toolkit.reporting.comparison_report import report_from
@@ -42,40 +44,89 @@ def folders(made, tmp_path, monkeypatch):
     return shutil.copytree(made, tmp_path / "old_runs")
 
 
-@pytest.fixture
-def recorded(tmp_path, monkeypatch):
-    """Three regimes, two seeds each, as recordings below the current directory, a temporary one."""
-    monkeypatch.chdir(tmp_path)
-    for number, regime in enumerate(REGIMES.values()):
-        for seed in (0, 1):
-            value = 0.9 - 0.1 * number + 0.01 * seed * (number + 1)
-            write_recording(tmp_path / "runs", regime, seed, scores={"accuracy": value})
-    return tmp_path / "runs"
+def by_trainer(base, run_dir, regime, condition, seed):
+    snapshots = toolkit.EmbeddingSnapshotCallback(run_dir, condition=condition, task="mine")
+    train(base, run_dir.parent.with_name("made") / run_dir.name, regime, seed, callbacks=[snapshots])
+
+
+def by_sentence_transformers(base, run_dir, regime, condition, seed):
+    """Its trainer logs what an evaluator of the user's own says."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.evaluation import SentenceEvaluator
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.models import Dense
+
+    class Share(SentenceEvaluator):
+        def __call__(self, model, *_, **__):
+            return {"accuracy": float((model.encode(TEXTS) > 0).mean())}
+
+    torch.manual_seed(seed)
+    model = SentenceTransformer(str(base), device="cpu")
+    model.append(Dense(16, 8))
+    for name, parameter in model[0].auto_model.named_parameters():
+        is_frozen = regime == "backbone" or (regime == "embeddings" and name.startswith("embeddings."))
+        parameter.requires_grad_(not is_frozen)
+    SentenceTransformerTrainer(
+        model=model,
+        args=Arguments(str(run_dir.parent.with_name("made")), num_train_epochs=2, eval_strategy="epoch", seed=seed,
+                       learning_rate=1e-2, use_cpu=True, report_to=[], disable_tqdm=True),
+        train_dataset=Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]}),
+        loss=MultipleNegativesRankingLoss(model),
+        evaluator=Share(),
+        callbacks=[toolkit.EmbeddingSnapshotCallback(run_dir, condition=condition, task="mine")],
+    ).train()  # fmt: skip
+
+
+def by_loop(base, run_dir, regime, condition, seed):
+    model, tokenizer = load(base)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not PARTS[regime] or not name.startswith(PARTS[regime]))
+    optimizer, labels = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.tensor([0, 1, 0, 1])
+    given = {"tokenizer": tokenizer, "condition": condition, "seed": seed, "task": "mine"}
+    with toolkit.record(model.train(), run_dir, **given) as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (1, 2):
+            logits = model(**encode(tokenizer, TEXTS)).logits
+            update(optimizer, torch.nn.functional.cross_entropy(logits, labels))
+            recording.snapshot(epoch=epoch)
+            recording.score("accuracy", validation=float((logits.argmax(1) == labels).float().mean()))
 
 
 def said_by(page):
     return [line for answer in read_answers(page.read_text()) for line in answer.split("\n")]
 
 
-def test_recordings_become_a_paper(recorded, capsys):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "way", [by_trainer, *(pytest.param(way, marks=pytest.mark.slow) for way in (by_sentence_transformers, by_loop))]
+)
+def test_recordings_become_a_paper(way, base, tmp_path, monkeypatch, capsys):
+    """Three regimes, two seeds each."""
+    monkeypatch.chdir(tmp_path)
+    for condition, regime in REGIMES.items():
+        for seed in (0, 1):
+            way(base, tmp_path / "runs" / f"{regime}_{seed}", regime, condition, seed)
     runs = toolkit.open_runs("runs/*")
     assert len(runs) == 6
-    latex = toolkit.export_table(toolkit.drift_table(runs))
+    table = toolkit.drift_table(runs)
+    latex = toolkit.export_table(table)
     assert all(label in latex for label in REGIMES)
+    is_frozen = table.set_index(["condition", "parameter"])["is_frozen"]
+    assert [is_frozen[label, "word_embeddings"] for label in REGIMES] == [False, True, True]
+    capsys.readouterr()
     assert ReportCommand(tuple(run.path for run in runs), Path("out")).run() == 0
     assert "What is to know of these runs?" in capsys.readouterr().out
     names = {path.name for path in Path("out").rglob("*")}
-    assert {
-        "index.html",
-        "drift_compact.tex",
-        "comparison.tex",
-        "summary.csv",
-        "first_screen.svg",
-        "cards.json",
-    } <= names
+    assert names >= {"index.html", "drift_compact.tex", "comparison.tex", "first_screen.svg", "cards.json"}
     (question,) = [line for line in said_by(Path("out/report.md")) if line.startswith("Does freezing")]
     assert question.startswith("Does freezing the embeddings change the score? two seeds: not judged.")
-    assert "+9.5 points of accuracy" in question
+    if shutil.which("pdflatex"):
+        assert compile_document(Path("out/tables"), "tables.tex").returncode == 0
+    if way is by_trainer:  # whose checkpoints, without the callback, tell the same
+        of_folders = toolkit.drift_table(toolkit.open_runs("made/*", base=base))
+        np.testing.assert_allclose(of_folders["drift_percent"], table["drift_percent"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("with_base", [True, False], ids=["base", "first kept"])
