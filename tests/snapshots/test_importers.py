@@ -69,9 +69,8 @@ def test_every_family_against_the_live_model(model_type: str, tiny_model: Callab
     expected = locate_embeddings(AutoModel.from_pretrained(folder)).values()
     (snapshot,) = imported.trajectory.snapshots
     assert list(snapshot.tensors) == [name for name in EMBEDDING_PARAMETERS if name in expected]
-    for name, tensor in snapshot.tensors.items():
-        assert isinstance(tensor, np.memmap)
-        np.testing.assert_array_equal(tensor, expected[name])
+    assert {type(tensor) for tensor in snapshot.tensors.values()} == {np.memmap}
+    np.testing.assert_equal(dict(snapshot.tensors), dict(expected))
     rows = len(expected["word_embeddings"])
     assert imported.trajectory.vocabulary == read_vocabulary(AutoTokenizer.from_pretrained(folder), rows)
     loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
@@ -98,9 +97,8 @@ def test_heads_prefixes_shards_and_missing_configs(
     index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())["weight_map"]
     endings = tuple(family_of(model_type).embedding_parameters.values())
     needed = {shard for name, shard in index.items() if name.endswith(endings)}
-    for path in (tmp_path / "sharded").glob("*.safetensors"):
-        if path.name not in needed:
-            path.unlink()
+    for name in set(index.values()) - needed:
+        (tmp_path / "sharded" / name).unlink()
     for place in (tmp_path / "sharded", tmp_path / "prefixed.safetensors", tmp_path / "bare"):
         imported = import_checkpoints([folder, place])
         assert family_of(model_type).name in imported.families
@@ -373,8 +371,8 @@ def test_tied_weights_that_are_written_once_are_found_under_either_name(model_ty
     model = AutoModelForMaskedLM.from_config(config)
     safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
     config.save_pretrained(tmp_path)
-    found, words = snapshot_of(tmp_path), model.get_input_embeddings().weight.detach().numpy()
-    np.testing.assert_array_equal(found["word_embeddings"], words)
+    words = model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(snapshot_of(tmp_path)["word_embeddings"], words)
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
@@ -405,8 +403,7 @@ def test_two_towers_are_refused_by_their_prefixes(tmp_path: Path) -> None:
     path = tmp_path / "towers.safetensors"
     save_file(tensors_of(0, "query.bert.") | tensors_of(1, "passage.bert."), path)
     assert "several prefixes: 'passage.bert.', 'query.bert.'" in refusal_of(path)
-    twice = tensors_of() | {"embeddings.LayerNorm.gamma": np.ones(4, np.float32)}
-    save_file(twice, path)
+    save_file(tensors_of() | {"embeddings.LayerNorm.gamma": np.ones(4, np.float32)}, path)
     assert "LayerNorm.weight twice" in refusal_of(path)
 
 
@@ -478,9 +475,8 @@ def test_vocabularies_against_transformers(kind: str, extra_rows: int, tmp_path:
     tokenizer.save_pretrained(tmp_path / "x")
     write(tmp_path / "x", tensors_of(word_embeddings=(rows, 4)), tokens=None)
     expected = read_vocabulary(AutoTokenizer.from_pretrained(tmp_path / "x"), rows)
-    found = import_checkpoints([tmp_path / "x"]).trajectory.vocabulary
-    assert found == expected
-    assert "newword" in found.tokens or extra_rows < 0
+    assert import_checkpoints([tmp_path / "x"]).trajectory.vocabulary == expected
+    assert "newword" in expected.tokens or extra_rows < 0
 
 
 def test_older_vocabulary_files(tmp_path: Path) -> None:
@@ -499,8 +495,8 @@ def test_older_vocabulary_files(tmp_path: Path) -> None:
         (folder / name).unlink()
     (folder / "spiece.model").write_bytes(b"\x0a\x0e")
     imported = import_checkpoints([folder, folder])
-    assert imported.trajectory.vocabulary is None
-    assert imported.notes == ("no vocabulary files: word rows are compared by their number",)
+    said = ("no vocabulary files: word rows are compared by their number",)
+    assert (imported.trajectory.vocabulary, imported.notes) == (None, said)
 
 
 @settings(max_examples=60, deadline=None)
@@ -572,8 +568,8 @@ def test_a_parameter_that_one_checkpoint_lacks_is_left_out_with_a_note(tmp_path:
     a, b = write(tmp_path / "a", tensors_of()), write(tmp_path / "b", less)
     imported = import_checkpoints([a, b])
     assert "token_type_embeddings is missing from b and left out" in imported.notes
-    assert "token_type_embeddings" not in imported.trajectory.parameters
-    assert "token_type_embeddings" not in imported.trajectory.at(0).tensors
+    for there in (imported.trajectory.parameters, imported.trajectory.at(0).tensors):
+        assert "token_type_embeddings" not in there
     with pytest.raises(KeyError):
         imported.trajectory.at(0).tensors["token_type_embeddings"]
     # What no checkpoint has is no gap, but the word table, which every model has.

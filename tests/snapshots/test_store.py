@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, open_run, runs_of, verify_run
 
+Reader = Callable[[Run], object]
 RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
 
@@ -128,9 +132,9 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[:cut])
         check_refusals(("is not a whole safetensors file", lambda: open_run(tmp_path / "run").trajectory))
     path.unlink()
-    run = open_run(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"keeps position_embeddings in epoch-000.safetensors, which is missing"):
-        run.trajectory.snapshots[0].tensors["position_embeddings"]
+    tensors = open_run(tmp_path / "run").trajectory.snapshots[0].tensors
+    said = r"keeps position_embeddings in epoch-000.safetensors, which is missing"
+    check_refusals((said, lambda: tensors["position_embeddings"]))
 
 
 def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
@@ -148,12 +152,11 @@ def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path) -> None:
-    writer = write_run(tmp_path / "run")
+    write_run(tmp_path / "run")
     assert not open_run(tmp_path / "run").is_finished
     start_run(tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
-    writer = write_run(tmp_path / "run")
-    writer.finish({})
+    write_run(tmp_path / "run").finish({})
     check_refusals(("--overwrite", lambda: start_run(tmp_path / "run")))
     start_run(tmp_path / "run", overwrite=True)
     assert verify_run(tmp_path / "run") == []
@@ -279,12 +282,10 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
 def test_where_there_are_no_locks_a_run_is_written_all_the_same(
     is_windows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
     if is_windows:
         monkeypatch.setattr(unfinished, "fcntl", None)
     else:
+        refuse = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
         monkeypatch.setattr(unfinished.fcntl, "flock", refuse)
     write_run(tmp_path / "run").finish({})
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
@@ -305,36 +306,33 @@ def test_verify_finds_a_single_flipped_bit(tmp_path: Path) -> None:
     assert verify_run(tmp_path / "run") == ["changed: snapshots/epoch-001.safetensors"]
 
 
-def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "run").finish({})
-    manifest = tmp_path / "run" / "manifest.json"
-    whole = manifest.read_text()
-    manifest.write_text(json.dumps({**json.loads(whole), "format": 99}))
-    check_refusals(("newer format", lambda: open_run(tmp_path / "run").manifest))
-    manifest.write_text(whole)
-    snapshot = tmp_path / "run" / "snapshots" / "epoch-000.safetensors"
-    snapshot.unlink()
-    write_tensors(snapshot, {"word_embeddings": WORDS}, {"format": "9"})
-    rehash(tmp_path / "run", "snapshots/epoch-000.safetensors")
-    with pytest.raises(ValueError, match=r"epoch-000\.safetensors has a newer format than 1: update the toolkit"):
-        open_run(tmp_path / "run").trajectory  # noqa: B018
+def set_format(file: Path, version: int) -> None:
+    """Say of a file of JSON or of tensors that it is of another version."""
+    if file.suffix == ".json":
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"format": version}))
+    else:
+        tensors = load_file(file)
+        file.unlink()
+        write_tensors(file, tensors, {"format": str(version)})
 
 
-def test_a_vocabulary_and_an_exposure_of_another_format_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "version", "said", "read"),
+    [
+        ("manifest.json", 99, "newer format than 2: update the toolkit", lambda run: run.manifest),
+        ("vocabulary.json", 9, "newer format than 1: update the toolkit", lambda run: run.vocabulary),
+        ("exposure.safetensors", 0, "older format than 1: make it again", lambda run: run._read_exposure()),
+        ("snapshots/epoch-000.safetensors", 9, "newer format than 1: update the toolkit", lambda run: run.trajectory),
+    ],
+)
+def test_formats_that_are_not_ours_are_refused(
+    name: str, version: int, said: str, read: Reader, tmp_path: Path
+) -> None:
     path = write_whole_run(tmp_path, "none", 0).path
-    tensors = load_file(path / "exposure.safetensors")
-    (path / "exposure.safetensors").unlink()
-    write_tensors(path / "exposure.safetensors", tensors, {"format": "0"})
-    rehash(path, "exposure.safetensors")
-    check_refusals(
-        (r"exposure\.safetensors has an older format than 1: make it again", lambda: open_run(path)._read_exposure())
-    )
-    values = json.loads((path / "vocabulary.json").read_text())
-    (path / "vocabulary.json").write_text(json.dumps(values | {"format": 9}))
-    rehash(path, "vocabulary.json")
-    check_refusals(
-        (r"vocabulary\.json has a newer format than 1: update the toolkit$", lambda: open_run(path).vocabulary)
-    )
+    set_format(path / name, version)
+    if name != "manifest.json":
+        rehash(path, name)
+    check_refusals((rf"{name} has an? {said}", lambda: read(open_run(path))))
 
 
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:
@@ -389,8 +387,8 @@ def test_optimizer_log_round_trip() -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(log, name))
     assert again.weight_decay == log.weight_decay
     assert "NaN" not in log.to_json()
-    with pytest.raises(ValueError, match="newer format than 1: update the toolkit"):
-        OptimizerLog.from_json(log.to_json().replace('"format": 1', '"format": 2'))
+    newer = log.to_json().replace('"format": 1', '"format": 2')
+    check_refusals(("newer format than 1: update the toolkit", lambda: OptimizerLog.from_json(newer)))
 
 
 def test_a_config_that_is_not_json_is_named(tmp_path):
@@ -440,8 +438,8 @@ def test_a_manifest_that_names_a_snapshot_that_is_none_is_refused(tmp_path: Path
     path = write_whole_run(tmp_path, "none", 0).path
     (path / "snapshots" / "notes.txt").write_text("mine")
     rehash(path, "snapshots/notes.txt")
-    with pytest.raises(ValueError, match=rf"{path / 'manifest.json'} names snapshots/notes\.txt, which is not a snap"):
-        open_run(path).snapshot_names()
+    said = rf"{path / 'manifest.json'} names snapshots/notes\.txt, which is not a snap"
+    check_refusals((said, lambda: open_run(path).snapshot_names()))
 
 
 def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
@@ -454,10 +452,9 @@ def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
 def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):
     (tmp_path / "snapshots").mkdir()
     assert runs_of([tmp_path, str(tmp_path), Run(tmp_path)]) == runs_of(Run(tmp_path) for _ in range(3))
-    for alone in (tmp_path, str(tmp_path), Run(tmp_path)):
-        with pytest.raises(ValueError, match=f"expected a list of run directories; got {tmp_path} alone: put it in"):
-            runs_of(alone)
+    said = f"expected a list of run directories; got {tmp_path} alone: put it in"
     check_refusals(
+        *((said, partial(runs_of, alone)) for alone in (tmp_path, str(tmp_path), Run(tmp_path))),
         ("expected a list of run directories; got Trajectory alone", lambda: runs_of(Trajectory([]))),
         ("expected run directories; got Trajectory", lambda: runs_of([Trajectory([])])),
     )

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit
+from tests.exits import exit_code_of
 from tests.refusals import check_refusals
 from tests.run_directories import write_run
 from tests.snapshots.test_store import flip_last_bit
 from tests.snapshots.test_store import write_run as write_words
-from toolkit.cli import main
 from toolkit.reporting.sources import find_runs
 from toolkit.snapshots import files
 from toolkit.snapshots.importers import import_checkpoints
@@ -91,9 +91,7 @@ def test_verify_names_it_and_the_commands_refuse_it(name: str, path: Path, capsy
     plant(path, name)
     assert verify_run(path) == [f"not in the manifest: snapshots/{name}"]
     for code, *command in ((2, "drift", path), (2, "report", path, "--out", f"{path}-r"), (1, "verify", path)):
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in command])
-        assert stop.value.code == code, command
+        assert exit_code_of(*command) == code, command
         assert f"snapshots/{name}" in "".join(capsys.readouterr()), command
 
 
@@ -328,11 +326,8 @@ def test_drift_of_a_planted_half_is_what_it_was_without_it(tmp_path: Path, capsy
     """As a user meets it: the command says one line, exits with an error, and writes nothing."""
     path = write_run(tmp_path, "none", 0, epochs=2).path
     plant(path, "epoch-002b.safetensors")
-    out = tmp_path / "out"
-    with pytest.raises(SystemExit) as stop:
-        main(["drift", str(path), "--out", str(out)])
-    assert stop.value.code != 0
-    assert not out.exists()
+    assert exit_code_of("drift", path, "--out", tmp_path / "out") != 0
+    assert not (tmp_path / "out").exists()
     said = capsys.readouterr().err
     assert "not in the manifest: snapshots/epoch-002b.safetensors): move it away" in said
     assert len(said.strip().splitlines()) == 1

@@ -108,7 +108,7 @@ def test_a_reflection_is_named_and_a_column_swap_is_an_orthogonal_map() -> None:
 def test_no_rotation_is_claimed_for_fewer_rows_than_columns() -> None:
     base = base_tensors(columns=64, rows={W: 700, P: 48, S: 2})
     table = changes_of(base, position_embeddings=turned(base[P], 0.5))
-    assert table.loc[P, ["kind", "rotation_share"]].fillna(-1).tolist() == ["general", -1]
+    assert table.loc[P, ["kind", "rotation_share"]].fillna("undefined").tolist() == ["general", "undefined"]
     assert "no orthogonal map was fitted" in table.loc[P, "note"]
 
 

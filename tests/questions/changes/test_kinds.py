@@ -360,8 +360,8 @@ def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
     words = BASE[W].copy()
     words[0, 3] = -0.0
     line = changes_of(word_embeddings=words).loc[W]
-    assert (line["kind"], line["num_moved"], line["value"]) == ("equal in value", 1, 0)
-    assert line["detail"] == "identical in value; the sign of zero differs 1 times"
+    said = ["equal in value", 1, 0, "identical in value; the sign of zero differs 1 times"]
+    assert line[["kind", "num_moved", "value", "detail"]].tolist() == said
     half = torch.from_numpy(BASE[W]).to(torch.bfloat16).to(torch.float32).numpy()
     words[100:405] = half[100:405]
     told = changes_of(word_embeddings=words).loc[W, ["kind", "num_cast", "num_moved"]]
@@ -449,8 +449,10 @@ def test_swapped_rows_are_named_by_token_and_position() -> None:
     words, positions = BASE[W].copy(), BASE[P].copy()
     words[[4, 9]], positions[[2, 7]] = words[[9, 4]], positions[[7, 2]]
     table = changes_of(word_embeddings=words, position_embeddings=positions)
-    assert list(table.loc[[W, P], "kind"]) == ["permuted rows"] * 2
-    assert list(table.loc[[W, P], "detail"]) == ["'t4' and 't9' are swapped", "position 2 and position 7 are swapped"]
+    assert table.loc[[W, P], ["kind", "detail"]].to_numpy().tolist() == [
+        ["permuted rows", "'t4' and 't9' are swapped"],
+        ["permuted rows", "position 2 and position 7 are swapped"],
+    ]
     words[[11, 12, 13]] = words[[12, 13, 11]]
     assert changes_of(word_embeddings=words).loc[W, ["detail", "note"]].tolist() == [
         "5 of 700 rows stand elsewhere; 't4' and 't9' are swapped, ...",
@@ -482,10 +484,13 @@ def test_nan_is_named_by_parameter_row_and_token(value: float) -> None:
 
     start = "holds NaN or infinity at epoch 1 (tuned)"
     last = ": the run diverged, leave it out"
-    assert refused(W, (7, 3)) == f"{W} {start} (1 of 16800 values) in row 7 ('t7'){last}"
-    assert refused(P, (9, 0), (9, 1)) == f"{P} {start} (2 of 1152 values) in row 9 (position 7){last}"
-    assert refused(S, (1, 0)) == f"{S} {start} (1 of 48 values) in segment 1{last}"
-    assert refused(BIAS, (5,)) == f"{BIAS} {start} (1 of 24 values) in entry 5{last}"
+    for name, places, said in (
+        (W, [(7, 3)], "(1 of 16800 values) in row 7 ('t7')"),
+        (P, [(9, 0), (9, 1)], "(2 of 1152 values) in row 9 (position 7)"),
+        (S, [(1, 0)], "(1 of 48 values) in segment 1"),
+        (BIAS, [(5,)], "(1 of 24 values) in entry 5"),
+    ):
+        assert refused(name, *places) == f"{name} {start} {said}{last}"
     many = refused(W, *((i, 0) for i in range(1, 10)))
     assert "(9 of 16800 values) in row 1 ('t1'), row 2 ('t2'), row 3 ('t3'), " in many
     assert many.endswith(f"row 5 ('t5') and 4 more rows{last}")

@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import toolkit
+from tests.exits import exit_code_of
 from tests.questions.pages import page_of
 from tests.run_directories import MakeRun
-from toolkit.cli import main
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.cells import number
 from toolkit.reporting.render_markdown import render_markdown
@@ -66,9 +66,7 @@ def test_two_checkpoints_tell_which_words_trained_the_second(
         tensors[key] = tensors[key] * np.float32(1 - 1e-4)
         tensors[key][list(rows)] += np.random.default_rng(0).normal(size=(len(rows), tensors[key].shape[1])) / 1000
     save_file(tensors, after / "model.safetensors")
-    with pytest.raises(SystemExit) as stop:
-        main(["drift", str(before), str(after), "--out", str(tmp_path / "out")])
-    assert stop.value.code == 0
+    assert exit_code_of("drift", before, after, "--out", tmp_path / "out") == 0
     tokens = toolkit.import_checkpoints([before]).trajectory.vocabulary.tokens
     said = f"training used 3 of {len(tokens)} words. Its longest text had 7 tokens."
     printed = " ".join(capsys.readouterr().out.split())

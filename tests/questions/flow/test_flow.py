@@ -1,5 +1,6 @@
 """Checkpoints and runs named, tables out: arms, seeds, references, the command, and one line for what cannot be."""
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.exits import exit_code_of
 from tests.models.test_remote_code import Plant
 from tests.models.test_remote_code import marker as marker
 from tests.models.test_remote_code import plant as plant
 from tests.questions.conftest import CHANGED
 from tests.refusals import check_refusals
-from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
@@ -117,9 +118,7 @@ def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_pa
         "toolkit.questions.flow.measure.FlowSettings", partial(FlowSettings, num_tokens=SMALL.num_tokens)
     )
     flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]
-    with pytest.raises(SystemExit) as stop:
-        main(["flow", str(tiny_model("bert")), *flags, "--out", str(tmp_path / "out")])
-    assert stop.value.code == 0
+    assert exit_code_of("flow", tiny_model("bert"), *flags, "--out", tmp_path / "out") == 0
     assert "Does position dominate, and then give way?" in capsys.readouterr().out
     text = (tmp_path / "out" / "report.md").read_text()
     assert "--positions 8 --blocks 3 --shift 4 --num-texts 12" in text.replace("\\", "")
@@ -142,12 +141,8 @@ def test_bad_input_is_one_line(words, message, tiny_model: TinyModel, tmp_path, 
     empty = tmp_path / "pairs.tsv"
     empty.write_text("a\tb\n \t\nx\ty\n")
     words = [word.format(bert=tiny_model("bert"), empty=empty) for word in words]
-    with pytest.raises(SystemExit) as stop:
-        main(["flow", *words])
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ")
-    assert message in error
+    assert exit_code_of("flow", *words) == 2
+    assert re.match(f"error: .*{message}", capsys.readouterr().err.strip().splitlines()[-1])
 
 
 def test_the_code_of_a_checkpoint_is_not_asked_for(plant: Plant) -> None:

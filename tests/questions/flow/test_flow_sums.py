@@ -112,8 +112,8 @@ def test_weights_count_blocks_as_often_as_they_say():
     weighted = whole.squares(np.array([[1.0, 0, 2, 1], [1, 1, 1, 1]]))
     plain = whole.squares()
     for name in drawn.factors:
-        assert weighted.omega_squared(name)[0] == pytest.approx(float(drawn.omega_squared(name)))
-        assert weighted.omega_squared(name)[1] == pytest.approx(float(plain.omega_squared(name)))
+        expected = [float(squares.omega_squared(name)) for squares in (drawn, plain)]
+        assert weighted.omega_squared(name) == pytest.approx(expected)
 
 
 def test_standardised_shares_do_not_follow_one_large_dimension():

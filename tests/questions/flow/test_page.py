@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.chart_data import values_of
+from tests.questions.headings import lines
 from toolkit.comparison.intervals import seeds_interval, two_way_interval
 from toolkit.questions.flow import numbers as flow_numbers
 from toolkit.questions.flow.measure import COUNTERFACTUALS, PRETRAINED, RANDOM
@@ -168,13 +169,10 @@ def planted(
 
 
 def cells(rows, first) -> dict:
-    """The cells by heading of the row that begins with ``first``; of two equal headings the second has a star."""
-    header = []
-    for name in rows[0]:
-        header.append(f"{name}*" if name in header else name)
+    """The cells by heading of the row that begins with ``first``."""
     first = (first,) if isinstance(first, str) else first
-    (row,) = (row for row in rows[1] if tuple(row[: len(first)]) == first)
-    return dict(zip(header, row, strict=True))
+    (line,) = (line for line in lines(rows) if tuple(line.values())[: len(first)] == first)
+    return line
 
 
 BEFORE = "pretrained = extraction"
@@ -315,8 +313,7 @@ def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
     line = cells(drift_rows(group), "full")
     spread = group.over_seeds("ledger", "full", "omega_squared", factor="position")
     assert (spread["high"] - spread["low"] > 0.01).all()  # the intervals themselves overlap
-    assert line["models"] == 2
-    assert (line["distinguishable at"], line["not distinguishable at"]) == ("sum, input, 1, 2", "none")
+    assert line == line | {"models": 2, "distinguishable at": "sum, input, 1, 2", "not distinguishable at": "none"}
     ledger = tables["ledger"]
     rows = (ledger["condition"] == "full") & (ledger["factor"] == "position")
     same = ledger[(ledger["condition"] == PRETRAINED) & (ledger["factor"] == "position")]["unit_values"].to_list()
@@ -354,9 +351,14 @@ def test_a_change_of_score_has_the_interval_over_seeds_and_texts(score, is_apart
     own = tables["counterfactuals"].query("condition == 'full' and measure == 'score' and counterfactual == 'zero'")
     expected = two_way_interval(np.array(own["unit_values"].to_list()))
     line = cells(score_rows(group), ("full", "zero"))
-    assert line["change"] == f"{100 * score:+.1f} ({100 * expected.low:+.1f} to {100 * expected.high:+.1f})"
-    assert (line["score"], line["before"]) == ("accuracy (points)", pytest.approx(90))
-    assert (line["distinguishable from 0?"], line["seeds"], line["texts"]) == (is_apart, 2, 10)
+    assert line == line | {
+        "change": f"{100 * score:+.1f} ({100 * expected.low:+.1f} to {100 * expected.high:+.1f})",
+        "score": "accuracy (points)",
+        "before": pytest.approx(90),
+        "distinguishable from 0?": is_apart,
+        "seeds": 2,
+        "texts": 10,
+    }
 
 
 def test_a_score_that_is_no_share_has_its_own_unit_and_an_interval_over_seeds():

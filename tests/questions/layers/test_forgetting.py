@@ -42,16 +42,9 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def train(
-    masked_lm: Callable[[str], Path], tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Run]:
-    folder = str(tmp_path_factory.mktemp("runs"))
-
-    def make(model_type: str = "bert", **changes: Any) -> Run:
-        config = replace(tiny_config, model=str(masked_lm(model_type)), learning_rate=0.01, save_model=True)
-        return finetune(replace(config, output_dir=folder, **changes), reuse_finished=True)
-
-    return make
+def train(masked_lm: Callable[[str], Path], train: Callable[..., Run]) -> Callable[..., Run]:
+    """Runs that start from a checkpoint with a masked-LM head."""
+    return lambda kind="bert", **changes: train(model=str(masked_lm(kind)), learning_rate=0.01, **changes)
 
 
 def by_hand(run: Run, masked: Any, is_tuned: bool, is_tied: bool) -> list[float]:

@@ -39,17 +39,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def train(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    folder = str(tmp_path_factory.mktemp("runs"))
-
-    def make(**changes: object) -> Run:
-        config = replace(tiny_config, output_dir=folder, save_model=True, dropout=0.0, **changes)  # type: ignore[arg-type]
-        return finetune(config, reuse_finished=True)
-
-    return make
-
-
 def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run]) -> None:
     run = train(freeze="embeddings,layers.0", learning_rate=0.05)
     table = measure_layer_drift([run])

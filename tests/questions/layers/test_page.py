@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import t
 
 from tests.chart_data import values_of
+from tests.questions.headings import lines
 from toolkit.comparison.intervals import two_way_interval
 from toolkit.questions.layers import page as layers
 from toolkit.questions.layers import states as layer_drift
@@ -90,14 +91,6 @@ def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ..
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
     return tables_of(*(arm_of(name, value) for name, value in AFTER.items()))
-
-
-def lines(rows: layers.Rows) -> list[dict[str, Any]]:
-    """The cells of each row by heading; of two equal headings the second has a star."""
-    header: list[str] = []
-    for name in rows[0]:
-        header.append(f"{name}*" if name in header else name)
-    return [dict(zip(header, row, strict=True)) for row in rows[1]]
 
 
 def test_the_layer_is_held_against_two_seeds_and_shuffled_labels(tables: dict[str, pd.DataFrame]) -> None:

@@ -87,22 +87,27 @@ def test_the_last_epoch_is_the_default():
 
 
 @pytest.mark.parametrize(
-    ("num_positions", "expected"),
+    ("numbers", "expected"),
     [
-        (512, [(0, 512), (0, 128), (128, 256), (256, 512)]),
-        (514, [(0, 514), (0, 128), (128, 256), (256, 512)]),  # two rows are no window
-        (128, [(0, 128)]),
-        (300, [(0, 300), (0, 128), (128, 256), (256, 300)]),
+        ((512,), [(0, 512), (0, 128), (128, 256), (256, 512)]),
+        ((514,), [(0, 514), (0, 128), (128, 256), (256, 512)]),  # two rows are no window
+        ((128,), [(0, 128)]),
+        ((300,), [(0, 300), (0, 128), (128, 256), (256, 300)]),
+        ((300, 21), [(0, 300), (0, 21), (21, 300), (0, 128), (128, 256), (256, 300)]),
+        ((300, 2), [(0, 300), (0, 128), (128, 256), (256, 300)]),
+        ((100, 100), [(0, 100)]),
     ],
 )
-def test_windows(num_positions, expected):
-    assert positions.position_windows(num_positions) == expected
+def test_windows(numbers, expected):
+    """Of all positions, and of how many of them training exposed."""
+    assert positions.position_windows(*numbers) == expected
 
 
 def test_refusals_are_in_the_table_and_errors_are_one_line():
     source = trajectory_of(np.random.default_rng(2).normal(size=(12, 6)))
     table = lines_of(positions.measure_positions(source, num_draws=DRAWS))
-    assert list(table.loc["cosine_lag_50", ["value", "reason"]].fillna(-1)) == [-1, "lag 50 needs more than 12 rows"]
+    undefined = table.loc["cosine_lag_50", ["value", "reason"]].fillna("undefined")
+    assert undefined.tolist() == ["undefined", "lag 50 needs more than 12 rows"]
     assert table.loc["line_match", "note"].startswith("not identifiable: in 12 rows only 0 waves")
     check_refusals(
         (
@@ -209,9 +214,6 @@ def test_rows_that_training_exposed_are_never_called_untrained():
 
 
 def test_exposed_and_raw_positions_are_windows_of_their_own():
-    assert positions.position_windows(300, 21) == [(0, 300), (0, 21), (21, 300), (0, 128), (128, 256), (256, 300)]
-    assert positions.position_windows(300, 2) == [(0, 300), (0, 128), (128, 256), (256, 300)]
-    assert positions.position_windows(100, 100) == [(0, 100)]
     before = learned(64, 128)
     after = before.copy()
     after[:21] += np.random.default_rng(1).normal(0, 0.001, (21, 128))

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.chart_data import values_of
+from tests.questions.headings import lines
 from toolkit.questions.transplants.measure import NO_SHARE, TOTAL
 from toolkit.questions.transplants.page import (
     NOT_DRAWN,
@@ -81,26 +82,28 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
 
 def worth(tables):
     """The only case of some tables, by heading."""
-    header, rows = worth_rows(tables)
-    (row,) = rows
-    return dict(zip(header, row, strict=True))
+    (line,) = lines(worth_rows(tables))
+    return line
 
 
 def component(tables, name):
-    header, rows = shapley_rows(tables["shapley"])
-    header = [f"{each}*" if each in header[:i] else each for i, each in enumerate(header)]
-    return next(dict(zip(header, row, strict=True)) for row in rows if row[0] == name)
+    return next(line for line in lines(shapley_rows(tables["shapley"])) if line["component"] == name)
 
 
 def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
     tables = make_tables()
     line = worth(tables)
-    assert line["nats per item"] == "+0.0540 (+0.0440 to +0.0640)"
-    assert line["accuracy (points)"] == "+5.40 (+4.40 to +6.40)"
-    assert (line["accuracy: none"], line["all"]) == pytest.approx((80, 85))
-    assert line["distinguishable from 0"] == "position"
-    assert (line["exactly 0"], line["because"]) == ("segment", "bit for bit what it was")
-    assert (line["seeds"], line["items"]) == (3, 100)
+    assert line == line | {
+        "nats per item": "+0.0540 (+0.0440 to +0.0640)",
+        "accuracy (points)": "+5.40 (+4.40 to +6.40)",
+        "accuracy: none": pytest.approx(80),
+        "all": pytest.approx(85),
+        "distinguishable from 0": "position",
+        "exactly 0": "segment",
+        "because": "bit for bit what it was",
+        "seeds": 3,
+        "items": 100,
+    }
     position = component(tables, "position")
     assert (position["φ (nats)"], position["share"]) == ("+0.0500 (+0.0400 to +0.0600)", "93%")
     header, rows = alone_rows(tables)
@@ -115,9 +118,13 @@ def test_of_a_regression_r2_stands_for_both_values():
     """Alone, and on one page with a classification: no number of nats is shown that there is not."""
     alone, other = make_tables(["yields"], values=OF_REGRESSION), make_tables()
     line = worth(alone)
-    assert (line["nats per item"], line["R² (points)"]) == ("not applicable", "+5.40 (+4.40 to +6.40)")
-    assert (line["R²: none"], line["all"]) == pytest.approx((80, 85))
-    assert line["distinguishable from 0"] == "position"
+    assert line == line | {
+        "nats per item": "not applicable",
+        "R² (points)": "+5.40 (+4.40 to +6.40)",
+        "R²: none": pytest.approx(80),
+        "all": pytest.approx(85),
+        "distinguishable from 0": "position",
+    }
     assert list(component(alone, "position")) == ["component", "φ (points)", "share", "note"]
     assert alone_rows(alone)[0][2] == "alone (points)"
     both = {name: pd.concat([table, other[name]]) for name, table in alone.items()}

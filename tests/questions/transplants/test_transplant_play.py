@@ -45,10 +45,15 @@ from toolkit.training.encoding import encode_task
 LIKELIHOOD = "log-likelihood"
 
 
-def prepare(run, dtype="float32", coordinates="fixed"):
+def opened(run):
+    """The tuned classifier as it is loaded, its data, and their validation split."""
     loaded = load_tuned(run)
     data = encode_task(load_task(run.config), loaded, run.config.max_length)
-    split = data.splits["validation"]
+    return loaded, data, data.splits["validation"]
+
+
+def prepare(run, dtype="float32", coordinates="fixed"):
+    loaded, data, split = opened(run)
     body = Body(loaded, data, dtype)
     after = {name: np.array(tensor) for name, tensor in run.trajectory.snapshots[-1].tensors.items()}
     return body, split, build_components(run, after, data, [split], coordinates)
@@ -56,14 +61,12 @@ def prepare(run, dtype="float32", coordinates="fixed"):
 
 def reference_logits(run, *, with_first_snapshot=False):
     """The tuned classifier as it is loaded, or with all five parameters of epoch 0 copied into it."""
-    loaded = load_tuned(run)
-    data = encode_task(load_task(run.config), loaded, run.config.max_length)
+    loaded, data, split = opened(run)
     if with_first_snapshot:
         named = dict(loaded.model.backbone.named_parameters())
         with torch.no_grad():
             for name, tensor in run.trajectory.at(0).tensors.items():
                 named[loaded.family.embedding_parameters[name]].copy_(torch.from_numpy(np.array(tensor)))
-    split = data.splits["validation"]
     logits = np.empty((len(split), loaded.model.head.out_features))
     with torch.inference_mode():
         for indices in evaluation_batches(split.lengths):
@@ -175,9 +178,7 @@ def test_an_offset_between_tables_is_worth_something_in_raw_coordinates_only(
 ) -> None:
     """A planted gauge change of the tuned tables: W + 1cᵀ, P - 1cᵀ, and the pair [CLS] + k, P0 - k."""
     run = tuned_run("pair")
-    loaded = load_tuned(run)
-    data = encode_task(load_task(run.config), loaded, run.config.max_length)
-    split = data.splits["validation"]
+    _, data, split = opened(run)
     design = design_of([split], data, ("word_embeddings", "position_embeddings", "token_type_embeddings"))
     before = {name: np.array(tensor, np.float64) for name, tensor in run.trajectory.at(0).tensors.items()}
     rng, after = np.random.default_rng(0), {name: tensor.copy() for name, tensor in before.items()}

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.exits import exit_code_of
 from tests.questions.conftest import CHANGED, GetRun
 from tests.refusals import check_refusals
-from toolkit.cli import main
 from toolkit.pipeline import finetune
 from toolkit.questions.transplants.games import TransplantSettings, play_run
 from toolkit.questions.transplants.measure import measure_transplants
@@ -68,28 +68,16 @@ def test_the_command_prints_its_tables_and_writes_a_report(
     tuned_run: GetRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = tuned_run("pair"), tmp_path / "report"
-    with pytest.raises(SystemExit) as stop:
-        main(
-            [
-                "transplant",
-                str(run.path),
-                "--max-examples",
-                "10",
-                "--num-draws",
-                "1",
-                "--num-reverse-draws",
-                "0",
-                "--out",
-                str(out),
-            ]
-        )
-    assert stop.value.code == 0
-    shown = capsys.readouterr().out
-    assert "inseparable rows" in shown
-    assert f"Report: {out / 'report.md'}" in " ".join(shown.split())
-    text = (out / "report.md").read_text()
-    assert "python -m toolkit transplant" in text
-    assert "--max-examples 10 --num-draws 1 --num-reverse-draws 0" in text
+    flags = "--max-examples 10 --num-draws 1 --num-reverse-draws 0"
+    assert exit_code_of("transplant", run.path, *flags.split(), "--out", out) == 0
+    shown, text = " ".join(capsys.readouterr().out.split()), (out / "report.md").read_text()
+    for said, where in (
+        ("inseparable rows", shown),
+        (f"Report: {out / 'report.md'}", shown),
+        ("python -m toolkit transplant", text),
+        (flags, text),
+    ):
+        assert said in where
     assert str(tmp_path) not in text
     for link in re.findall(r"\]\((figures/[^)]+)\)", text):
         assert (out / link).is_file()
@@ -105,9 +93,7 @@ def test_the_command_prints_its_tables_and_writes_a_report(
 def test_mistakes_on_the_command_line_are_one_line(
     tuned_run: GetRun, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["transplant", str(tuned_run("single").path), *words])
-    assert stop.value.code == 2
+    assert exit_code_of("transplant", tuned_run("single").path, *words) == 2
     error = capsys.readouterr().err.strip()
     assert "\n" not in error
     assert re.search(message, error)
