@@ -1,9 +1,11 @@
 """Drift beside score: the numbers are those of the run directories, and only like is set against like."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.comparison.conftest import write_logged_run
+from tests.comparison.planted import agree
 from tests.run_directories import NUM_WORDS, write_run
 from toolkit.analysis.drift import measure_drift
 from toolkit.comparison.arms import OTHER_ITEMS
@@ -31,11 +33,9 @@ def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
         whole = measure_drift(run, ("relative",)).query("epoch == 3 and stratum == 'whole parameter'")
         oracle = whole[whole["statistic"] == "value"].set_index("parameter")["value"]
         own = table[table["run"] == run.path.name].set_index("parameter")
-        shown = measure_beyond_noise(run).set_index("parameter")
-        for name in EMBEDDING_PARAMETERS:
-            assert own.loc[name, "relative_drift"] == pytest.approx(oracle[name], rel=1e-12)
-            np.testing.assert_equal(own.loc[name, "offset_free_drift"], shown.loc[name, "offset_free_drift"])
-            assert own.loc[name, "reason"] == shown.loc[name, "reason"]
+        np.testing.assert_allclose(own["relative_drift"], oracle[own.index], rtol=1e-12)
+        shown = measure_beyond_noise(run).set_index("parameter").loc[own.index, ["offset_free_drift", "reason"]]
+        pd.testing.assert_frame_equal(own[["offset_free_drift", "reason"]], shown, check_exact=True)
     assert (table["epoch"] == 3).all()
 
 
@@ -63,15 +63,13 @@ def test_the_verdict_on_the_gain_is_that_of_the_comparison(make_run, margin, ver
 
 
 def test_gain_is_the_score_minus_that_with_frozen_embeddings_of_the_same_seed(runs):
-    table = join_drift(runs).drop_duplicates("run").set_index("run")
+    table = gain_of(runs)
     for tuned, frozen in zip(runs[:2], runs[2:], strict=True):
-        line = table.loc[tuned.path.name]
-        assert line["gain_points"] == pytest.approx(100 * (last_accuracy(tuned) - last_accuracy(frozen)))
-        assert (line["gain_reason"], line["note"], line["is_frozen"]) == ("", "", False)
-        assert np.isnan(table.loc[frozen.path.name, "gain_points"])
-        assert table.loc[frozen.path.name, "gain_reason"] == NOT_TRAINED
-    ood = join_drift(runs, split="ood").drop_duplicates("run").set_index("run").loc[runs[0].path.name]
-    assert ood["gain_points"] == pytest.approx(100 * (last_accuracy(runs[0], "ood") - last_accuracy(runs[2], "ood")))
+        gain = 100 * (last_accuracy(tuned) - last_accuracy(frozen))
+        agree(table.loc[tuned.path.name], gain_points=gain, gain_reason="", note="", is_frozen=False)
+        agree(table.loc[frozen.path.name], gain_points=np.nan, gain_reason=NOT_TRAINED)
+    gain = 100 * (last_accuracy(runs[0], "ood") - last_accuracy(runs[2], "ood"))
+    agree(gain_of(runs, split="ood").loc[runs[0].path.name], gain_points=gain)
 
 
 def test_frozen_parameters_did_not_move(runs):
@@ -81,36 +79,33 @@ def test_frozen_parameters_did_not_move(runs):
     assert frozen["times_noise"].isna().all()
 
 
-def gain_of(runs):
-    return join_drift(runs).drop_duplicates("run").iloc[0][["gain_points", "gain_reason", "note"]]
+def gain_of(runs, **options):
+    return join_drift(runs, **options).drop_duplicates("run").set_index("run")
 
 
 def test_only_like_is_set_against_like(make_run):
     full = make_run()
-    assert gain_of([full])["gain_reason"].startswith("no runs with frozen embeddings")
-    assert gain_of([full, make_run("embeddings", 1)])["gain_reason"] == "no run of this seed under embeddings frozen"
-    for start in ({"init": "random"}, {"head_epochs": 1}, {"max_train_examples": 9}):
-        gain, reason, _ = gain_of([full, make_run("embeddings", config=start)])
-        assert np.isnan(gain)
-        assert reason.startswith("no runs with frozen embeddings")
-    gain, reason, note = gain_of([full, make_run("embeddings", config={"learning_rate": 0.5})])
-    assert not np.isnan(gain)
-    assert reason == ""
-    assert note == "differs from embeddings frozen also in learning rate"
+    starts = ({"init": "random"}, {"head_epochs": 1}, {"max_train_examples": 9})
+    for unlike in ([], *([make_run("embeddings", config=start)] for start in starts)):
+        line = gain_of([full, *unlike]).loc[full.path.name]
+        assert line["gain_reason"].startswith("no runs with frozen embeddings")
+        assert np.isnan(line["gain_points"])
+    other_seed = gain_of([full, make_run("embeddings", 1)]).loc[full.path.name]
+    assert other_seed["gain_reason"] == "no run of this seed under embeddings frozen"
+    faster = gain_of([full, make_run("embeddings", config={"learning_rate": 0.5})]).loc[full.path.name]
+    agree(faster, gain_reason="", note="differs from embeddings frozen also in learning rate")
+    assert not np.isnan(faster["gain_points"])
     other = make_run("embeddings")
     object.__setattr__(other, "predictions", other.predictions.assign(id=other.predictions["id"] + 1))
-    gain, reason, _ = gain_of([full, other])
-    assert np.isnan(gain)
-    assert reason == OTHER_ITEMS
+    agree(gain_of([full, other]).loc[full.path.name], gain_points=np.nan, gain_reason=OTHER_ITEMS)
 
 
 def test_of_several_frozen_arms_the_one_with_the_same_settings_counts(make_run):
     rate = {"learning_rate": 0.5}
     runs = [make_run(right=0.9, config=rate), make_run("embeddings", right=0.5)]
     near = make_run("embeddings", right=0.8, config=rate)
-    gain, _, note = gain_of([*runs, near])
-    assert note == ""
-    assert gain == pytest.approx(100 * (last_accuracy(runs[0]) - last_accuracy(near)))
+    gain = 100 * (last_accuracy(runs[0]) - last_accuracy(near))
+    agree(gain_of([*runs, near]).loc[runs[0].path.name], note="", gain_points=gain)
 
 
 def test_share_beyond_decay(make_run):

@@ -3,6 +3,7 @@ against like."""
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 import toolkit
 from tests.comparison.conftest import write_logged_run
+from tests.comparison.planted import agree
 from tests.conftest import leave_undrawn
+from tests.refusals import check_refusals
 from toolkit.comparison import shuffled_labels
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import HAS_CONTROL, NO_CONTROL
@@ -96,20 +99,17 @@ def test_what_real_labels_add_is_supported(planted_in_five):
     table = toolkit.compare_with_shuffled(real, [*one, *per_seed])
     assert list(table.columns) == columns_of("compare_with_shuffled")
     assert set(table["permutation"]) == {ONE, PER_SEED}
-    assert line_of(table, "agreement")["verdict"] == "supported"
+    assert set(table["measure"]) == set(MEASURES)
+    agree(line_of(table, "agreement"), verdict="supported")
     for parameter in ("word_embeddings", "position_embeddings"):
         drift, agreement = line_of(table, "median_drift", parameter, PER_SEED), line_of(table, "agreement", parameter)
-        assert drift["verdict"] == "supported", parameter
+        agree(drift, verdict="supported", is_paired=True, num_seeds=5, num_seeds_shuffled=5)
         assert drift["value"] == pytest.approx(100 * (math.sqrt(5 / 1.25) - 1), rel=0.4)  # √(1 + 2²) and √(1 + .5²)
         assert agreement["real_mean"] == pytest.approx(4 / 5, abs=0.1)
         assert agreement["shuffled_mean"] == pytest.approx(0.25 / 1.25, abs=0.15)
         assert line_of(table, "agreement", parameter, PER_SEED)["shuffled_mean"] == pytest.approx(0, abs=0.15)
-        assert drift["is_paired"]
-        assert (drift["num_seeds"], drift["num_seeds_shuffled"]) == (5, 5)
-    assert line_of(table, "times_noise", permutation=PER_SEED)["verdict"] == "supported"
-    assert line_of(table, "median_drift")["verdict"] not in DECIDED
-    assert line_of(table, "median_drift")["reason"] == ONE_DRAW
-    assert set(table["measure"]) == set(MEASURES)
+    agree(line_of(table, "times_noise", permutation=PER_SEED), verdict="supported")
+    check_undecided(line_of(table, "median_drift"), ONE_DRAW)
     assert (table["q"].dropna() >= table["p"].dropna()).all()
 
 
@@ -135,11 +135,16 @@ def test_labels_that_carry_nothing_are_not_distinguishable_from_shuffled_ones(tm
     assert found.count("supported") <= 2, found  # of 24 at 2.5 %, of which those of one pair of conditions go together
 
 
+def check_undecided(line, reason):
+    """A line has no verdict that rests on a number, for this reason."""
+    assert line["verdict"] not in DECIDED
+    assert line["reason"] == reason
+
+
 def test_agreement_with_other_targets_per_seed_has_no_verdict(compared):
     """Seeds that learned other targets disagree for that alone: what any targets make would pass for learning."""
     line = line_of(compared, "agreement", permutation=PER_SEED)
-    assert line["verdict"] not in DECIDED
-    assert line["reason"] == OTHER_TARGETS
+    check_undecided(line, OTHER_TARGETS)
     assert math.isnan(line["p"])
 
 
@@ -151,27 +156,25 @@ def test_seeds_that_drew_other_examples_have_no_common_targets(planted, monkeypa
     seen = iter(range(100))
     monkeypatch.setattr(shuffled_labels, "_tokens_seen", lambda run: next(seen))
     line = line_of(toolkit.compare_with_shuffled(real, one), "agreement")
-    assert line["verdict"] not in DECIDED
-    assert line["reason"] == shuffled_labels.OTHER_EXAMPLES
+    check_undecided(line, shuffled_labels.OTHER_EXAMPLES)
     assert line["value"] == known["value"]  # described all the same
 
 
 def test_only_like_is_held_against_like(planted, tmp_path):
     real, one, _ = planted
     faster = shuffled(tmp_path, lambda seed: (0.5, 2), learning_rate=3e-4, label_seed=7)
-    with pytest.raises(ValueError, match=r"differs from full fine-tuning in learning rate beside the labels"):
-        toolkit.compare_with_shuffled(real, faster)
-    with pytest.raises(ValueError, match="learned real labels: pass it with the others of these"):
-        toolkit.compare_with_shuffled(real, [*one, *runs_of(tmp_path, lambda s: (0.0, 0), seeds=[9])])
-    with pytest.raises(ValueError, match="learned shuffled labels"):
-        toolkit.compare_with_shuffled([*real, *one[:1]], one[1:])
-    with pytest.raises(ValueError, match="no runs with shuffled labels"):
-        toolkit.compare_with_shuffled(real, [])
-    with pytest.raises(ValueError, match="of 2 conditions"):
-        toolkit.compare_with_shuffled([*real, *runs_of(tmp_path, lambda s: (0.0, 0), learning_rate=3e-4)], one)
+    unshuffled = runs_of(tmp_path, lambda s: (0.0, 0), seeds=[9])
+    two = [*real, *runs_of(tmp_path, lambda s: (0.0, 0), learning_rate=3e-4)]
     other = [write_logged_run(tmp_path, "none", 0, task="other", epochs=1, config={"shuffle_labels": True})]
-    with pytest.raises(ValueError, match="one model and task"):
-        toolkit.compare_with_shuffled(real, other)
+    cases = [
+        (r"differs from full fine-tuning in learning rate beside the labels", real, faster),
+        ("learned real labels: pass it with the others of these", real, [*one, *unshuffled]),
+        ("learned shuffled labels", [*real, *one[:1]], one[1:]),
+        ("no runs with shuffled labels", real, []),
+        ("of 2 conditions", two, one),
+        ("one model and task", real, other),
+    ]
+    check_refusals(*((said, partial(toolkit.compare_with_shuffled, *runs)) for said, *runs in cases))
 
 
 def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
@@ -185,36 +188,26 @@ def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
 
 def test_measures_are_what_numpy_makes_of_the_snapshots(planted, compared):
     """Oracle: agreement, median drift and their differences from the saved tensors alone."""
-    real, one, per_seed = planted
-    moved = {}
-    for name, runs in (("real", real), ("shuffled", one), ("per seed", per_seed)):
-        for run in runs:
-            first, last = (
-                np.asarray(run.trajectory.snapshots[at].tensors["word_embeddings"]).astype(float) for at in (0, -1)
-            )
-            rows = np.unique(run.trajectory.exposure.tables["word_embeddings"].rows)
-            change = (last - first)[rows]
-            moved.setdefault(name, []).append(change - change.mean(axis=0))
     drift, agreement = {}, {}
-    for name, parts in moved.items():
+    for name, runs in zip(("real", "shuffled", "per seed"), planted, strict=True):
+        parts = []
+        for run in runs:
+            first, *_, last = (np.float64(each.tensors["word_embeddings"]) for each in run.trajectory.snapshots)
+            change = (last - first)[np.unique(run.trajectory.exposure.tables["word_embeddings"].rows)]
+            parts.append(change - change.mean(axis=0))
         drift[name] = [np.log(np.median([np.sqrt(row @ row) for row in part])) for part in parts]
         agreement[name] = [
             np.mean([a @ b / math.sqrt((a @ a) * (b @ b)) for a, b in zip(one_part, other, strict=True)])
             for one_part, other in combinations(parts, 2)
         ]
-    line = line_of(compared, "median_drift", permutation=PER_SEED)
     added = np.subtract(drift["real"], drift["per seed"])
-    assert line["value"] == pytest.approx(100 * math.expm1(added.mean()), rel=1e-9)
     half = 4.302652729911275 * added.std(ddof=1) * math.sqrt(1 + 1 / 3)  # Student's t, 2 degrees of freedom
-    assert line["low"] == pytest.approx(100 * math.expm1(added.mean() - half), rel=1e-9)
-    line = line_of(compared, "agreement")
-    assert (line["real_mean"], line["shuffled_mean"]) == pytest.approx(
-        tuple(np.mean(agreement[n]) for n in ("real", "shuffled"))
-    )
+    value, low = (100 * math.expm1(each) for each in (added.mean(), added.mean() - half))
+    agree(line_of(compared, "median_drift", permutation=PER_SEED), value=value, low=low)
     apart = np.subtract(agreement["real"], agreement["shuffled"])  # leaving out one of three seeds leaves one pair
-    assert line["value"] == pytest.approx(apart.mean())
     half = 4.302652729911275 * math.sqrt(2 / 3 * ((apart - apart.mean()) ** 2).sum())
-    assert line["high"] == pytest.approx(apart.mean() + half)
+    means = {"real_mean": np.mean(agreement["real"]), "shuffled_mean": np.mean(agreement["shuffled"])}
+    agree(line_of(compared, "agreement"), **means, value=apart.mean(), high=apart.mean() + half)
 
 
 def test_one_permutation_cancels_no_offset_that_all_rows_share(tmp_path):
@@ -239,9 +232,9 @@ def test_frozen_parameters_and_single_rows_say_why(compared):
 
 def test_too_few_seeds_support_nothing(planted):
     real, one, _ = planted
-    two = toolkit.compare_with_shuffled(real[:2], one[:2])
-    assert math.isnan(line_of(two, "agreement")["low"])
-    assert line_of(two, "agreement")["verdict"] != "supported"
+    two = line_of(toolkit.compare_with_shuffled(real[:2], one[:2]), "agreement")
+    assert math.isnan(two["low"])
+    assert two["verdict"] != "supported"
     single = toolkit.compare_with_shuffled(real[:1], one[:1])
     assert not {"supported", "equivalent"} & set(single["verdict"])
     assert single["p"].isna().all()
@@ -249,12 +242,9 @@ def test_too_few_seeds_support_nothing(planted):
 
 def test_other_seeds_are_compared_unpaired(planted, compared):
     real, one, _ = planted
-    table = toolkit.compare_with_shuffled(real, one[:2])
-    line = line_of(table, "median_drift")
-    assert not line["is_paired"]
-    assert (line["num_seeds"], line["num_seeds_shuffled"]) == (3, 2)
-    whole = line_of(compared, "median_drift")
-    assert line["value"] == pytest.approx(whole["value"], rel=0.2)
+    line = line_of(toolkit.compare_with_shuffled(real, one[:2]), "median_drift")
+    agree(line, is_paired=False, num_seeds=3, num_seeds_shuffled=2)
+    assert line["value"] == pytest.approx(line_of(compared, "median_drift")["value"], rel=0.2)
 
 
 @pytest.mark.parametrize("num_seeds", [3, 5])
@@ -333,8 +323,7 @@ def test_the_cards_of_a_report_are_those_of_its_table(report, compared):
     for measure, permutation in (("agreement", ONE), ("median_drift", PER_SEED)):
         card = cards[f"labels: tiny on toy / {full} / word_embeddings / {measure}"]
         line = line_of(compared, measure, permutation=permutation)
-        assert (card.value, card.interval.low) == pytest.approx((line["value"], line["low"]))
-        assert (card.verdict, card.reason) == (line["verdict"], line["reason"])
+        agree(line, value=card.value, low=card.interval.low, verdict=card.verdict, reason=card.reason)
         assert "shuffled labels" in card.claim
         assert "label seed 7" in card.null.what or permutation == PER_SEED
     words = [card for card in cards.values() if card.kind == "drift" and card.id.endswith("/ word_embeddings")]
@@ -347,11 +336,9 @@ def test_the_cards_of_a_report_are_those_of_its_table(report, compared):
 
 def test_the_page_says_what_real_labels_add(report):
     out, _ = report
-    text = (out / "report.md").read_text()
-    table = text.split("Real against shuffled labels")[1]
+    table = (out / "report.md").read_text().split("Real against shuffled labels")[1]
     words = next(line for line in table.splitlines() if "embeddings | agreement |" in line)
     assert "| supported |" in words
-    assert "Real against shuffled labels" in text
     assert "label seed 7" in words
     assert (out / "tables" / "shuffled_labels.csv").is_file()
 
@@ -369,19 +356,20 @@ def test_verify_measures_the_labels_again(report):
 
 @pytest.mark.usefixtures("undrawn")
 def test_without_shuffled_labels_a_report_says_what_the_ratio_cannot_tell(planted, tmp_path):
-    toolkit.write_report(planted[0], tmp_path / "out")
-    text = (tmp_path / "out" / "report.md").read_text()
+    out = tmp_path / "out"
+    text = toolkit.write_report(planted[0], out).read_text()
     assert "This by itself does not show that anything was learned" in text
     assert "--shuffle-labels --label-seed 0" in text
     assert "Real against shuffled labels" not in text
-    assert read_evidence(tmp_path / "out").labels.empty
-    assert "supported" not in {card.verdict for card in cards_of(tmp_path / "out").values() if card.kind == "drift"}
+    assert read_evidence(out).labels.empty
+    assert "supported" not in {card.verdict for card in cards_of(out).values() if card.kind == "drift"}
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_model, tmp_path_factory):
     """A function: labels in a file, and settings, to three runs of a tiny BERT trained on them."""
     folder, built_in = tmp_path_factory.mktemp("trained"), BUILTIN_TASKS["polarity"].build()
+    sizes = {"epochs": 3, "batch_size": 16, "precision": "no", "learning_rate": 3e-3, "max_length": 40}
 
     def write(name, labels, split):
         rows = [f"{texts[0]}\t{label}" for texts, label in zip(built_in[split].texts, labels, strict=False)]
@@ -391,15 +379,7 @@ def trained(tiny_model, tmp_path_factory):
     def train(labels, **changes):
         fields = {"train_file": write("train.tsv", labels, "train"), "output_dir": str(folder / "runs")}
         fields |= {"validation_file": write("validation.tsv", list(built_in["validation"].labels)[:24], "validation")}
-        config = RunConfig(
-            model=str(tiny_model("bert")),
-            epochs=3,
-            batch_size=16,
-            precision="no",
-            learning_rate=3e-3,
-            max_length=40,
-            **fields,
-        )
+        config = RunConfig(model=str(tiny_model("bert")), **sizes, **fields)
         return [toolkit.finetune(replace(config, seed=seed, **changes)) for seed in SEEDS]
 
     return train

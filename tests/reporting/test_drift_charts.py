@@ -43,6 +43,17 @@ def panel_of(chart, title):
     return found
 
 
+@pytest.fixture
+def plain(read_run):
+    """The tables of full fine-tuning beside frozen embeddings."""
+    return tables_of(read_run("none"), read_run("embeddings"))
+
+
+def spans_of(table, value):
+    """Mean and range over seeds of a column, by epoch: what a line of a chart draws."""
+    return table.groupby("epoch")[value].agg(mean="mean", low="min", high="max")
+
+
 def test_the_numbers_of_the_drift_chart_are_the_tables(read_run):
     tables = tables_of(*(read_run(regime, seed) for regime in ("none", "embeddings") for seed in range(3)))
     chart = toolkit.plot_drift(tables.with_arms(tables.drift))
@@ -52,12 +63,10 @@ def test_the_numbers_of_the_drift_chart_are_the_tables(read_run):
         table = tables.drift[tables.drift["parameter"] == name].query(
             "stratum == 'whole parameter' and measure == 'relative' and statistic == 'value'"
         )
-        values = table[(table["epoch"] > 0) & (table["regime"] == "none")].groupby("epoch")["value"]
+        expected = spans_of(table[(table["epoch"] > 0) & (table["regime"] == "none")], "value")
         own = drawn.loc[FULL].sort_index()
-        for column, expected in (("mean", values.mean()), ("low", values.min()), ("high", values.max())):
-            np.testing.assert_allclose(own[column], expected, rtol=1e-4)
-        assert set(own["num_seeds"]) == {3}
-        assert not own["is_zero"].any()
+        np.testing.assert_allclose(own[list(expected)], expected, rtol=1e-4)
+        assert set(zip(own["num_seeds"], own["is_zero"], strict=True)) == {(3, False)}
         assert drawn.loc[FROZEN, "is_zero"].all()
 
 
@@ -87,23 +96,20 @@ def test_the_yardstick_is_the_tables(read_run):
         np.testing.assert_allclose(sorted(rule["place"]), sorted(expected), atol=1e-4)
 
 
-def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trained(read_run):
-    runs = [read_run(regime, zero=("LayerNorm.bias",)) for regime in ("none", "embeddings")]
+def undefined_in(panel):
+    """What a panel says where there is no number."""
+    return [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])]
+
+
+@pytest.mark.parametrize("regimes", [("none", "embeddings"), ("none",)])
+def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trained(read_run, regimes):
+    """As the LayerNorm.bias of a random start, also in a report without a frozen run: it has a panel that says so."""
+    runs = [read_run(regime, zero=("LayerNorm.bias",)) for regime in regimes]
     panel = panel_of(charts_of(*runs)["drift_over_epochs"], "LayerNorm.bias")
-    drawn = lines_of(panel, "is_zero")
-    assert set(drawn["regime"]) == {FROZEN}
-    assert drawn["is_zero"].all()
-    assert [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])] == [
-        [FULL, "undefined: it was 0 before"]
-    ]
-
-
-def test_a_parameter_that_was_0_and_moved_under_every_regime_has_a_panel_that_says_so(read_run):
-    """As the LayerNorm.bias of a random start, in a report without a frozen run."""
-    panel = panel_of(charts_of(read_run("none", zero=("LayerNorm.bias",)))["drift_over_epochs"], "LayerNorm.bias")
-    assert [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])] == [
-        [FULL, "undefined: it was 0 before"]
-    ]
+    assert undefined_in(panel) == [[FULL, "undefined: it was 0 before"]]
+    if "embeddings" in regimes:
+        drawn = lines_of(panel, "is_zero")
+        assert set(zip(drawn["regime"], drawn["is_zero"], strict=True)) == {(FROZEN, True)}
 
 
 @pytest.mark.parametrize("zero", [(), ("LayerNorm.bias",)])
@@ -130,26 +136,21 @@ def test_a_model_without_positions(read_run):
 
 def test_positions_are_the_tables_and_end_at_the_longest_text(read_run):
     tables = tables_of(read_run("none", facts={"position_offset": 2}), read_run("embeddings"))
-    assert tables.positions.loc[tables.positions["regime"] == "none", "position"].min() == 0
-    assert set(tables.positions.loc[tables.positions["regime"] == "none", "longest_length"]) == {10}
-    moved = tables.with_arms(tables.positions).query("regime == 'none' and norm > 0")
-    chart = toolkit.plot_position_drift(tables.with_arms(tables.positions).query("regime == 'none'"))
-    *_, last = panels_of(chart)
+    rows = tables.with_arms(tables.positions).query("regime == 'none'")
+    assert rows["position"].min() == 0
+    assert set(rows["longest_length"]) == {10}
+    *_, last = panels_of(toolkit.plot_position_drift(rows))
     drawn = lines_of(last, "position", "norm")
-    assert list(drawn["position"]) == list(moved["position"])
-    np.testing.assert_allclose(drawn["norm"], moved["norm"], rtol=1e-4)
+    np.testing.assert_allclose(drawn[["position", "norm"]], rows.query("norm > 0")[["position", "norm"]], rtol=1e-4)
     assert "'datum': 9.5" in str(last)
 
 
-def test_positions_that_are_exactly_0_are_stretches_on_the_floor(read_run):
-    tables = tables_of(read_run("none"), read_run("embeddings"))
-    rows = tables.with_arms(tables.positions)
+def test_positions_that_are_exactly_0_are_stretches_on_the_floor(plain):
+    rows = plain.with_arms(plain.positions)
     rows.loc[(rows["regime"] == "none") & rows["position"].isin([3, 4, 7]), "norm"] = 0.0
-    chart = toolkit.plot_position_drift(rows)
-    *_, last = panels_of(chart)
+    *_, last = panels_of(toolkit.plot_position_drift(rows))
     still = lines_of(last, "stretch")
-    end = rows["position"].max()
-    assert sorted(still["stretch"]) == sorted(["3 to 4", "7 to 7", f"0 to {end}"])
+    assert sorted(still["stretch"]) == sorted(["3 to 4", "7 to 7", f"0 to {rows['position'].max()}"])
     assert still.groupby("regime")["place"].nunique().to_dict() == {FULL: 1, FROZEN: 1}
     assert still["place"].max() < lines_of(last, "norm")["norm"].min()
 
@@ -192,30 +193,27 @@ def test_scores_over_epochs_span_the_seeds(read_run, num_seeds):
     assert titles_of(chart) == ["validation", "ood"]
     for panel in panels_of(chart):
         drawn = lines_of(panel, "mean").set_index("epoch")
-        values = tables.scores[tables.scores["split"] == panel["title"]].groupby("epoch")["accuracy"]
-        for column, expected in (("mean", values.mean()), ("low", values.min()), ("high", values.max())):
-            np.testing.assert_allclose(drawn[column], expected, rtol=1e-4)
+        expected = spans_of(tables.scores[tables.scores["split"] == panel["title"]], "accuracy")
+        np.testing.assert_allclose(drawn[list(expected)], expected, rtol=1e-4)
         assert set(drawn["num_seeds"]) == {num_seeds}
         (rate,) = [data["rate"] for data in alone(panel) if list(data) == ["rate"]]
-        expected = tables.baselines.loc[tables.baselines["split"] == panel["title"], "majority_rate"].mean()
-        assert rate[0] == pytest.approx(expected, rel=1e-4)
+        majority = tables.baselines.loc[tables.baselines["split"] == panel["title"], "majority_rate"].mean()
+        assert rate[0] == pytest.approx(majority, rel=1e-4)
 
 
-def test_regimes_of_very_different_length_share_their_own_time(read_run):
-    short, long = read_run("none"), read_run("backbone")
-    tables = tables_of(short, long)
-    is_long = tables.scores["run"] == long.path.name
-    for factor in (1, 10):
-        tables.scores.loc[is_long, "epoch"] *= factor
-        tables.drift.loc[tables.drift["run"] == long.path.name, "epoch"] *= factor
-        scores, drift = (tables.with_arms(table) for table in (tables.scores, tables.drift))
-        for chart in (toolkit.plot_scores_over_epochs(scores), toolkit.plot_drift(drift)):
-            panels = panels_of(chart)
-            text = str(panels)
-            assert ("of the regime's epochs (%)" in text) == (factor == 10)
-            assert ("(30 epochs)" in text) == (factor == 10)
-            ends = pd.concat([lines_of(panel, "time") for panel in panels]).groupby("regime")["time"].max()
-            assert set(ends) == ({3} if factor == 1 else {100})  # every regime ends at the right
+@pytest.mark.parametrize("factor", [1, 10])
+def test_regimes_of_very_different_length_share_their_own_time(read_run, factor):
+    long = read_run("backbone")
+    tables = tables_of(read_run("none"), long)
+    for table in (tables.scores, tables.drift):
+        table.loc[table["run"] == long.path.name, "epoch"] *= factor
+    scores, drift = (tables.with_arms(table) for table in (tables.scores, tables.drift))
+    for chart in (toolkit.plot_scores_over_epochs(scores), toolkit.plot_drift(drift)):
+        panels = panels_of(chart)
+        for said in ("of the regime's epochs (%)", "(30 epochs)"):
+            assert (said in str(panels)) == (factor == 10)
+        ends = pd.concat([lines_of(panel, "time") for panel in panels]).groupby("regime")["time"].max()
+        assert set(ends) == ({3} if factor == 1 else {100})  # every regime ends at the right
 
 
 def test_seeds_that_stopped_after_other_epochs_are_named_by_their_range():
@@ -229,16 +227,13 @@ def test_seeds_that_stopped_after_other_epochs_are_named_by_their_range():
     assert found["time"].tolist() == [50, 100] * 3
 
 
-def test_colours_are_of_the_order_whatever_is_drawn(read_run):
-    runs = read_run("none"), read_run("embeddings")
-    tables = tables_of(*runs)
-    order = ["another", "full fine-tuning", "embeddings frozen"]
-    for plot, table in (
-        (toolkit.plot_drift, tables.with_arms(tables.drift)),
-        (toolkit.plot_word_drift, words_of(*runs)),
-    ):
-        shown, domain = names_of(plot(table, regimes=order))
-        assert domain == ["another", FULL, FROZEN]
+def test_colours_are_of_the_order_whatever_is_drawn(read_run, plain):
+    words = words_of(read_run("none"), read_run("embeddings"))
+    order = ["another", FULL, FROZEN]
+    drift = toolkit.plot_drift(plain.with_arms(plain.drift), regimes=order)
+    for chart in (drift, toolkit.plot_word_drift(words, regimes=order)):
+        shown, domain = names_of(chart)
+        assert domain == order
         assert "another" not in shown
 
 
@@ -249,13 +244,11 @@ def test_regimes_of_a_runs_tables_have_plain_names():
     assert list(regimes_of(pd.DataFrame({"condition": ["my own"], "regime": ["none"]}))) == ["my own"]
 
 
-def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(read_run):
+def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(plain):
     """Vega-Lite hears none where another layer holds the choice: one without a legend, or a later one."""
-    tables = tables_of(read_run("none"), read_run("embeddings"))
-    positions = toolkit.plot_position_drift(tables.with_arms(tables.positions))
-    majority = {"validation": 0.5, "ood": 0.5}
-    scores = toolkit.plot_scores_over_epochs(tables.with_arms(tables.scores), majority=majority)
-    for chart in (toolkit.plot_drift(tables.with_arms(tables.drift)), positions, scores):
+    drift, positions, scores = (plain.with_arms(table) for table in (plain.drift, plain.positions, plain.scores))
+    of_scores = toolkit.plot_scores_over_epochs(scores, majority={"validation": 0.5, "ood": 0.5})
+    for chart in (toolkit.plot_drift(drift), toolkit.plot_position_drift(positions), of_scores):
         (param,) = [each for each in spec_of(chart)["params"] if each.get("bind") == "legend"]
         layers = [layer for panel in panels_of(chart) for layer in panel["layer"]]
         named = [layer for layer in layers if "scale" in layer["encoding"].get("color", {})]

@@ -32,23 +32,28 @@ def scale_of(spec, channel):
     return domain
 
 
+@pytest.fixture
+def forest(data):
+    """A function: what the comparison says instead, to the panels of its forest."""
+    return lambda **columns: panels_of(toolkit.plot_differences(data.comparison.assign(**columns)))
+
+
 def test_the_forest_holds_every_difference_with_the_interval_that_decided(data):
     table = data.comparison.copy()
     table["verdict"] = ["equivalent", "supported"] * (len(table) // 2)
     chart = toolkit.plot_differences(table)
     panels = panels_of(chart)
+    arms = ("embeddings frozen", "feature extraction")
     assert titles_of(chart) == [
         ["full fine-tuning", f"minus {second}"] if len(panels) > 2 else [f"full fine-tuning minus {second}"]
-        for second in ("embeddings frozen", "feature extraction")
+        for second in arms
     ]
-    for panel, second in zip(panels, ("embeddings frozen", "feature extraction"), strict=True):
-        own = table[table["second"] == second]
-        drawn = lines_of(panel, "difference")
-        np.testing.assert_allclose(drawn["difference"], own["difference_points"], rtol=1e-4)
-        is_equivalent = own["verdict"] == "equivalent"
-        for side in ("low", "high"):
-            decided = own[f"{side}90_points"].where(is_equivalent, own[f"{side}_points"])
-            np.testing.assert_allclose(drawn[side], decided, rtol=1e-4)
+    is_equivalent = table["verdict"] == "equivalent"
+    ends = {side: table[f"{side}90_points"].where(is_equivalent, table[f"{side}_points"]) for side in ("low", "high")}
+    for panel, second in zip(panels, arms, strict=True):
+        own = table.assign(difference=table["difference_points"], **ends)[table["second"] == second]
+        drawn, numbers = lines_of(panel, "difference"), ["difference", "low", "high"]
+        np.testing.assert_allclose(drawn[numbers], own[numbers], rtol=1e-4)
         assert list(drawn["verdict"]) == list(own["verdict"])
         assert list(drawn["place"]) == ["toy: validation", "toy: ood", "other: validation", "other: ood"]
         low, high = scale_of(panel, "x")
@@ -64,9 +69,8 @@ def test_the_forest_takes_the_table_of_compare_as_it_is(read_study):
 
 
 @pytest.mark.parametrize(("score", "end"), [("accuracy", 100), ("pearson", 140), ("r2", 140)])
-def test_the_axis_of_a_forest_ends_where_scores_end(data, score, end):
-    table = data.comparison.assign(score=score, low_points=-140.0, verdict="supported")
-    low, high = scale_of(panels_of(toolkit.plot_differences(table))[0], "x")
+def test_the_axis_of_a_forest_ends_where_scores_end(forest, score, end):
+    low, high = scale_of(forest(score=score, low_points=-140.0, verdict="supported")[0], "x")
     assert low == -end
     assert high < 100
 
@@ -85,13 +89,9 @@ def test_the_axis_of_a_forest_holds_a_difference_without_an_interval(data, has_o
 @pytest.mark.parametrize("num_seeds", [1, 2])
 def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
     panel = panels_of(toolkit.plot_differences(data_of(*read_study(num_seeds=num_seeds)).comparison))[0]
-    drawn = lines_of(panel, "difference")
-    assert set(drawn["over"]) == {"one seed: items only" if num_seeds == 1 else "2 seeds"}
-    dotted = {
-        layer["transform"][0]["filter"]: "strokeDash" in layer["mark"]
-        for layer in panel["layer"]
-        if "transform" in layer
-    }
+    assert set(lines_of(panel, "difference")["over"]) == {"one seed: items only" if num_seeds == 1 else "2 seeds"}
+    layers = [layer for layer in panel["layer"] if "transform" in layer]
+    dotted = {layer["transform"][0]["filter"]: "strokeDash" in layer["mark"] for layer in layers}
     assert dotted == {"datum.num_seeds > 1": False, "datum.num_seeds == 1": True}
 
 
@@ -114,13 +114,8 @@ def test_no_two_of_twenty_conditions_look_alike():
 
 
 def test_a_line_that_others_cover_is_wider_than_they():
-    table = pd.DataFrame(
-        [
-            {"epoch": float(epoch), "split": "validation", "accuracy": 0.5 + epoch / 10, "run": name, "condition": name}
-            for epoch in range(3)
-            for name in "abc"
-        ]
-    )
+    epochs = [{"epoch": float(epoch), "split": "validation", "accuracy": 0.5 + epoch / 10} for epoch in range(3)]
+    table = pd.concat([pd.DataFrame(epochs).assign(run=name, condition=name) for name in "abc"])
     (panel,) = panels_of(toolkit.plot_scores_over_epochs(table))
     (width,) = [layer["encoding"]["strokeWidth"] for layer in panel["layer"] if layer["mark"]["type"] == "line"]
     widths = [each["value"] for each in width["condition"]] + [width["value"]]
@@ -155,32 +150,29 @@ def test_every_seed_is_a_dot_and_failed_ones_are_hollow(read_study, data_of):
     dots = lines_of(panel, "is_failed")
     np.testing.assert_allclose(sorted(dots["value"]), sorted(data.scores["value"]), rtol=1e-4)
     assert dots["is_failed"].sum() == data.scores["is_failed"].sum() == 6
-    (circles,) = [layer for layer in panel["layer"] if layer["mark"]["type"] == "circle"]
-    hollow = circles["encoding"]["fillOpacity"]
+    (circles,) = [layer["encoding"] for layer in panel["layer"] if layer["mark"]["type"] == "circle"]
+    hollow = circles["fillOpacity"]
     assert (hollow["condition"][0]["test"], hollow["condition"][0]["value"]) == ("datum.is_failed", 0)
     assert hollow["value"] > 0.5
-    assert circles["encoding"]["stroke"]["field"] == circles["encoding"]["color"]["field"]  # what is hollow is drawn
+    assert circles["stroke"]["field"] == circles["color"]["field"]  # what is hollow is drawn
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3])
 def test_a_mean_has_an_interval_from_three_seeds_on(read_study, data_of, num_seeds):
     from scipy import stats
 
-    data = data_of(*read_study(num_seeds=num_seeds))
-    (panel,) = panels_of(toolkit.plot_scores(data.scores))
+    scores = data_of(*read_study(num_seeds=num_seeds)).scores
+    (panel,) = panels_of(toolkit.plot_scores(scores))
     means = lines_of(panel, "mean").set_index(["regime", "place"])
-    for (regime, split), own in data.scores.groupby(["base", "split"]):
+    for (regime, split), own in scores.groupby(["base", "split"])["value"]:
         place = "validation (reported)" if split == "validation" else split
-        assert means.loc[(regime, place), "mean"] == pytest.approx(own["value"].mean(), rel=1e-4)
-        ends = means.loc[(regime, place), ["low", "high"]].astype(float)
-        if num_seeds < 3 or own["value"].nunique() == 1:
-            assert ends.isna().all()
-        else:
-            sem = own["value"].std() / np.sqrt(3)
-            expected = stats.t.interval(0.95, 2, loc=own["value"].mean(), scale=sem)
-            np.testing.assert_allclose(ends, expected, rtol=1e-4)
+        ends = (np.nan, np.nan)
+        if num_seeds == 3 and own.nunique() > 1:
+            ends = stats.t.interval(0.95, 2, loc=own.mean(), scale=own.std() / np.sqrt(3))
+        drawn = means.loc[(regime, place), ["mean", "low", "high"]].astype(float)
+        np.testing.assert_allclose(drawn, [own.mean(), *ends], rtol=1e-4)
     low, high = scale_of(panel, "x")
-    shown = [*data.scores["value"], *means["low"].dropna(), *means["high"].dropna()]
+    shown = [*scores["value"], *means["low"].dropna(), *means["high"].dropna()]
     assert low < min(shown) < max(shown) < high
 
 
@@ -199,15 +191,14 @@ def test_drift_stands_beside_its_noise_and_has_one_large_mark_per_task(data):
     joined = data.joined.assign(relative_drift=np.arange(len(data.joined)) / 10)
     joined.loc[words, "times_noise"] = 1.3 + 0.01 * np.arange(words.sum())
     (panel,) = panels_of(toolkit.plot_drift_and_score(joined, margin_points=2.0))
-    low, high = scale_of(panel, "x")
-    assert low < 0.95 < 1.35 < high
-    assert scale_of(panel, "y")[0] < -2 < 2 < scale_of(panel, "y")[1]
+    (left, right), (bottom, top) = (scale_of(panel, channel) for channel in "xy")
+    assert left < 0.95 < 1.35 < right
+    assert bottom < -2 < 2 < top
     assert "times its noise" in str(panel)
     means = joined[words].groupby("group", sort=False)["times_noise"].mean()
     np.testing.assert_allclose(lines_of(panel, "runs")["place"], means, rtol=1e-4)
-    np.testing.assert_allclose(
-        sorted(lines_of(panel, "seed")["place"]), sorted(joined.loc[words, "times_noise"]), rtol=1e-4
-    )
+    places = sorted(lines_of(panel, "seed")["place"])
+    np.testing.assert_allclose(places, sorted(joined.loc[words, "times_noise"]), rtol=1e-4)
 
 
 def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(data):
@@ -233,13 +224,10 @@ def test_data_efficiency_needs_two_sizes(read_run, data_of, data):
             runs += [read_run(regime, seed, **settings) for seed in range(2)]
     sized = data_of(runs)
     (panel,) = panels_of(toolkit.plot_data_efficiency(sized.scores))
-    drawn = lines_of(panel, "examples").set_index(["regime", "examples"])
-    reported = sized.scores[sized.scores["is_reported_split"]]
-    means = reported.groupby(["base", "size"])["value"].mean()
-    assert len(drawn) == len(means) == 6
-    for (base, size), mean in means.items():
-        name = "full fine-tuning" if "full" in base else "feature extraction"
-        assert drawn.loc[(name, size), "mean"] == pytest.approx(mean, rel=1e-4)
+    drawn = lines_of(panel, "examples").set_index(["regime", "examples"])["mean"]
+    means = sized.scores[sized.scores["is_reported_split"]].groupby(["base", "size"])["value"].mean()
+    assert len(means) == 6
+    assert dict(drawn) == pytest.approx(dict(means), rel=1e-4)
     (x,) = {str(layer["encoding"]["x"]) for layer in panel["layer"]}
     assert "'values': [20.0, 40.0, 80.0]" in x
     assert set(largest_size(sized.scores)["num_train_examples"]) == {79, 80}
@@ -270,16 +258,18 @@ def test_a_regime_has_one_colour_in_every_chart_of_a_report(data):
 NAMES = [f'<b>backbone</b> $x$ (feature "extraction"), pooling pooler, head learning rate {i} \'\\' for i in range(11)]
 
 
-def test_hostile_and_long_names_stay_texts_and_charts_stay_narrow(data, as_files):
-    table = pd.concat([data.scores.assign(base=name, condition=name) for name in NAMES])
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("plot", ["plot_scores", "plot_cost", "plot_differences"])
+def test_hostile_and_long_names_stay_texts_and_charts_stay_narrow(data, plot):
     own = data.comparison[data.comparison["second"] == "embeddings frozen"].iloc[:2]
-    pairs = pd.concat([own.assign(second_base=name, second=name) for name in NAMES])
-    with as_files():
-        for chart in (toolkit.plot_scores(table), toolkit.plot_cost(table), toolkit.plot_differences(pairs)):
-            svg = image_of(chart, "svg").decode()
-            assert "<b>" not in svg
-            assert "&lt;b&gt;backbone&lt;/b&gt; $x$" in svg
-            assert float(svg.split('width="')[1].split('"')[0]) < 800
+    if plot == "plot_differences":
+        table = pd.concat([own.assign(second_base=name, second=name) for name in NAMES])
+    else:
+        table = pd.concat([data.scores.assign(base=name, condition=name) for name in NAMES])
+    svg = image_of(getattr(toolkit, plot)(table), "svg").decode()
+    assert "<b>" not in svg
+    assert "&lt;b&gt;backbone&lt;/b&gt; $x$" in svg
+    assert float(svg.split('width="')[1].split('"')[0]) < 800
 
 
 @pytest.mark.usefixtures("drawn")
@@ -297,9 +287,9 @@ def test_a_chart_looks_the_same_in_a_notebook_and_can_be_saved_and_changed(data,
     chart = toolkit.plot_scores(data.scores)
     assert chart.to_dict()["config"]["font"] == spec_of(chart)["config"]["font"]
     assert spec_of(chart.configure_axis(labelFontSize=20))["config"]["axis"]["labelFontSize"] == 20
-    chart.save(tmp_path / "figure.pdf")
+    for name in ("figure.pdf", "figure.svg"):
+        chart.save(tmp_path / name)
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
-    chart.save(tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_text() == image_of(chart, "svg").decode()
     assert "concat" in (unthemed(chart) | unthemed(toolkit.plot_differences(data.comparison))).to_dict()
 
