@@ -171,3 +171,12 @@ def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, mon
     state.write_text(json.dumps({"global_step": 4, "epoch": 0.5}))
     with refused("checkpoint-4 is of epoch 0.5, checkpoint-2 of epoch 1: these are of two trainings"):
         toolkit.drift_table([folder])
+
+
+def test_one_checkpoint_proves_nothing_frozen(folder, tiny_model):
+    """It is the same as itself: save_total_limit=1 would else have called every run feature extraction."""
+    shutil.rmtree(folder / "checkpoint-2")
+    with refused("run holds one checkpoint, checkpoint-4, which alone says nothing of change: pass base="):
+        toolkit.drift_table(toolkit.open_runs([folder]))
+    (arm,) = arrange(toolkit.open_runs([folder], base=tiny_model("bert")))[0].arms
+    assert arm.is_full

@@ -114,13 +114,12 @@ class Inside(torch.nn.Module):
         return by_parts(self, batch, True)
 
 
-@pytest.mark.parametrize("way", ["by parts", "inside", "inside, in eval mode", "trainable under no_grad"])
+@pytest.mark.parametrize("way", ["by parts", "inside", "inside, in eval mode"])
 def test_a_backbone_without_gradients_is_exposed_all_the_same(
     way: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     whole = Inside(model) if way != "by parts" else model
-    if way != "trainable under no_grad":
-        model.bert.requires_grad_(False)
+    model.bert.requires_grad_(False)
     optimizer, batches = torch.optim.SGD(model.classifier.parameters(), lr=1e-2), [encode(tokenizer, TEXTS[:2])] * 2
     with toolkit.record(whole, tmp_path / "run") as recording:
         recording.snapshot(epoch=0)
@@ -420,3 +419,83 @@ def test_the_page_is_written_where_it_was_asked_for(
     assert f"python -m toolkit drift {tmp_path / 'run'} --out {tmp_path / 'run_page'}" in capfd.readouterr().out
     train(model, tokenizer, tmp_path, Callback(tmp_path / "other", page=tmp_path / "page"), max_steps=1)
     assert (tmp_path / "page" / "index.html").exists()
+
+
+class Targets(torch.nn.Module):
+    """A branch without gradients beside the one that learns, as BYOL and distillation have it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.net = model
+
+    def forward(self, own: Any, other: Any) -> torch.Tensor:
+        with torch.no_grad():
+            target = self.net(**other).logits
+        loss: torch.Tensor = (self.net(**own).logits - target).square().sum()
+        return loss
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize("way", ["targets", "teacher", "raised", "skipped", "buffers", "twice", "nested"])
+def test_only_what_a_step_learned_from_is_exposed(
+    way: str, is_frozen: bool, model: Any, tokenizer: Any, tiny_model: Any, tmp_path: Path
+) -> None:
+    """A count by hand, of trained tables and of frozen ones under an encoder that is trained."""
+    model.bert.embeddings.requires_grad_(not is_frozen)
+    teacher, _ = load(tiny_model("bert"))
+    teacher.bert.embeddings = model.bert.embeddings
+    own, other = encode(tokenizer, TEXTS[:1]), encode(tokenizer, TEXTS[2:3])
+    expected = [own]
+
+    class Nested(torch.optim.AdamW):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    whole = Targets(model) if way == "targets" else model
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = (Nested if way == "nested" else torch.optim.AdamW)(parameters, lr=1e-3)
+    torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])  # which has torch tell of the parent's step too
+    recording = start(whole.train(), tmp_path / "run")
+    if way == "targets":
+        update(optimizer, whole(own, other))
+    else:
+        if way == "teacher":
+            with torch.no_grad():
+                teacher.train()(**other)
+        elif way == "raised":
+            with pytest.raises(ValueError, match="must be the same as input size"):
+                model(**other, labels=torch.tensor([9, 9, 9]).float().view(1, 3))
+        elif way == "skipped":  # as a GradScaler does, whose first scale is too large
+            model(**other).logits.sum().backward()
+            optimizer.zero_grad()
+        loss = model(**own).logits[:, 0].sum()
+        if way == "twice":
+            loss, expected = loss + model(**own).logits[:, 0].sum(), [own, own]
+        if way == "buffers" and is_frozen:  # of trained tables autograd itself refuses that
+            expected = [{k: v.clone() for k, v in own.items()}]
+            own["input_ids"].fill_(3)
+        update(optimizer, loss)
+    recording.snapshot(epoch=1)
+    run = recording.finish()
+    assert totals(run, WORDS) == dict(count(model, expected)[WORDS]), run.manifest["problems"]
+    assert run.trajectory.snapshots[-1].step == 1
+
+
+@pytest.mark.parametrize("way", ["functional", "half precision"])
+def test_a_recording_ends_no_training(way: str, model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """What cannot be watched, or should not be trained so, is a problem after the first step, and no error."""
+    batch = encode(tokenizer, TEXTS[:1])
+    if way == "half precision":
+        model.bfloat16()
+        model.bert.embeddings.requires_grad_(False)
+    optimizer, recording = torch.optim.SGD(model.parameters(), lr=1e-2), start(model.train(), tmp_path / "run")
+    update(optimizer, model(**batch).logits.sum())
+    if way == "functional":
+        model.eval()
+        own = {name: p.detach() for name, p in model.named_parameters()}
+        torch.func.grad(lambda p: torch.func.functional_call(model, p, (), batch).logits.sum())(own)
+    model.bert.embeddings.requires_grad_(True)
+    update(optimizer, model(**batch).logits.sum())
+    recording.snapshot(epoch=1)
+    problems = " ".join(recording.finish().manifest["problems"])
+    assert "bfloat16, where most small updates are rounded away" in problems or way == "functional"

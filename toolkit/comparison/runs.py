@@ -1,5 +1,6 @@
 """One run as comparisons see it: config, manifest, scores and last answers."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -19,8 +20,10 @@ from toolkit.snapshots.store import Run
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Scores that are undefined, or 0 by convention, where every item gets the same answer."""
 
-LOWER_IS_BETTER = ("loss", "perplexity", "error", "mse", "mae", "rmse", "wer", "cer")
-"""Endings of the names of scores that no run is judged by: higher counts as better."""
+LOWER_IS_BETTER = frozenset(
+    ["loss", "perplexity", "ppl", "error", "mse", "mae", "rmse", "wer", "cer", "nll", "brier", "ece", "entropy"]
+)
+"""Words in the names of scores that no run is judged by: higher counts as better."""
 
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
@@ -197,7 +200,10 @@ class ReportedRun:
     def headlines(self) -> tuple[str, ...]:
         """The scores that it can be judged by: of another loop's names those that are not better when lower."""
         others = [str(name) for name in self.scores if self.is_recorded and name not in SCORE_COLUMNS]
-        names = [*HEADLINES, *(name for name in others if not name.lower().endswith(LOWER_IS_BETTER))]
+        names = [
+            *HEADLINES,
+            *(name for name in others if LOWER_IS_BETTER.isdisjoint(re.split(r"[^a-z]+", name.lower()))),
+        ]
         found = [name for name in names if has_score(self.scores, name)]
         # Precision or recall alone says little: the headline is one of them only where there is nothing else.
         return tuple(sorted(found, key=lambda name: self.is_recorded and name in ("precision", "recall")))

@@ -178,6 +178,11 @@ class OutputFolder(Run):
         start = self._kept[0].step if self.base is None else 0
         times = [(kept.epoch, kept.step - start) for kept in self._kept]
         times = times if self.base is None else [(0.0, 0), *times]
+        if len(times) < 2:
+            raise ValueError(
+                f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: "
+                "pass base= (--base), the checkpoint that training started from"
+            )
         found = zip(self._imported.trajectory, times, strict=True)
         snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
         return replace(self._imported.trajectory, snapshots=snapshots)

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,9 +14,8 @@ from toolkit.families import TABLES
 from toolkit.models.regimes import Embeddings
 from toolkit.training.recorder import RowsByTable
 
-Key = tuple[int, tuple[int, ...]]
-"""Where a tensor of ids lies and its shape: one and the same within a step."""
-
+ROWS_NOT_KNOWN = "which rows the steps used is not known"
+IN_REPLICAS = f"the model runs in replicas (nn.DataParallel), which are not watched: {ROWS_NOT_KNOWN}"
 BY_VECTORS = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -36,28 +36,31 @@ def innermost(model: nn.Module) -> nn.Module:
     return innermost(inner) if isinstance(inner, nn.Module) else model
 
 
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """One look-up of tokens, by the tensors that it was given: they are kept, so that no address is given out again."""
+def watching(hook: Hook) -> Hook:
+    """A hook that never ends anybody's training: what cannot be watched is not known, and why is the watch's problem.
 
-    ids: torch.Tensor
-    mask: torch.Tensor | None
-    positions: torch.Tensor | None
-    segments: torch.Tensor | None
+    torch.func, torch.export and the like run a model on tensors that have no values to look at.
+    """
 
-    @property
-    def key(self) -> Key:
-        return _key(self.ids)
+    @wraps(hook)
+    def guarded(watch: "PassWatch", *args: Any) -> None:
+        if not watch.problem and not watch.is_closed:
+            try:
+                hook(watch, *args)
+            except Exception as error:
+                watch.problem = f"a forward pass could not be watched ({type(error).__name__}): {ROWS_NOT_KNOWN}"
+
+    return uncompiled(guarded)  # type: ignore[return-value]
 
 
 class PassWatch:
     """Collects the rows that forward passes look up, of those passes that the next optimizer step learns from.
 
     A look-up counts when a gradient reaches its output, once: so a pass that gradient checkpointing repeats counts
-    once, and evaluation never does. Where no gradient can reach it (the tables and all below them are frozen, or the
-    pass ran under no_grad), a gradient that reaches what the outermost module around the backbone returned tells as
-    much, whichever mode the modules are in. Of a backbone that a loop calls by itself a look-up counts in training
-    mode. Of look-ups without a gradient, one tensor of ids counts once in a step.
+    once, and evaluation does not. Where none can reach it, as all tables are frozen, a gradient that reaches what the
+    outermost call around it returned tells as much, whichever mode the modules are in. Of a module that is wholly
+    frozen and called by itself a look-up counts in training mode. Passes whose gradients were set to None before a step
+    are forgotten.
 
     Padding is what the attention mask hides; where the backbone was given none (or not one of a number per token), what
     the word table's padding_idx says, and a table without one has none.
@@ -68,34 +71,32 @@ class PassWatch:
         self._signatures = {m: inspect.signature(m.forward) for m in embeddings.lookups}
         self._signature_above = inspect.signature(embeddings.backbone.forward)
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
-        self._call: list[LookUp] = []
-        """Look-ups without a gradient of the call that is going on, of a module around the backbone."""
+        self._tables = [embeddings.parameters[name] for name in self._names]
         self._depth = 0
-        """Calls of such modules that are going on, one within another."""
-        self._learned: list[tuple[Key, RowsByTable]] = []
-        self._unlearned: dict[Key, LookUp] = {}
-        self._masks: dict[Key, torch.Tensor] = {}
-        self._positions: dict[Key, torch.Tensor] = {}
-        self.problem: str | None = None
+        """Calls of modules around the look-ups that are going on, one within another."""
+        self._call: list[tuple[RowsByTable, bool]] = []
+        """Of the outermost call that is going on: the look-ups of frozen tables, and whether gradients were enabled."""
+        self._passes: list[RowsByTable] = []
+        self._given: dict[tuple[int, ...], tuple[torch.Tensor, Any, Any]] = {}
+        """By their place in memory (a look-up may be given a view) the ids of the last call of the backbone, with their
+        mask and positions."""
+        has_replicas = isinstance(model, nn.DataParallel) and len(model.device_ids) > 1
+        self.problem = IN_REPLICAS if has_replicas else None
         """Why the rows cannot be known; None while they can."""
-        self._is_closed = False
+        self.is_closed = False
         # Code that was compiled before does not look for hooks that came later: it would pass by these.
         torch.compiler.reset()
+        around = [m for m in self._root.modules() if _has(m, embeddings.backbone) and m not in self._signatures]
         self._handles = (
-            *(m.register_forward_pre_hook(self._on_call) for m in self._around()),
-            *(m.register_forward_hook(self._on_return, always_call=True) for m in self._around()),
+            *(m.register_forward_pre_hook(self._on_call) for m in around),
+            *(m.register_forward_hook(self._on_return, always_call=True) for m in around),
             embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
             *(m.register_forward_hook(self._on_look_up, with_kwargs=True) for m in embeddings.lookups),
         )
 
-    def _around(self) -> list[nn.Module]:
-        """The modules around the backbone, or the backbone where there is none."""
-        root, backbone = self._root, self._embeddings.backbone
-        return [root] if root is backbone else [m for m in root.modules() if m is not backbone and _has(m, backbone)]
-
     def close(self) -> None:
         """Take the hooks off the model; compiled code goes on calling them."""
-        self._is_closed = True
+        self.is_closed = True
         for handle in self._handles:
             handle.remove()
 
@@ -103,57 +104,54 @@ class PassWatch:
         """A copy of the model (an average of its weights, say) carries a copy of this, which must not collect rows."""
         return {"problem": "a copy of the model is not watched"}
 
-    @uncompiled
+    @watching
     def _on_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not self.problem and not self._is_closed:
-            self._call = self._call if self._depth else []
-            self._depth += 1
+        if not self._depth:
+            self._call = []
+        self._depth += 1
 
-    @uncompiled
+    @watching
     def _on_return(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Have the look-ups of a call wait for a gradient of what it returned; without one in sight they are let go."""
-        if self.problem or self._is_closed:
+        """Have the look-ups of a call wait for a gradient of what it returned; what raised teaches nothing."""
+        self._depth = max(self._depth - 1, 0)
+        if self._depth or output is None:
             return
-        self._depth -= 1
-        waiting = [] if self._depth else self._call
+        # Of several passes in one call those under no_grad are targets, which nothing is learned from.
+        has_enabled = any(is_enabled for _, is_enabled in self._call)
+        waiting = [rows for rows, is_enabled in self._call if is_enabled or not has_enabled]
+        self._call = []
         if not waiting:
             return
 
         def on_gradient(_: torch.Tensor) -> None:
-            self._add(*waiting)
+            self._passes.extend(waiting)
             waiting.clear()
 
         returned = [tensor for tensor in _tensors_of(output) if tensor.grad_fn is not None]
         for tensor in returned:
             tensor.register_hook(on_gradient)  # type: ignore[no-untyped-call]
-        if not returned and torch.is_grad_enabled() and module.training:  # its head is elsewhere, in the loss, say
-            self._add(*waiting)
-        elif not returned:
-            self._forget(*waiting)
+        if not returned and not any(p.requires_grad for p in module.parameters()):  # what learns from it is elsewhere
+            self._passes.extend(waiting if module.training or self._root.training else [])
 
-    @uncompiled
+    @watching
     def _on_backbone(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the mask until the embedding module, which is not given it, runs, and positions that a table is not."""
-        if self.problem or self._is_closed:
-            return
         given = self._signature_above.bind_partial(*args, **kwargs).arguments
         if given.get("inputs_embeds") is not None and module.training and torch.is_grad_enabled():
             self.problem = BY_VECTORS
+        self._given.clear()
         for side in ("", "decoder_"):
             ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
-            if ids is None:
-                continue
-            positions = given.get("position_ids")
-            for kept, tensor in ((self._masks, mask), (self._positions, positions)):
-                kept.pop(_key(ids), None)  # of a tensor that may have lain there before
-                if isinstance(tensor, torch.Tensor) and (kept is self._positions or tensor.shape == ids.shape):
-                    kept[_key(ids)] = tensor
+            if ids is not None:
+                is_mask = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
+                self._given[_place(ids)] = ids, mask if is_mask else None, given.get("position_ids")
 
-    @uncompiled
+    @watching
     def _on_look_up(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
     ) -> None:
-        if self.problem or self._is_closed:
+        if module not in self._signatures:
+            self.problem = IN_REPLICAS
             return
         signature = self._signatures[module]
         given = signature.bind_partial(*args, **kwargs).arguments
@@ -163,59 +161,50 @@ class PassWatch:
             if module.training and torch.is_grad_enabled():
                 self.problem = BY_VECTORS
             return
-        positions = given.get("position_ids", self._positions.get(_key(ids)))
-        used = LookUp(ids, self._masks.get(_key(ids)), positions, given.get("token_type_ids"))
+        if self._passes and all(p.grad is None for p in self._root.parameters() if p.requires_grad):
+            self._passes = []  # what they gave was thrown away, and no step has learned from it
+        rows = self._rows(ids, given)
         if output.requires_grad:
-            waiting = [(used.key, self._rows(used))]
+            waiting = [rows]
 
             def on_gradient(_: torch.Tensor) -> None:
-                self._learned.extend(waiting)
+                self._passes.extend(waiting)
                 waiting.clear()  # a graph that is kept may be gone through again: it is still one pass
 
             output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
-        elif self._depth:
-            self._call.append(used)
-        elif module.training or self._root.training:
-            self._add(used)
-        else:
-            self._forget(used)
+        elif self._depth and not any(p.requires_grad for p in self._tables):
+            self._call.append((rows, torch.is_grad_enabled()))
 
-    def _forget(self, *used: LookUp) -> None:
-        """Let go what evaluation, which may be long, was given."""
-        for each in used:
-            self._masks.pop(each.key, None)
-            self._positions.pop(each.key, None)
-
-    def _add(self, *used: LookUp) -> None:
-        for each in used:
-            self._unlearned.setdefault(each.key, each)
-
-    def _rows(self, used: LookUp) -> RowsByTable:
+    def _rows(self, ids: torch.Tensor, given: Mapping[str, Any]) -> RowsByTable:
         """The rows of each real token, as the module itself derives them; every array (tokens,)."""
-        ids, positions, segments = used.ids, used.positions, used.segments
-        padding = self._embeddings.padding_row
+        _, mask, positions = self._given.get(_place(ids), (ids, None, None))
+        positions, segments = given.get("position_ids", positions), given.get("token_type_ids")
+        padding, past = self._embeddings.padding_row, int(given.get("past_key_values_length") or 0)
         is_counted = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
-        is_real = is_counted if used.mask is None else used.mask.to(ids.device) != 0
+        is_real = is_counted if mask is None else mask.to(ids.device) != 0
         if positions is None and self._embeddings.family.position_start == "after_padding":
-            positions = torch.cumsum(is_counted, dim=1) * is_counted + (padding or 0)
+            positions = (torch.cumsum(is_counted, dim=1) + past) * is_counted + (padding or 0)
         elif positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]
+            positions = torch.arange(ids.shape[1], device=ids.device)[None] + past
         if segments is None:
             segments = torch.zeros_like(ids)
         tables = dict(zip(TABLES, (ids, positions, segments), strict=True))
         return {name: tables[name].expand_as(ids)[is_real].cpu().numpy().astype(np.int64) for name in self._names}
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether a step would have learned from any since the last one."""
+        return bool(self._passes)
+
     def take(self) -> list[RowsByTable]:
         """The passes since the last call that a step learns from, one after another."""
-        repeated = {key for key, _ in self._learned}  # re-entrant checkpointing runs a pass without and with gradients
-        found = [rows for _, rows in self._learned]
-        found += [self._rows(used) for key, used in self._unlearned.items() if key not in repeated]
+        found = self._passes
         self.drop()
         return found
 
     def drop(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
-        self._learned, self._unlearned, self._masks, self._positions = [], {}, {}, {}
+        self._passes, self._call, self._depth = [], [], 0
 
 
 def _has(module: nn.Module, inner: nn.Module) -> bool:
@@ -234,5 +223,5 @@ def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
         yield from _tensors_of([getattr(output, each.name) for each in fields(output)])
 
 
-def _key(ids: torch.Tensor) -> Key:
-    return ids.data_ptr(), tuple(ids.shape)
+def _place(ids: torch.Tensor) -> tuple[int, ...]:
+    return ids.data_ptr(), *ids.shape

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from toolkit.families import TABLES, component_of, regime_name
 from toolkit.models.regimes import Embeddings, find_parameter, has_adapters, layer_norm_eps, locate_embeddings
@@ -271,7 +271,12 @@ class Recording:
         self._stepping: list[torch.optim.Optimizer | None] = []
         """The optimizers that have had a part in the last step; None is one that torch does not know."""
         self._num_skipped = 0
-        self._handle = register_optimizer_step_pre_hook(self._on_step)
+        self._inside: list[torch.optim.Optimizer] = []
+        """Optimizers whose step is going on."""
+        self._handles = (
+            register_optimizer_step_pre_hook(self._on_step),
+            register_optimizer_step_post_hook(self._after_step),
+        )
         self._last: tuple[float, int] | None = None
         self._reference: Mapping[str, Any] = {}
         self._digests: dict[str, str] = {}
@@ -473,7 +478,9 @@ class Recording:
 
     def _unhook(self) -> None:
         self._watch.close()
-        self._handle.remove()
+        self._stepping, self._inside = [], []  # or they would keep an optimizer's moments in memory
+        for handle in self._handles:
+            handle.remove()
 
     def __enter__(self) -> "Recording":
         return self
@@ -498,6 +505,9 @@ class Recording:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if not any(id(p) in own for p in self._model.parameters()):
             return None
+        if any(each is optimizer for each in self._inside) and not self._watch.has_passes:
+            return None  # a class of the user's own calls its parent's step, of which torch tells again
+        self._inside.append(optimizer)
         self._begin_step()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         if not callable(closure):
@@ -505,6 +515,9 @@ class Recording:
             return None
         told = self._with_end(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inside = [each for each in self._inside if each is not optimizer]
 
     def _begin_step(self) -> None:
         """What is to be seen before the passes of a step, where they run within it."""
@@ -535,7 +548,12 @@ class Recording:
         """Parameters that a step may move are frozen no more, and nothing is proven of them (gradual unfreezing)."""
         for name in [name for name, p in self._frozen.items() if p.requires_grad]:
             del self._frozen[name], self._before[name]
-            _check_precision(self._embeddings.parameters, self._allow_half)
+            try:
+                _check_precision(self._embeddings.parameters, self._allow_half)
+            except ValueError as error:
+                if not self.num_steps:
+                    raise
+                self.note(str(error))  # an error would end somebody's training
 
     def _with_end(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure of one step, at whose first end the step is noted."""
@@ -573,7 +591,7 @@ class Recording:
         if is_first:
             if self.num_steps == 1 and self._writer is not None:  # every optimizer has had its turn
                 line = describe_training(self._model, self._updates.optimizers or None)
-                show(f"{self.path.name}: {line}", is_result=False)
+                show(f"{self.path.name}, by the optimizers that have stepped: {line}", is_result=False)
             self._stepping = []
             self._recorder.record_passes(tokens, num_passes, 1.0 if scale is None else float(scale))
         self._stepping.append(optimizer)
@@ -665,9 +683,9 @@ def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -
 
 
 def _shared(model: nn.Module, embeddings: Embeddings) -> list[str]:
-    """The embedding parameters that the model uses under a second name as well (tied weights), but to look rows up."""
+    """The embedding parameters that a second module of the model has as well (tied weights), but to look rows up."""
     again = {id(module) for module in embeddings.lookups[1:]}  # whose rows are counted too
-    modules = (m for _, m in model.named_modules(remove_duplicate=False) if id(m) not in again)
+    modules = (m for m in model.modules() if id(m) not in again)
     uses = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
     return [name for name, p in embeddings.parameters.items() if uses[id(p)] > 1]
 

@@ -110,7 +110,7 @@ class Updates:
                 self._refuse(f"the optimizer {taken}")
         elif before is not optimizer and not is_inner and (is_new or before is not None):
             is_beside = self._step_of_holder in (step, step - 1) and before is not None
-            made = f"{', '.join(names)}: in step {step} by an optimizer that was made anew"
+            made = f"{', '.join(names)}: held from step {step} on by another optimizer, made anew or in its first turn"
             held = f"{', '.join(names)}: held by another optimizer than the one logged, which steps too"
             self._refuse(held if is_beside else made)
         self._holder, self._step_of_holder = weakref.ref(optimizer), step

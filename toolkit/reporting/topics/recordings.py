@@ -63,11 +63,11 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
 FREEZING = re.compile(r"froz|freez|feature.?extract")
 NO_FREEZING = re.compile(r"(un|not|no|non|never).?(froz|freez)|(froz|freez)e?n?.?(none|nothing|false)")
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "word": ("word_embeddings",),
-    "position": ("position_embeddings",),
-    "emb": EMBEDDING_PARAMETERS,
+    "words?": ("word_embeddings",),
+    "positions?": ("position_embeddings",),
+    "emb[a-z]*": EMBEDDING_PARAMETERS,
 }
-"""In a name that says frozen: a word, and the parameters that it is about."""
+"""In a name that says frozen: the pattern of a whole word, and the parameters that it is about."""
 WHOLE = re.compile(r"backbone|encoder|body|feature.?extract")
 
 
@@ -79,7 +79,7 @@ def calls_frozen_what_moved(run: ReportedRun) -> bool:
     name, moved = f"{run.directory_name} {run.condition or ''}".lower(), run.recorded.get("moved") or ()
     if not FREEZING.search(name) or NO_FREEZING.search(name):
         return False
-    parts = [part for word, own in PARTS.items() if word in name for part in own]
+    parts = [p for word, own in PARTS.items() if re.search(rf"(?<![a-z]){word}(?![a-z])", name) for p in own]
     if parts:
         return not {*parts}.isdisjoint(moved)
     return bool(moved) and (WHOLE.search(name) is not None or run.regime == "none")
