@@ -35,7 +35,9 @@ def test_mcnemar_is_conservative_at_every_level(num_discordant):
         assert chance[p <= level].sum() <= level + 1e-12
 
 
-@pytest.mark.parametrize(("counts", "p"), [((0, 0), 1), ((10, 10), 1), ((6, 0), 2 / 64), ((5, 40), 2 * binom.cdf(5, 45, 0.5))])
+@pytest.mark.parametrize(
+    ("counts", "p"), [((0, 0), 1), ((10, 10), 1), ((6, 0), 2 / 64), ((5, 40), 2 * binom.cdf(5, 45, 0.5))]
+)
 def test_mcnemar_finds_a_planted_difference(counts, p):
     assert mcnemar(*counts) == pytest.approx(p)
 
