@@ -35,8 +35,8 @@ def test_no_character_of_a_text_is_obeyed(text):
 
 def test_a_fragment_is_a_booktabs_table_with_a_label():
     text = fragment(pd.DataFrame({"condition": ["a&b", "c"], "score": [0.8754, 0.8]}))
-    for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{A caption}\label{tab:test}"):
-        assert text.count(command) == 1
+    once = (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{A caption}\label{tab:test}")
+    assert {command: text.count(command) for command in once} == dict.fromkeys(once, 1)
     assert r"a\&b & $0.875$ \\" in text
     assert r"\begin{tabular}{lr}" in text
 
