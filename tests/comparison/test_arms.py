@@ -229,8 +229,8 @@ def test_a_failed_run_is_no_better_than_the_majority_class(make_run, num_right, 
     table = run.predictions
     is_right = table.groupby(["epoch", "split"]).cumcount() < num_right
     object.__setattr__(run, "predictions", table.assign(prediction=table["label"].where(is_right, 1 - table["label"])))
-    (group,) = arrange([run])
-    assert (group.runs[0].is_failed, group.arms[0].num_failed) == (is_failed, is_failed)
+    (arm,) = arrange([run])[0].arms
+    assert (arm.runs[0].is_failed, arm.num_failed) == (is_failed, is_failed)
 
 
 def test_a_run_of_values_has_no_majority_class(make_run):

