@@ -10,23 +10,14 @@ from toolkit.naming import shown_path
 from toolkit.reporting.topics.runs import runs_frame
 
 
-def labels(groups):
-    return [
-        (group.title, [(arm.label, [run.config.seed for run in arm.runs]) for arm in group.arms]) for group in groups
-    ]
-
-
 def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
-    runs = [make_run(regime, seed) for seed in (1, 0) for regime in ("backbone", "position_embeddings", "none")]
-    assert labels(arrange(runs)) == [
-        (
-            "tiny on toy",
-            [
-                ("full fine-tuning", [0, 1]),
-                ("position_embeddings (frozen)", [0, 1]),
-                ("feature extraction", [0, 1]),
-            ],
-        )
+    regimes = ("backbone", "position_embeddings", "none")
+    (group,) = arrange([make_run(regime, seed) for seed in (1, 0) for regime in regimes])
+    assert group.title == "tiny on toy"
+    assert [(arm.label, [run.config.seed for run in arm.runs]) for arm in group.arms] == [
+        ("full fine-tuning", [0, 1]),
+        ("position_embeddings (frozen)", [0, 1]),
+        ("feature extraction", [0, 1]),
     ]
 
 
@@ -238,8 +229,8 @@ def test_a_failed_run_is_no_better_than_the_majority_class(make_run, num_right, 
     table = run.predictions
     is_right = table.groupby(["epoch", "split"]).cumcount() < num_right
     object.__setattr__(run, "predictions", table.assign(prediction=table["label"].where(is_right, 1 - table["label"])))
-    (group,) = arrange([run])
-    assert (group.runs[0].is_failed, group.arms[0].num_failed) == (is_failed, is_failed)
+    (arm,) = arrange([run])[0].arms
+    assert (arm.runs[0].is_failed, arm.num_failed) == (is_failed, is_failed)
 
 
 def test_a_run_of_values_has_no_majority_class(make_run):
@@ -267,11 +258,17 @@ def test_a_copy_of_a_run_is_a_duplicate(make_run, tmp_path):
         arrange([copy, make_run()])
 
 
-def test_names_of_parameters():
-    assert canonical_name("backbone.embeddings.word_embeddings.weight") == "word_embeddings"
-    assert canonical_name("backbone.embeddings.tok_embeddings.weight") == "word_embeddings"
-    assert canonical_name("backbone.encoder.layer.0.output.LayerNorm.weight").startswith("backbone.")
-    assert [canonical_name(name) for name in EMBEDDING_PARAMETERS] == list(EMBEDDING_PARAMETERS)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("backbone.embeddings.word_embeddings.weight", "word_embeddings"),
+        ("backbone.embeddings.tok_embeddings.weight", "word_embeddings"),
+        ("backbone.encoder.layer.0.output.LayerNorm.weight", "backbone.encoder.layer.0.output.LayerNorm.weight"),
+        *((name, name) for name in EMBEDDING_PARAMETERS),
+    ],
+)
+def test_names_of_parameters(name, expected):
+    assert canonical_name(name) == expected
 
 
 def test_shown_paths_are_never_absolute(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.refusals import check_refusals
 from toolkit.comparison import intervals as bootstrap
 from toolkit.comparison.intervals import EQUAL_VALUES, ITEMS_ONLY, ONE_VALUE, SEEDS_ONLY, hierarchical_interval
 
@@ -110,7 +111,7 @@ def test_notes_say_what_is_refused_or_not_covered(table, note):
 
 
 def test_bad_input_is_refused_in_one_line():
-    with pytest.raises(ValueError, match="num_draws must be at least 100 for a percentile interval; got 10"):
-        hierarchical_interval(TABLE, num_draws=10)
-    with pytest.raises(ValueError, match="shape"):
-        hierarchical_interval(TABLE[0])
+    few = "num_draws must be at least 100 for a percentile interval; got 10"
+    check_refusals(
+        (few, lambda: hierarchical_interval(TABLE, num_draws=10)), ("shape", lambda: hierarchical_interval(TABLE[0]))
+    )

@@ -79,15 +79,23 @@ def test_the_gap_is_of_the_spread_and_not_of_the_mean(shift, scale):
     assert detectable_gap(two_way_interval(table, 0.9)) == gap
 
 
-def test_more_power_seeds_items_and_less_spread_do_what_they_should():
-    base = detectable_gap_planned(5, 400, 0.1, 0.01)
-    assert detectable_gap_planned(8, 400, 0.1, 0.01) < base
-    assert detectable_gap_planned(5, 872, 0.1, 0.01) < base
-    assert detectable_gap_planned(5, 400, 0.1, 0.01, item_share=0.5) < base
-    assert detectable_gap_planned(5, 400, 0.05, 0.01) < base
-    assert detectable_gap_planned(5, 400, 0.1, 0.02) > base
-    assert detectable_gap_planned(5, 400, 0.1, 0.01, power=0.9) > base
-    assert detectable_gap_planned(5, 400, 0.1, 0.01, alpha=0.01) > base
+@pytest.mark.parametrize(
+    ("change", "is_less"),
+    [
+        ({"num_seeds": 8}, True),
+        ({"num_items": 872}, True),
+        ({"item_share": 0.5}, True),
+        ({"discordance": 0.05}, True),
+        ({"seed_sd": 0.02}, False),
+        ({"power": 0.9}, False),
+        ({"alpha": 0.01}, False),
+    ],
+)
+def test_more_power_seeds_items_and_less_spread_do_what_they_should(change, is_less):
+    plain = {"num_seeds": 5, "num_items": 400, "discordance": 0.1, "seed_sd": 0.01}
+    base, changed = (detectable_gap_planned(**plain | own) for own in ({}, change))
+    assert changed != base
+    assert (changed < base) == is_less
 
 
 def test_without_seed_variance_seeds_cannot_make_up_for_items():

@@ -1,8 +1,10 @@
 """Curves over the number of training examples are the summaries and comparisons of each size."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from tests.comparison.planted import agree
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare, compare_groups
 from toolkit.comparison.summaries import data_efficiency, efficiency_of_groups, summarise_scores
@@ -40,15 +42,12 @@ def test_values_are_those_of_the_summaries_and_of_the_comparison(runs):
     points = summary[summary["score"] == "accuracy"].set_index(["split", "condition"])
     for line in table.to_dict("records"):
         point = points.loc[line["split"], line["condition"]]
-        assert (line["mean"], line["sd"], line["num_seeds"]) == (point["mean"], point["sd"], 3)
+        agree(line, mean=point["mean"], sd=point["sd"], num_seeds=3)
         lines = compared[(compared["split"] == line["split"]) & (compared["second"] == line["condition"])]
-        if line["against"]:
-            expected = lines.to_dict("records")[0]
-            for name in ("difference_points", "low_points", "high_points", "p", "q", "verdict"):
-                assert line[name] == expected[name]
-        else:
-            assert lines.empty
-            assert pd.isna(line["difference_points"])
+        assert len(lines) == bool(line["against"])
+        names = ["difference_points", "low_points", "high_points", "p", "q", "verdict"]
+        for expected in lines[names].to_dict("records") or [{"difference_points": np.nan}]:
+            agree(line, **expected)
 
 
 def test_a_crossing_of_the_curves_is_seen(runs):

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from tests.comparison.planted import write_cards, write_evidence
+from tests.comparison.planted import agree, write_cards, write_evidence
 from toolkit.comparison.summaries import summarise_floors
 from toolkit.comparison.verify import check_report
 
@@ -26,17 +25,13 @@ def test_means_are_over_the_runs_that_recorded_floors(read_run):
     runs = [read_run("backbone", seed, right=0.7, facts=planted(0.6 + seed / 10)) for seed in range(2)]
     without = read_run("backbone", 2, right=0.7)
     table = summarise_floors([*runs, without, read_run("none", 0)])
-    line = table[table["split"] == "validation"].iloc[0]
-    reached = np.mean([run.scores.query("split == 'validation'")["accuracy"].iloc[-1] for run in runs])
     assert list(table["condition"].unique()) == ["feature extraction"]
-    assert line["num_seeds"] == 2
-    assert line["mean"] == pytest.approx(reached)
-    assert (line["majority"], line["bag_of_words"]) == (pytest.approx(0.5), pytest.approx(0.65))
-    assert line["above_bag_of_words_points"] == pytest.approx(100 * (reached - 0.65))
-    assert line["reason"] == ""
-    other = table[table["split"] == "ood"].iloc[0]
-    assert np.isnan(other["bag_of_words"])
-    assert other["reason"] == "majority: not recorded; bag of words: not recorded"
+    lines = table.set_index("split")
+    reached = np.mean([run.scores.query("split == 'validation'")["accuracy"].iloc[-1] for run in runs])
+    own = {"mean": reached, "majority": 0.5, "bag_of_words": 0.65, "reason": ""}
+    agree(lines.loc["validation"], **own, num_seeds=2, above_bag_of_words_points=100 * (reached - 0.65))
+    reason = "majority: not recorded; bag of words: not recorded"
+    agree(lines.loc["ood"], bag_of_words=np.nan, reason=reason)
     assert summarise_floors([without]).empty
 
 

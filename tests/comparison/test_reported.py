@@ -91,7 +91,11 @@ def test_what_is_undefined_for_another_reason_stays_so(make_run):
     assert np.isnan(counted_score(read_reported(other, "answers that differ"), "validation"))
 
 
-def test_a_manifest_says_what_is_out_of_distribution():
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [({}, ()), ({"out_of_distribution": ["cr", "gone"]}, ("cr",)), ({"out_of_distribution": []}, ())],
+)
+def test_a_manifest_says_what_is_out_of_distribution(task, found):
     splits = [
         "validation",
         "val",
@@ -104,17 +108,14 @@ def test_a_manifest_says_what_is_out_of_distribution():
         "validation_mismatched",
         "ood",
     ]
-    assert splits_out_of_distribution({}, splits) == ()
-    assert splits_out_of_distribution({"out_of_distribution": ["cr", "gone"]}, splits) == ("cr",)
-    assert splits_out_of_distribution({"out_of_distribution": []}, splits) == ()
+    assert splits_out_of_distribution(task, splits) == found
 
 
 def test_a_run_knows_its_splits_out_of_distribution(make_run):
     plain = make_run()
     task = plain.manifest["task"] | {"out_of_distribution": ["ood"]}
-    marked = make_run(seed=1, facts={"task": task})
-    assert read_reported(marked, "marked").out_of_distribution == ("ood",)
-    assert read_reported(plain, "plain").out_of_distribution == ()
+    runs = [read_reported(run, "run") for run in (plain, make_run(seed=1, facts={"task": task}))]
+    assert [run.out_of_distribution for run in runs] == [(), ("ood",)]
 
 
 def test_reported_splits_come_first_and_each_once():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.comparison.planted import agree
 from toolkit.comparison.compare import compare
 from toolkit.comparison.summaries import measure_cost, side_by_side, statistics, summarise_scores
 from toolkit.schema import columns_of
@@ -31,19 +32,20 @@ def runs(make_run):
     return [*good, make_run("none", 3, right=0.3), *(make_run("backbone", seed, right=0.8) for seed in range(2))]
 
 
+def last(runs, name):
+    """What each run scored on validation in the end."""
+    return [run.scores.query("split == 'validation' and epoch == 3")[name].item() for run in runs]
+
+
 def test_failed_runs_are_counted_and_shown_with_and_without(runs):
     table = summarise_scores(runs).set_index(["split", "condition", "score"]).sort_index()
     line = table.loc["validation", FULL, "accuracy"]
-    scores = [run.scores.query("split == 'validation' and epoch == 3")["accuracy"].item() for run in runs]
-    assert (line["num_seeds"], line["num_failed"], line["num_undefined"]) == (4, 1, 0)
-    assert line["mean"] == pytest.approx(np.mean(scores[:4]))
-    assert line["mean_not_failed"] == pytest.approx(np.mean(scores[:3]))
-    assert line["sd"] == pytest.approx(np.std(scores[:4], ddof=1))
-    assert (line["min"], line["min_not_failed"]) == (scores[3], min(scores[:3]))
-    assert line["majority_rate"] == 0.6
-    assert line["num_at_chance"] == 1
+    scores = last(runs[:4], "accuracy")
+    agree(line, num_seeds=4, num_failed=1, num_undefined=0, num_at_chance=1, majority_rate=0.6)
+    agree(line, mean=np.mean(scores), mean_not_failed=np.mean(scores[:3]), sd=np.std(scores, ddof=1))
+    agree(line, min=scores[3], min_not_failed=min(scores[:3]))
     other = table.loc["validation", PROBE, "accuracy"]
-    assert (other["num_seeds"], other["num_failed"], other["mean"]) == (2, 0, other["mean_not_failed"])
+    agree(other, num_seeds=2, num_failed=0, mean=other["mean_not_failed"])
 
 
 def test_lines_are_labelled_splits_and_scores_the_reported_split_first(runs):
@@ -57,29 +59,24 @@ def test_lines_are_labelled_splits_and_scores_the_reported_split_first(runs):
 
 def test_one_seed_has_no_sd_and_all_failed_no_statistics(make_run):
     table = summarise_scores([make_run(right=0.2)])
-    assert table["sd"].isna().all()
+    assert table[["sd", "mean_not_failed"]].isna().all(axis=None)
     assert table["mean"].notna().all()
-    assert table["mean_not_failed"].isna().all()
     assert (table["num_failed"] == 1).all()
 
 
 def test_undefined_scores_are_counted_and_not_averaged(make_run):
     runs = [make_run(seed=seed, right=0.9) for seed in range(3)]
-    scores = runs[0].scores
-    object.__setattr__(runs[0], "scores", scores.assign(matthews=np.nan))
+    object.__setattr__(runs[0], "scores", runs[0].scores.assign(matthews=np.nan))
     table = summarise_scores(runs).query("score == 'matthews' and split == 'validation'")
-    others = [run.scores.query("split == 'validation' and epoch == 3")["matthews"].item() for run in runs[1:]]
-    assert table["num_undefined"].item() == 1
-    assert table["mean"].item() == pytest.approx(np.mean(others))
+    agree(table.iloc[0], num_undefined=1, mean=np.mean(last(runs[1:], "matthews")))
 
 
 def test_a_collapsed_regression_run_counts_as_0_and_is_left_out_of_those_that_did_not_fail(make_run):
     runs = [make_run(seed=seed, is_regression=True, is_constant=seed == 2) for seed in range(3)]
     line = summarise_scores(runs).query("score == 'pearson' and split == 'validation'").to_dict("records")[0]
-    values = [run.scores.query("split == 'validation' and epoch == 3")["pearson"].item() for run in runs]
-    assert (line["num_seeds"], line["num_failed"], line["num_undefined"]) == (3, 1, 1)
-    assert (line["mean"], line["min"]) == pytest.approx((sum(values[:2]) / 3, 0))
-    assert line["mean_not_failed"] == pytest.approx(np.mean(values[:2]))
+    values = last(runs[:2], "pearson")
+    agree(line, num_seeds=3, num_failed=1, num_undefined=1, mean=sum(values) / 3, min=0)
+    agree(line, mean_not_failed=np.mean(values))
     assert pd.isna(line["num_at_chance"])  # no majority class
 
 

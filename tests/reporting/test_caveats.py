@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.comparison.planted import agree
 from tests.reporting.conftest import with_tables
 from tests.run_directories import rehash, write_manifest
 from toolkit.comparison.arms import Arm, Group
@@ -34,8 +35,7 @@ def with_probe(read_run, points, num_seeds=2):
     """Full fine-tuning beside feature extraction, whose linear probe is ``points`` above what it reached."""
     runs = [read_run("none", seed, right=0.85) for seed in range(num_seeds)]
     for seed in range(num_seeds):
-        plain = read_run("backbone", seed, right=0.7)
-        reached = plain.scores.query("split == 'validation'")["accuracy"].iloc[-1]
+        reached = last_of(read_run("backbone", seed, right=0.7))
         probe = {"validation": {"accuracy": reached + points / 100, "loss": 0.3}, "ood": {"accuracy": None}}
         runs.append(read_run("backbone", seed, right=0.7, facts={"linear_probe": probe}))
     return runs
@@ -44,15 +44,13 @@ def with_probe(read_run, points, num_seeds=2):
 def test_a_head_ten_points_below_its_linear_probe_is_said_with_both_numbers(read_run, data_of):
     data = data_of(with_probe(read_run, 10.0))
     line = linear_probes(data.groups).iloc[0]
-    assert line["missed_points"] == pytest.approx(10)
-    assert line["full_minus_reached_points"] - line["full_minus_linear_probe_points"] == pytest.approx(10)
-    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].meaning
     expected = data.comparison.query("is_reported_split")["difference_points"].iloc[0]
-    assert line["full_minus_reached_points"] == pytest.approx(expected)
+    gaps = {"full_minus_reached_points": expected, "full_minus_linear_probe_points": expected - 10}
+    agree(line, missed_points=10.0, **gaps)
+    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].meaning
     (said,) = short_of_probe(linear_probes(data.groups), 1.0)
     assert said in caveats(data)
-    assert f"{line['reached']:.3f}" in said
-    assert f"{line['linear_probe']:.3f}" in said
+    assert [name for name in ("reached", "linear_probe") if f"{line[name]:.3f}" not in said] == []
 
 
 @pytest.mark.parametrize(
@@ -94,20 +92,17 @@ def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run
 def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(read_run, data_of):
     runs = []
     for pooling, points in (("mean", 10.0), ("cls", 20.0)):
-        runs += [read_run("none", seed, right=0.85, config={"pooling": pooling}) for seed in range(2)]
+        config = {"pooling": pooling}
         for seed in range(2):
-            scores = read_run("backbone", seed, right=0.7, config={"pooling": pooling}).scores
-            reached = scores.query("split == 'validation'")["accuracy"].iloc[-1]
+            reached = last_of(read_run("backbone", seed, right=0.7, config=config))
             facts = {"linear_probe": {"validation": {"accuracy": reached + points / 100}}}
-            runs.append(read_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
+            runs += [read_run("none", seed, right=0.85, config=config)]
+            runs += [read_run("backbone", seed, right=0.7, config=config, facts=facts)]
     labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
-    found = linear_probes(data_of(runs, labels).groups)
-    assert dict(zip(found["condition"], found["against"], strict=True)) == {
-        "backbone-mean": "none-mean",
-        "backbone-cls": "none-cls",
-    }
-    for line, text in zip(found.to_dict("records"), short_of_probe(found, 1.0), strict=True):
-        assert f"{line['condition']} reaches {line['reached']:.3f}" in text
+    found = linear_probes(data_of(runs, labels).groups).set_index("condition")
+    assert dict(found["against"]) == {"backbone-mean": "none-mean", "backbone-cls": "none-cls"}
+    for (name, line), text in zip(found.iterrows(), short_of_probe(found.reset_index(), 1.0), strict=True):
+        assert f"{name} reaches {line['reached']:.3f}" in text
 
 
 def probe_line(task, split, missed, minus_probe=5.0):
@@ -204,13 +199,12 @@ def test_failed_runs_are_counted_by_arm(read_study, data_of):
 def test_runs_at_chance_are_counted_though_they_did_not_fail(read_study, data_of):
     # The majority class has 60 of 100 items: about 64 right is above it, and not by more than chance.
     data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.64}))
-    at_chance = [run for run in data.runs if run.is_at_chance]
+    failed, at_chance = (sum(getattr(run, name) for run in data.runs) for name in ("is_failed", "is_at_chance"))
     assert at_chance
-    failed = sum(run.is_failed for run in data.runs)
     among = ", the failed ones included," if failed else ""
     assert failures(data).startswith(f"{failed or 'None'} of 12 runs failed")
-    text = f". {len(at_chance)} of 12 runs{among} do not beat always giving the most frequent label by more than chance"
-    assert f"{text}: feature extraction {len(at_chance)} (" in failures(data)
+    text = f". {at_chance} of 12 runs{among} do not beat always giving the most frequent label by more than chance"
+    assert f"{text}: feature extraction {at_chance} (" in failures(data)
 
 
 def test_nothing_is_said_of_chance_where_every_run_is_above_it(read_study, data_of):
@@ -234,12 +228,9 @@ def with_duplicates(read_run, task, counts):
 
 def test_near_duplicates_are_a_range_over_runs_and_no_mean(read_run, data_of):
     runs = with_duplicates(read_run, "a", ({"ood": 0, "validation": 4}, {"ood": 1, "validation": 4}))
-    data = data_of([*runs, *with_duplicates(read_run, "b", (None,))])
-    table, missing, *_ = data_section(data).blocks
-    assert [tuple(row) for row in table.table.to_numpy()] == [
-        ("tiny on a", "ood", "0 to 1", 2),
-        ("tiny on a", "validation", "4", 2),
-    ]
+    table, missing, *_ = data_section(data_of([*runs, *with_duplicates(read_run, "b", (None,))])).blocks
+    lines = [("tiny on a", "ood", "0 to 1", 2), ("tiny on a", "validation", "4", 2)]
+    assert [tuple(row) for row in table.table.to_numpy()] == lines
     assert missing == TextBlock(text="Near-duplicates were not looked for in tiny on b.")
     alone = data_section(data_of(with_duplicates(read_run, "b", (None,)))).blocks[0]
     assert alone == TextBlock(text="Near-duplicates between training data and scored splits were not looked for.")
@@ -308,14 +299,11 @@ def last_of(run):
 def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
     line = data.floors.query("split == 'validation' and condition.str.startswith('feature')").iloc[0]
-    expected = (
-        f"Feature extraction ({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f}) on "
-        "toy validation."
-    )
-    assert below_floor(data) == expected
-    assert expected in caveats(data)
-    for other in (data_of(with_floor(read_run, 6.0)), data_of(with_floor(read_run, 0.0)), data_of([read_run("none")])):
-        assert below_floor(other) == ""
+    numbers = f"({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f})"
+    assert below_floor(data) == f"Feature extraction {numbers} on toy validation."
+    assert below_floor(data) in caveats(data)
+    others = (with_floor(read_run, 6.0), with_floor(read_run, 0.0), [read_run("none")])
+    assert [below_floor(data_of(runs)) for runs in others] == [""] * 3
 
 
 def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read_run, data_of):

@@ -44,39 +44,6 @@ def test_a_table_keeps_its_shape(cells):
         assert line.count("|") == len(cells) + 1
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "not applicable"),
-        (float("nan"), "undefined"),
-        (0.0, "0"),
-        (0, "0"),
-        (1234567, "1,234,567"),
-        (np.int64(7), "7"),
-        (0.12345, "0.123"),
-        (12.345, "12.3"),
-        (123.45, "123"),
-        (1234.5, "1,234"),
-        (-0.5, "-0.500"),
-        (1.234e-7, "1.23e-07"),
-        (float("inf"), "inf"),
-        (True, "yes"),
-    ],
-)
-def test_numbers(value, text):
-    assert cells.number(value) == text
-
-
-def test_mean_and_sd():
-    nan = float("nan")
-    assert cells.mean_and_sd([]) == "not applicable"
-    assert cells.mean_and_sd([0.5]) == "0.500"
-    assert cells.mean_and_sd([nan]) == "undefined"
-    assert cells.mean_and_sd([nan, nan]) == "undefined (2 of 2)"
-    assert cells.mean_and_sd([1.0, 3.0, nan]) == "2.00 ± 1.4 (1 undefined)"
-    assert cells.mean_and_sd([0.0, 0.0]) == "0"
-
-
 def test_no_backtick_ends_a_code_block():
     block = markdown.code_block(["echo '```'", "````"])
     fence = block.split("bash")[0]
@@ -84,16 +51,41 @@ def test_no_backtick_ends_a_code_block():
     assert block.count(fence) == 2
 
 
-def test_p_values_and_listings():
-    assert [cells.p_value(p) for p in (0.0001, 0.0314, 1.0, float("nan"))] == [
-        "p < 0.001",
-        "p = 0.031",
-        "p = 1.000",
-        "undefined",
-    ]
-    assert [cells.listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "",
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "text"),
+    [
+        (cells.number, None, "not applicable"),
+        (cells.number, NAN, "undefined"),
+        (cells.number, 0.0, "0"),
+        (cells.number, 0, "0"),
+        (cells.number, 1234567, "1,234,567"),
+        (cells.number, np.int64(7), "7"),
+        (cells.number, 0.12345, "0.123"),
+        (cells.number, 12.345, "12.3"),
+        (cells.number, 123.45, "123"),
+        (cells.number, 1234.5, "1,234"),
+        (cells.number, -0.5, "-0.500"),
+        (cells.number, 1.234e-7, "1.23e-07"),
+        (cells.number, float("inf"), "inf"),
+        (cells.number, True, "yes"),
+        (cells.mean_and_sd, [], "not applicable"),
+        (cells.mean_and_sd, [0.5], "0.500"),
+        (cells.mean_and_sd, [NAN], "undefined"),
+        (cells.mean_and_sd, [NAN, NAN], "undefined (2 of 2)"),
+        (cells.mean_and_sd, [1.0, 3.0, NAN], "2.00 ± 1.4 (1 undefined)"),
+        (cells.mean_and_sd, [0.0, 0.0], "0"),
+        (cells.p_value, 0.0001, "p < 0.001"),
+        (cells.p_value, 0.0314, "p = 0.031"),
+        (cells.p_value, 1.0, "p = 1.000"),
+        (cells.p_value, NAN, "undefined"),
+        (cells.listing, [], ""),
+        (cells.listing, ["a"], "a"),
+        (cells.listing, ["a", "b"], "a and b"),
+        (cells.listing, ["a", "b", "c"], "a, b and c"),
+    ],
+)
+def test_numbers_and_listings(written, value, text):
+    assert written(value) == text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import check_refusals
 from toolkit.cli import finetune_main, main
 from toolkit.comparison.verify import check_report, verify_report
 from toolkit.naming import command_path
@@ -34,9 +35,8 @@ def repeat(out: str) -> None:
     """Carry out the printed command, into the folder "again"."""
     words = expanded(out)
     words[words.index("--out") + 1] = "again"
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="0"):
         main(words)
-    assert stop.value.code == 0
 
 
 @pytest.fixture
@@ -54,57 +54,61 @@ def test_alone_in_their_folder_they_are_a_pattern(runs):
     assert Path("again/cards.json").read_bytes() == Path("out/cards.json").read_bytes()
 
 
-def test_beside_other_runs_the_pattern_is_of_these_only(runs, make_run):
-    """A run of another model in the same folder would be a group of its own in the repeated report."""
-    make_run(model="other")
-    write_report([run.path for run in runs], "out")
-    assert printed("out").split(" --out")[0] == "python -m toolkit report runs/tiny_toy_freeze-*"
-    assert expanded("out") == ["report", *(f"runs/{run.path.name}" for run in runs), "--out", "out"]
+def written(runs, out="out", **options) -> tuple[str, str, list[str]]:
+    """A report's text, the command in it and what a shell makes of that."""
+    text = write_report(runs, out, **options).read_text()
+    return text, printed(out), expanded(out)
 
 
 def test_among_other_runs_they_are_listed(runs, make_run):
     """One more seed of the same arm lies between them: no pattern tells these from it."""
     make_run("none", 1)
-    write_report([run.path for run in runs], "out")
-    assert shlex.split(printed("out"))[4:-2] == [f"runs/{run.path.name}" for run in runs]
-    assert expanded("out") == ["report", *(f"runs/{run.path.name}" for run in runs), "--out", "out"]
+    _, own, words = written(runs)
+    paths = [f"runs/{run.path.name}" for run in runs]
+    assert shlex.split(own)[4:-2] == paths
+    assert words == ["report", *paths, "--out", "out"]
+
+
+@pytest.mark.parametrize(
+    ("other", "pattern"), [({"model": "other"}, "runs/tiny_toy_freeze-*"), (None, "'my runs; [x]'/*")]
+)
+def test_a_pattern_is_of_these_runs_only_and_quoted(runs, make_run, other, pattern):
+    """A run of another model in the same folder would be a group of its own in the repeated report."""
+    folder = Path("runs") if other else Path("runs").rename("my runs; [x]")
+    places = [folder / run.path.name for run in runs]
+    if other:
+        make_run(**other)
+    _, own, words = written(places)
+    assert own.split(" --out")[0] == f"python -m toolkit report {pattern}"
+    assert words == ["report", *map(str, places), "--out", "out"]
 
 
 def test_an_unfinished_run_or_another_order_is_no_pattern(runs, make_run):
     make_run("none", 8, is_finished=False)
-    write_report([run.path for run in runs], "out")
-    assert "*" not in printed("out")
-    write_report([run.path for run in runs[::-1]], "out")
-    assert "*" not in printed("out")
-
-
-def test_what_a_shell_would_take_apart_is_quoted(runs):
-    Path("runs").rename("my runs; [x]")
-    write_report(sorted(Path("my runs; [x]").iterdir()), "out")
-    assert printed("out").split(" --out")[0] == "python -m toolkit report 'my runs; [x]'/*"
-    assert expanded("out") == ["report", *(f"my runs; [x]/{run.path.name}" for run in runs), "--out", "out"]
+    for order in (1, -1):
+        assert "*" not in written(runs[::order])[1]
 
 
 def test_few_runs_are_listed_and_what_no_flag_says_is_said(runs):
-    text = write_report(runs[:2], "out").read_text()
-    assert printed("out").startswith(f"python -m toolkit report runs/{runs[0].path.name} runs/")
+    text, own, _ = written(runs[:2])
+    assert own.startswith(f"python -m toolkit report runs/{runs[0].path.name} runs/")
     assert "named in Python" not in text
     labels = {run.path.name: f"arm {i}" for i, run in enumerate(runs[:2])}
-    assert "# conditions or pairs were named in Python" in write_report(runs[:2], "out", labels=labels).read_text()
+    assert "# conditions or pairs were named in Python" in written(runs[:2], labels=labels)[0]
 
 
 def test_a_folder_of_runs_is_told_how_to_be_passed(runs, capsys):
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match="2"):
         main(["report", "runs", "--out", "r"])
-    assert stop.value.code == 2
     assert "runs holds 3 run directories: pass runs/*\n" in capsys.readouterr().err
     others = [Path(f"{number}.txt") for number in range(5)]
     for other in others:
         other.touch()
-    with pytest.raises(ValueError, match=r"So are 3 more\. runs holds 3 run directories: pass runs/\*$"):
-        write_report([*others, "runs"], "r")  # wherever in the list it stands
-    with pytest.raises(ValueError, match="expected a list of run directories; got runs alone"):
-        write_report("runs", "r")
+    told = r"So are 3 more\. runs holds 3 run directories: pass runs/\*$"
+    check_refusals(
+        (told, lambda: write_report([*others, "runs"], "r")),  # wherever in the list it stands
+        ("expected a list of run directories; got runs alone", lambda: write_report("runs", "r")),
+    )
     assert not Path("r").exists()
 
 
@@ -122,14 +126,11 @@ def test_a_report_by_another_score_says_so_and_is_made_again_from_its_evidence(m
         main(["report", *map(str, runs), "--out", "out", "--score", "spearman"])
     assert printed("out").endswith("--score spearman")
     assert "spearman" in Path("out/report.md").read_text()
-    cards = Path("out/cards.json").read_text()
-    assert verify_report("out") == []
-    assert check_report("out").num_runs == 6
-    assert check_report("out").differences == []
+    found = check_report("out")
+    assert (found.num_runs, found.differences, verify_report("out")) == (6, [], [])
     with pytest.raises(SystemExit, match="0"):
         main(["report", "--from", "out", "--out", "again"])
-    assert Path("again/cards.json").read_text() == cards
-    capsys.readouterr()
+    assert Path("again/cards.json").read_text() == Path("out/cards.json").read_text()
     with pytest.raises(SystemExit, match="2"):
         main(["report", "--from", "out", "--score", "pearson"])
     assert "only --out goes with it" in capsys.readouterr().err
@@ -140,12 +141,11 @@ def test_a_report_of_which_some_tasks_have_the_score_is_verified(make_run):
     paths = [make_run(r, s).path for r in ("none", "backbone") for s in range(2)]
     tuned = [make_run(r, s, task="other", is_regression=True).path for r in ("none", "backbone") for s in range(2)]
     write_report([*paths, *tuned], "out", score="spearman")
-    found = check_report("out")
-    assert (found.differences, found.num_runs) == ([], 8)
+    found = [check_report("out")]
     for path in tuned:
         shutil.rmtree(path)
-    found = check_report("out")
-    assert (found.differences, found.num_runs) == ([], 4)
+    found.append(check_report("out"))
+    assert [(each.differences, each.num_runs) for each in found] == [([], 8), ([], 4)]
     place = Path("out/evidence/settings.json")
     settings = json.loads(place.read_text())
     for wrong in ("loss", 3, ["accuracy"]):
@@ -158,15 +158,11 @@ def test_a_report_of_which_some_tasks_have_the_score_is_verified(make_run):
 def carry_out(text: str) -> list[str]:
     """Give the commands of a report, in this process, from where we are; their first words."""
     said = []
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        words = shlex.split(line)
+    for words in map(shlex.split, re.findall("^[^#].*$", text, re.M)):
         start, entry = (4, finetune_main) if words[0] == "accelerate" else (3, main)
         said.append(shlex.join(words[:start]))
-        with pytest.raises(SystemExit) as stop:
+        with pytest.raises(SystemExit, match="0"):
             entry(words[start:])
-        assert stop.value.code == 0
     return said
 
 
@@ -215,14 +211,13 @@ def test_a_path_of_a_command_is_found_from_the_folder_that_it_is_given_in(place,
 
 def test_commands_of_the_repository_say_so_and_where_in_it(make_run, tmp_path, monkeypatch):
     run = make_run()
-    text = write_report([run.path], "out").read_text()
-    assert "```bash\n# in the folder in which this report was made" in text
-    assert "\naccelerate launch --module toolkit.cli --" in text
+    outside = written([run.path])[0]
+    assert "```bash\n# in the folder in which this report was made" in outside
+    assert "\naccelerate launch --module toolkit.cli --" in outside
     (tmp_path / "finetune.py").touch()
     (tmp_path / "toolkit").mkdir()
-    text = write_report([run.path], "out").read_text()
-    assert "```bash\n# in the root of the repository\naccelerate launch finetune.py --" in text
+    assert "```bash\n# in the root of the repository\naccelerate launch finetune.py --" in written([run.path])[0]
     monkeypatch.chdir(tmp_path / "runs")
-    text = write_report([run.path], "../out").read_text()
+    text = written([run.path], "../out")[0]
     assert "```bash\n# in runs of the repository\naccelerate launch --module toolkit.cli --" in text
     assert f" --output-dir .\npython -m toolkit report {run.path.name} --out ../out" in text

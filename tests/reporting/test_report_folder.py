@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.refusals import check_refusals, refused
 from toolkit.reporting.comparison_report import write_report
 from toolkit.reporting.folder import LOCK, WRITTEN, check_out, report_folder, written_files
 from toolkit.snapshots.files import sha256_of_file
@@ -54,24 +55,34 @@ def test_nothing_of_an_earlier_report_is_left(make_run) -> None:
     assert set(pd.read_csv("out/tables/last_scores.csv")["condition"]) == set(renamed.values())
 
 
-def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test's report goes, in a temporary current directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "mine").write_text("")
-    for out in (tmp_path / "sub" / "mine", tmp_path / "sub" / "mine" / "new" / "report"):
-        with pytest.raises(
-            ValueError, match=r"^sub/mine is a file where the report's folder should go: pass another --out"
-        ):
-            check_out(out)
-    with pytest.raises(ValueError, match=r"^sub holds mine, and no files\.json of a report: pass another --out"):
-        check_out(tmp_path / "sub")
-    check_out(tmp_path / "new")
+    return tmp_path / "out"
 
 
-def test_files_are_replaced_removed_and_named(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def refused_write(out: Path, said: str) -> None:
+    """A report that is refused, and what lies in its folder stays as it was."""
+    before = all_of(out)
+    with refused(said):
+        write(out, {"a": "refused"})
+    assert all_of(out) == before
+
+
+def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(out: Path) -> None:
+    out.mkdir()
+    (out / "mine").write_text("")
+    in_the_way = r"^out/mine is a file where the report's folder should go: pass another --out"
+    check_refusals(
+        (in_the_way, lambda: check_out(out / "mine")),
+        (in_the_way, lambda: check_out(out / "mine" / "new" / "report")),
+        (r"^out holds mine, and no files\.json of a report: pass another --out", lambda: check_out(out)),
+    )
+    check_out(out.parent / "new")
+
+
+def test_files_are_replaced_removed_and_named(out: Path) -> None:
     write(out, {"a": "1", "old/b": "2"})
     write(out, {"a": "3"})
     assert names_in(out) == {"a", WRITTEN}
@@ -80,34 +91,29 @@ def test_files_are_replaced_removed_and_named(tmp_path: Path) -> None:
     assert written_files(out) == {"a": sha256_of_file(out / "a")}
 
 
-def test_what_somebody_changed_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "out"
+def test_what_somebody_changed_is_theirs(out: Path) -> None:
     write(out, {"a": "1", "tables/b": "2"})
     (out / "tables/b").write_text("edited")
     before = all_of(out)
     for contents in ({"a": "1"}, {"a": "3", "tables/b": "4"}):
-        with pytest.raises(ValueError, match=r"^out holds tables/b, not as an earlier report wrote it: move that away"):
+        with refused(r"^out holds tables/b, not as an earlier report wrote it: move that away"):
             write(out, contents)
         assert all_of(out) == before
 
 
-def test_a_report_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_a_report_that_fails_leaves_the_folder_as_it_was(out: Path) -> None:
     write(out, {"a": "1", "b": "2"})
-    before = {name: (out / name).read_bytes() for name in names_in(out)}
+    before = all_of(out)
 
     def fail(place: Path) -> None:
         with report_folder(place) as folder:
             (folder / "a").write_text("half")
             raise ValueError("no such task")
 
-    with pytest.raises(ValueError, match="no such task"):
-        fail(out)
-    assert {name: (out / name).read_bytes() for name in names_in(out)} == before
-    with pytest.raises(ValueError, match="no such task"):
-        fail(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    new = out.parent / "new"
+    check_refusals(("no such task", lambda: fail(out)), ("no such task", lambda: fail(new)))
+    assert all_of(out) == before
+    assert not new.exists()
 
 
 def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,36 +144,31 @@ def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path, monkeyp
     assert (out / ".unfinished-x" / "d").read_text() == "mine"
 
 
-def test_two_reports_at_a_time_are_one_and_a_refusal(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_two_reports_at_a_time_are_one_and_a_refusal(out: Path) -> None:
     with report_folder(out) as folder:
         (folder / "a").write_text("1")
-        with pytest.raises(ValueError, match=r"^another process is writing .*out: wait until it has ended"):
+        with refused(r"^another process is writing .*out: wait until it has ended"):
             write(out, {"a": "2"})
-    assert all_of(out).keys() == {"a", WRITTEN}
+    assert names_in(out) == {"a", WRITTEN}
     assert (out / "a").read_text() == "1"
 
 
-def test_a_folder_with_no_more_than_a_killed_reports_lock_takes_a_report(tmp_path: Path) -> None:
-    (tmp_path / LOCK).touch()
-    write(tmp_path, {"a": "1"})
-    assert names_in(tmp_path) == {"a", WRITTEN}
-    (tmp_path / LOCK).write_text("mine")
-    with pytest.raises(ValueError, match=r"it is not a lock file of this toolkit: move it away"):
-        write(tmp_path, {"a": "2"})
-    assert (tmp_path / LOCK).read_text() == "mine"
+def test_a_folder_with_no_more_than_a_killed_reports_lock_takes_a_report(out: Path) -> None:
+    out.mkdir()
+    (out / LOCK).touch()
+    write(out, {"a": "1"})
+    assert names_in(out) == {"a", WRITTEN}
+    (out / LOCK).write_text("mine")
+    refused_write(out, r"it is not a lock file of this toolkit: move it away")
 
 
-def test_a_list_of_another_tool_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
+def test_a_list_of_another_tool_that_appears_meanwhile_is_not_replaced(out: Path) -> None:
     def write_both() -> None:
         with report_folder(out) as folder:
             (folder / "a").write_text("1")
             (out / WRITTEN).write_text("mine")
 
-    with pytest.raises(ValueError, match=r"files\.json is there already"):
-        write_both()
+    check_refusals((r"files\.json is there already", write_both))
     assert all_of(out) == {WRITTEN: b"mine"}
 
 
@@ -197,24 +198,19 @@ def test_a_report_that_was_killed_again_and_again_is_made_in_the_end(
 
 
 @pytest.mark.parametrize("name", ["../precious", "/tmp/precious", "a/../../precious"])
-def test_a_list_that_somebody_made_reaches_nothing_outside(tmp_path: Path, name: str) -> None:
-    out, precious = tmp_path / "out", tmp_path / "precious"
+def test_a_list_that_somebody_made_reaches_nothing_outside(out: Path, name: str) -> None:
+    precious = out.parent / "precious"
     out.mkdir()
     precious.write_text("x")
     place = str(precious) if name.startswith("/") else name
-    values = {"format": 1, "files": {place: sha256_of_file(precious)}}
-    (out / WRITTEN).write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=r"no files\.json of a report"):
-        write(out, {"a": "1"})
+    (out / WRITTEN).write_text(json.dumps({"format": 1, "files": {place: sha256_of_file(precious)}}))
+    refused_write(out, r"no files\.json of a report")
     assert precious.read_text() == "x"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "files": 3}', '{"format": 99, "files": {"b": "x"}}'])
-def test_a_list_that_cannot_be_read_removes_nothing(tmp_path: Path, text: str) -> None:
-    out = tmp_path / "out"
+def test_a_list_that_cannot_be_read_removes_nothing(out: Path, text: str) -> None:
     out.mkdir()
     (out / WRITTEN).write_text(text)
     (out / "b").write_text("x")
-    with pytest.raises(ValueError, match=r"no files\.json of a report"):
-        write(out, {"a": "1"})
-    assert all_of(out) == {"b": b"x", WRITTEN: text.encode()}
+    refused_write(out, r"no files\.json of a report")
