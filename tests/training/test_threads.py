@@ -499,3 +499,24 @@ def test_a_recording_ends_no_training(way: str, model: Any, tokenizer: Any, tmp_
     recording.snapshot(epoch=1)
     problems = " ".join(recording.finish().manifest["problems"])
     assert "bfloat16, where most small updates are rounded away" in problems or way == "functional"
+
+
+def test_predictions_that_are_kept_bring_intervals_over_items(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    optimizer, labels, rng = torch.optim.SGD(model.parameters(), lr=1e-2), [0, 1] * 20, np.random.default_rng(0)
+    runs = []
+    for condition in ("a", "b"):
+        for seed in (0, 1, 2):
+            given = {"condition": condition, "seed": seed, "task": "mine"}
+            with toolkit.record(model.train(), tmp_path / f"{condition}{seed}", **given) as recording:
+                recording.snapshot(epoch=0)
+                update(optimizer, model(**encode(tokenizer, TEXTS)).logits[:, 0].sum())
+                recording.snapshot(epoch=1)
+                answers = [label if rng.random() < 0.8 else 1 - label for label in labels]
+                right = float(np.mean(np.equal(answers, labels)))
+                recording.score("accuracy", validation=right)
+                recording.keep_predictions("validation", ids=range(40), labels=labels, predictions=answers)
+            runs.append(tmp_path / f"{condition}{seed}")
+    (line,) = toolkit.compare(runs, pairs=[("a", "b")]).to_dict("records")
+    assert line["num_items"] == 40
+    assert np.isfinite(line["low_points"])
+    assert "seeds alone" not in line["note"]

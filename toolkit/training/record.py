@@ -283,6 +283,7 @@ class Recording:
         self.first_digests: dict[str, str] = {}
         """The sha256 of each embedding parameter in the first snapshot."""
         self._scores: dict[tuple[float, int, str], dict[str, float]] = {}
+        self._predictions: dict[str, pd.DataFrame] = {}
         self.headline: str | None = None
         """The score that stands for the run; None: the first that is given."""
         self._warned: set[str] = set()
@@ -343,6 +344,18 @@ class Recording:
             raise ValueError(f"score({name!r}) needs the value of at least one split, such as validation=0.87")
         for split, value in splits.items():
             self.add_score(name, split, value, self._first_epoch if self._last is None else self._last[0])
+
+    def keep_predictions(
+        self, split: str, *, ids: Sequence[Any], labels: Sequence[Any], predictions: Sequence[Any]
+    ) -> None:
+        """Keep the answers to the items of a split, as the model is now: comparisons then have intervals over items.
+
+        All three have one length; an item has the same id in every run that it is compared with. They are of the epoch
+        of the last snapshot, and those of a later epoch take their place.
+        """
+        epoch = self._first_epoch if self._last is None else self._last[0]
+        own = {"epoch": epoch, "split": split, "id": list(ids), "label": list(labels), "prediction": list(predictions)}
+        self._predictions[split] = pd.DataFrame(own)
 
     def add_score(self, name: str, split: str, value: float, epoch: float) -> None:
         """:meth:`score` of one split at a given epoch."""
@@ -456,6 +469,8 @@ class Recording:
                 self._write_logs(self._writer)
                 if self._scores:
                     self._writer.write_scores(_score_table(self._scores))
+                if self._predictions:
+                    self._writer.write_predictions(pd.concat(self._predictions.values(), ignore_index=True))
                 for problem in self._problems():
                     if problem not in self._warned:
                         warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
