@@ -244,7 +244,8 @@ def plan_of_trainer(name: str) -> tuple[str, str, Any]:
     if type(config) not in KNOWN:
         raise ValueError(f"{name}: transformers has no classifier of {config.model_type}: pass finetune.py's flags")
     with torch.device("meta"):
-        model = AutoModelForSequenceClassification.from_config(config, dtype=config.dtype or torch.float32)
+        dtype = config.dtype or torch.float32
+        model = AutoModelForSequenceClassification.from_config(config, dtype=dtype, trust_remote_code=False)
     rate, decay = TrainingArguments.learning_rate, TrainingArguments.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
     table = what_trains(model, optimizer)

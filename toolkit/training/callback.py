@@ -52,7 +52,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     condition, task
         What tells this run from those of other conditions, and what its data are called; see :func:`toolkit.record`.
     seed
-        The seed of the run; None takes the Trainer's.
+        Seed of every random draw; None takes the Trainer's.
     snapshot_steps
         Also take a snapshot every so many optimizer steps; None takes none between epochs.
     added_tokens

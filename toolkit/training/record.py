@@ -157,7 +157,7 @@ def record(
         What tells this run from those of other conditions, such as ``"embeddings frozen"``: runs of one condition that
         differ in their seed are replicates. None: reports go by what was proven frozen.
     seed
-        The seed of the run; None: not known.
+        Seed of every random draw; that of the training, None where it is not known.
     task
         What the data are called: runs of one model and task are compared.
     epochs_before
