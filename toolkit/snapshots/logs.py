@@ -132,9 +132,11 @@ class DesignCounter:
         self._waiting: list[NDArray[np.int32]] = []
         self._num_waiting = 0
 
-    def add(self, rows: Mapping[str, NDArray[np.int64] | NDArray[np.int32]]) -> None:
-        """The rows of some real tokens: per table (tokens,)."""
-        self._recent.append(np.stack([rows[name].astype(np.int32) for name in self._tables], axis=1))
+    def add(self, rows: Mapping[str, NDArray[np.int64]] | NDArray[np.int32]) -> None:
+        """The rows of some real tokens: per table (tokens,), or (tokens, tables) of them all."""
+        if not isinstance(rows, np.ndarray):
+            rows = np.stack([rows[name].astype(np.int32) for name in self._tables], axis=1)
+        self._recent.append(rows)
         self._num_waiting += len(self._recent[-1])
         if len(self._recent) == JOINED:
             self._waiting.append(np.concatenate(self._recent))

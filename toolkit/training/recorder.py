@@ -158,9 +158,10 @@ class Recorder:
         self.num_examples += len(indices)
 
     def record_step(
-        self, tokens: Mapping[str, NDArray[np.int64] | NDArray[np.int32]], rows: Mapping[str, StepRows]
+        self, tokens: Mapping[str, NDArray[np.int64]] | NDArray[np.int32], rows: Mapping[str, StepRows]
     ) -> None:
-        """Note what one step used: per table the row of each real token, and the distinct rows with their norms."""
+        """Note what one step used: the row of each real token, as :meth:`DesignCounter.add` takes them, and per table
+        the distinct rows with their norms."""
         self._design.add(tokens)
         for name in self._rows:
             self._rows[name].add(rows[name])
@@ -241,8 +242,8 @@ class Recorder:
 class BatchRows:
     """What one batch uses."""
 
-    tokens: dict[str, NDArray[np.int32]]
-    """Table to (tokens,): the row of each real token."""
+    tokens: NDArray[np.int32]
+    """(tokens, tables): the row of each real token."""
     rows: dict[str, tuple[NDArray[np.int32], NDArray[np.int32]]]
     """Table to its distinct rows, ascending, and the number of tokens of each."""
 
@@ -288,14 +289,14 @@ class ComingBatches:
         found = exposed_rows(split, np.concatenate(batches), self._data.position_offset)
         sizes = [split.num_tokens(batch) for batch in batches]
         number, ends = np.repeat(np.arange(len(batches)), sizes), np.cumsum([0, *sizes])
-        tokens = {name: found[name].astype(np.int32) for name in self._names}
+        tokens = np.stack([found[name].astype(np.int32) for name in self._names], axis=1)
         tables = {name: _exposure_of(found[name], number, len(batches)) for name in self._names}
         for k, batch in enumerate(batches):
             rows = {}
             for name, table in tables.items():
                 own = slice(*table.offsets[k : k + 2])
                 rows[name] = table.rows[own], table.counts[own]
-            yield batch, BatchRows({name: each[ends[k] : ends[k + 1]] for name, each in tokens.items()}, rows)
+            yield batch, BatchRows(tokens[ends[k] : ends[k + 1]], rows)
 
 
 def _exposure_of(rows: NDArray[np.int64], step: NDArray[np.int64], num_steps: int) -> TableExposure:
