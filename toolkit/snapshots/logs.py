@@ -105,7 +105,10 @@ class TableLog:
 
     def exposure(self) -> TableExposure:
         """Everything added so far."""
-        return TableExposure.join([*self._joined, TableExposure.from_steps(self._recent)])
+        # Kept as one: a run that saves its state each epoch asks again and again.
+        self._joined = [TableExposure.join([*self._joined, TableExposure.from_steps(self._recent)])]
+        self._recent = []
+        return self._joined[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class CompactWords:
         padding = module.padding_idx
         self._padding = None if padding is None or is_other[padding] else int(self._place[padding])
 
-    def place_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def place_of(self, rows: NDArray[np.integer]) -> NDArray[np.int64]:
         """Where rows of the whole table are in the small one; -1 for those that are not."""
         places: NDArray[np.int64] = self._place.numpy()[rows]
         return places
@@ -377,7 +377,7 @@ class FastStepper:
         self.recorder.record_rates(self.embedding_rate * factor, config.head_learning_rate * factor, clipping)
         return norm
 
-    def _row_norms(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _row_norms(self, name: str, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """(rows,) Euclidean norm of some rows of a table's gradient; NaN where it has none."""
         if name == "word_embeddings" and self.words is not None:
             rows = self.words.place_of(rows)

@@ -16,13 +16,15 @@ from toolkit.training.live_drift import StepSize
 
 
 def norms_of_rows(
-    table: torch.Tensor | None, rows: NDArray[np.int64], first_row: int | None = None
+    table: torch.Tensor | None, rows: NDArray[np.integer], first_row: int | None = None
 ) -> NDArray[np.float32]:
     """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none.
 
     ``first_row``: the tensor holds the gradients of the rows from this one on, and the optimizer sees 0 of all others.
     """
-    if first_row is None or table is None:
+    if table is None:
+        return norms_of(None, len(rows))
+    if first_row is None:
         return norms_of(pick(whole(table), rows), len(rows))
     norms, is_there = np.zeros(len(rows), np.float32), (rows >= first_row) & (rows < first_row + len(table))
     norms[is_there] = norms_of(pick(whole(table), rows[is_there] - first_row), int(is_there.sum()))
@@ -37,7 +39,7 @@ def whole(table: Any) -> torch.Tensor | None:
     return gathered.coalesce() if gathered.is_sparse else gathered
 
 
-def pick(table: torch.Tensor | None, rows: NDArray[np.int64]) -> torch.Tensor | None:
+def pick(table: torch.Tensor | None, rows: NDArray[np.integer]) -> torch.Tensor | None:
     """Some rows of what :func:`whole` gives."""
     if table is None:
         return None
@@ -66,7 +68,7 @@ def _is_finite(table: torch.Tensor | None) -> bool:
 
 RowsByTable = dict[str, NDArray[np.int64]]
 """Table to (tokens,): the row of each real token of some passes; all arrays have one length."""
-Norms = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
+Norms = Callable[[str, NDArray[np.int32]], NDArray[np.float32]]
 """Table and rows to the Euclidean norms of these rows' gradients."""
 BATCHES_AHEAD, TOKENS_AHEAD = 64, 50_000
 """Batches whose rows are found together, and tokens: many calls for few tokens each take longer than one for them all,
@@ -153,7 +155,7 @@ class Recorder:
         norms = norms or (lambda name, rows: self.norms(name, self.tables[name].grad, rows))
         used = self.batches.take(indices)
         own = {name: used.rows[name] for name in self._rows}
-        rows = {n: StepRows(rows, counts, norms(n, rows.astype(np.int64))) for n, (rows, counts) in own.items()}
+        rows = {n: StepRows(rows, counts, norms(n, rows)) for n, (rows, counts) in own.items()}
         self.record_step(used.tokens, rows)
         self.num_examples += len(indices)
 
@@ -196,7 +198,7 @@ class Recorder:
             used[name] = StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
         self.record_step(tokens, used)
 
-    def norms(self, name: str, gradient: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def norms(self, name: str, gradient: torch.Tensor | None, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """(rows,) norms of rows of a table, from the gradient of what is trained of it: :func:`norms_of_rows`."""
         return norms_of_rows(gradient, rows, self.first_rows.get(name))
 
