@@ -66,6 +66,7 @@ CHANGES = {
     "text_columns": ("a", "b"),
     "label_column": "y",
     "label_kind": "classes",
+    "tsv_quotes": "strip",
     "objective": "mlm",
     "mlm_probability": 0.3,
     "output_dir": "elsewhere",

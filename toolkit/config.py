@@ -87,9 +87,9 @@ class DataConfig:
     """Of --objective mlm: share of a text's tokens to tell (at least one, special ones never).
     In training 80 % of them are masked, 10 % replaced by a random token, 10 % left; in scoring all are masked."""
     train_file: str | None = setting(None, says="data", is_hashed=True)
-    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
-    Of --task mlm also .txt, a text a line.
-    Columns of lists (words and their tags), or .conll, are a token task."""
+    """Your training data, in place of --task: a .tsv, .csv, .jsonl, .json, .parquet, .conll or .conllu file.
+    Each may be compressed (.gz). A folder that save_to_disk wrote is read too; of --task mlm also .txt, a text a line.
+    Columns of lists (words and their tags), .conll or .conllu are a token task."""
     validation_file: str | None = setting(None, says="data", is_hashed=True)
     """Your validation data; required with --train-file."""
     test_file: tuple[str, ...] = setting((), ("time",), says="examples", is_hashed=True)
@@ -102,13 +102,19 @@ class DataConfig:
     dataset_config: str | None = setting(None, says="data")
     """Configuration (subset) of --dataset."""
     text_columns: tuple[str, ...] = setting((), says="examples")
-    """Names of the one or two text columns of your data; by default text, or sentence."""
+    """Names of the one or two text columns of your data; by default text, or sentence.
+    Of a token task the column of words: tokens, words or form; of .conll, whose columns have numbers, 1."""
     label_column: str = setting("label", says="examples")
     """Column of the labels. Integers or strings mean classification, floats regression.
+    Of a token task that of the tags: ner_tags, tags, labels, pos_tags or upos; of .conll the number of its last one.
     A word in a column that is mostly floats is refused."""
     label_kind: Literal["auto", "classes", "targets"] = setting("auto", says="examples", is_later=True)
     """What the labels of your data are: classes, targets of a regression, or, by auto, what they are written as.
-    Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer."""
+    Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer.
+    By auto labels that look like none, like several at once or like names of rows are refused; by classes taken."""
+    tsv_quotes: Literal["unsure", "strip", "keep"] = setting("unsure", says="examples", is_later=True)
+    """Quotation marks around cells of a .tsv: strip them, as pandas and Excel write them, or keep them as characters.
+    By unsure they are kept, and a file in which they look like quoting is refused."""
     task_name: str | None = setting(None, ("place",), says="examples")
     """What your own data are called in reports and in the names of runs; None: the name of the file or dataset."""
     max_length: int = setting(128)

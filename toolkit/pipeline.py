@@ -56,7 +56,7 @@ class Screen(Protocol):
     def print_task(
         self,
         name: str,
-        taken: str,
+        taken: Sequence[str],
         carrier: str | None,
         rows: Iterable[tuple[str, int, int, int, float]],
         max_length: int,
@@ -204,7 +204,8 @@ def _print_plan(
         (name, len(split), split.num_truncated, split.num_empty_texts, unknown_share(split, loaded.tokenizer))
         for name, split in data.splits.items()
     ]
-    screen.print_task(data.task.name, data.task.taken, data.task.carrier, rows, config.max_length)
+    task = data.task
+    screen.print_task(task.name, [task.taken, *task.examples], task.carrier, rows, config.max_length)
     screen.print_components(*describe_plan(loaded, config, regime))
 
 

@@ -13,7 +13,7 @@ from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
 from toolkit.data.files import read_file
 from toolkit.data.tasks import load_task
-from toolkit.data.tokens import has_entities, read_conll
+from toolkit.data.tokens import has_entities
 
 ROLES = BUILTIN_TOKEN_TASKS["roles"].build()
 SENTENCE = st.lists(
@@ -33,7 +33,7 @@ def write_conll(path: Path, sentences: list[list[tuple[str, str]]], between: str
 def test_what_is_written_in_columns_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], between: str
 ) -> None:
-    split = read_conll(write_conll(tmp_path_factory.mktemp("conll") / "a.conll", sentences, between))
+    split = read_file(write_conll(tmp_path_factory.mktemp("conll") / "a.conll", sentences, between), ("1",), "label")
     assert split.words == [tuple(word for word, _ in sentence) for sentence in sentences]
     assert split.labels == [tuple(tag for _, tag in sentence) for sentence in sentences]
     assert split.texts == [(" ".join(words),) for words in split.words]
@@ -86,7 +86,7 @@ def test_tags_without_entities_are_scored_by_accuracy() -> None:
         ([*ROWS, {"tokens": ["a", "b"], "ner_tags": ["O"]}], "row 3: 2 words and 1 tags"),
         ([*ROWS, {"tokens": "a b", "ner_tags": ["O"]}], "row 3: expected a list of words"),
         ([*ROWS, {"tokens": ["a"], "ner_tags": [None]}], "row 3: a tag is missing"),
-        ([{"tokens": ["x"], "ner_tags": ["B-LOC"]}], "row 1 has the tag 'B-LOC', which training lacks"),
+        ([{"tokens": ["x"], "ner_tags": ["B-LOC"]}], "'validation' has the tag 'B-LOC', which training lacks"),
         ([{"text": "x", "label": "O"}], "train of a hold words with tags, validation texts"),
     ],
 )

@@ -101,8 +101,24 @@ def test_words_that_get_no_token_are_counted_aloud_and_an_example_of_nothing_els
     tags = np.empty(4, dtype=object)
     tags[:] = [np.zeros(len(row), np.int64) for row in words]
     broken = replace(split, texts=tuple((" ".join(row),) for row in words), words=words, labels=tags)
-    with pytest.raises(ValueError, match=r"^no word of example 2 .* has a token: remove it"):
+    with pytest.raises(ValueError, match=r"^no word of example 2 .* has a token and a tag: remove it"):
         encode_split(broken, loaded.tokenizer, 32, 2)
+
+
+def test_a_word_without_a_tag_is_read_but_not_answered_for_and_one_of_no_token_is_named() -> None:
+    loaded = load_classifier("minilm", pooling="mean", num_outputs=5, is_token_task=True)
+    split = load_task(RunConfig(task="roles")).splits["ood"].take(np.arange(4))
+    whole = encode_split(split, loaded.tokenizer, 64, 2)
+    untagged = replace(split, labels=split.labels.copy())
+    untagged.labels[1] = np.where(np.arange(len(split.labels[1])) == 2, -100, split.labels[1])
+    found = encode_split(untagged, loaded.tokenizer, 64, 2)
+    assert np.array_equal(found.tokens, whole.tokens)
+    out = whole.words.offsets[1] + 2
+    assert np.array_equal(found.labels, np.delete(whole.labels, out))
+    assert np.array_equal(found.words.places, np.delete(whole.words.places, out))
+    words = (("\ufe0f", *split.words[0][1:]), *split.words[1:])
+    with pytest.warns(UserWarning, match=r"^1 of \d+ words of a split become no token of this tokenizer \(\ufe0f\)"):
+        encode_split(replace(split, texts=tuple((" ".join(x),) for x in words), words=words), loaded.tokenizer, 64, 2)
 
 
 @pytest.mark.parametrize("max_length", [64, 8])

@@ -1,6 +1,7 @@
 """Encoded splits, the order of examples in every epoch, and padded batches."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
 from toolkit.data.tasks import Split, Task
+from toolkit.data.tokens import UNTAGGED
 
 CHUNK_BATCHES = 50
 """Examples are sorted by length inside chunks of this many batches: little padding, and still a shuffled order."""
@@ -29,7 +31,7 @@ EVALUATION_TOKENS = 4096
 class WordTokens:
     """Which tokens stand for words: of a token task, where a word answers by its first token (Devlin et al. 2019, 5.3).
 
-    A word that was truncated, or of which the tokenizer keeps nothing, has none and is left out.
+    A word that was truncated, of which the tokenizer keeps nothing, or that is not tagged has none and is left out.
     """
 
     places: NDArray[np.int64]
@@ -218,8 +220,9 @@ def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: i
     whole = encode_split(replace(split, words=None, labels=None), tokenizer, max_length, num_segments)
     texts = [text for (text,) in split.texts]
     spans = tokenizer(texts, truncation=True, max_length=max_length, return_offsets_mapping=True, verbose=False)
-    places, numbers, sizes = [], [], []
-    for words, own in zip(split.words, spans["offset_mapping"], strict=True):
+    tags = split.labels if split.labels is not None else [np.zeros(len(words), np.int64) for words in split.words]
+    places, numbers, sizes, cut, unread = [], [], [], 0, Counter[str]()
+    for words, own_tags, own in zip(split.words, tags, spans["offset_mapping"], strict=True):
         ends = np.cumsum([len(word) + 1 for word in words]) - 1
         begins = ends - [len(word) for word in words]
         starts, stops = np.array(own, np.int64).T
@@ -228,6 +231,10 @@ def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: i
         first = np.searchsorted(np.maximum.accumulate(np.where(is_real, stops, 0)), begins, side="right")
         has_token = first < len(starts)
         has_token[has_token] &= starts[first[has_token]] < ends[has_token]
+        is_cut = (len(starts) == max_length) & (np.arange(len(words)) > np.flatnonzero(has_token).max(initial=-1))
+        cut += int(is_cut.sum())
+        unread.update(words[k] for k in np.flatnonzero(~has_token & ~is_cut))
+        has_token &= own_tags != UNTAGGED
         places.append(first[has_token])
         numbers.append(np.flatnonzero(has_token))
         sizes.append(int(has_token.sum()))
@@ -237,15 +244,17 @@ def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: i
     if 0 in sizes:
         where = f"example {split.ids[sizes.index(0)]} ({' '.join(split.words[sizes.index(0)])[:60]!r})"
         raise ValueError(
-            f"no word of {where} has a token: remove it, if the tokenizer is that of the model and --max-length enough"
+            f"no word of {where} has a token and a tag: remove it, if the tokenizer is that of the model and "
+            "--max-length enough"
         )
-    num_words, num_lost = sum(map(len, split.words)), sum(map(len, split.words)) - sum(sizes)
-    if num_lost:
-        warnings.warn(
-            f"{num_lost:,} of {num_words:,} words of a split have no token within --max-length {max_length}: they are "
-            "neither trained on nor scored, so that entities among them are not counted as missed",
-            stacklevel=2,
-        )
+    of_no_token = f"become no token of this tokenizer ({', '.join(list(unread)[:3])})"
+    for num, why in ((cut, f"have no token within --max-length {max_length}"), (unread.total(), of_no_token)):
+        if num:
+            warnings.warn(
+                f"{num:,} of {sum(map(len, split.words)):,} words of a split {why}: they are neither trained on nor "
+                "scored, so that entities among them are not counted as missed",
+                stacklevel=2,
+            )
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return replace(whole, labels=labels, words=WordTokens(np.concatenate(places), np.concatenate(numbers), offsets))
 

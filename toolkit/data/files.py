@@ -1,24 +1,29 @@
-"""Reading data files (.tsv without quoting, .csv, .jsonl, .parquet, .conll, .txt) and data sets of the hub."""
+"""Any source of examples as a :class:`Table`, and what is taken of it, by one reader for all.
+
+Sources are files (see READERS), folders that ``datasets`` saved, and data sets of the hub.
+"""
 
 import contextlib
 import csv
-import hashlib
+import gzip
 import json
 import os
 import re
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from dataclasses import dataclass, field, replace
+from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
 
-from toolkit.data.labels import FLOAT, RawSplit, RawTask
-from toolkit.data.tokens import holds_lists, read_conll, split_of_lists
+from toolkit.data.labels import FLOAT, RawSplit, RawTask, labels_of, plain_text
+from toolkit.data.tokens import read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import lookup, unknown
 
@@ -29,7 +34,59 @@ LINE = "line"
 """Name of a table's index where that is the line of the file that each row begins on, the header's being 1."""
 
 
-def _read_table(path: Path, delimiter: str, quoting: Any) -> pd.DataFrame:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Examples of one split as their source holds them, before columns are chosen."""
+
+    frame: pd.DataFrame
+    """A row an example; of a token task its cells are lists."""
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Column of ``datasets.ClassLabel``, or of lists of them, to what its numbers 0, 1, ... are called."""
+
+
+def _open(path: Path) -> TextIO:
+    """UTF-8 text, compressed or not, with or without the mark that some programs begin a file with."""
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    return opened(path, "rt", encoding="utf-8-sig", newline="")  # type: ignore[no-any-return]
+
+
+QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
+"""A cell in quotation marks, as quoting writes it."""
+
+
+def _read_tsv(path: Path, quotes: str) -> pd.DataFrame:
+    """A mark is a character like any other, as in GLUE's files, unless ``quotes`` is ``strip``.
+
+    ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
+    around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
+    """
+    with _open(path) as file:
+        text = file.read()
+    is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
+    if quotes == "strip" or is_unsure:
+        try:
+            rows = _read_rows(StringIO(text), "\t", csv.QUOTE_MINIMAL)
+        except ValueError:
+            if not is_unsure:
+                raise
+        else:
+            cells = QUOTED.findall(text) if is_unsure else []
+            if 2 * len(cells) > len(rows) or any(re.search('""|[\t\r\n]', cell) for cell in cells):
+                raise ValueError(
+                    f"{len(cells)} cells stand in quotation marks, as quoting writes them: pass --tsv-quotes strip to "
+                    "take the marks off, --tsv-quotes keep where they belong to the texts, or save the file as .jsonl"
+                )
+            if not is_unsure:
+                return rows
+    return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    with _open(path) as file:
+        return _read_rows(file, ",", csv.QUOTE_MINIMAL)
+
+
+def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
     """Cells as text, indexed by the line of the file that each row begins on; None where a row is too short.
 
     ValueError for a row with more fields than the header, a quoted field that does not end as one (a stray quotation
@@ -37,10 +94,10 @@ def _read_table(path: Path, delimiter: str, quoting: Any) -> pd.DataFrame:
     """
     lines: list[int] = []
     rows: list[list[str | None]] = []
-    with open(path, encoding="utf-8-sig", newline="") as file, _any_length():
+    header: list[str] = []
+    first = 1
+    with _any_length():
         reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
-        header: list[str] = []
-        first = 1
         while True:
             try:
                 row = next(reader, None)
@@ -80,7 +137,7 @@ def _any_length() -> Iterator[None]:
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
     rows = []
-    with open(path, encoding="utf-8-sig") as file:  # with or without the mark that some programs begin a file with
+    with _open(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -95,38 +152,96 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
+def _read_json(path: Path) -> pd.DataFrame:
+    """A list of objects, or an object of columns."""
+    with _open(path) as file:
+        try:
+            content = json.load(file)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
+    is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
+    columns = [*content.values()] if isinstance(content, dict) else []
+    is_columns = bool(columns) and all(isinstance(x, list) and len(x) == len(columns[0]) for x in columns)
+    if not (is_rows or is_columns):
+        raise ValueError("it must be a list of objects with fields, or an object of columns of one length")
+    return pd.DataFrame(content, dtype=object)
+
+
 def _read_lines(path: Path) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    with open(path, encoding="utf-8-sig") as file:
-        lines = {number: line.rstrip("\n") for number, line in enumerate(file, 1) if line.strip()}
+    with _open(path) as file:
+        lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
-READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
-    # No quoting: a quotation mark is a character like any other, as in GLUE's files.
-    ".tsv": lambda path: _read_table(path, "\t", csv.QUOTE_NONE),
-    ".csv": lambda path: _read_table(path, ",", csv.QUOTE_MINIMAL),
+def _read_parquet(path: Path) -> Table:
+    """The names of its classes too, where ``datasets`` wrote them into the file."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(path)
+    if b"huggingface" not in (schema.metadata or {}):
+        return Table(pd.read_parquet(path))
+    import datasets
+
+    return Table(pd.read_parquet(path), _class_names(datasets.Features.from_arrow_schema(schema)))
+
+
+def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Of columns of ``ClassLabel``, and of lists of them."""
+    inner = {column: getattr(feature, "feature", feature) for column, feature in features.items()}
+    return {column: tuple(feature.names) for column, feature in inner.items() if hasattr(feature, "names")}
+
+
+def _table_of(dataset: Any) -> Table:
+    return Table(dataset.to_pandas(), _class_names(dataset.features))
+
+
+SAVED = ("dataset_dict.json", "state.json")
+"""What ``save_to_disk`` writes into the folder of a DatasetDict and of a Dataset."""
+
+
+def _is_saved(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in SAVED)
+
+
+def _read_saved(folder: Path) -> Table:
+    import datasets
+
+    dataset = datasets.load_from_disk(str(folder))
+    if isinstance(dataset, datasets.DatasetDict):
+        raise ValueError(f"it holds the splits {', '.join(dataset)}: pass the folder of one, or --dataset {folder}")
+    return _table_of(dataset)
+
+
+READERS: Mapping[str, Callable[[Path], pd.DataFrame | Table]] = {
+    ".tsv": partial(_read_tsv, quotes="unsure"),
+    ".csv": _read_csv,
     ".jsonl": _read_jsonl,
-    ".parquet": pd.read_parquet,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+    ".conll": lambda path: read_conll(_open(path)),
+    ".conllu": lambda path: read_conllu(_open(path)),
+    ".txt": _read_lines,
 }
+"""Kind of file to what reads it; of all but parquet a .gz of it too."""
 
 
-CONLL = ".conll"
-"""A word and its tag a line: it has no columns with names."""
-TXT = ".txt"
-"""Texts without labels."""
-KINDS = (*READERS, CONLL, TXT)
+def kind_of(path: Path) -> str:
+    """The kind of a data file: the ending of its name, without .gz."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def check_file(path: Path) -> None:
     """ValueError where there is no file, or none of a kind that :func:`read_file` knows."""
+    if path.is_dir() and _is_saved(path):
+        return
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(KINDS)})")
+        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(READERS)}), or one that save_to_disk wrote")
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
-    lookup(dict.fromkeys(KINDS), path.suffix.lower(), "kind of data file")
-    if path.suffix.lower() != ".parquet":  # in which a run of zeros may be a hole
+    lookup(READERS, kind_of(path), "kind of data file")
+    if kind_of(path) != ".parquet":  # in which a run of zeros may be a hole
         _check_whole(path)
 
 
@@ -143,34 +258,40 @@ def _check_whole(path: Path) -> None:
             )
 
 
-def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:
-    """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
+def read_file(
+    path: Path, text_columns: tuple[str, ...], label_column: str | None, tsv_quotes: str = "unsure"
+) -> RawSplit:
+    """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks.
+
+    ``tsv_quotes``: ``strip`` or ``keep`` the quotation marks around cells of a .tsv, or ``unsure``.
+    """
     check_file(path)
-    kind = path.suffix.lower()
+    kind = kind_of(path)
     try:
-        if kind == CONLL:
-            return read_conll(path)
-        frame = _read_lines(path) if kind == TXT else READERS[kind](path)
+        if path.is_dir():
+            table: pd.DataFrame | Table = _read_saved(path)
+        else:
+            table = _read_tsv(path, tsv_quotes) if kind == ".tsv" else READERS[kind](path)
     except UnicodeDecodeError as error:
-        raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not compressed") from None
-    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors
+        raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are ValueErrors or OSErrors
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
         raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
-    return split_of_frame(frame, text_columns, label_column, str(path))
+    return split_of(table if isinstance(table, Table) else Table(table), text_columns, label_column, str(path))
 
 
-def split_of_frame(
-    frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str | None, source: str
-) -> RawSplit:
+def split_of(table: Table, text_columns: tuple[str, ...], label_column: str | None, source: str) -> RawSplit:
     """Texts and labels of a table; a table without the label column, or None for it, is a split without labels.
 
     ValueError for a column that is missing, or named twice: a model that reads its label has nothing to learn; for a
     row that is the header again, and for a text that holds whole rows.
     """
+    frame = table.frame
     columns = tuple(str(column) for column in frame.columns)
-    if holds_lists(frame, text_columns):
-        return split_of_lists(frame, text_columns, label_column, source)
+    if word_column(frame, text_columns) is not None:
+        split, label_column = split_of_lists(frame, text_columns, label_column, source)
+        return replace(split, names=table.names.get(str(label_column)))
     names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not names:
         raise ValueError(f"{source} has no column text or sentence: pass --text-columns (it has: {', '.join(columns)})")
@@ -186,12 +307,13 @@ def split_of_frame(
     _check_header_once(frame, names, label_column, source)
     _check_no_rows_inside(frame, names, label_column, source)
     texts = [
-        tuple(_text(cell, source) for cell in row)
+        tuple(plain_text(cell, source) for cell in row)
         for row in zip(*(frame[name].tolist() for name in names), strict=True)
     ]
-    labels = _labels(frame[label_column].tolist(), source) if label_column in columns else None
+    own = table.names.get(str(label_column))
+    labels = labels_of(frame[label_column].tolist(), source, own) if label_column in columns else None
     taken_from = f"texts: {', '.join(names)}; labels: {label_column}"
-    return RawSplit(texts, labels, columns, taken_from)  # type: ignore[arg-type]
+    return RawSplit(texts, labels, columns, taken_from, names=own)  # type: ignore[arg-type]
 
 
 def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
@@ -268,23 +390,6 @@ def _place(frame: pd.DataFrame, row: int) -> str:
     return f"row {row + 1}" + (f" (line {frame.index[row]})" if frame.index.name == LINE else "")
 
 
-def _text(cell: object, source: str) -> str | None:
-    """A cell as text; None when it is missing (None, NaN). A number is taken as its text."""
-    if isinstance(cell, str):
-        return cell
-    if not pd.api.types.is_scalar(cell):
-        raise ValueError(f"{source}: a text is a {type(cell).__name__}; pass a column of plain texts")
-    return None if pd.isna(cell) else str(cell)
-
-
-def _labels(cells: list[object], source: str) -> list[object]:
-    """Labels as they came, None where one is missing."""
-    for cell in cells:
-        if not pd.api.types.is_scalar(cell):
-            raise ValueError(f"{source}: a label is a {type(cell).__name__}; labels are integers, strings or floats")
-    return [None if pd.isna(cell) else cell for cell in cells]
-
-
 GLUE_REPOSITORY = "nyu-mll/glue"
 
 
@@ -323,28 +428,19 @@ def read_glue(name: str) -> RawTask:
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str | None) -> RawTask:
-    """Read a dataset of the hub; ValueError when it cannot be read, saying what to pass instead."""
+    """Read a dataset of the hub, or one that ``save_to_disk`` wrote; ValueError when it cannot be read, saying what to
+    pass instead."""
     dataset = _load(name, config)
-    splits, label_names, rank = {}, None, {"train": 0, "validation": 1}
+    rank = {"train": 0, "validation": 1}
     names = [split_name for split_name in dataset if split_name != "unsupervised"]
-    for split_name in sorted(names, key=lambda split_name: rank.get(split_name.split("_")[0], 2)):
-        split = dataset[split_name]
-        feature = split.features.get(label_column)
-        label_names = label_names or (tuple(feature.names) if hasattr(feature, "names") else None)
-        raw = split_of_frame(split.to_pandas(), text_columns, label_column, f"{name} ({split_name})")
-        labels = _without_withheld(raw.labels, is_class=label_names is not None)
-        splits[split_name] = RawSplit(raw.texts, labels, taken_from=raw.taken_from)
+    names.sort(key=lambda split_name: rank.get(split_name.split("_")[0], 2))
+    splits = {
+        split_name: split_of(_table_of(dataset[split_name]), text_columns, label_column, f"{name} ({split_name})")
+        for split_name in names
+    }
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
-    return RawTask(splits, label_names, hashes={split_name: _sha256(split) for split_name, split in splits.items()})
-
-
-def _sha256(split: RawSplit) -> str:
-    """Of the texts and labels, in order, whatever files the hub keeps them in."""
-    hashed = hashlib.sha256()
-    for texts, label in zip(split.texts, split.labels or repeat(None), strict=False):
-        hashed.update(json.dumps([*texts, label], default=float).encode() + b"\n")
-    return hashed.hexdigest()
+    return RawTask(splits, hashes={split_name: split.sha256() for split_name, split in splits.items()})
 
 
 def _load(name: str, config: str | None) -> Any:
@@ -366,13 +462,6 @@ def _load(name: str, config: str | None) -> Any:
     return dataset
 
 
-def _without_withheld(labels: list[object] | None, *, is_class: bool) -> list[object] | None:
-    """The hub writes -1 where a label is withheld: for a class always, for a target where the whole split has it."""
-    if labels is None or all(label == -1 for label in labels):
-        return None
-    return [None if label == -1 else label for label in labels] if is_class else labels
-
-
 def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:
     train = splits["train"]
     order = np.random.default_rng(0).permutation(len(train.texts))
@@ -381,6 +470,7 @@ def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:
 
     def take(rows: Any) -> RawSplit:
         labels = None if train.labels is None else [train.labels[i] for i in rows]
-        return replace(train, texts=[train.texts[i] for i in rows], labels=labels)
+        words = None if train.words is None else [train.words[i] for i in rows]
+        return replace(train, texts=[train.texts[i] for i in rows], labels=labels, words=words)
 
     return {"train": take(kept), "validation": take(held), **{k: v for k, v in splits.items() if k != "train"}}

@@ -1,14 +1,20 @@
 """Examples as they came, and their labels as classes or targets, with every reason to refuse them."""
 
+import hashlib
+import json
 import math
 import re
 import unicodedata
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 
@@ -26,6 +32,23 @@ class RawSplit:
     """``texts: COLUMNS; labels: COLUMN`` of that table, as the screen says it."""
     words: list[tuple[str, ...]] | None = None
     """Of a token task: per example its words. Its text is them with spaces between, its label a tuple of their tags."""
+    names: tuple[str, ...] | None = None
+    """What the labels, or tags, 0, 1, ... are called, where the source says so."""
+
+    def named_as(self, names: tuple[str, ...] | None) -> "RawSplit":
+        """With its own names in place of numbers where another split's numbers mean other names."""
+        if self.names is None or self.names == names or self.labels is None:
+            return self
+        own = dict(enumerate(self.names))
+        named = [tuple(own.get(x, x) for x in label) if self.words else own.get(label, label) for label in self.labels]  # type: ignore[attr-defined, call-overload]
+        return replace(self, labels=named)
+
+    def sha256(self) -> str:
+        """Of the texts and labels, in order, whatever files they are kept in."""
+        hashed = hashlib.sha256()
+        for texts, label in zip(self.texts, self.labels or repeat(None), strict=False):
+            hashed.update(json.dumps([*texts, label], default=float).encode() + b"\n")
+        return hashed.hexdigest()
 
 
 def split_of_words(words: list[tuple[str, ...]], tags: Sequence[object] | None) -> RawSplit:
@@ -47,6 +70,47 @@ class RawTask:
     """The splits that are not of the distribution of the training data, as the source or the user says."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Split to the sha256 of its texts and labels, of a dataset of the hub: what its name stands for can change."""
+
+
+MARKS = (-100, -1, "-100", "-1", "-")
+"""What is written in place of a label that was withheld, that a loss is to leave out, or that nobody agreed on."""
+
+
+def plain_text(cell: object, source: str, what: str = "text") -> str | None:
+    """A cell as text, None where it is missing; a number is taken as its text, and bytes are UTF-8."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, bytes):
+        try:
+            return cell.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{source}: a {what} is bytes that are no UTF-8 ({error}): decode the column") from None
+    if isinstance(cell, int | float | Decimal | np.generic) or cell is None or cell is pd.NA or cell is pd.NaT:
+        return None if pd.isna(cell) else str(cell)
+    raise ValueError(f"{source}: a {what} is a {type(cell).__name__}; pass a column of plain texts")
+
+
+def labels_of(cells: list[object], source: str, names: tuple[str, ...] | None) -> list[object] | None:
+    """Labels as they came, None where one is missing; None as a whole where all of them say that they are withheld.
+
+    ``names``: what the numbers are called; -1 is none of them.
+    """
+    labels = [_label(cell, source) for cell in cells]
+    if labels and all(label in MARKS for label in labels):
+        return None
+    return labels if names is None else [None if label == -1 else label for label in labels]
+
+
+def _label(cell: object, source: str) -> object:
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if isinstance(cell, str | int | float | np.number | np.bool_):
+        return None if pd.isna(cell) else cell
+    if isinstance(cell, list | tuple | set | np.ndarray):
+        raise ValueError(f"{source}: a label is a {type(cell).__name__}: several labels of a text are not supported")
+    if cell is None or isinstance(cell, bytes) or cell is pd.NA or cell is pd.NaT:
+        return plain_text(cell, source, "label")
+    raise ValueError(f"{source}: a label is a {type(cell).__name__}; labels are integers, strings or floats")
 
 
 INTEGER = r"[+-]?\d+"
@@ -79,6 +143,8 @@ def encode_labels(
     labels, one label only, a label that training lacks, words beside numbers that read as targets, true beside 1, and
     two spellings of one class.
     """
+    places = {name: i for i, name in enumerate(names or ())}
+    raw = {k: own and [places.get(x, x) for x in own] for k, own in raw.items()} if names else raw  # type: ignore[call-overload]
     present = {split: _refuse_partly_missing(split, labels) for split, labels in raw.items()}
     train = present["train"]
     if train is None:
@@ -99,8 +165,42 @@ def encode_labels(
         raise ValueError(f"--label-kind targets takes numbers, and split 'train' has others: {_rows(train, strange)}")
     if kind == "targets" or (has_numbers and any(_is_float(label) for label in train)):
         return _encode_targets(present)
-    _check_spellings(written, names)
+    check_spellings(written, names)
+    if kind == "auto" and names is None:
+        _doubt_classes(present, train)
     return _encode_classes(present, train, names)
+
+
+MANY, FEW_ROWS = 20, 3
+"""With at least so many examples, fewer than so many of the median class are hardly classes."""
+SEPARATORS = r"\s*[,;|]\s*"
+NUMBER_AS_WORD = r"[+-]?\d+([.,]\d+)?\s*%|[+-]?\d+,\d+"
+
+
+def _doubt_classes(present: Mapping[str, list[object] | None], train: list[object]) -> None:
+    """ValueError, which --label-kind classes says no to, for labels that may be none, or none of classes."""
+    distinct = set(train)
+    marks = distinct.union(*(labels or () for labels in present.values())) & set(MARKS)
+    found = {k: sum(label in marks for label in labels or ()) for k, labels in present.items()}
+    counts = [f"{k}: {num:,} of {len(present[k] or ()):,}" for k, num in found.items() if num]
+    parts = {label: re.split(SEPARATORS, label) for label in distinct if isinstance(label, str)}
+    several = [label for label, own in parts.items() if len(own) > 1 and distinct.issuperset(own)]
+    sizes = Counter(train).values()
+    if marks and len(distinct - marks) > 1:
+        shown = " and ".join(sorted(_shown(mark) for mark in marks))
+        doubt = f"{shown} as a label often says that an example has none ({', '.join(counts)}): drop these rows"
+    elif several:
+        doubt = f"the label {_shown(min(several))} is made of others: several labels of a text are not supported"
+    elif all(_matches(NUMBER_AS_WORD, label) for label in train):
+        doubt = f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %"
+    elif len(train) >= MANY and np.median(list(sizes)) < FEW_ROWS and len(distinct) <= MAX_CLASSES:
+        doubt = (
+            f"there are {len(distinct):,} classes in {len(train):,} training examples, most of them with fewer than "
+            f"{FEW_ROWS}: is --label-column the right one (floats mean regression)?"
+        )
+    else:
+        return
+    raise ValueError(f"{doubt}; if these are classes, pass --label-kind classes")
 
 
 def _check_numbers(train: list[object]) -> None:
@@ -165,7 +265,7 @@ def _check_truth(present: Mapping[str, list[object] | None]) -> None:
         )
 
 
-def _check_spellings(train: list[object], names: tuple[str, ...] | None) -> None:
+def check_spellings(train: Sequence[object], names: tuple[str, ...] | None) -> None:
     """ValueError where two labels are one word or one integer but for case, white space or Unicode's form: as classes
     they would be two."""
     counts = Counter(names[label] if names and isinstance(label, int) else label for label in train)
@@ -274,16 +374,34 @@ def _encode_classes(
         raise ValueError(f"every training label is {_shown(train[0])}: there is nothing to learn")
     if len(order) > MAX_CLASSES:
         raise ValueError(f"training has {len(order)} distinct labels: check --label-column (floats mean regression)")
+    order += check_unseen(present, set(train), order, "label")
     index = {label: i for i, label in enumerate(order)}
-    seen = set(train)
-    encoded: dict[str, NDArray[Any] | None] = {}
+    encoded = {k: own and np.array([index[label] for label in own], dtype=np.int64) for k, own in present.items()}
+    return EncodedLabels("classification", (*texts, *map(str, order[len(texts) :])), encoded)  # type: ignore[arg-type]
+
+
+MOST_UNSEEN = 0.1
+"""Of a split's labels: more that training lacks are no rare class but another column, or another way to write them."""
+
+
+def check_unseen(
+    present: Mapping[str, Sequence[object] | None], seen: Collection[object], known: Sequence[object], what: str
+) -> list[object]:
+    """The labels that only scored splits have, and that nothing declares (``known``): each is counted as an error, and
+    said; ValueError where a split has many."""
+    new: dict[object, None] = {}
     for split, labels in present.items():
-        strange = next((label for label in labels or () if label not in seen), None)
-        if strange is not None:
-            known = ", ".join(str(x) for x in order[:8]) + (", ..." if len(order) > 8 else "")
-            raise ValueError(f"split {split!r} has the label {_shown(strange)}, which training lacks (it has: {known})")
-        encoded[split] = None if labels is None else np.array([index[label] for label in labels], dtype=np.int64)
-    return EncodedLabels("classification", texts, encoded)
+        strange = [label for label in labels or () if label not in seen]
+        if not strange:
+            continue
+        listed = ", ".join(str(x) for x in known[:8]) + (", ..." if len(known) > 8 else "")
+        line = f"split {split!r} has the {what} {_shown(strange[0])}, which training lacks (it has: {listed})"
+        of_all = f"{len(strange):,} of {len(labels or ()):,}"
+        if len(strange) > MOST_UNSEEN * len(labels or ()):
+            raise ValueError(f"{line}; such are {of_all}: are they written as in training?")
+        warnings.warn(f"{line}: such, {of_all}, cannot be learned and count as errors", stacklevel=2)
+        new |= dict.fromkeys(label for label in strange if label not in known)
+    return list(new)
 
 
 def _shown(label: object) -> str:

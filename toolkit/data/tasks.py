@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from toolkit.config import MLM, RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
-from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
-from toolkit.data.labels import RawSplit, RawTask, encode_labels
-from toolkit.data.tokens import as_objects, encode_tags, has_entities
+from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
+from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels
+from toolkit.data.tokens import UNTAGGED, as_objects, encode_tags, has_entities
 from toolkit.naming import lookup
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
@@ -24,8 +24,9 @@ Kind = Literal["classification", "regression", "tokens", "masked"]
 
 DEFAULT_TASK = RunConfig().task
 
-NAMED, LONGEST = 5, 40
-"""Classes that a line names at most, and letters of each: a column of texts, or of numbers of rows, has many."""
+NAMED, LONGEST, NUM_SHOWN, WIDEST = 5, 40, 3, 90
+"""Classes that a line names at most, letters of each (a column of texts, or of numbers of rows, has many), examples
+that are shown, and letters of each."""
 
 SELECTION = "selection"
 """The split that --selection-fraction holds out of train."""
@@ -93,11 +94,26 @@ class Task:
         start = f"{self.taken_from}, " if self.taken_from else f"{texts}; labels: "
         if self.kind == "regression":
             return f"{start}numbers, {train.labels.min():g} to {train.labels.max():g}"
-        places = np.concatenate(train.labels) if self.kind == "tokens" else train.labels
-        counts = np.bincount(places, minlength=len(self.label_names)).tolist()
+        counts = np.bincount(flat(train.labels), minlength=len(self.label_names)).tolist()
         named = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
         more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
         return f"{start}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({named}{more})"
+
+    @property
+    def examples(self) -> list[str]:
+        """The first examples of train, a line each: what a model reads, and what it is to say."""
+        train, lines = self.splits["train"], []
+        for i in range(min(NUM_SHOWN, len(train))):
+            label = None if train.labels is None else train.labels[i]
+            if train.words is not None and label is not None:
+                tags = ("not tagged" if k == UNTAGGED else self.label_names[k] for k in label)
+                tagged = (f"{word}/{tag}" for word, tag in zip(train.words[i], tags, strict=True))
+                lines.append(_short(" ".join(tagged), WIDEST))
+                continue
+            texts = " | ".join(_short(text, WIDEST // len(train.texts[i])) for text in train.texts[i])
+            named = "" if label is None else f" -> {self.label_names[label] if self.label_names else f'{label:g}'}"
+            lines.append(texts + named)
+        return lines
 
     @property
     def num_outputs(self) -> int:
@@ -118,16 +134,22 @@ class Task:
             )
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+def _short(text: str, longest: int = LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def flat(labels: NDArray[Any]) -> NDArray[Any]:
+    """Labels of examples, or the tags of all their words that have one."""
+    if labels.dtype != object:
+        return labels
+    tags: NDArray[Any] = np.concatenate(labels)
+    return np.asarray(tags[tags != UNTAGGED])
 
 
 def _read_builtin(task: BuiltinTask) -> RawTask:
     return RawTask(task.build(), task.label_names, carrier=task.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
 
 
-MANY = 20
-"""With at least this many examples, one class per example is probably a mistake."""
 FEW = 3
 """With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 
@@ -146,9 +168,11 @@ def load_task(config: RunConfig) -> Task:
     label_column = None if config.objective == MLM else config.label_column
     if config.train_file:
         paths = file_roles(config)
-        splits = {role: read_file(path, config.text_columns, label_column) for role, path in paths.items()}
+        splits = {
+            role: read_file(path, config.text_columns, label_column, config.tsv_quotes) for role, path in paths.items()
+        }
         raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
-        hashes = {role: sha256_of_file(path) for role, path in paths.items()}
+        hashes = {k: sha256_of_file(path) if path.is_file() else splits[k].sha256() for k, path in paths.items()}
         if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
             warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
@@ -187,7 +211,8 @@ def task_name(config: RunConfig) -> str:
     """The name that tables show: that of the task, the dataset, or of the training file (its folder's if generic)."""
     if config.train_file:
         path = Path(config.train_file)
-        name = path.resolve().parent.name if path.stem in ("train", "training", "all") else path.stem
+        stem = Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
+        name = path.resolve().parent.name if stem in ("train", "training", "all") else stem
     elif config.dataset:
         name = "-".join(part for part in (config.dataset.split("/")[-1], config.dataset_config) if part)
     else:
@@ -239,11 +264,8 @@ def _refuse_stray_flags(config: RunConfig) -> None:
         "text_columns": (config.train_file or config.dataset, own),
         "label_column": (config.train_file or config.dataset, own),
         "label_kind": (config.train_file or config.dataset, own),
+        "tsv_quotes": (config.train_file, "--train-file"),
     }
-    if config.train_file and all(path.suffix.lower() == CONLL for path in file_roles(config).values()):
-        needs |= dict.fromkeys(
-            ("text_columns", "label_column"), (None, "files whose columns have names: .conll has none")
-        )
     for name, (is_there, flags) in needs.items():
         if not is_there and getattr(config, name) != getattr(RunConfig(), name):
             raise ValueError(f"--{name.replace('_', '-')} goes with {flags}")
@@ -268,7 +290,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
         drawn = splits["train"].labels
-        if drawn is not None and len(np.unique(np.concatenate(drawn) if kind == "tokens" else drawn)) == 1:
+        if drawn is not None and len(np.unique(flat(drawn))) == 1:
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
     if removed is not None:
@@ -309,32 +331,26 @@ def _encode(
     if with_words and len(with_words) < len(raw.splits):
         others = ", ".join(split_name for split_name in raw.splits if split_name not in with_words)
         raise ValueError(f"{', '.join(with_words)} of {name} hold words with tags, {others} texts: one kind for all")
+    names = raw.label_names or raw.splits["train"].names
+    named = {k: split.named_as(names) for k, split in raw.splits.items()}
     if with_words:
-        return "tokens", *encode_tags(raw.splits, raw.label_names)
-    encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names, label_kind)
-    if label_kind == "auto":
-        _doubt_labels(name, encoded.kind, encoded.labels["train"])
+        return "tokens", *encode_tags(named, names, label_kind)
+    encoded = encode_labels({k: s.labels for k, s in named.items()}, names, label_kind)
+    if label_kind == "auto" and encoded.kind == "regression":
+        _doubt_targets(name, encoded.labels["train"])
     return encoded.kind, encoded.names, encoded.labels
 
 
-def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
-    """Refuse targets that look like classes (few, and whole); warn of classes that look like numbers of rows or like
-    texts (many, and most of them with one example)."""
+def _doubt_targets(name: str, labels: NDArray[Any] | None) -> None:
+    """Refuse targets that look like classes: few, and whole."""
     if labels is None or len(labels) < MANY:
         return
     values = np.unique(labels)
-    num = len(values)
-    if kind == "regression" and num <= FEW and (values == np.round(values)).all():
+    if len(values) <= FEW and (values == np.round(values)).all():
         raise ValueError(
             f"the labels of {name} are {', '.join(str(float(x)) for x in values)}: floats mean regression, but so few "
             "and whole they look like classes (pandas writes integers so beside a missing one): say which with "
             "--label-kind classes or --label-kind targets"
-        )
-    if kind == "classification" and num > len(labels) / 2:
-        warnings.warn(
-            f"{name} has {num} classes in {len(labels)} training examples: is --label-column the right one? "
-            "(floats mean regression)",
-            stacklevel=2,
         )
 
 
@@ -368,7 +384,7 @@ def _shuffle_labels(train: Split, every: NDArray[Any] | None, config: RunConfig)
     if config.label_seed is None:
         return replace(train, labels=_permuted(train.labels, config.seed))
     labels = _permuted(every, config.label_seed)[train.ids]
-    if len(np.unique(labels if train.words is None else np.concatenate(labels))) == 1:
+    if len(np.unique(flat(labels))) == 1:
         raise ValueError(
             f"--label-seed {config.label_seed} gives all {len(train)} training examples one label: take another seed, "
             "or draw more examples"
@@ -381,8 +397,9 @@ def _permuted(labels: NDArray[Any], seed: int) -> NDArray[Any]:
     generator = np.random.default_rng([seed, 3])
     if labels.dtype != object:
         return generator.permutation(labels)
-    sizes = [len(tags) for tags in labels]
-    return as_objects(np.split(generator.permutation(np.concatenate(labels)), np.cumsum(sizes)[:-1]))
+    sizes, tags = [len(tags) for tags in labels], np.concatenate(labels)
+    tags[tags != UNTAGGED] = generator.permutation(tags[tags != UNTAGGED])
+    return as_objects(np.split(tags, np.cumsum(sizes)[:-1]))
 
 
 def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:

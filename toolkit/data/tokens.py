@@ -1,97 +1,145 @@
 """Token tasks: CoNLL files, columns of word and tag lists, and the encoding of tags."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.labels import RawSplit, split_of_words
+from toolkit.data.labels import MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
 from toolkit.naming import unknown
 
-DEFAULT_WORD_COLUMNS = ("tokens", "words")
-"""Tried in order when --text-columns is not given."""
-DEFAULT_TAG_COLUMNS = ("ner_tags", "tags", "labels", "pos_tags")
-"""Tried in order when the column that --label-column names is not there."""
+DEFAULT_WORD_COLUMNS = ("tokens", "words", "form", "1")
+"""Tried in order when --text-columns is not given; the last two are of .conllu and .conll."""
+DEFAULT_TAG_COLUMNS = ("ner_tags", "tags", "labels", "pos_tags", "upos")
+"""Tried in order, and then the last column of .conll, when the column that --label-column names is not there."""
 OUTSIDE = "O"
 """The tag of a word that belongs to no entity."""
 DOCUMENT = "-DOCSTART-"
 """What stands in a CoNLL-2003 file where a new document begins: no word."""
+UNTAGGED = -100
+"""In place of a tag: the word is read, but neither trained on nor scored (torch's ``ignore_index``)."""
 
 
-def read_conll(path: Path) -> RawSplit:
-    """Read one split in CoNLL's columns: a word a line, its tag in the last column, an empty line after a sentence.
+def read_conll(file: TextIO) -> pd.DataFrame:
+    """Sentences in CoNLL's columns, a word a line, an empty line after each: a column of lists for each of the file's.
 
-    The word is the first column; columns between are left out, as are lines that begin with -DOCSTART-. Columns are
-    parted by tabs where a line has any, else by spaces. ValueError for a line with another number of columns than the
-    first one, or with one alone.
+    They are called by their numbers from 1, as texts; the first and the last are the words and the tags unless flags
+    say otherwise. Columns are parted by tabs where a line has any, else by spaces. Lines that begin with -DOCSTART- are
+    left out, and so are comments: lines with # at the start of a sentence that have other columns, or a name = value.
+    ValueError for another line with another number of columns than the first one, or with one alone.
     """
-    sentences: list[tuple[list[str], list[str]]] = [([], [])]
-    num_columns = 0
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            cells = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
-            if not line.strip() or cells[0] == DOCUMENT:
-                sentences.append(([], []))
-                continue
-            num_columns = num_columns or len(cells)
-            if len(cells) < 2 or len(cells) != num_columns:
-                expected = "a word and its tag" if num_columns < 2 else f"{num_columns} columns, as in the first line"
-                raise ValueError(f"line {number} has {len(cells)} columns where {expected} should be")
-            if not all(cell.strip() for cell in (cells[0], cells[-1])):
-                raise ValueError(f"line {number} lacks its word or its tag")
-            sentences[-1][0].append(cells[0].strip())
-            sentences[-1][1].append(cells[-1].strip())
-    kept = [(tuple(words), tuple(tags)) for words, tags in sentences if words]
-    return split_of_words([words for words, _ in kept], [tags for _, tags in kept])
+    lines = [line.strip(" \r\n") for line in file]
+    cells = [line.split("\t") if "\t" in line else re.split(" +", line) for line in lines]
+    written = [own for line, own in zip(lines, cells, strict=True) if line.strip() and own[0] != DOCUMENT]
+    if not written:
+        raise ValueError("it is empty")
+    num_columns = len(next((own for own in written if own[0][:1] != "#"), written[0]))
+    sentences: list[list[list[str]]] = [[]]
+    for number, (line, own) in enumerate(zip(lines, cells, strict=True), 1):
+        if not line.strip() or own[0] == DOCUMENT:
+            sentences.append([])
+            continue
+        if not sentences[-1] and line[0] == "#" and (len(own) != num_columns or (own[0] == "#" and "=" in line)):
+            continue
+        if len(own) < 2 or len(own) != num_columns:
+            expected = "a word and its tag" if num_columns < 2 else f"{num_columns} columns, as in the first line"
+            raise ValueError(f"line {number} has {len(own)} columns where {expected} should be")
+        if not all(cell.strip() for cell in (own[0], own[-1])):
+            raise ValueError(f"line {number} lacks its word or its tag")
+        sentences[-1].append([cell.strip() for cell in own])
+    rows = [list(zip(*sentence, strict=True)) for sentence in sentences if sentence]
+    return pd.DataFrame(rows, columns=[str(k + 1) for k in range(num_columns)], dtype=object)
 
 
-def holds_lists(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> bool:
-    """Whether a table's examples are lists of words: a token task."""
+def read_conllu(file: TextIO) -> pd.DataFrame:
+    """Sentences of Universal Dependencies, by ``conllu``: lists of form, lemma, upos, xpos, head and deprel.
+
+    Words are what was written: lines of several words (3-4) and empty nodes (3.1) are left out.
+    """
+    import conllu
+
+    try:
+        sentences = [[word for word in own if isinstance(word["id"], int)] for own in conllu.parse_incr(file)]
+    except conllu.exceptions.ParseException as error:
+        raise ValueError(str(error)) from None
+    columns = ("form", "lemma", "upos", "xpos", "head", "deprel")
+    kept = [own for own in sentences if own]
+    return pd.DataFrame({name: [tuple(word.get(name) for word in own) for own in kept] for name in columns})
+
+
+def word_column(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> str | None:
+    """The column of lists of words that flags name, or that is found; None where there is none: no token task."""
     names = text_columns or DEFAULT_WORD_COLUMNS
     column = next((name for name in names if name in frame.columns), None)
-    return column is not None and len(frame) > 0 and _is_list(frame[column].iloc[0])
+    return column if column is not None and len(frame) > 0 and _is_list(frame[column].iloc[0]) else None
 
 
 def split_of_lists(
     frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str | None, source: str
-) -> RawSplit:
-    """Words and tags of a table of lists; without a tag column it is a split without labels.
+) -> tuple[RawSplit, str | None]:
+    """Words and tags of a table of lists, and the column of the tags; without one it is a split without labels.
 
-    ValueError for a column that is missing, a row that is no list, and for as many tags as words not being there.
+    ValueError for a column that is missing, a row that is no list, for as many tags as words not being there, and,
+    where no flag names the column of the words, for what counts the words or tags them instead.
     """
     columns = tuple(str(column) for column in frame.columns)
     if len(text_columns) > 1:
         raise ValueError(f"{source}: a token task has one column of word lists; got --text-columns {text_columns}")
-    word_column = next(name for name in (text_columns or DEFAULT_WORD_COLUMNS) if name in columns)
-    candidates = (label_column, *DEFAULT_TAG_COLUMNS) if label_column == "label" else (label_column,)
-    tag_column = next((name for name in candidates if name in columns), None)
-    if tag_column is None and label_column not in (None, "label"):
+    of_words = word_column(frame, text_columns)
+    candidates = (label_column, *DEFAULT_TAG_COLUMNS, str(len(columns))) if label_column == "label" else (label_column,)
+    of_tags = next((name for name in candidates if name in columns), None)
+    if of_tags is None and label_column not in (None, "label"):
         raise ValueError(f"{source}: {unknown(str(label_column), 'column', columns)}")
-    words = [_items(cell, source, i, "word") for i, cell in enumerate(frame[word_column])]
+    words = [_items(cell, source, i, "word") for i, cell in enumerate(frame[of_words])]
+    if not text_columns:
+        _doubt_words(words, str(of_words), source, columns)
     tags = None
-    if tag_column is not None:
-        tags = [_items(cell, source, i, "tag") for i, cell in enumerate(frame[tag_column])]
+    if of_tags is not None:
+        tags = [_items(cell, source, i, "tag") for i, cell in enumerate(frame[of_tags])]
         for i, (row, own) in enumerate(zip(words, tags, strict=True)):
             if len(row) != len(own):
                 raise ValueError(
                     f"{source}, row {i + 1}: {len(row)} words and {len(own)} tags: each word needs its tag"
                 )
-    split = split_of_words([tuple(map(str, row)) for row in words], tags)
-    return replace(split, columns=columns, taken_from=f"words: {word_column}; labels: {tag_column}")
+    texts = [(" ".join(map(str, row)),) for row in words]
+    taken_from = f"words: {of_words}; labels: {of_tags}"
+    return RawSplit(texts, tags, columns, taken_from, [tuple(map(str, row)) for row in words]), of_tags  # type: ignore[arg-type]
+
+
+def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, columns: Sequence[str]) -> None:
+    """ValueError for a column that holds the numbers of words, or of rows of a vocabulary, or tags."""
+    flat = [word for row in words for word in row]
+    num_counted = sum(str(word) == str(k) for row in words for k, word in enumerate(row, 1))
+    if 2 * sum(not isinstance(word, str) for word in flat) > len(flat):
+        what = "numbers"
+    elif 2 * num_counted > len(flat):
+        what = "the numbers of words (1, 2, 3)"
+    elif 2 * sum(word == OUTSIDE or _marks_span(str(word)) for word in flat) > len(flat):
+        what = "tags, not words"
+    else:
+        return
+    raise ValueError(
+        f"{source}: the column {column} holds {what}: pass --text-columns {column} if it is meant, or the column of "
+        f"the words (columns: {', '.join(columns)})"
+    )
+
+
+def _marks_span(tag: str) -> bool:
+    return tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") and len(tag) > 2
 
 
 def has_entities(names: Sequence[str]) -> bool:
     """Whether tags mark entities: O, and others that begin with B-, I-, E-, S-, L- or U-."""
     marked = [name for name in names if name != OUTSIDE]
-    return bool(marked) and all(name[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") and len(name) > 2 for name in marked)
+    return bool(marked) and all(map(_marks_span, marked))
 
 
 def encode_tags(
-    raw: Mapping[str, RawSplit], names: tuple[str, ...] | None
+    raw: Mapping[str, RawSplit], names: tuple[str, ...] | None, kind: str = "auto"
 ) -> tuple[tuple[str, ...], dict[str, NDArray[Any] | None]]:
     """Tag names and, per split, an object array (examples,) of int64 arrays (words,) that index them.
 
@@ -102,34 +150,45 @@ def encode_tags(
     for split in ("train", "validation"):
         if split in raw and raw[split].labels is None:
             raise ValueError(f"split {split!r} has no tags: check --label-column")
-    train = {tag for tags in raw["train"].labels or () for tag in tags}  # type: ignore[attr-defined]
-    if names is None:
-        texts = tuple(sorted({str(tag) for tag in train}, key=lambda tag: (tag != OUTSIDE, tag)))
-        index: dict[Any, int] = {text: i for i, text in enumerate(texts)}
-    else:
-        texts, index = names, {i: i for i in range(len(names))} | {name: i for i, name in enumerate(names)}
-    known = {index[tag if tag in index else str(tag)] for tag in train}
-    if len(known) == 1:
-        raise ValueError(f"every training tag is {texts[next(iter(known))]!r}: there is nothing to learn")
-    encoded: dict[str, NDArray[Any] | None] = {}
+    places = {**dict(enumerate(names or ())), **({-1: UNTAGGED} if names else {})}
+    named: dict[str, list[list[str]]] = {}
     for split, own in raw.items():
-        encoded[split] = None if own.labels is None else _encode(split, own.labels, index, known, texts)
-    return texts, encoded
+        if own.labels is not None:
+            named[split] = [[str(places.get(tag, tag)) for tag in tags] for tags in own.labels]  # type: ignore[attr-defined]
+    tagged = {k: [tag for tags in own for tag in tags if tag != str(UNTAGGED)] for k, own in named.items()}
+    train = tagged["train"]
+    seen = set(train)
+    if len(seen) == 1:
+        raise ValueError(f"every training tag is {train[0]!r}: there is nothing to learn")
+    check_spellings(train, None)
+    if kind == "auto" and names is None:
+        _doubt_tags(train, seen)
+    texts = [*(names or ()), *sorted(seen.difference(names or ()), key=lambda tag: (tag != OUTSIDE, tag))]
+    texts += map(str, check_unseen(tagged, seen, texts, "tag"))
+    if OUTSIDE in texts and not has_entities(texts):
+        warnings.warn(
+            f"the tags ({', '.join(texts[:5])}) mark no spans, as B- and I- do, so that words are scored and entities "
+            f"are not counted; {np.mean([tag == OUTSIDE for tag in train]):.0%} of the words are {OUTSIDE}",
+            stacklevel=2,
+        )
+    index = {text: i for i, text in enumerate(texts)} | {str(UNTAGGED): UNTAGGED}
+    encoded: dict[str, NDArray[Any] | None] = dict.fromkeys(raw)
+    for split, sentences in named.items():
+        encoded[split] = as_objects([np.array([index[tag] for tag in tags], dtype=np.int64) for tags in sentences])
+    return tuple(texts), encoded
 
 
-def _encode(
-    split: str, labels: Sequence[object], index: Mapping[Any, int], known: set[int], texts: tuple[str, ...]
-) -> NDArray[Any]:
-    arrays = []
-    for i, tags in enumerate(labels):
-        places = [index.get(tag if tag in index else str(tag)) for tag in tags]  # type: ignore[attr-defined]
-        for tag, place in zip(tags, places, strict=True):  # type: ignore[call-overload]
-            if place is None or place not in known:
-                shown = texts[place] if place is not None else tag
-                listed = ", ".join(texts[k] for k in sorted(known)[:8]) + (", ..." if len(known) > 8 else "")
-                raise ValueError(f"split {split!r}, row {i + 1} has the tag {shown!r}, which training lacks ({listed})")
-        arrays.append(np.array(places, dtype=np.int64))
-    return as_objects(arrays)
+def _doubt_tags(train: Sequence[str], seen: Collection[str]) -> None:
+    """ValueError, which --label-kind classes says no to, for tags that may be none."""
+    marks = [mark for mark in ("_", "-1") if mark in seen]
+    if marks and len(seen) > 2:
+        count = f"{train.count(marks[0]):,} of {len(train):,} words"
+        doubt = f"the tag {marks[0]} often says that a word has none ({count}): write -100 for it"
+    elif len(seen) > min(MAX_CLASSES, max(len(train) / 2, 20)):
+        doubt = f"there are {len(seen):,} tags on {len(train):,} words: is --label-column the right one?"
+    else:
+        return
+    raise ValueError(f"{doubt}; if these are tags, pass --label-kind classes")
 
 
 def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -148,6 +207,7 @@ def _items(cell: object, source: str, row: int, what: str) -> tuple[Any, ...]:
     if not _is_list(cell):
         raise ValueError(f"{source}, row {row + 1}: expected a list of {what}s; got {cell!r:.60}")
     items = tuple(item.item() if isinstance(item, np.generic) else item for item in cell)  # type: ignore[attr-defined]
+    items = tuple(plain_text(item, source, what) if isinstance(item, bytes) else item for item in items)
     if any(item is None or item == "" or item != item for item in items):
         raise ValueError(f"{source}, row {row + 1}: a {what} is missing")
     return items

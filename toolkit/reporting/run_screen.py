@@ -19,7 +19,11 @@ UNDEFINED = "undefined: was 0"
 
 
 def print_task(
-    name: str, taken: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
+    name: str,
+    taken: Sequence[str],
+    carrier: str | None,
+    rows: Iterable[tuple[str, int, int, int, float]],
+    max_length: int,
 ) -> None:
     """What was taken as texts and labels, and the splits of a task.
 
@@ -31,7 +35,8 @@ def print_task(
         share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
     console = open_console()
-    console.print(escape(" ".join(taken.split())), soft_wrap=True)
+    for line in taken:
+        console.print(escape(" ".join(line.split())), soft_wrap=True)
     console.print(table)
     if carrier:
         console.print(f"What carries the label: {escape(carrier)}")

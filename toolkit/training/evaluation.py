@@ -100,7 +100,9 @@ def _tokens(
         return found | dict.fromkeys(TOKEN_SCORES[1:], float("nan"))
     from seqeval.metrics import f1_score, precision_score, recall_score
 
-    names = np.array(label_names, dtype=object)
+    # Of BILOU and BIOES seqeval knows the signs of the second alone; they mean the same.
+    same = {"L-": "E-", "U-": "S-"}
+    names = np.array([same.get(name[:2], name[:2]) + name[2:] for name in label_names], dtype=object)
     true, predicted = (
         [names[part].tolist() for part in np.split(tags, offsets[1:-1])] for tags in (labels, outputs.argmax(axis=1))
     )

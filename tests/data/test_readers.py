@@ -1,0 +1,412 @@
+"""Data mean what their writers meant: each form of the same rows is one task, and what is in doubt is refused."""
+
+import csv
+import gzip
+import itertools
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refusals import refused
+from toolkit.config import RunConfig
+from toolkit.data.tasks import Task, load_task
+from toolkit.training.evaluation import compute_scores
+
+WORDS = [["John", "ran"], ["she", "saw", "Mary"], ["Mary", "ran"], ["they", "ran"]]
+TAGS = [[1, 0], [0, 0, 1], [1, 0], [0, 0]]
+TEXTS = [f"text number {i}" for i in range(24)]
+THREE = ["neg", "neutral", "pos"]
+CLASSES = datasets.ClassLabel(names=THREE)
+NER = datasets.List(datasets.ClassLabel(names=["O", "B-PER"]))
+STRINGS = datasets.List(datasets.Value("string"))
+
+
+def dataset(rows: dict[str, list[Any]], **features: Any) -> datasets.Dataset:
+    """What a parquet file of the hub holds: a column without a feature here has the one that its values have."""
+    made = datasets.Dataset.from_dict(rows)
+    return made.cast(datasets.Features({**made.features, **features})) if features else made
+
+
+SHAPES: dict[str, tuple[datasets.Dataset, dict[str, Any], Any]] = {
+    "text": (dataset({"text": TEXTS, "label": THREE * 8}), {}, (THREE, [0, 1, 2])),
+    "pair": (
+        dataset({"a": TEXTS, "b": TEXTS[::-1], "label": THREE * 8}),
+        {"text_columns": ("a", "b")},
+        (THREE, [0, 1, 2]),
+    ),
+    "regression": (dataset({"text": TEXTS, "label": [i / 4 for i in range(24)]}), {}, ([], [0.0, 0.25, 0.5])),
+    "tags as names": (
+        dataset({"tokens": WORDS, "ner_tags": [[["O", "B-PER"][k] for k in row] for row in TAGS]}),
+        {},
+        (["O", "B-PER"], TAGS[:3]),
+    ),
+    "tags as integers": (dataset({"tokens": WORDS, "ner_tags": TAGS}), {}, (["0", "1"], TAGS[:3])),
+    "tags as ClassLabel": (
+        dataset({"tokens": WORDS, "ner_tags": TAGS}, ner_tags=NER),
+        {},
+        (["O", "B-PER"], TAGS[:3]),
+    ),
+    "ClassLabel": (dataset({"text": TEXTS, "label": [2, 0, 1] * 8}, label=CLASSES), {}, (THREE, [2, 0, 1])),
+    "ignore marks": (
+        dataset({"tokens": WORDS, "ner_tags": [[-100, 0], *TAGS[1:]]}, ner_tags=NER),
+        {},
+        (["O", "B-PER"], [[-100, 0], *TAGS[1:3]]),
+    ),
+    "holes": (dataset({"text": TEXTS, "label": [*THREE * 7, "neg", "pos", None]}), {}, "row 24: the label is missing"),
+    "booleans": (dataset({"text": TEXTS, "label": [True, False] * 12}), {}, (["False", "True"], [1, 0, 1])),
+    "many classes": (
+        dataset({"text": TEXTS * 4, "label": [f"c{i // 4:02}" for i in range(96)]}),
+        {},
+        ([f"c{i:02}" for i in range(24)], [0, 0, 0]),
+    ),
+    "several labels": (dataset({"text": TEXTS, "label": [["a"], ["a", "b"]] * 12}), {}, "several labels of a text"),
+    "binary columns": (
+        dataset({"text": [x.replace("n", "é").encode() for x in TEXTS], "label": [x.encode() for x in THREE * 8]}),
+        {},
+        (THREE, [0, 1, 2]),
+    ),
+}
+
+
+def by_files(folder: Path, made: datasets.Dataset) -> dict[str, Any]:
+    for name in ("train", "validation"):
+        made.to_parquet(folder / f"{name}.parquet")
+    return {"train_file": str(folder / "train.parquet"), "validation_file": str(folder / "validation.parquet")}
+
+
+def by_folder(folder: Path, made: datasets.Dataset) -> dict[str, Any]:
+    by_files(folder, made)
+    return {"dataset": str(folder)}
+
+
+def by_saved_folder(folder: Path, made: datasets.Dataset) -> dict[str, Any]:
+    datasets.DatasetDict(train=made, validation=made).save_to_disk(folder / "saved")
+    return {"dataset": str(folder / "saved")}
+
+
+def by_saved_splits(folder: Path, made: datasets.Dataset) -> dict[str, Any]:
+    made.save_to_disk(folder / "one")
+    return {"train_file": str(folder / "one"), "validation_file": str(folder / "one")}
+
+
+DOORS = (by_files, by_folder, by_saved_folder, by_saved_splits)
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_rows_are_one_task_by_every_door(
+    shape: str, door: Callable[[Path, datasets.Dataset], dict[str, Any]], tmp_path: Path
+) -> None:
+    made, flags, expected = SHAPES[shape]
+    config = RunConfig(**door(tmp_path, made), **flags)
+    if isinstance(expected, str):
+        with refused(expected):
+            load_task(config)
+        return
+    task = load_task(config)
+    names, labels = expected
+    train = task.splits["train"]
+    assert list(task.label_names) == names
+    assert [label.tolist() for label in train.labels[:3]] == labels  # type: ignore[index]
+    column = flags.get("text_columns", ("tokens" if "tags" in shape or shape == "ignore marks" else "text",))
+    cells = [made[name][0] for name in column]
+    cells = [" ".join(x) if isinstance(x, list) else x.decode() if isinstance(x, bytes) else x for x in cells]
+    assert train.texts[0] == tuple(cells)
+    assert train.words is None or [list(words) for words in train.words] == WORDS
+    assert task.score == {"regression": "pearson"}.get(shape, "f1" if "B-PER" in names else "accuracy")
+
+
+LABELLED = [{"text": text, "label": label} for text, label in zip(TEXTS, THREE * 8, strict=True)]
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def loaded(path: str, **flags: Any) -> Task:
+    return load_task(RunConfig(train_file=path, validation_file=path, **flags))
+
+
+def tsv(rows: list[tuple[str, str]], quoting: Any = csv.QUOTE_NONE) -> str:
+    """As pandas writes it."""
+    frame = pd.DataFrame(rows, columns=["text", "label"])
+    return str(frame.to_csv(sep="\t", index=False, quoting=quoting))
+
+
+CONLLU = (
+    "# text = John sleeps.\n1-2\tJohns\t_\t_\t_\t_\t_\t_\t_\t_\n1\tJohn\tJohn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_\n"
+    "2\tsleeps\tsleep\tVERB\tVBZ\t_\t0\troot\t_\tSpaceAfter=No\n2.1\tgone\t_\tVERB\t_\t_\t_\t_\t_\t_\n"
+    "3\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n"
+)
+NUMBERED = "1\tJohn\tPROPN\t_\n2\tsleeps\tVERB\tSpaceAfter=No\n3\t.\tPUNCT\t_\n\n" * 4
+TAG_FIRST = "O\tshow\nB-Rating\tfive\nO\tme\n\n" * 4
+COMMENTED = "# id 5239 domain=train\nJohn _ _ B-PER\n#begins _ _ O\n\n#begin document x\nran _ _ O\n\n"
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "words", "names"),
+    [
+        ("a.conllu", CONLLU, {}, ("John", "sleeps", "."), ("PROPN", "PUNCT", "VERB")),
+        ("a.conllu", CONLLU, {"label_column": "deprel"}, ("John", "sleeps", "."), ("nsubj", "punct", "root")),
+        (
+            "a.conll",
+            NUMBERED,
+            {"text_columns": ("2",), "label_column": "3"},
+            ("John", "sleeps", "."),
+            ("PROPN", "PUNCT", "VERB"),
+        ),
+        (
+            "a.conll",
+            TAG_FIRST,
+            {"text_columns": ("2",), "label_column": "1"},
+            ("show", "five", "me"),
+            ("O", "B-Rating"),
+        ),
+        ("a.conll", COMMENTED, {}, ("John", "#begins"), ("O", "B-PER")),
+        ("a.conll", "10\u00a0000 B-N\nmen O\n", {}, ("10\u00a0000", "men"), ("O", "B-N")),
+        ("a.conll", "a B-X\nb -100\nc O\n", {}, ("a", "b", "c"), ("O", "B-X")),
+    ],
+)
+def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
+    name: str, content: str, flags: dict[str, Any], words: tuple[str, ...], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    task = loaded(write(tmp_path / name, content), **flags)
+    assert (task.splits["train"].words or ((),))[0] == words
+    assert task.label_names == names
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps(LABELLED)),
+        ("a.json", json.dumps({"text": TEXTS, "label": THREE * 8})),
+        ("a.csv.gz", gzip.compress(pd.DataFrame(LABELLED).to_csv(index=False).encode())),
+        ("a.jsonl.gz", gzip.compress("\n".join(map(json.dumps, LABELLED)).encode())),
+        ("a.TSV.GZ", gzip.compress(pd.DataFrame(LABELLED).to_csv(index=False, sep="\t").encode())),
+    ],
+)
+def test_forms_of_files_that_people_have(name: str, content: str | bytes, tmp_path: Path) -> None:
+    task = loaded(write(tmp_path / name, content))
+    assert task.splits["train"].texts == tuple((text,) for text in TEXTS)
+    assert [task.label_names[k] for k in task.splits["train"].labels] == THREE * 8  # type: ignore[union-attr]
+    assert task.name == "a"
+
+
+def labelled(*labels: Any, times: int = 1) -> pd.DataFrame:
+    many = list(labels) * times
+    return pd.DataFrame({"text": [f"text {i}" for i in range(len(many))], "label": pd.Series(many, dtype=object)})
+
+
+IN_DOUBT = [
+    ("a.jsonl", labelled(0, 1, -100, times=10), "-100 as a label .*: 10 of 30", "classes"),
+    ("a.csv", labelled(0, 1, 2, -1, times=10), "-1 as a label", "classes"),
+    ("a.csv", labelled("entailment", "neutral", "-", times=10), "'-' as a label", "classes"),
+    ("a.jsonl", labelled("0", "1", "0,1", times=10), "label '0,1' is made of others", "classes"),
+    ("a.csv", labelled("joy", "fear", "fear | joy", times=10), "label 'fear | joy' is made of others", "classes"),
+    (
+        "a.csv",
+        labelled(*(f"{i}%" for i in range(0, 100, 10)), times=4),
+        "labels such as '0%' read as numbers",
+        "classes",
+    ),
+    ("a.csv", labelled("0,5", "1,5", "2,5", times=10), "labels such as '0,5' read as numbers", "classes"),
+    ("a.csv", labelled(*range(30)), "there are 30 classes in 30", "classes"),
+    ("a.csv", labelled(*(f"c{i // 2}" for i in range(60))), "there are 30 classes in 60", "classes"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.parametrize(("name", "frame", "said", "yes"), IN_DOUBT)
+def test_a_label_in_doubt_is_refused_in_a_line_that_names_the_flag(
+    name: str, frame: pd.DataFrame, said: str, yes: str, tmp_path: Path
+) -> None:
+    text = frame.to_csv(index=False) if name == "a.csv" else frame.to_json(orient="records", lines=True)
+    path = write(tmp_path / name, text)
+    with refused(rf"{said}.* --label-kind {yes}$"):
+        loaded(path)
+    assert set(loaded(path, label_kind=yes).label_names) == {str(label) for label in frame["label"]}
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.parametrize(
+    ("name", "content", "said", "flags"),
+    [
+        ("a.conll", NUMBERED, "column 1 holds the numbers of words .* --text-columns 1 if", {"text_columns": ("1",)}),
+        ("a.conll", TAG_FIRST, "column 1 holds tags, not words: pass --text-columns 1 if", {"text_columns": ("1",)}),
+        ("a.conll", "a X\nb _\nc Y\n", "tag _ often says .* --label-kind classes$", {"label_kind": "classes"}),
+        (
+            "a.conll",
+            "".join(f"w{i} t{i}\n" for i in range(60)),
+            "there are 60 tags on 60 words.* --label-kind classes$",
+            {"label_kind": "classes"},
+        ),
+        (
+            "a.jsonl",
+            json.dumps({"tokens": [101, 2003, 102], "ner_tags": ["O", "B-X", "O"]}),
+            "column tokens holds numbers: pass --text-columns tokens if",
+            {"text_columns": ("tokens",)},
+        ),
+        ("a.tsv", 'text\tlabel\n"He said ""no"""\t0\nplain\t1\n', "--tsv-quotes strip", {"tsv_quotes": "keep"}),
+        (
+            "a.tsv",
+            tsv([("two\nlines", "0"), ("plain", "1")], csv.QUOTE_MINIMAL),
+            "1 cells stand in quotation marks.* --tsv-quotes strip",
+            {"tsv_quotes": "strip"},
+        ),
+        ("a.tsv", tsv([("a", "0"), ("b", "1")], csv.QUOTE_ALL), "--tsv-quotes strip", {"tsv_quotes": "strip"}),
+    ],
+)
+def test_words_tags_and_quotes_in_doubt_are_refused_likewise(
+    name: str, content: str, said: str, flags: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write(tmp_path / name, content)
+    with refused(said):
+        loaded(path, **({"label_column": "4"} if content == NUMBERED else {}))
+    if content != NUMBERED:  # whose last column is no tag either
+        assert loaded(path, **flags)
+
+
+def test_what_is_no_doubt_is_read(tmp_path: Path) -> None:
+    """Lone marks are characters, -1 and 1 the only two classes there are, and a whole split of -1 is withheld."""
+    rows = [('"Great," he said', "0"), ('say "no"', "1"), ('"quoted once"', "0"), ("plain", "1"), ("plain too", "0")]
+    path = write(tmp_path / "a.tsv", tsv(rows))
+    held = write(tmp_path / "b.tsv", "text\tlabel\nx\t-1\ny\t-1\n")
+    task = load_task(RunConfig(train_file=path, validation_file=path, test_file=(f"t={held}",)))
+    assert [text for (text,) in task.splits["train"].texts] == [text for text, _ in rows]
+    assert task.splits["t"].labels is None
+    signs = write(tmp_path / "c.csv", labelled(-1, 1, times=10).to_csv(index=False))
+    assert loaded(signs).label_names == ("-1", "1")
+
+
+@given(st.lists(st.text(st.sampled_from('ab "\t\n'), min_size=1).filter(str.strip), min_size=2, max_size=8))
+def test_a_quoted_tsv_is_stripped_to_what_pandas_wrote_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    rows = [(text, str(i % 2)) for i, text in enumerate(texts)]
+    path = write(tmp_path_factory.mktemp("tsv") / "a.tsv", tsv(rows, csv.QUOTE_MINIMAL))
+    with pytest.warns(UserWarning, match="the same file"):
+        task = loaded(path, tsv_quotes="strip")
+    assert [text for (text,) in task.splits["train"].texts] == texts
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+def test_numbers_dates_and_bytes_as_they_are_meant(tmp_path: Path) -> None:
+    def of(labels: list[Any], texts: list[Any] = TEXTS[:4]) -> Task:
+        path = tmp_path / "a.parquet"
+        pd.DataFrame({"text": texts, "label": labels}).to_parquet(path)
+        return loaded(str(path))
+
+    assert of([Decimal("0"), Decimal("0.5"), Decimal("1.5"), Decimal("4")]).kind == "regression"
+    with refused("a label is a (Timestamp|date)"):
+        of(list(pd.date_range("2020-01-01", periods=4).date))
+    with refused("a text is a (Timestamp|date)"):
+        of([0, 1, 0, 1], list(pd.date_range("2020-01-01", periods=4).date))
+    with refused("a text is bytes that are no UTF-8"):
+        of([0, 1, 0, 1], [b"\xff", b"a", b"b", b"c"])
+
+
+def test_a_label_that_training_lacks_is_an_error_or_too_many_are_refused(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.csv", labelled("a", "b", times=12).to_csv(index=False))
+    some = write(tmp_path / "b.csv", labelled(*["a", "b"] * 12, "c").to_csv(index=False))
+    with pytest.warns(
+        UserWarning, match="'validation' has the label 'c'.* 1 of 25, cannot be learned and count as err"
+    ):
+        task = load_task(RunConfig(train_file=train, validation_file=some))
+    assert task.label_names == ("a", "b", "c")
+    assert task.splits["validation"].labels[-1] == 2  # type: ignore[index]
+    most = write(tmp_path / "c.csv", labelled("a", "c", times=4).to_csv(index=False))
+    with refused("has the label 'c', which training lacks .*; such are 4 of 8: are they written as in training"):
+        load_task(RunConfig(train_file=train, validation_file=most))
+    tags = write(tmp_path / "a.conll", "John B-PER\nran O\n\nMary B-PER\nran O\n\n")
+    more = write(tmp_path / "b.conll", "John B-PER\n" + "ran O\n" * 12 + "too I-PER\n")
+    with pytest.warns(UserWarning, match="'validation' has the tag 'I-PER'"):
+        assert load_task(RunConfig(train_file=tags, validation_file=more)).label_names == ("O", "B-PER", "I-PER")
+
+
+def test_splits_that_number_their_classes_otherwise_are_matched_by_name(tmp_path: Path) -> None:
+    paths = []
+    for name, names in (("a", THREE), ("b", THREE[::-1])):
+        made = dataset({"text": TEXTS, "label": THREE * 8}, label=datasets.ClassLabel(names=names))
+        paths.append(str(tmp_path / f"{name}.parquet"))
+        made.to_parquet(paths[-1])
+    task = load_task(RunConfig(train_file=paths[0], validation_file=paths[1]))
+    assert task.splits["train"].labels.tolist() == task.splits["validation"].labels.tolist()  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+def test_tags_that_mark_no_spans_and_two_spellings_are_said(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"tags \(O, LOCAL, PESSOA\) mark no spans.*50% of the words are O"):
+        loaded(write(tmp_path / "a.conll", "Ana PESSOA\nfoi O\na O\nLisboa LOCAL\n\n"))
+    with refused("the labels 'O' and 'o', which are one but for case|'o' and 'O'"):
+        loaded(write(tmp_path / "b.conll", "Ana B-PER\nfoi O\na o\n\n"))
+
+
+def test_three_examples_are_shown_before_training(tmp_path: Path) -> None:
+    made, flags, _ = SHAPES["pair"]
+    assert load_task(RunConfig(**by_files(tmp_path, made), **flags)).examples == [
+        f"{TEXTS[i]} | {TEXTS[23 - i]} -> {THREE[i]}" for i in range(3)
+    ]
+    made, flags, _ = SHAPES["ignore marks"]
+    shown = load_task(RunConfig(**by_files(tmp_path, made))).examples
+    assert shown == ["John/not tagged ran/O", "she/O saw/O Mary/B-PER", "Mary/B-PER ran/O"]
+
+
+Span = tuple[int, int, str]
+"""First word, word after the last, type."""
+
+
+def tagged(spans: list[Span], num_words: int, scheme: str) -> list[str]:
+    """Spans of a sentence as tags: the definitions of IOB1, IOB2, BIOES and BILOU."""
+    tags, last = ["O"] * num_words, {}
+    for begin, end, kind in spans:
+        for k in range(begin, end):
+            is_first, is_last = k == begin, k == end - 1
+            touches = last.get("end") == begin and last.get("kind") == kind
+            sign = {
+                "IOB1": "B" if is_first and touches else "I",
+                "IOB2": "B" if is_first else "I",
+                "BIOES": "S" if is_first and is_last else "B" if is_first else "E" if is_last else "I",
+                "BILOU": "U" if is_first and is_last else "B" if is_first else "L" if is_last else "I",
+            }[scheme]
+            tags[k] = f"{sign}-{kind}"
+        last = {"end": end, "kind": kind}
+    return tags
+
+
+@st.composite
+def some_spans(draw: st.DrawFn) -> list[Span]:
+    cuts = sorted(draw(st.sets(st.integers(0, 8), max_size=9)))
+    pairs = list(itertools.pairwise(cuts))
+    return [(a, b, kind) for a, b in pairs if (kind := draw(st.sampled_from(["PER", "LOC", ""])))]
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES", "BILOU"])
+@given(sentences=st.lists(st.tuples(some_spans(), some_spans()), min_size=1, max_size=4))
+def test_entities_are_counted_alike_in_every_scheme(
+    scheme: str, sentences: list[tuple[list[Span], list[Span]]]
+) -> None:
+    """F1 of spans, by an own count."""
+    num_words = 8
+    names = sorted({f"{sign}-{kind}" for sign in "BIESLU" for kind in ("PER", "LOC")} | {"O"})
+    gold, predicted = (
+        np.array([names.index(tag) for pair in sentences for tag in tagged(pair[k], num_words, scheme)]) for k in (0, 1)
+    )
+    offsets = np.arange(len(sentences) + 1) * num_words
+    outputs = np.eye(len(names), dtype=np.float32)[predicted]
+    found = compute_scores("tokens", gold, outputs, offsets=offsets, label_names=names)
+    true, told = ({(i, *span) for i, pair in enumerate(sentences) for span in pair[k]} for k in (0, 1))
+    both, total = len(true & told), len(true) + len(told)
+    assert found["f1"] == pytest.approx(2 * both / total if total else 0)
