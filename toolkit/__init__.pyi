@@ -19,7 +19,6 @@ from .analysis.nulls import regress_drift as regress_drift
 from .analysis.nulls import sign_noise as sign_noise
 from .analysis.precision import guard_precision as guard_precision
 from .analysis.precision import measure_step_sizes as measure_step_sizes
-from .analysis.precision import movable_share as movable_share
 from .analysis.tokens_in_use import measure_design as measure_design
 from .comparison.cards import make_cards as make_cards
 from .comparison.compare import compare as compare

@@ -4,7 +4,7 @@ A manifest says that a file is as it was written, but not every run has one, and
 """
 
 import csv
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import TABLES
 from toolkit.naming import REMEDY
-from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure, TableExposure
+from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,48 +139,49 @@ def read_exposure(
 
     ``may_lack``: it is of another training loop, in which not every table's exposure can be known.
     """
+    for fault in _faults_of(tensors, num_rows, may_lack):
+        raise _damaged(path, fault)
+    return Exposure.from_tensors(tensors)
+
+
+def _faults_of(tensors: Mapping[str, NDArray[Any]], num_rows: Mapping[str, int], may_lack: bool) -> Iterator[str]:
+    """What is wrong with the arrays of exposure.safetensors; what follows a fault takes it to be mended."""
     for name, tensor in tensors.items():
         if tensor.dtype not in KINDS.get(name, ()) or tensor.ndim != 1:
-            raise _damaged(path, f"holds {name}, {tensor.dtype.name} of {tensor.ndim} dimensions, which no run has")
+            yield f"holds {name}, {tensor.dtype.name} of {tensor.ndim} dimensions, which no run has"
     present = {name.partition(".")[0] for name in tensors}
     wanted = [f"{name}.{part}" for name in TABLES if name in present for part in PARTS]
     wanted += [name for name in ("design.counts",) if "design" in present]
-    if missing := [name for name in wanted if name not in tensors]:
-        raise _damaged(path, f"lacks {missing[0]}")
+    yield from (f"lacks {name}" for name in wanted if name not in tensors)
     marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
-    if not may_lack and (unknown := [name for name in num_rows if name not in present and name not in marked]):
-        raise _damaged(path, f"lacks the rows of {unknown[0]}")
+    unknown = [name for name in num_rows if name not in present and name not in marked and not may_lack]
+    yield from (f"lacks the rows of {name}" for name in unknown)
     design = {name: tensor for name, tensor in tensors.items() if name.startswith("design.")}
     if len(design) == 1:
-        raise _damaged(path, "counts combinations of no table")
+        yield "counts combinations of no table"
     if len({len(tensor) for tensor in design.values()}) > 1:
-        raise _damaged(path, "has combinations and counts of different lengths")
+        yield "has combinations and counts of different lengths"
     for name in (name for name in TABLES if name in present or f"design.{name}" in design):
         if name not in num_rows:
-            raise _damaged(path, f"has rows of {name}, which the snapshots lack")
+            yield f"has rows of {name}, which the snapshots lack"
         rows = [tensors[key] for key in (f"{name}.rows", f"design.{name}") if key in tensors]
         if any(len(each) and not (each.min() >= 0 and each.max() < num_rows[name]) for each in rows):
-            raise _damaged(path, f"has rows of {name} beyond its {num_rows[name]} rows")
-    if odd := [name for name in marked if name in present or f"design.{name}" not in design]:
-        raise _damaged(path, f"says that of {odd[0]} the input is known, which its other arrays do not bear out")
+            yield f"has rows of {name} beyond its {num_rows[name]} rows"
+    odd = [name for name in marked if name in present or f"design.{name}" not in design]
+    yield from (f"says that of {name} the input is known, which its other arrays do not bear out" for name in odd)
     if any((counts < 1).any() for name, counts in tensors.items() if name.endswith(".counts")):
-        raise _damaged(path, "has counts below 1")
-    exposure = Exposure.from_tensors(tensors)
-    for name, table in exposure.tables.items():
-        _check_table(path, name, table)
-    if len({table.num_steps for table in exposure.tables.values()}) > 1:
-        raise _damaged(path, "has another number of steps for each table")
-    return exposure
-
-
-def _check_table(path: Path, name: str, table: TableExposure) -> None:
-    offsets, rows = table.offsets, table.rows
-    lengths = {len(rows), len(table.counts), len(table.norms)}
-    if not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any() or lengths != {int(offsets[-1])}:
-        raise _damaged(path, f"has offsets of {name} that do not divide its rows, counts and norms into steps")
-    is_first = np.zeros(len(rows) + 1, bool)
-    is_first[offsets] = True
-    if (np.diff(rows)[~is_first[1 : len(rows)]] <= 0).any():
-        raise _damaged(path, f"has steps whose rows of {name} do not ascend")
-    if (table.norms < 0).any():
-        raise _damaged(path, f"has norms of {name} below 0")
+        yield "has counts below 1"
+    tables = Exposure.from_tensors(tensors).tables
+    for name, table in tables.items():
+        lengths = {len(table.rows), len(table.counts), len(table.norms)}
+        offsets = table.offsets
+        if not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any() or lengths != {int(offsets[-1])}:
+            yield f"has offsets of {name} that do not divide its rows, counts and norms into steps"
+        is_first = np.zeros(len(table.rows) + 1, bool)
+        is_first[offsets] = True
+        if (np.diff(table.rows)[~is_first[1 : len(table.rows)]] <= 0).any():
+            yield f"has steps whose rows of {name} do not ascend"
+        if (table.norms < 0).any():
+            yield f"has norms of {name} below 0"
+    if len({table.num_steps for table in tables.values()}) > 1:
+        yield "has another number of steps for each table"
