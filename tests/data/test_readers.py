@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.refusals import refused
+from tests.refusals import leave, refused
+from toolkit.cli import finetune_main
 from toolkit.config import RunConfig
 from toolkit.data.tasks import Task, load_task
 from toolkit.training.evaluation import compute_scores
@@ -410,3 +411,74 @@ def test_entities_are_counted_alike_in_every_scheme(
     true, told = ({(i, *span) for i, pair in enumerate(sentences) for span in pair[k]} for k in (0, 1))
     both, total = len(true & told), len(true) + len(told)
     assert found["f1"] == pytest.approx(2 * both / total if total else 0)
+
+
+def saved(folder: Path, shape: str) -> Path:
+    SHAPES[shape][0].save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+def parquet_folder(folder: Path, shape: str) -> Path:
+    by_files(folder, SHAPES[shape][0])
+    return folder
+
+
+FORMS: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
+    "quoted tsv": (
+        lambda folder: write(
+            folder / "a.tsv", tsv([(t, k) for t, k in zip(TEXTS, THREE * 8, strict=True)], csv.QUOTE_ALL)
+        ),
+        ["--tsv-quotes", "strip"],
+        ["texts: text; labels: label, 3 classes (neg: 8, neutral: 8, pos: 8)", "text number 0 -> neg"],
+    ),
+    "csv.gz": (
+        lambda folder: write(folder / "a.csv.gz", gzip.compress(pd.DataFrame(LABELLED).to_csv().encode())),
+        [],
+        ["texts: text; labels: label, 3 classes (neg: 8, neutral: 8, pos: 8)", "text number 0 -> neg"],
+    ),
+    "json": (
+        lambda folder: write(folder / "a.json", json.dumps(LABELLED)),
+        [],
+        ["texts: text; labels: label, 3 classes", "text number 2 -> pos"],
+    ),
+    "conllu": (
+        lambda folder: write(folder / "a.conllu", CONLLU * 4),
+        ["--label-column", "xpos"],
+        ["words: form; labels: xpos, 3 tags", "John/NNP sleeps/VBZ ./."],
+    ),
+    "conll": (
+        lambda folder: write(folder / "a.conll", NUMBERED),
+        ["--text-columns", "2", "--label-column", "3"],
+        ["words: 2; labels: 3, 3 tags", "John/PROPN sleeps/VERB ./PUNCT"],
+    ),
+    "saved": (
+        lambda folder: saved(folder, "tags as ClassLabel"),
+        [],
+        ["words: tokens; labels: ner_tags, 2 tags (O: 6, B-PER: 3)", "John/B-PER ran/O"],
+    ),
+    "dataset": (
+        lambda folder: parquet_folder(folder, "tags as ClassLabel"),
+        ["--dataset"],
+        ["words: tokens; labels: ner_tags, 2 tags (O: 6, B-PER: 3)", "John/B-PER ran/O", "f1"],
+    ),
+    "ClassLabel": (
+        lambda folder: parquet_folder(folder, "ClassLabel"),
+        ["--dataset"],
+        ["texts: text; labels: label, 3 classes (neg: 8, neutral: 8, pos: 8)", "text number 0 -> pos"],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_trained_on_by_the_command_which_says_what_it_took(
+    form: str, tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, flags, said = FORMS[form]
+    place = str(make(tmp_path))
+    data = [] if "--dataset" in flags else ["--train-file", place, "--validation-file", place]
+    flags = [*flags, place] if flags == ["--dataset"] else flags
+    model = ["--model", str(tiny_model("bert")), "--max-length", "40", "--epochs", "1"]
+    assert leave(finetune_main, [*model, *data, *flags, "--output-dir", str(tmp_path / "runs")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [line for line in said if line not in shown] == []
