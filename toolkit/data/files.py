@@ -12,7 +12,7 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from io import StringIO
@@ -54,14 +54,13 @@ QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
 """A cell in quotation marks, as quoting writes it."""
 
 
-def _read_tsv(path: Path, quotes: str) -> pd.DataFrame:
+def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     """A mark is a character like any other, as in GLUE's files, unless ``quotes`` is ``strip``.
 
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
     around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
     """
-    with _open(path) as file:
-        text = file.read()
+    text = file.read()
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
@@ -81,11 +80,6 @@ def _read_tsv(path: Path, quotes: str) -> pd.DataFrame:
     return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    with _open(path) as file:
-        return _read_rows(file, ",", csv.QUOTE_MINIMAL)
-
-
 def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
     """Cells as text, indexed by the line of the file that each row begins on; None where a row is too short.
 
@@ -96,28 +90,28 @@ def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
     rows: list[list[str | None]] = []
     header: list[str] = []
     first = 1
-    with _any_length():
-        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error:
-                raise ValueError(
-                    f"line {first}: a quotation mark opens a field there that does not end as one up to line "
-                    f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
-                ) from None
-            if row is None:
-                break
-            if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
-                pass
-            elif not header:
-                header = [name or f"Unnamed: {i}" for i, name in enumerate(row)]
-            elif len(row) > len(header):
-                raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
-            else:
-                lines.append(first)
-                rows.append([*row, *[None] * (len(header) - len(row))])
-            first = reader.line_num + 1
+    csv.field_size_limit(2**31 - 1)  # not 128 KiB, which a document exceeds
+    reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error:
+            raise ValueError(
+                f"line {first}: a quotation mark opens a field there that does not end as one up to line "
+                f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
+            ) from None
+        if row is None:
+            break
+        if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
+            pass
+        elif not header:
+            header = [name or f"Unnamed: {i}" for i, name in enumerate(row)]
+        elif len(row) > len(header):
+            raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
+        else:
+            lines.append(first)
+            rows.append([*row, *[None] * (len(header) - len(row))])
+        first = reader.line_num + 1
     if not header:
         raise ValueError("it is empty")
     if twice := [name for name, count in Counter(header).items() if count > 1]:
@@ -125,40 +119,25 @@ def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=object)
 
 
-@contextlib.contextmanager
-def _any_length() -> Iterator[None]:
-    """Let the csv module read fields of more than 128 KiB."""
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _read_jsonl(path: Path) -> pd.DataFrame:
+def _read_jsonl(file: TextIO) -> pd.DataFrame:
     rows = []
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} is not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} must be an object with fields")
-            rows.append(row)
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number} is not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} must be an object with fields")
+        rows.append(row)
     # dtype=object keeps integers beside missing values integers.
     return pd.DataFrame(rows, dtype=object)
 
 
-def _read_json(path: Path) -> pd.DataFrame:
+def _read_json(file: TextIO) -> pd.DataFrame:
     """A list of objects, or an object of columns."""
-    with _open(path) as file:
-        try:
-            content = json.load(file)
-        except RecursionError as error:
-            raise ValueError(str(error)) from None
+    content = json.load(file)
     is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
     columns = [*content.values()] if isinstance(content, dict) else []
     is_columns = bool(columns) and all(isinstance(x, list) and len(x) == len(columns[0]) for x in columns)
@@ -167,10 +146,9 @@ def _read_json(path: Path) -> pd.DataFrame:
     return pd.DataFrame(content, dtype=object)
 
 
-def _read_lines(path: Path) -> pd.DataFrame:
+def _read_lines(file: TextIO) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    with _open(path) as file:
-        lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
+    lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
@@ -200,10 +178,6 @@ SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` writes into the folder of a DatasetDict and of a Dataset."""
 
 
-def _is_saved(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in SAVED)
-
-
 def _read_saved(folder: Path) -> Table:
     import datasets
 
@@ -213,17 +187,18 @@ def _read_saved(folder: Path) -> Table:
     return _table_of(dataset)
 
 
-READERS: Mapping[str, Callable[[Path], pd.DataFrame | Table]] = {
+READERS: dict[str, Callable[[TextIO], pd.DataFrame]] = {
     ".tsv": partial(_read_tsv, quotes="unsure"),
-    ".csv": _read_csv,
+    ".csv": partial(_read_rows, delimiter=",", quoting=csv.QUOTE_MINIMAL),
     ".jsonl": _read_jsonl,
     ".json": _read_json,
-    ".parquet": _read_parquet,
-    ".conll": lambda path: read_conll(_open(path)),
-    ".conllu": lambda path: read_conllu(_open(path)),
+    ".conll": read_conll,
+    ".conllu": read_conllu,
     ".txt": _read_lines,
 }
-"""Kind of file to what reads it; of all but parquet a .gz of it too."""
+"""Kind of file of text, of which a .gz is read too, to what reads it."""
+PARQUET = ".parquet"
+KINDS = (*READERS, PARQUET)
 
 
 def kind_of(path: Path) -> str:
@@ -233,15 +208,15 @@ def kind_of(path: Path) -> str:
 
 def check_file(path: Path) -> None:
     """ValueError where there is no file, or none of a kind that :func:`read_file` knows."""
-    if path.is_dir() and _is_saved(path):
+    if any((path / name).is_file() for name in SAVED):
         return
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(READERS)}), or one that save_to_disk wrote")
+        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(KINDS)}), or one that save_to_disk wrote")
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
-    lookup(READERS, kind_of(path), "kind of data file")
-    if kind_of(path) != ".parquet":  # in which a run of zeros may be a hole
+    lookup(dict.fromkeys(KINDS), kind_of(path), "kind of data file")
+    if kind_of(path) != PARQUET:  # in which a run of zeros may be a hole
         _check_whole(path)
 
 
@@ -266,19 +241,22 @@ def read_file(
     ``tsv_quotes``: ``strip`` or ``keep`` the quotation marks around cells of a .tsv, or ``unsure``.
     """
     check_file(path)
-    kind = kind_of(path)
     try:
-        if path.is_dir():
-            table: pd.DataFrame | Table = _read_saved(path)
+        if path.is_dir() or kind_of(path) == PARQUET:
+            table = _read_saved(path) if path.is_dir() else _read_parquet(path)
         else:
-            table = _read_tsv(path, tsv_quotes) if kind == ".tsv" else READERS[kind](path)
+            own = {".tsv": partial(_read_tsv, quotes=tsv_quotes)}
+            with _open(path) as file:
+                table = Table((READERS | own)[kind_of(path)](file))
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
     except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are ValueErrors or OSErrors
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise ValueError(f"cannot read {path}: it is nested too deeply") from None
     except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
         raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
-    return split_of(table if isinstance(table, Table) else Table(table), text_columns, label_column, str(path))
+    return split_of(table, text_columns, label_column, str(path))
 
 
 def split_of(table: Table, text_columns: tuple[str, ...], label_column: str | None, source: str) -> RawSplit:
