@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.models.checkpoints import Source, quiet
 from toolkit.naming import read_json, read_object
-from toolkit.snapshots.importers import CONVERT
+from toolkit.snapshots.importers import CONVERT, stays_inside
 
 MODULES = "modules.json"
 """Lists the modules of a sentence-transformers folder in their order."""
@@ -62,9 +62,12 @@ def list_modules(source: Source) -> Modules:
     path = source.find(MODULES)
     listed = [] if path is None else read_json(path)
     try:
-        return tuple((str(module["type"]), str(module["path"])) for module in listed)
+        modules = tuple((str(module["type"]), str(module["path"])) for module in listed)
     except (TypeError, KeyError):
-        raise ValueError(f"the {MODULES} of {source.name} must list modules, each with type and path") from None
+        modules = (("", ".."),)
+    if any(not stays_inside(path) for _, path in modules):
+        raise ValueError(f"the {MODULES} of {source.name} must list modules, each with its type and path below it")
+    return modules
 
 
 def warn_of_modules(source: Source) -> None:
@@ -147,7 +150,7 @@ def _said(folder: Path, modules: Modules, whole: dict[str, Any], max_length: int
             whole.get("similarity_fn_name") not in (None, "cosine")
         ),
     }
-    return ", ".join([" > ".join(parts), *(text for text, applies in asked.items() if applies)])
+    return ", ".join([*parts, *(text for text, applies in asked.items() if applies)])
 
 
 def _rebuilt(name: str, folder: Path, modules: Modules, whole: dict[str, Any]) -> Pipeline:
@@ -155,7 +158,8 @@ def _rebuilt(name: str, folder: Path, modules: Modules, whole: dict[str, Any]) -
     own = {_name(module): module[1] for module in modules}
     encoder, modes = folder / own.get("Transformer", ""), _modes(folder, own.get("Pooling", ""))
     fields = _settings(encoder, "sentence_*_config.json")
-    length = fields.pop("max_seq_length", None)
+    own_length = _settings(encoder, "tokenizer_config.json").get("model_max_length")
+    length = fields.pop("max_seq_length", None) or own_length
     said = _said(folder, modules, whole, length)
     kinds = [_name(module) for module in modules]
     is_plain = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= NO_TURN and modes[1:] == ()

@@ -32,8 +32,8 @@ KEPT, AS_IS, ORTHOGONAL, LINEAR = "neighbours kept", "as it is", "orthogonal map
 """Share of the stored neighbours that are still such; recall of the old index as it is, and mapped."""
 KEEP, MAP, REINDEX, UNSURE = "keep the index", "map the stored vectors", "re-index", "cannot tell with so few queries"
 POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token", "last": "the last token"}
-MOST_TOKENS = 512
-"""Of a text that an encoder alone is given."""
+MOST_TOKENS, UNCUT = 512, 10**6
+"""Of a text that an encoder alone is given; and where a folder sets no limit."""
 NUM_FOLDS = 5
 TEXTS_PER_NUMBER = 2
 """Texts that a map is fitted on, at least, for each number of a stored vector. At two, least squares errs on new texts
@@ -289,8 +289,8 @@ def open_reader(name: str, pooling: str | None) -> tuple[Reader, str]:
             if pipeline.model is not None:
                 return partial(read_by_library, name, pipeline.model), pipeline.said
             loaded = open_encoder(pipeline.encoder, pipeline.pooling)
-            limits = (pipeline.max_length, loaded.tokenizer.model_max_length, loaded.max_length)
-            return partial(read_by_encoder, loaded, min(filter(None, limits))), pipeline.said
+            length = min(filter(None, (pipeline.max_length, loaded.max_length, UNCUT)))
+            return partial(read_by_encoder, loaded, length), pipeline.said
     loaded = open_encoder(name, pooling or "mean")
     length = min(loaded.max_length or MOST_TOKENS, MOST_TOKENS)
     return partial(read_by_encoder, loaded, length), f"{loaded.model.pooling}, of {length} tokens at most"
