@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.models.checkpoints import Source, quiet
 from toolkit.naming import read_json, read_object
-from toolkit.snapshots.importers import CONVERT, stays_inside
+from toolkit.snapshots.importers import CONVERT
 
 MODULES = "modules.json"
 """Lists the modules of a sentence-transformers folder in their order."""
@@ -65,7 +65,7 @@ def list_modules(source: Source) -> Modules:
         modules = tuple((str(module["type"]), str(module["path"])) for module in listed)
     except (TypeError, KeyError):
         modules = (("", ".."),)
-    if any(not stays_inside(path) for _, path in modules):
+    if any(".." in Path(path).parts or Path(path).is_absolute() for _, path in modules):
         raise ValueError(f"the {MODULES} of {source.name} must list modules, each with its type and path below it")
     return modules
 

@@ -246,7 +246,7 @@ def _sentence_transformer(folder: Path) -> Path | None:
     modules = folder / "modules.json"
     listed = read_json(modules) if modules.exists() else []
     names = [str(m.get("path", "")) for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-    inside = [folder / name for name in [*names, "0_Transformer"] if name and stays_inside(name)]
+    inside = [folder / name for name in [*names, "0_Transformer"] if name and _stays_inside(name)]
     return next((p for p in inside if (p / SINGLE).exists() or (p / INDEX).exists()), None)
 
 
@@ -285,7 +285,7 @@ def run_of_snapshot(path: Path) -> Path:
     return path.parent.resolve().parent
 
 
-def stays_inside(name: str) -> bool:
+def _stays_inside(name: str) -> bool:
     """Whether a name that a checkpoint's files give stays below their folder: an index may come from anyone."""
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
@@ -293,7 +293,7 @@ def stays_inside(name: str) -> bool:
 def _local(folder: Path) -> Fetch:
     def fetch(name: str) -> Path | None:
         path = folder / name
-        return path if stays_inside(name) and path.is_file() else None
+        return path if _stays_inside(name) and path.is_file() else None
 
     return fetch
 

@@ -208,21 +208,26 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
 
 
+def vectors_both_ways(folder: str, texts: list[str], request: pytest.FixtureRequest) -> tuple[list[Any], list[str]]:
+    """Of the texts by the library and without it, and how they are said to be made."""
+    vectors, words = [], []
+    for fixture in ("tmp_path", "without_library"):
+        request.getfixturevalue(fixture)
+        read, said = probe.open_reader(folder, None)
+        vectors.append(read([(text,) for text in texts]).vectors(np.arange(len(texts)), print))
+        words.append(said)
+    return vectors, words
+
+
 @pytest.mark.parametrize("length", [16, 48])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
 def test_without_the_library_its_plain_folders_are_read_the_same(
     pooling: str, length: int, build: Build, texts: list[str], request: pytest.FixtureRequest
 ) -> None:
     folder = build(modules(pooling, "Normalize"), length=length)
-    vectors, said = zip(*(vectors_of(folder, texts, request, name) for name in ("tmp_path", "without_library")))
+    vectors, said = vectors_both_ways(folder, texts, request)
     np.testing.assert_allclose(*map(probe._units, vectors), atol=1e-6)
     assert said[0] == said[1]
-
-
-def vectors_of(folder: str, texts: list[str], request: pytest.FixtureRequest, fixture: str) -> tuple[Any, str]:
-    request.getfixturevalue(fixture)
-    read, said = probe.open_reader(folder, None)
-    return read([(text,) for text in texts]).vectors(np.arange(len(texts)), print), said
 
 
 def older(folder: Path) -> None:
@@ -245,9 +250,9 @@ def test_a_folder_of_an_older_library_is_read_too(
 ) -> None:
     folder = build(modules("cls"), length=48)
     older(Path(folder))
-    vectors, said = zip(*(vectors_of(folder, texts, request, name) for name in ("tmp_path", "without_library")))
+    vectors, said = vectors_both_ways(folder, texts, request)
     np.testing.assert_allclose(*vectors, atol=1e-5)
-    assert said == ("Transformer, Pooling (cls), of 16 tokens at most",) * 2
+    assert said == ["Transformer, Pooling (cls), of 16 tokens at most"] * 2
 
 
 @pytest.mark.parametrize(
