@@ -282,6 +282,27 @@ def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
         assert (part in text) == is_there, part
 
 
+@pytest.mark.parametrize(
+    ("arms", "models", "there"),
+    [
+        ((), ("start", "tuned"), (False, False, False, False)),
+        ((), ("minilm", "tuned"), (True, False, False, False)),
+        ((arm_of("full", 0.5),), ("start",), (False, True, False, False)),
+        ((arm_of("full", 0.5), arm_of("shuffled labels", 0.8)), ("start",), (False, True, True, False)),
+        (
+            (replace(ONE := arm_of("full", 0.5), to_before={1: ONE.to_before[1]}, between={}),),
+            (),
+            (False, True, False, True),
+        ),
+    ],
+)
+def test_a_caveat_is_said_only_of_what_it_is_of(arms: Any, models: Any, there: Any) -> None:
+    own = tables_of(*arms) if arms else weight_tables([weights_of("g", "after with before", [0])])
+    asked = (layers.EMBEDDED_MODEL, layers.STATE_LIMITS[0], layers.MEMORISED, layers.ONE_SEED)
+    (said,) = next(each for each in layers_page(own, models=models).sections if each.id == "limits").blocks
+    assert tuple(text in said.text for text in asked) == there
+
+
 def test_weights_are_drawn_group_by_group() -> None:
     arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
     arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
