@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,31 +83,6 @@ class Source:
             return {"local_files_only": True}
         return {"revision": self.revision, "local_files_only": not is_hub_reachable()}
 
-    def find(self, file: str) -> Path | None:
-        """Where a file of the checkpoint lies; None where it has none, or none that is known of while offline."""
-        if not self.is_hub:
-            return path if (path := Path(self.location) / file).is_file() else None
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
-
-        try:
-            return Path(hf_hub_download(self.location, file, **self._options()))
-        except EntryNotFoundError:
-            return None
-        except Exception as error:
-            raise ValueError(self._cannot(file, error)) from None
-
-    def download(self, patterns: Sequence[str]) -> Path:
-        """The folder of the checkpoint, with those of its files that fit a pattern."""
-        if not self.is_hub:
-            return Path(self.location)
-        from huggingface_hub import snapshot_download
-
-        try:
-            return Path(snapshot_download(self.location, allow_patterns=list(patterns), **self._options()))
-        except Exception as error:
-            raise ValueError(self._cannot("modules", error)) from None
-
     def read_config(self) -> Any:
         """The transformers config; ValueError for an architecture that is code of the checkpoint's own (auto_map)."""
         from transformers import AutoConfig, PreTrainedConfig
@@ -183,7 +158,7 @@ class Source:
     def _load(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         source = self._options()
         try:
-            with quiet():
+            with _quiet():
                 model, info = kind.from_pretrained(
                     self.location,
                     config=config,
@@ -230,7 +205,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Keep transformers from reporting, at length, that a checkpoint's pooler or other heads were not loaded."""
     from transformers.utils import logging
 

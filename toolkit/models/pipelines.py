@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.models.checkpoints import Source, quiet
+from toolkit.memory import is_hub_reachable
+from toolkit.models.checkpoints import Source, _quiet
 from toolkit.naming import read_json, read_object
+from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.importers import CONVERT
 
 MODULES = "modules.json"
@@ -18,8 +20,7 @@ NO_TURN = frozenset({"Normalize", "Dropout"})
 """Modules that leave the direction of a vector as it is, so that no cosine changes."""
 OWN_CODE = ("sentence_transformers.", "torch.")
 """How the names of classes begin that a folder may ask for: others are code of its own, or of who knows whom."""
-PICKLES = {"pytorch_model.bin": "model.safetensors", "adapter_model.bin": "adapter_model.safetensors"}
-"""What the library opens where the second is not beside it."""
+SAFE = ".safetensors"
 POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 """Modes of its Pooling that are ours too."""
 MODES = {
@@ -59,8 +60,8 @@ class Pipeline:
 
 def list_modules(source: Source) -> Modules:
     """The modules of a checkpoint; none where it is no sentence-transformers folder. ValueError for a damaged list."""
-    path = source.find(MODULES)
-    listed = [] if path is None else read_json(path)
+    path = _fetch(source, MODULES) / MODULES
+    listed = read_json(path) if path.is_file() else []
     try:
         modules = tuple((str(module["type"]), str(module["path"])) for module in listed)
     except (TypeError, KeyError):
@@ -86,7 +87,7 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
     where either would be needed, for what gives no one vector of a text (a CrossEncoder, a SparseEncoder), and without
     the library for modules and settings that are not rebuilt here.
     """
-    folder = source.download(("*.json", "*.txt", "*.model", "*.safetensors"))
+    folder = _fetch(source, "*.json", "*.txt", "*.model", "*.safetensors")
     whole = _settings(folder, "config_sentence_transformers.json")
     if (kind := whole.get("model_type", KIND)) != KIND:
         raise ValueError(f"{source.name} is a {kind}, which gives no one vector of a text: pass a {KIND}")
@@ -96,12 +97,28 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
     except ImportError:
         return _rebuilt(source.name, folder, modules, whole)
     try:
-        with quiet():
+        with _quiet():
             options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
             model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
     except Exception as error:  # each of its modules checks its files in its own way
         raise ValueError(f"sentence-transformers cannot read {source.name}: {' '.join(str(error).split())}") from None
     return Pipeline(_said(folder, modules, whole, model.max_seq_length), model, str(folder))
+
+
+def _fetch(source: Source, *patterns: str) -> Path:
+    """The folder of a checkpoint; of the hub, with those of its files that fit a pattern."""
+    if not source.is_hub:
+        return Path(source.location)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    options: dict[str, Any] = {"revision": source.revision, "local_files_only": not is_hub_reachable()}
+    try:
+        return Path(snapshot_download(source.location, allow_patterns=list(patterns), **options))
+    except LocalEntryNotFoundError:  # nothing of it is known: whoever reads its config says so
+        return Path()
+    except Exception as error:
+        raise ValueError(f"cannot read the modules of {source.name!r}: {' '.join(str(error).split())}") from None
 
 
 def _name(module: tuple[str, str]) -> str:
@@ -114,17 +131,21 @@ def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
 
 
 def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
-    asked = [own for own, _ in modules]
-    for path in folder.rglob("*config.json"):  # of Router, and of Dense: the encoder has no such fields
+    """ValueError where sentence-transformers or transformers would open a pickle or import what it does not hold."""
+    classes, weights = [own for own, _ in modules], []
+    for path in (*folder.rglob("*config.json"), *folder.rglob("*.safetensors.index.json")):
         fields = read_object(path)
-        asked += types.values() if isinstance(types := fields.get("types"), dict) else ()
-        asked += [fields.get("activation_function", OWN_CODE[1])] if "in_features" in fields else []
-    if foreign := [own for own in asked if not str(own).startswith(OWN_CODE)]:
+        if path.name == SETTINGS:
+            raise ValueError(f"{name} holds an adapter: {MERGE_IT}")
+        classes += dict(fields.get("types") or ()).values()  # of a Router
+        classes += [fields["activation_function"]] if {"in_features", "activation_function"} <= set(fields) else []
+        weights += [fields.get("transformers_weights") or SAFE, *dict(fields.get("weight_map") or ()).values()]
+    if foreign := [own for own in classes if not str(own).startswith(OWN_CODE)]:
         raise ValueError(f"{name} asks for {foreign[0]}, which is no part of sentence-transformers: it is never run")
-    for pickle, instead in PICKLES.items():
-        for path in folder.rglob(pickle):
-            if not (path.parent / instead).is_file():
-                raise ValueError(f"{name} holds weights only as a pickle ({path.relative_to(folder)}): {CONVERT}")
+    pickles = [path for path in folder.rglob("pytorch_model.bin") if not (path.parent / f"model{SAFE}").is_file()]
+    weights += [str(path.relative_to(folder)) for path in pickles]
+    if pickled := [own for own in weights if not str(own).endswith(SAFE)]:
+        raise ValueError(f"{name} holds weights only as a pickle ({pickled[0]}): {CONVERT}")
 
 
 def _modes(folder: Path, path: str) -> tuple[str, ...]:

@@ -306,6 +306,18 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a pickled Dense": (pickled("2_Dense"), r"weights only as a pickle \(2_Dense/pytorch_model.bin\)"),
     "a pickled encoder": (pickled("."), r"weights only as a pickle \(pytorch_model.bin\)"),
+    "an index of pickles": (
+        lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "0_Own/a.bin"}}'),
+        r"weights only as a pickle \(0_Own/a.bin\)",
+    ),
+    "a config that names a pickle": (
+        edited("config.json", transformers_weights="own.json"),
+        r"weights only as a pickle \(own.json\)",
+    ),
+    "an adapter": (
+        lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}'),
+        "holds an adapter: ",
+    ),
     "words, not a vector": (
         edited("config_sentence_transformers.json", model_type="SparseEncoder"),
         "is a SparseEncoder, which gives no one vector of a text",
