@@ -21,6 +21,8 @@ NO_TURN = frozenset({"Normalize", "Dropout"})
 OWN_CODE = ("sentence_transformers.", "torch.")
 """How the names of classes begin that a folder may ask for: others are code of its own, or of who knows whom."""
 SAFE = ".safetensors"
+CHECKED = ("config.json", "router_config.json", SETTINGS, f"*{SAFE}.index.json")
+"""Files of a folder and its modules that name classes and files of weights."""
 POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 """Modes of its Pooling that are ours too."""
 MODES = {
@@ -133,7 +135,7 @@ def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
 def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
     """ValueError where sentence-transformers or transformers would open a pickle or import what it does not hold."""
     classes, weights = [own for own, _ in modules], []
-    for path in (*folder.rglob("*config.json"), *folder.rglob("*.safetensors.index.json")):
+    for path in (path for pattern in CHECKED for path in folder.rglob(pattern)):
         fields = read_object(path)
         if path.name == SETTINGS:
             raise ValueError(f"{name} holds an adapter: {MERGE_IT}")

@@ -230,6 +230,13 @@ def test_without_the_library_its_plain_folders_are_read_the_same(
     assert said[0] == said[1]
 
 
+def test_the_embedded_model_is_read_as_its_library_reads_it(texts: list[str], request: pytest.FixtureRequest) -> None:
+    long = [" ".join(texts[i : i + 12]) for i in range(3)]
+    vectors, said = vectors_both_ways("minilm", [*texts[:3], *long], request)
+    np.testing.assert_allclose(*map(probe._units, vectors), atol=1e-5)
+    assert said == ["Transformer, Pooling (mean), Normalize, of 256 tokens at most"] * 2
+
+
 def older(folder: Path) -> None:
     """As version 2 of the library wrote it: other names of the fields, the encoder in a folder of its own."""
     listed = json.loads((folder / "modules.json").read_text())
