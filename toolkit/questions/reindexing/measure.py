@@ -144,7 +144,7 @@ def compare_vectors(
     ``before`` (n, p) and ``after`` (n, q): the index by both models; ``queries`` (m, q): by AFTER. Any length of rows.
     ValueError where a model gives so many texts nearly the same vector that rounding decides which are nearest.
     """
-    before, after, queries = (_units(rows) for rows in (before, after, queries))
+    before, after, queries = map(_units, ("BEFORE", "AFTER", "AFTER"), (before, after, queries))
     for name, rows in (("BEFORE", before), ("AFTER", after)):
         asked = queries if rows.shape[1] == queries.shape[1] else rows[:0]
         if (share := share_settled(rows, asked, k, seed)) < SETTLED:
@@ -203,9 +203,14 @@ def _null(means: Array) -> dict[str, float]:
     return dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(means.tolist()), strict=True))
 
 
-def _units(rows: Rows) -> Array:
+def _units(name: str, rows: Rows) -> Array:
     rows = np.asarray(rows, np.float64)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if num := int((~(np.isfinite(lengths) & (lengths > 0))).sum()):
+        raise ValueError(
+            f"{name} gives {num} of {len(rows)} texts a vector of 0 or NaN, with no cosine: leave them out"
+        )
+    return np.asarray(rows / lengths)
 
 
 def advise(table: pd.DataFrame, keep_at: float, map_at: float) -> tuple[str, str]:
