@@ -27,7 +27,9 @@ def build(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     from sentence_transformers.models import Transformer
     from transformers import AutoConfig, AutoModel
 
-    def make(kinds: Any, *, moved: float = 0, seed: int = 0, length: int = 48, **options: Any) -> str:
+    def make(
+        kinds: Any, *, moved: float = 0, seed: int = 0, length: int = 48, do_lower_case: bool = False, **options: Any
+    ) -> str:
         own = tmp_path_factory.mktemp("made")
         shutil.copytree(tiny_model("bert"), own / "encoder")
         torch.manual_seed(1)
@@ -40,6 +42,7 @@ def build(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
             for parameter in model.parameters():
                 parameter += moved * parameter.std(correction=0) * torch.randn_like(parameter)
         model.save(str(own / "saved"))
+        edited("sentence_bert_config.json", do_lower_case=do_lower_case)(own / "saved")
         return str(own / "saved")
 
     return make
@@ -129,6 +132,7 @@ FOLDERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "layer norm": (modules("mean", "LayerNorm"), {}, "Transformer, Pooling (mean), LayerNorm, of 48 tokens at most"),
     "16 tokens": (modules("cls"), {"length": 16}, "Transformer, Pooling (cls), of 16 tokens at most"),
+    "lower case": (modules("cls"), {"do_lower_case": True}, "Transformer, Pooling (cls), of 48 tokens at most"),
     "8 numbers": (
         modules("mean"),
         {"truncate_dim": 8, "similarity_fn_name": "dot"},
@@ -270,6 +274,7 @@ def test_a_folder_of_an_older_library_is_read_too(
         (modules("max"), {}),
         (modules("cls+mean"), {}),
         (modules("mean"), PROMPTS),
+        (modules("mean"), {"do_lower_case": True}),
         (modules("mean"), {"truncate_dim": 8}),
         (routed, {}),
     ],
@@ -287,7 +292,8 @@ def edited(path: str, **fields: Any) -> Callable[[Path], None]:
     """What changes fields of a file of the folder."""
 
     def edit(folder: Path) -> None:
-        (folder / path).write_text(json.dumps(json.loads((folder / path).read_text()) | fields))
+        if (folder / path).is_file():
+            (folder / path).write_text(json.dumps(json.loads((folder / path).read_text()) | fields))
 
     return edit
 

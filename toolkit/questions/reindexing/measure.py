@@ -266,7 +266,6 @@ def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 
 
 
 Texts = Sequence[tuple[str, ...]]
-Hear = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +274,11 @@ class Reading:
 
     keys: Sequence[bytes]
     """What the model is given of each text: equal where it cannot tell two apart."""
-    vectors: Callable[[Ids, Hear], NDArray[np.floating[Any]]]
+    vectors: Callable[[Ids, Callable[[str], None]], NDArray[np.floating[Any]]]
     """(chosen,) texts to their (chosen, width) vectors."""
 
 
-Reader = Callable[[Texts], Reading]
-
-
-def open_reader(name: str, pooling: str | None) -> tuple[Reader, str]:
+def open_reader(name: str, pooling: str | None) -> tuple[Callable[[Texts], Reading], str]:
     """What reads texts by a checkpoint or a run's tuned model, and how it makes a vector, in words.
 
     A sentence-transformers folder is read as that library reads it, all of its modules, unless a pooling is asked for.
@@ -321,7 +317,7 @@ def read_by_library(name: str, model: Any, texts: Texts) -> Reading:
     if any(len(text) > 1 for text in texts):
         raise ValueError(f"{name} is of sentence-transformers, which makes a vector of one text: pass one text column")
 
-    def vectors(chosen: Ids, hear: Hear) -> NDArray[np.floating[Any]]:
+    def vectors(chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.floating[Any]]:
         hear(f"vectors by {shorten(name)}: {len(chosen):,} texts")
         return np.asarray(model.encode([texts[text][0] for text in chosen], show_progress_bar=False))
 
