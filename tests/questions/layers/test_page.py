@@ -174,7 +174,7 @@ def test_groups_are_never_averaged() -> None:
 
 def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
     for name in ("a", "b"):
-        write_page(layers_page(tables, command="x"), tmp_path / name, tables)
+        write_page(layers_page(tables, models=(), command="x"), tmp_path / name, tables)
     for name in ("index.html", "report.md"):
         text = (tmp_path / "a" / name).read_text()
         assert "on <script>" not in text
@@ -271,7 +271,7 @@ def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> No
 
 def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
     own = weight_tables([weights_of("a and b", "after with before", [0])])
-    text = write_page(layers_page(own, command="x"), tmp_path / "out", own).read_text()
+    text = write_page(layers_page(own, models=(), command="x"), tmp_path / "out", own).read_text()
     for part, is_there in {
         "figures/weight_drift_by_layer.png": True,
         "debiased CKA": False,

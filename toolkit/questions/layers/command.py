@@ -45,7 +45,7 @@ class LayersCommand:
         tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
         command = command_again(self, "layers", self.places, "texts", "text_columns", "max_texts")
         models = {open_run(place).config.model if is_run(place) else place for place in self.places}
-        return show_page(layers_page(tables, title=self.title, command=command, models=models), self.out, tables)
+        return show_page(layers_page(tables, models=models, title=self.title, command=command), self.out, tables)
 
     def _of_runs(self) -> "Tables":
         from toolkit.progress import reporting_progress

@@ -123,7 +123,7 @@ def limits(tables: Tables, models: Collection[str]) -> list[str]:
     return [text for text, applies in said.items() if applies]
 
 
-def layers_page(tables: Tables, *, title: str | None = None, command: str = "", models: Collection[str] = ()) -> Page:
+def layers_page(tables: Tables, *, models: Collection[str], title: str | None = None, command: str = "") -> Page:
     """What ``measure_layers``'s tables say, and ``forgetting``, that of :func:`toolkit.measure_forgetting`.
 
     Tables of weights only (of two checkpoints) make a page without states. ``models``: the checkpoints that the numbers
