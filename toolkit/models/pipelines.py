@@ -1,5 +1,6 @@
 """A sentence-transformers folder is a pipeline of modules that makes one vector of a text, not a bare encoder."""
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def _fetch(source: Source, *patterns: str) -> Path:
     try:
         return Path(snapshot_download(source.location, allow_patterns=list(patterns), **options))
     except LocalEntryNotFoundError:  # nothing of it is known: whoever reads its config says so
-        return Path()
+        return Path(os.devnull)
     except Exception as error:
         raise ValueError(f"cannot read the modules of {source.name!r}: {' '.join(str(error).split())}") from None
 

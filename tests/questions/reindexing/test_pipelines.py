@@ -368,6 +368,25 @@ def test_texts_of_which_a_model_knows_no_word_are_refused(build: Build, texts: l
         measure_reindexing(folder, build(modules("mean")), [*texts, "#", "##"], queries=texts[:9], k=K)
 
 
+def test_a_folder_of_the_hub_is_read_whole_too(
+    build: Build, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache, while offline; the working folder holds a list of modules of something else."""
+    commit, cached = "a" * 40, tmp_path / "cache" / "models--me--made"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text(commit)
+    shutil.copytree(folder := build(modules("mean", "Dense")), cached / "snapshots" / commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "modules.json").write_text("[1]")
+    readings = [probe.open_reader(name, None) for name in ("me/made", folder)]
+    vectors = [read([(text,) for text in texts]).vectors(np.arange(9), print) for read, _ in readings]
+    assert np.array_equal(*vectors)
+    with refused("cannot read the config of 'me/other'"):
+        probe.open_reader("me/other", None)
+
+
 def test_pairs_are_refused(build: Build, tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("a,b\n" + "the book,was good\n" * 9)
     with refused("makes a vector of one text: pass one text column"):
