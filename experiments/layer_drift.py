@@ -63,7 +63,8 @@ def main() -> None:
     command = f"python experiments/layer_drift.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
     title = "What changed in each layer, and what moved"
-    print(f"Report: {write_page(layers_page(tables, title=title, command=command), arguments.out, tables)}")
+    page = layers_page(tables, models={config.model for _, config in configs}, title=title, command=command)
+    print(f"Report: {write_page(page, arguments.out, tables)}")
 
 
 if __name__ == "__main__":

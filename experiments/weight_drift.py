@@ -70,7 +70,8 @@ def main() -> None:
         value = getattr(arguments, name)
         command += f" --{name} {value}" if value != default else ""
     title = "What changed in each layer, and what moved: states and weights on five tasks"
-    print(f"Report: {write_page(layers_page(tables, title=title, command=command), arguments.out, tables)}")
+    page = layers_page(tables, models={config.model for config in configs}, title=title, command=command)
+    print(f"Report: {write_page(page, arguments.out, tables)}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from torch import nn
 from toolkit.families import ModelFamily, family_of
 from toolkit.models.checkpoints import NO_HEAD, Source, find_checkpoint
 from toolkit.models.heads import MaskedHead, answer, build_head, chosen_layers, num_blocks
+from toolkit.models.pipelines import warn_of_modules
 from toolkit.models.regimes import locate_embeddings
 
 
@@ -196,6 +197,7 @@ def load_classifier(
         backbone = _random_backbone(config, seed, options)
     else:
         backbone = source.read_backbone(config, options)
+        warn_of_modules(source)
     tokenizer = source.read_tokenizer()
     if is_masked_lm and tokenizer.mask_token_id is None:
         raise ValueError(f"the tokenizer of {name} has no mask token, which --objective mlm puts in place of others")

@@ -14,6 +14,7 @@ from toolkit.questions.flow import numbers as flow_numbers
 from toolkit.questions.flow.measure import COUNTERFACTUALS, PRETRAINED, RANDOM
 from toolkit.questions.flow.numbers import groups_of, intervals_of
 from toolkit.questions.flow.page import (
+    ONE_SEED,
     answers,
     bit_rows,
     decoding_rows,
@@ -468,3 +469,13 @@ def test_the_first_screen_judges_nothing_that_is_undefined():
     assert [verdict for verdict, _ in found] == ["not judged"] * 3
     assert "undefined %" in found[0][1]
     assert "undefined of undefined bits" in found[1][1]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_single_model_is_no_seed_only_where_there_is_one(is_alone):
+    tables = planted()
+    if not is_alone:
+        models = tables["models"]
+        tables["models"] = pd.concat([models.assign(seed=0), models.assign(seed=1)])
+    (said,) = next(each for each in flow_page(tables).sections if each.id == "limits").blocks
+    assert (ONE_SEED in said.text) == is_alone

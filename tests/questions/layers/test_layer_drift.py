@@ -1,5 +1,7 @@
 """Layer drift on tiny runs: what cannot have moved has not, what was planted is found, where it was planted."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +30,7 @@ from toolkit.questions.layers.states import (
     measure_layers,
 )
 from toolkit.questions.layers.weights import measure_weight_drift
+from toolkit.questions.models import open_model
 from toolkit.snapshots.store import Run
 
 FREEZES = ("none", "embeddings,layers.0-1")
@@ -194,7 +197,8 @@ def test_the_command_compares_two_checkpoints_without_a_run(
     for said in ("Relative drift of the weights: mean", "runs made with --save-model"):
         assert said in shown
     assert "Similarity of states" not in shown
-    assert "weight_drift_by_layer.png" in (tmp_path / "report" / "report.md").read_text()
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert ("weight_drift_by_layer.png" in page, "minilm" in page) == (True, False)
     means = pd.read_csv(tmp_path / "report" / "tables" / "weight_means.csv").set_index("component")
     assert means.is_identical["layers.0"]
     own = measure_weight_drift(run, by="layer").set_index("component")
@@ -205,6 +209,21 @@ def test_the_command_compares_two_checkpoints_without_a_run(
         ("nothing to compare", lambda: LayersCommand(places=()).run()),
         ("--texts: states need runs", lambda: LayersCommand(places=(start, tuned), texts=("a=b",)).run()),
     )
+
+
+def test_the_embedded_model_is_named_as_such_where_it_takes_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert LayersCommand(places=("minilm", "minilm")).run() == 0
+    assert "The embedded model minilm (all-MiniLM-L6-v2)" in capsys.readouterr().out
+
+
+def test_modules_beside_the_encoder_are_named(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of two models that differ in a Dense layer alone no layer moved, which is no answer about that one."""
+    shutil.copytree(tiny_model("bert"), tmp_path / "made")
+    listed = [{"type": f"sentence_transformers.models.{name}", "path": ""} for name in ("Transformer", "Dense")]
+    (tmp_path / "made" / "modules.json").write_text(json.dumps(listed))
+    for read in (LayersCommand(places=(str(tmp_path / "made"),) * 2).run, lambda: open_model(str(tmp_path / "made"))):
+        with pytest.warns(UserWarning, match="its encoder alone is read, without Dense"):
+            read()
 
 
 def test_a_run_is_held_against_its_own_start_whatever_tokens_others_add(

@@ -174,7 +174,7 @@ def test_groups_are_never_averaged() -> None:
 
 def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
     for name in ("a", "b"):
-        write_page(layers_page(tables, command="x"), tmp_path / name, tables)
+        write_page(layers_page(tables, models=(), command="x"), tmp_path / name, tables)
     for name in ("index.html", "report.md"):
         text = (tmp_path / "a" / name).read_text()
         assert "on <script>" not in text
@@ -271,7 +271,7 @@ def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> No
 
 def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
     own = weight_tables([weights_of("a and b", "after with before", [0])])
-    text = write_page(layers_page(own, command="x"), tmp_path / "out", own).read_text()
+    text = write_page(layers_page(own, models=(), command="x"), tmp_path / "out", own).read_text()
     for part, is_there in {
         "figures/weight_drift_by_layer.png": True,
         "debiased CKA": False,
@@ -280,6 +280,27 @@ def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
         "| after with before | embeddings | 0 % | 0 | 2.00 | 0 | 16 | bit-identical |": True,
     }.items():
         assert (part in text) == is_there, part
+
+
+@pytest.mark.parametrize(
+    ("arms", "models", "there"),
+    [
+        ((), ("start", "tuned"), (False, False, False, False)),
+        ((), ("minilm", "tuned"), (True, False, False, False)),
+        ((arm_of("full", 0.5),), ("start",), (False, True, False, False)),
+        ((arm_of("full", 0.5), arm_of("shuffled labels", 0.8)), ("start",), (False, True, True, False)),
+        (
+            (replace(ONE := arm_of("full", 0.5), to_before={1: ONE.to_before[1]}, between={}),),
+            (),
+            (False, True, False, True),
+        ),
+    ],
+)
+def test_a_caveat_is_said_only_of_what_it_is_of(arms: Any, models: Any, there: Any) -> None:
+    own = tables_of(*arms) if arms else weight_tables([weights_of("g", "after with before", [0])])
+    asked = (layers.EMBEDDED_MODEL, layers.STATE_LIMITS[0], layers.MEMORISED, layers.ONE_SEED)
+    (said,) = next(each for each in layers_page(own, models=models).sections if each.id == "limits").blocks
+    assert tuple(text in said.text for text in asked) == there
 
 
 def test_weights_are_drawn_group_by_group() -> None:

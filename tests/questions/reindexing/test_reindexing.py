@@ -256,10 +256,11 @@ def other(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 def test_queries_are_read_by_the_tuned_model(tiny_model: Callable[[str], Path], other: str, texts: list[str]) -> None:
     stored, asked = texts[:40], texts[40:]
     tables = measure_reindexing(str(tiny_model("bert")), other, stored, queries=asked, k=3)
-    before, after = (probe.open_reader(name, "mean") for name in (str(tiny_model("bert")), other))
+    (before, said), (after, _) = (probe.open_reader(name, None) for name in (str(tiny_model("bert")), other))
+    assert tables["verdict"]["pooling"].tolist() == [said] == ["mean, of 48 tokens at most"]
 
-    def vectors(loaded: Any, own: list[str]) -> Any:
-        return probe.embed(loaded, encode_texts(loaded, [(text,) for text in own]), np.arange(len(own)), print)
+    def vectors(read: Any, own: list[str]) -> Any:
+        return read([(text,) for text in own]).vectors(np.arange(len(own)), print)
 
     sides = vectors(before, stored), vectors(after, stored), vectors(after, asked)
     pd.testing.assert_frame_equal(tables["recall"], compare_vectors(*sides, k=3)[0])
@@ -296,8 +297,8 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
     model = str(tiny_model("bert"))
     chosen = np.array([5, 0, 17, 3, 9, 1])
     for pooling in ("mean", "cls", "last"):
-        reader = probe.open_reader(model, pooling)
-        found = probe.embed(reader, encode_texts(reader, [(text,) for text in texts]), chosen, print)
+        read, _ = probe.open_reader(model, pooling)
+        found = read([(text,) for text in texts]).vectors(chosen, print)
         loaded = open_model(model)
         for row, text in zip(found, chosen, strict=True):
             ids = loaded.tokenizer(texts[text], return_tensors="pt")["input_ids"]

@@ -97,13 +97,14 @@ LIMITS = (
     "The largest share is chosen by looking, so that without any change position's share would seem to fall in 10 to "
     "16 of 100 models: read a small fall with that in mind.",
     "There is one interval per stage, none corrected for their number. What is not distinguishable may still differ.",
-    "The interval of one model covers blocks or texts, and no other seed.",
 )
+ONE_SEED = "The interval of one model covers blocks or texts, and no other seed."
 
 
 def flow_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
     """What ``measure_flow``'s tables say."""
     groups = groups_of(tables)
+    is_alone = tables["models"].groupby(["group", "condition"])["seed"].nunique(dropna=False).eq(1).any()
     charts = draw({name: partial(plot, tables) for name, (plot, _) in CHARTS.items()})
     pictures = {
         name: ChartBlock(name=name, chart=chart, caption=CHARTS[name][1], alt=CHARTS[name][1])
@@ -122,7 +123,7 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str = "") ->
         picture=pictures.get("where_position_goes"),
         sections=(
             *sections,
-            texts_section("limits", "What this cannot tell", LIMITS),
+            texts_section("limits", "What this cannot tell", [*LIMITS, *([ONE_SEED] if is_alone else ())]),
             texts_section("definitions", "Definitions", [*METHOD, *RULES]),
         ),
         commands=command,

@@ -37,13 +37,15 @@ class LayersCommand:
         from toolkit.reporting.folder import check_if_asked
         from toolkit.reporting.render_terminal import show_page
         from toolkit.snapshots.backbones import is_run
+        from toolkit.snapshots.store import open_run
 
         if not self.places:
             raise ValueError("nothing to compare: pass at least one run directory, or two checkpoints")
         check_if_asked(self.out)
         tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
         command = command_again(self, "layers", self.places, "texts", "text_columns", "max_texts")
-        return show_page(layers_page(tables, title=self.title, command=command), self.out, tables)
+        models = {open_run(place).config.model if is_run(place) else place for place in self.places}
+        return show_page(layers_page(tables, models=models, title=self.title, command=command), self.out, tables)
 
     def _of_runs(self) -> "Tables":
         from toolkit.progress import reporting_progress
@@ -60,6 +62,8 @@ class LayersCommand:
         return tables | ({"forgetting": forgotten} if forgotten["value"].notna().any() else {})
 
     def _of_checkpoints(self) -> "Tables":
+        from toolkit.models.checkpoints import Source
+        from toolkit.models.pipelines import warn_of_modules
         from toolkit.questions.layers.trend import weight_tables, weights_of_pair
         from toolkit.snapshots.backbones import is_run, open_backbones
 
@@ -75,4 +79,6 @@ class LayersCommand:
         pair = open_backbones(*self.places)
         for note in pair.notes:
             show(note)
+        for place in filter(Path.is_dir, map(Path, self.places)):
+            warn_of_modules(Source(str(place), str(place)))
         return weight_tables([weights_of_pair(pair)])

@@ -1,7 +1,7 @@
 """How much each layer changed: its states and its weights."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -44,6 +44,7 @@ from toolkit.reporting.page import (
     texts_section,
     wide_rows,
 )
+from toolkit.snapshots.tokenizer_files import EMBEDDED
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -91,26 +92,42 @@ DEFINITIONS = (
     "Two seeds: the mean similarity of the tuned models of all pairs of seeds of the regime; three seeds are three "
     "pairs. Two seeds differ by: how far the similarities to before of two seeds of one regime are apart, on average.",
 )
-WEIGHT_LIMITS = (
+EMBEDDED_MODEL = (
     "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences: what it shows is no "
-    "claim about raw BERT, which needs a raw backbone beside it.",
+    "claim about raw BERT, which needs a raw backbone beside it."
+)
+SIZE = (
     "Relative drift divides by a layer's norm, and AdamW's steps have a size of their own, whatever the gradient's: "
-    "how far a layer's weights moved is no measure of how much it learned.",
+    "how far a layer's weights moved is no measure of how much it learned."
 )
 STATE_LIMITS = (
     "The least similar layer is chosen by looking at all layers; its interval does not know that.",
     "That the states of a layer changed does not say that the layer's own weights did: it reads what lies below. The "
     "tables on weights say how far these moved.",
-    "Shuffled labels are no 'nothing learned': such a model memorises.",
-    "One seed, or one seed in common, says nothing of a regime: its interval covers texts only.",
     "Not distinguishable from each other is not the same as equal.",
 )
+MEMORISED = "Shuffled labels are no 'nothing learned': such a model memorises."
+ONE_SEED = "One seed, or one seed in common, says nothing of a regime: its interval covers texts only."
 
 
-def layers_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
+def limits(tables: Tables, models: Collection[str]) -> list[str]:
+    """What the numbers do not say, of what they are of."""
+    means = tables.get("means", pd.DataFrame(columns=["is_shuffled", "num_seeds"]))
+    said = {
+        EMBEDDED_MODEL: EMBEDDED in models,
+        SIZE: True,
+        **dict.fromkeys(STATE_LIMITS, len(means) > 0),
+        MEMORISED: means["is_shuffled"].any(),
+        ONE_SEED: any((table["num_seeds"] == 1).any() for table in (means, tables.get("contrasts", means))),
+    }
+    return [text for text, applies in said.items() if applies]
+
+
+def layers_page(tables: Tables, *, models: Collection[str], title: str | None = None, command: str = "") -> Page:
     """What ``measure_layers``'s tables say, and ``forgetting``, that of :func:`toolkit.measure_forgetting`.
 
-    Tables of weights only (of two checkpoints) make a page without states.
+    Tables of weights only (of two checkpoints) make a page without states. ``models``: the checkpoints that the numbers
+    are of.
     """
     tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
     groups, forgotten = groups_of(tables), tables.get("forgetting")
@@ -135,7 +152,7 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str = "") 
         *states,
         Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weights)),
         *([] if forgotten is None else [forgetting.section(forgotten)]),
-        texts_section("limits", "What this cannot tell", [*WEIGHT_LIMITS, *(STATE_LIMITS if states else ())]),
+        texts_section("limits", "What this cannot tell", limits(tables, models)),
         texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())]),
     ]
     return Page(

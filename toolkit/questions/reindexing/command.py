@@ -26,8 +26,9 @@ class ReindexCommand:
     """Names of the one or two text columns of both files, by default text, or sentence."""
     k: int = 10
     """Texts that a search gives."""
-    pooling: Literal["mean", "cls", "last"] = "mean"
-    """What a text's vector is: the mean of its tokens, its first token, or its last; compared by cosine."""
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """What a text's vector is by the encoder alone: the mean of its tokens, its first token, or its last; compared by
+    cosine. None: the mean, and of a sentence-transformers folder what its encode() gives, with all of its modules."""
     keep_at: float = 0.95
     """Least recall at which the index is kept as it is."""
     map_at: float = 0.95

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,21 @@ from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.data.duplicates import words_of
 from toolkit.data.files import read_file
 from toolkit.data.tasks import check_texts
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Classifier, Loaded, check_first_token, in_eval_mode
+from toolkit.models.pipelines import list_modules, open_pipeline
 from toolkit.naming import at_least, distinct, lookup, shorten
 from toolkit.progress import say, shows_progress
 from toolkit.questions.models import TEXTS, batch_on, encode_texts, open_model
 from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.backbones import is_run
 
 KEPT, AS_IS, ORTHOGONAL, LINEAR = "neighbours kept", "as it is", "orthogonal map", "linear map"
 """Share of the stored neighbours that are still such; recall of the old index as it is, and mapped."""
 KEEP, MAP, REINDEX, UNSURE = "keep the index", "map the stored vectors", "re-index", "cannot tell with so few queries"
 POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token", "last": "the last token"}
+MOST_TOKENS, UNCUT = 512, 10**6
+"""Of a text that an encoder alone is given; and where a folder sets no limit."""
 NUM_FOLDS = 5
 TEXTS_PER_NUMBER = 2
 """Texts that a map is fitted on, at least, for each number of a stored vector. At two, least squares errs on new texts
@@ -139,7 +144,7 @@ def compare_vectors(
     ``before`` (n, p) and ``after`` (n, q): the index by both models; ``queries`` (m, q): by AFTER. Any length of rows.
     ValueError where a model gives so many texts nearly the same vector that rounding decides which are nearest.
     """
-    before, after, queries = (_units(rows) for rows in (before, after, queries))
+    before, after, queries = map(_units, ("BEFORE", "AFTER", "AFTER"), (before, after, queries))
     for name, rows in (("BEFORE", before), ("AFTER", after)):
         asked = queries if rows.shape[1] == queries.shape[1] else rows[:0]
         if (share := share_settled(rows, asked, k, seed)) < SETTLED:
@@ -198,9 +203,14 @@ def _null(means: Array) -> dict[str, float]:
     return dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(means.tolist()), strict=True))
 
 
-def _units(rows: Rows) -> Array:
+def _units(name: str, rows: Rows) -> Array:
     rows = np.asarray(rows, np.float64)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if num := int((~(np.isfinite(lengths) & (lengths > 0))).sum()):
+        raise ValueError(
+            f"{name} gives {num} of {len(rows)} texts a vector of 0 or NaN, with no cosine: leave them out"
+        )
+    return np.asarray(rows / lengths)
 
 
 def advise(table: pd.DataFrame, keep_at: float, map_at: float) -> tuple[str, str]:
@@ -255,11 +265,69 @@ def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 
     return table.iloc[order].assign(rank=np.arange(1, len(known) + 1)).reset_index(drop=True)[columns]
 
 
-def open_reader(name: str, pooling: str) -> Loaded:
-    """A checkpoint or a run's tuned model, which pools as asked, whatever the run did."""
+Texts = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Texts as one model reads them."""
+
+    keys: Sequence[bytes]
+    """What the model is given of each text: equal where it cannot tell two apart."""
+    vectors: Callable[[Ids, Callable[[str], None]], NDArray[np.floating[Any]]]
+    """(chosen,) texts to their (chosen, width) vectors."""
+
+
+def open_reader(name: str, pooling: str | None) -> tuple[Callable[[Texts], Reading], str]:
+    """What reads texts by a checkpoint or a run's tuned model, and how it makes a vector, in words.
+
+    A sentence-transformers folder is read as that library reads it, all of its modules, unless a pooling is asked for.
+    """
+    if pooling is None and not is_run(name) and name.strip():
+        source = find_checkpoint(name).pinned()
+        if modules := list_modules(source):
+            pipeline = open_pipeline(source, modules)
+            if pipeline.model is not None:
+                return partial(read_by_library, name, pipeline.model), pipeline.said
+            loaded = open_encoder(pipeline.encoder, pipeline.pooling)
+            length = min(filter(None, (pipeline.max_length, loaded.max_length, UNCUT)))
+            return partial(read_by_encoder, loaded, length), pipeline.said
+    loaded = open_encoder(name, pooling or "mean")
+    length = min(loaded.max_length or MOST_TOKENS, MOST_TOKENS)
+    return partial(read_by_encoder, loaded, length), f"{loaded.model.pooling}, of {length} tokens at most"
+
+
+def open_encoder(name: str, pooling: str) -> Loaded:
+    """A checkpoint's encoder or a run's tuned model, which pools as asked, whatever the run did."""
     loaded = open_model(name)
     check_first_token(loaded.family, pooling)
     return replace(loaded, model=Classifier(loaded.model.backbone, pooling, 1, torch.Generator()))
+
+
+def read_by_encoder(loaded: Loaded, max_length: int, texts: Texts) -> Reading:
+    """Texts as an encoder reads them that we pool."""
+    data = encode_texts(loaded, texts, max_length)
+    split = data.splits[TEXTS]
+    starts = zip(split.offsets, split.offsets[1:], strict=False)
+    return Reading([split.tokens[start:stop].tobytes() for start, stop in starts], partial(embed, loaded, data))
+
+
+def read_by_library(name: str, model: Any, texts: Texts) -> Reading:
+    """Texts as sentence-transformers' ``encode()`` reads them; ValueError for pairs and where it cannot."""
+    if any(len(text) > 1 for text in texts):
+        raise ValueError(f"{name} is of sentence-transformers, which makes a vector of one text: pass one text column")
+
+    def vectors(chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.floating[Any]]:
+        hear(f"vectors by {shorten(name)}: {len(chosen):,} texts")
+        return np.asarray(model.encode([texts[text][0] for text in chosen], show_progress_bar=False))
+
+    read = getattr(model, "preprocess", model.tokenize)  # which it was named before
+    try:
+        given = [read([text]) for (text,) in texts]
+    except ValueError as error:  # a Router without a route for texts of no task
+        raise ValueError(f"{name} encodes no plain text: {' '.join(str(error).split())}") from None
+    keys = ({key: getattr(value, "tolist", lambda: "")() for key, value in own.items()} for own in given)
+    return Reading([repr(key).encode() for key in keys], vectors)
 
 
 def embed(loaded: Loaded, data: EncodedTask, chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.float32]:
@@ -292,13 +360,11 @@ def texts_of(source: Source, text_columns: tuple[str, ...] = (), name: str = "te
     return found
 
 
-def first_of_each(versions: Sequence[EncodedTask]) -> Ids:
+def first_of_each(readings: Sequence[Reading]) -> Ids:
     """The texts, in order, that not all models read token by token like an earlier one."""
-    splits = [data.splits[TEXTS] for data in versions]
     first: dict[tuple[bytes, ...], int] = {}
-    for text in range(len(splits[0])):
-        read = (split.tokens[split.offsets[text] : split.offsets[text + 1]].tobytes() for split in splits)
-        first.setdefault(tuple(read), text)
+    for text, keys in enumerate(zip(*(own.keys for own in readings), strict=True)):
+        first.setdefault(keys, text)
     return np.array(list(first.values()))
 
 
@@ -312,7 +378,7 @@ def measure_reindexing(
     queries: Source | None = None,
     text_columns: tuple[str, ...] = (),
     k: int = 10,
-    pooling: str = "mean",
+    pooling: str | None = None,
     keep_at: float = 0.95,
     map_at: float = 0.95,
     min_texts: int = 10,
@@ -337,8 +403,9 @@ def measure_reindexing(
     k
         Number of nearest texts that a search gives.
     pooling
-        ``mean`` of the tokens, ``cls``, the first one, or ``last``, as decoders have it: the vector of a text, which is
-        compared by cosine.
+        ``mean`` of the tokens, ``cls``, the first one, or ``last``, as decoders have it: the vector of a text by the
+        encoder alone. None: the mean, and of a sentence-transformers folder what its ``encode()`` gives, with all of
+        its modules, its length and its default prompt. Vectors are compared by cosine.
     keep_at, map_at
         Least recall at which the index is kept as it is, and at which a linear map of it is enough.
     min_texts
@@ -374,7 +441,7 @@ def measure_reindexing(
         A model, file or text that cannot be read, a k below 1, fewer than 2k texts in the index, and vectors of which
         so many are nearly the same that rounding decides which are nearest.
     """
-    lookup(POOLINGS, pooling, "pooling")
+    lookup(POOLINGS, pooling or "mean", "pooling")
     k, min_texts = at_least("k", k, 1), at_least("min_texts", min_texts, 1)
     num_null = at_least("num_null", num_null, 0)
     for name, at in (("keep_at", keep_at), ("map_at", map_at)):
@@ -383,28 +450,29 @@ def measure_reindexing(
     stored = texts_of(texts, text_columns)
     asked = None if queries is None else texts_of(queries, text_columns, "queries")
     _check_number(len(stored), k)
-    models = [open_reader(name, pooling) for name in (before, after)]
+    (read_before, said_before), (read_after, said_after) = (open_reader(name, pooling) for name in (before, after))
     on_progress("tokens of the texts")
-    encoded = [encode_texts(model, stored) for model in models]
-    kept = first_of_each(encoded)
+    sides = [read(stored) for read in (read_before, read_after)]
+    kept = first_of_each(sides)
     left_out, held_out = len(stored) - len(kept), kept[:0]
     if asked is None:
         num_held = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * len(kept))))
         held_out = np.random.default_rng([*b"queries", seed]).permutation(kept)[:num_held]
         kept = np.setdiff1d(kept, held_out)
     _check_number(len(kept), k)
-    data, chosen = encoded[1], held_out
+    searching, chosen = sides[1], held_out
     if asked is not None:
-        data = encode_texts(models[1], asked)
-        chosen = first_of_each([data])
-    sides = zip((*models, models[1]), (*encoded, data), (kept, kept, chosen), strict=True)
-    old, new, searched = (embed(*side, on_progress) for side in sides)
+        searching = read_after(asked)
+        chosen = first_of_each([searching])
+    wanted = zip((*sides, searching), (kept, kept, chosen), strict=True)
+    old, new, searched = (reading.vectors(own, on_progress) for reading, own in wanted)
     options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed, "on_progress": on_progress}
     found, losses = compare_vectors(old, new, searched, **options)
     advice, reason = advise(found, keep_at, map_at)
     note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
     first, second = distinct(shorten(name) for name in (before, after))
-    line = {"first": first, "second": second, "pooling": pooling, "num_neighbours": k, "num_texts": len(kept)}
+    said = said_before if said_before == said_after else f"{said_before} (before); {said_after} (after)"
+    line = {"first": first, "second": second, "pooling": said, "num_neighbours": k, "num_texts": len(kept)}
     line |= {"num_queries": len(chosen), "keep_at": keep_at, "map_at": map_at, "advice": advice, "reason": reason}
     verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
     on_progress("words")

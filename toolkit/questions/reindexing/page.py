@@ -27,7 +27,8 @@ WORDS_CAPTION = (
     "{num:,} words {more:,} are called as losing more and {less:,} as losing less (adjusted p below .05)."
 )
 DEFINITIONS = (
-    "Vector of a text: the mean of the last layer's tokens (or the first token), compared by cosine.",
+    "Vector of a text: of an encoder the mean of the last layer's tokens (or the first or the last one), of a "
+    "sentence-transformers folder what its encode() gives; compared by cosine.",
     "Neighbours kept: of each text's k nearest texts before, the share that are so after; by chance k / (n - 1).",
     "Recall: queries by the model after, searched among the stored vectors of the model before. Truth: what they find "
     "among the vectors that the model after gives the same texts, whose own recall is therefore 1. By chance k / n.",
@@ -41,11 +42,12 @@ DEFINITIONS = (
     "below, map the stored vectors where that of the linear map lies at or above its own, and else re-index; where a "
     "threshold lies inside the interval that decides, these queries cannot tell.",
 )
-LIMITS = (
+LIMITS = [
     "Recall falls as an index grows, since near texts get nearer: it holds for this number of texts of this kind.",
     "Recall asks whether the old index finds what the new model would find, not whether that is what somebody needs.",
     "Words go with topics and with one another: that texts with a word lost more does not say that the word is why.",
-)
+]
+"""The last one is of words, where there are any."""
 
 
 def reindex_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
@@ -56,7 +58,7 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
     shown = [f"{name} {_estimate(lines[name])}" for name in (AS_IS, LINEAR)]
     said = f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(shown)}; by "
     said += f"chance {number(lines[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
-    said += f"{number(100 * lines[KEPT]['value'])} % are kept."
+    said += f"{number(100 * lines[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
     said += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
     rows = [
         [line["measure"], _estimate(line), line["chance"], f"{number(line['null_low'])} to {number(line['null_high'])}"]
@@ -77,7 +79,7 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
         sections=(
             Section(id="recall", title="What does the old index still find?", blocks=(shares, *notes)),
             Section(id="words", title="Which words' texts lost their neighbours?", blocks=(listed,)),
-            texts_section("limits", "What this cannot tell", LIMITS),
+            texts_section("limits", "What this cannot tell", LIMITS if len(words) else LIMITS[:-1]),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
         commands=command,

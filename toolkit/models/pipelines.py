@@ -1,0 +1,193 @@
+"""A sentence-transformers folder is a pipeline of modules that makes one vector of a text, not a bare encoder."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.memory import is_hub_reachable
+from toolkit.models.checkpoints import Source, _quiet
+from toolkit.naming import read_json, read_object
+from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
+from toolkit.snapshots.importers import CONVERT
+
+MODULES = "modules.json"
+"""Lists the modules of a sentence-transformers folder in their order."""
+KIND = "SentenceTransformer"
+NO_WEIGHTS = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
+"""Modules that add no weights to those of the encoder."""
+NO_TURN = frozenset({"Normalize", "Dropout"})
+"""Modules that leave the direction of a vector as it is, so that no cosine changes."""
+OWN_CODE = ("sentence_transformers.", "torch.")
+"""How the names of classes begin that a folder may ask for: others are code of its own, or of who knows whom."""
+SAFE = ".safetensors"
+CHECKED = ("config.json", "router_config.json", SETTINGS, f"*{SAFE}.index.json")
+"""Files of a folder and its modules that name classes and files of weights."""
+POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+"""Modes of its Pooling that are ours too."""
+MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Fields that older folders have in place of ``pooling_mode``, in the order in which their vectors are concatenated."""
+DEFAULTS: dict[str, Any] = {
+    "do_lower_case": False,
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+"""Settings of its Transformer under which it is the encoder as we load it."""
+
+Modules = tuple[tuple[str, str], ...]
+"""Class and folder of each module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a sentence-transformers folder makes vectors."""
+
+    said: str
+    """Its modules, pooling, length and prompt in words."""
+    model: Any
+    """The SentenceTransformer; None where the library is not installed and the next three do what it would do."""
+    encoder: str
+    """The folder of the encoder."""
+    pooling: str = ""
+    max_length: int | None = None
+
+
+def list_modules(source: Source) -> Modules:
+    """The modules of a checkpoint; none where it is no sentence-transformers folder. ValueError for a damaged list."""
+    path = _fetch(source, MODULES) / MODULES
+    listed = read_json(path) if path.is_file() else []
+    try:
+        modules = tuple((str(module["type"]), str(module["path"])) for module in listed)
+    except (TypeError, KeyError):
+        modules = (("", ".."),)
+    if any(".." in Path(path).parts or Path(path).is_absolute() for _, path in modules):
+        raise ValueError(f"the {MODULES} of {source.name} must list modules, each with its type and path below it")
+    return modules
+
+
+def warn_of_modules(source: Source) -> None:
+    """Warn of modules with weights of their own, which whoever reads the encoder alone leaves out."""
+    if beside := [name for name in map(_name, list_modules(source)) if name not in NO_WEIGHTS]:
+        warnings.warn(
+            f"{source.name} is a sentence-transformers folder: its encoder alone is read, without {', '.join(beside)}",
+            stacklevel=3,
+        )
+
+
+def open_pipeline(source: Source, modules: Modules) -> Pipeline:
+    """The pipeline as sentence-transformers reads it, by that library where it is installed.
+
+    ``modules``: what :func:`list_modules` gave. No pickle is opened and no code of the folder's own runs. ValueError
+    where either would be needed, for what gives no one vector of a text (a CrossEncoder, a SparseEncoder), and without
+    the library for modules and settings that are not rebuilt here.
+    """
+    folder = _fetch(source, "*.json", "*.txt", "*.model", "*.safetensors")
+    whole = _settings(folder, "config_sentence_transformers.json")
+    if (kind := whole.get("model_type", KIND)) != KIND:
+        raise ValueError(f"{source.name} is a {kind}, which gives no one vector of a text: pass a {KIND}")
+    _check_code_and_pickles(source.name, folder, modules)
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        return _rebuilt(source.name, folder, modules, whole)
+    try:
+        with _quiet():
+            options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+            model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
+    except Exception as error:  # each of its modules checks its files in its own way
+        raise ValueError(f"sentence-transformers cannot read {source.name}: {' '.join(str(error).split())}") from None
+    return Pipeline(_said(folder, modules, whole, model.max_seq_length), model, str(folder))
+
+
+def _fetch(source: Source, *patterns: str) -> Path:
+    """The folder of a checkpoint; of the hub, with those of its files that fit a pattern."""
+    if not source.is_hub:
+        return Path(source.location)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    options: dict[str, Any] = {"revision": source.revision, "local_files_only": not is_hub_reachable()}
+    try:
+        return Path(snapshot_download(source.location, allow_patterns=list(patterns), **options))
+    except LocalEntryNotFoundError:  # nothing of it is known: whoever reads its config says so
+        return Path(os.devnull)
+    except Exception as error:
+        raise ValueError(f"cannot read the modules of {source.name!r}: {' '.join(str(error).split())}") from None
+
+
+def _name(module: tuple[str, str]) -> str:
+    return module[0].rpartition(".")[2]
+
+
+def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
+    """The first JSON object that is there; empty where none is."""
+    return next((read_object(path) for pattern in patterns for path in sorted(folder.glob(pattern))), {})
+
+
+def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
+    """ValueError where sentence-transformers or transformers would open a pickle or import what it does not hold."""
+    classes, weights = [own for own, _ in modules], []
+    for path in (path for pattern in CHECKED for path in folder.rglob(pattern)):
+        fields = read_object(path)
+        if path.name == SETTINGS:
+            raise ValueError(f"{name} holds an adapter: {MERGE_IT}")
+        classes += dict(fields.get("types") or ()).values()  # of a Router
+        classes += [fields["activation_function"]] if {"in_features", "activation_function"} <= set(fields) else []
+        weights += [fields.get("transformers_weights") or SAFE, *dict(fields.get("weight_map") or ()).values()]
+    if foreign := [own for own in classes if not str(own).startswith(OWN_CODE)]:
+        raise ValueError(f"{name} asks for {foreign[0]}, which is no part of sentence-transformers: it is never run")
+    pickles = [path for path in folder.rglob("pytorch_model.bin") if not (path.parent / f"model{SAFE}").is_file()]
+    weights += [str(path.relative_to(folder)) for path in pickles]
+    if pickled := [own for own in weights if not str(own).endswith(SAFE)]:
+        raise ValueError(f"{name} holds weights only as a pickle ({pickled[0]}): {CONVERT}")
+
+
+def _modes(folder: Path, path: str) -> tuple[str, ...]:
+    """What a Pooling module concatenates."""
+    fields = _settings(folder / path, "config.json")
+    mode = fields.get("pooling_mode") or [mode for field, mode in MODES.items() if fields.get(field)] or "mean"
+    return (mode,) if isinstance(mode, str) else tuple(mode)
+
+
+def _said(folder: Path, modules: Modules, whole: dict[str, Any], max_length: int | None) -> str:
+    parts = [
+        f"Pooling ({' + '.join(_modes(folder, path))})" if own.endswith(".Pooling") else _name((own, path))
+        for own, path in modules
+    ]
+    prompts, default = whole.get("prompts") or {}, whole.get("default_prompt_name")
+    others = [name for name, prompt in prompts.items() if prompt and name != default]
+    asked = {
+        f"of {max_length} tokens at most": max_length and max_length < 10**9,
+        f"after the prompt {prompts.get(default)!r}": prompts.get(default),
+        f"without the prompts {', '.join(others)}, which its encode() does not add": others,
+        f"cut to {whole.get('truncate_dim')} numbers": whole.get("truncate_dim"),
+        f"by cosine, where the folder asks for {whole.get('similarity_fn_name')}": (
+            whole.get("similarity_fn_name") not in (None, "cosine")
+        ),
+    }
+    return ", ".join([*parts, *(text for text, applies in asked.items() if applies)])
+
+
+def _rebuilt(name: str, folder: Path, modules: Modules, whole: dict[str, Any]) -> Pipeline:
+    """The encoder with one of our own poolings, where that is all that the folder asks for."""
+    own = {_name(module): module[1] for module in modules}
+    encoder, modes = folder / own.get("Transformer", ""), _modes(folder, own.get("Pooling", ""))
+    fields = _settings(encoder, "sentence_*_config.json")
+    own_length = _settings(encoder, "tokenizer_config.json").get("model_max_length")
+    length = fields.pop("max_seq_length", None) or own_length
+    said = _said(folder, modules, whole, length)
+    kinds = [_name(module) for module in modules]
+    is_plain = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= NO_TURN and modes[1:] == ()
+    is_plain &= modes[0] in POOLINGS and all(DEFAULTS.get(field) == value for field, value in fields.items())
+    if not is_plain or whole.get("default_prompt_name") or whole.get("truncate_dim"):
+        raise ValueError(f"the vectors of {name} ({said}) are not rebuilt here: pip install sentence-transformers")
+    return Pipeline(said, None, str(encoder), POOLINGS[modes[0]], length)
