@@ -105,6 +105,12 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
             model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
     except Exception as error:  # each of its modules checks its files in its own way
         raise ValueError(f"sentence-transformers cannot read {source.name}: {' '.join(str(error).split())}") from None
+    for path in (path for own, path in modules if own.endswith(".Transformer")):
+        # The library leaves what is missing at random numbers. Poolers are missing often, and nothing reads them.
+        encoder: Any = model.transformers_model
+        _, info = Source(source.name, str(folder / path))._load(type(encoder), encoder.config, {})
+        if missing := sorted(own for own in info["missing_keys"] if not own.startswith("pooler.")):
+            raise ValueError(f"checkpoint {source.name} lacks tensors that its config asks for: {missing[0]}")
     return Pipeline(_said(folder, modules, whole, model.max_seq_length), model, str(folder))
 
 
@@ -140,7 +146,7 @@ def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
         fields = read_object(path)
         if path.name == SETTINGS:
             raise ValueError(f"{name} holds an adapter: {MERGE_IT}")
-        classes += dict(fields.get("types") or ()).values()  # of a Router
+        classes += [*dict(fields.get("types") or ()).values(), *dict(fields.get("auto_map") or ()).values()]
         classes += [fields["activation_function"]] if {"in_features", "activation_function"} <= set(fields) else []
         weights += [fields.get("transformers_weights") or SAFE, *dict(fields.get("weight_map") or ()).values()]
     if foreign := [own for own in classes if not str(own).startswith(OWN_CODE)]:

@@ -311,6 +311,13 @@ def foreign(folder: Path, kind: str = "own.Pooling", path: str = "1_Pooling") ->
     (folder / "modules.json").write_text(json.dumps(listed))
 
 
+def without_a_layer(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    held = {name: own for name, own in load_file(folder / "model.safetensors").items() if "layer.1." not in name}
+    save_file(held, folder / "model.safetensors", {"format": "pt"})
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "own code": (foreign, "asks for own.Pooling, which is no part of sentence-transformers: it is never run"),
     "own activation": (
@@ -331,6 +338,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}'),
         "holds an adapter: ",
     ),
+    "an encoder of its own": (edited("config.json", auto_map={"AutoModel": "own.M"}), "asks for own.M, which is no"),
+    "half an encoder": (without_a_layer, "lacks tensors that its config asks for: encoder.layer.1"),
     "words, not a vector": (
         edited("config_sentence_transformers.json", model_type="SparseEncoder"),
         "is a SparseEncoder, which gives no one vector of a text",
@@ -357,7 +366,7 @@ def test_what_would_be_other_vectors_or_run_code_is_refused(
     plant(Path(folder))
     if not is_installed:
         request.getfixturevalue("without_library")
-        said = said if name != "other weights" else "pip install sentence-transformers"
+        said = said if name not in ("other weights", "half an encoder") else "pip install sentence-transformers"
     with refused(said):
         measure_reindexing(folder, folder, texts, k=K)
 
