@@ -193,6 +193,8 @@ def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
     [
         ("a.json", json.dumps(LABELLED)),
         ("a.json", json.dumps({"text": TEXTS, "label": THREE * 8})),
+        ("a.json", "\n".join(map(json.dumps, LABELLED))),
+        ("a.json", "\n" + "\r\n\r\n".join(map(json.dumps, LABELLED)) + "\r\n"),
         ("a.csv.gz", gzip.compress(pd.DataFrame(LABELLED).to_csv(index=False).encode())),
         ("a.jsonl.gz", gzip.compress("\n".join(map(json.dumps, LABELLED)).encode())),
         ("a.TSV.GZ", gzip.compress(pd.DataFrame(LABELLED).to_csv(index=False, sep="\t").encode())),

@@ -54,14 +54,13 @@ QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
 """A cell in quotation marks, as quoting writes it."""
 
 
-def _read_tsv(path: Path, quotes: str) -> pd.DataFrame:
+def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     """A mark is a character like any other, as in GLUE's files, unless ``quotes`` is ``strip``.
 
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
     around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
     """
-    with _open(path) as file:
-        text = file.read()
+    text = file.read()
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
@@ -81,9 +80,8 @@ def _read_tsv(path: Path, quotes: str) -> pd.DataFrame:
     return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    with _open(path) as file:
-        return _read_rows(file, ",", csv.QUOTE_MINIMAL)
+def _read_csv(file: TextIO) -> pd.DataFrame:
+    return _read_rows(file, ",", csv.QUOTE_MINIMAL)
 
 
 def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
@@ -135,30 +133,31 @@ def _any_length() -> Iterator[None]:
         csv.field_size_limit(limit)
 
 
-def _read_jsonl(path: Path) -> pd.DataFrame:
+def _read_jsonl(file: TextIO) -> pd.DataFrame:
     rows = []
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} is not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} must be an object with fields")
-            rows.append(row)
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number} is not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} must be an object with fields")
+        rows.append(row)
     # dtype=object keeps integers beside missing values integers.
     return pd.DataFrame(rows, dtype=object)
 
 
-def _read_json(path: Path) -> pd.DataFrame:
-    """A list of objects, or an object of columns."""
-    with _open(path) as file:
-        try:
-            content = json.load(file)
-        except RecursionError as error:
-            raise ValueError(str(error)) from None
+def _read_json(file: TextIO) -> pd.DataFrame:
+    """A list of objects, an object of columns, or an object a line, as .jsonl has them."""
+    text = file.read().strip()
+    try:
+        content, end = json.JSONDecoder().raw_decode(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if end < len(text):
+        return _read_jsonl(StringIO(text))
     is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
     columns = [*content.values()] if isinstance(content, dict) else []
     is_columns = bool(columns) and all(isinstance(x, list) and len(x) == len(columns[0]) for x in columns)
@@ -167,10 +166,9 @@ def _read_json(path: Path) -> pd.DataFrame:
     return pd.DataFrame(content, dtype=object)
 
 
-def _read_lines(path: Path) -> pd.DataFrame:
+def _read_lines(file: TextIO) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    with _open(path) as file:
-        lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
+    lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
@@ -213,17 +211,17 @@ def _read_saved(folder: Path) -> Table:
     return _table_of(dataset)
 
 
-READERS: Mapping[str, Callable[[Path], pd.DataFrame | Table]] = {
+READERS: Mapping[str, Callable[[Any], pd.DataFrame | Table]] = {
     ".tsv": partial(_read_tsv, quotes="unsure"),
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,
-    ".conll": lambda path: read_conll(_open(path)),
-    ".conllu": lambda path: read_conllu(_open(path)),
+    ".conll": read_conll,
+    ".conllu": read_conllu,
     ".txt": _read_lines,
 }
-"""Kind of file to what reads it; of all but parquet a .gz of it too."""
+"""Kind of file to what reads it: parquet by its path, the others, and a .gz of them, opened as text."""
 
 
 def kind_of(path: Path) -> str:
@@ -270,8 +268,11 @@ def read_file(
     try:
         if path.is_dir():
             table: pd.DataFrame | Table = _read_saved(path)
+        elif kind == ".parquet":
+            table = _read_parquet(path)
         else:
-            table = _read_tsv(path, tsv_quotes) if kind == ".tsv" else READERS[kind](path)
+            with _open(path) as file:
+                table = _read_tsv(file, tsv_quotes) if kind == ".tsv" else READERS[kind](file)
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
     except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are ValueErrors or OSErrors
