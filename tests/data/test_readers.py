@@ -126,6 +126,22 @@ def test_the_same_rows_are_one_task_by_every_door(
     assert task.score == {"regression": "pearson"}.get(shape, "f1" if "B-PER" in names else "accuracy")
 
 
+@pytest.mark.parametrize("called", ["validation", "val", "dev"])
+def test_a_saved_folder_is_its_own_list_of_files_and_its_validation_split_is_one(called: str, tmp_path: Path) -> None:
+    """A ``map`` leaves its cache, of the same columns, beside the data; another library's cache has other columns."""
+    made, flags, _ = SHAPES["text"]
+    folder = tmp_path / "saved"
+    datasets.DatasetDict({"train": made, called: made.select(range(9))}).save_to_disk(folder)
+    datasets.load_from_disk(folder)["train"].map(lambda row: {"text": row["text"].upper()})
+    assert len(list((folder / "train").glob("*.arrow"))) == 2
+    task = load_task(RunConfig(dataset=str(folder), **flags))
+    assert {name: len(split) for name, split in task.splits.items()} == {"train": 24, "validation": 9}
+    assert task.splits["train"].texts == tuple((text,) for text in TEXTS)
+    (folder / "train" / "state.json").write_text("{")
+    with refused("cannot read the dataset .*saved' \\((?!the hub)"):
+        load_task(RunConfig(dataset=str(folder), **flags))
+
+
 LABELLED = [{"text": text, "label": label} for text, label in zip(TEXTS, THREE * 8, strict=True)]
 
 

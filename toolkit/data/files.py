@@ -421,6 +421,10 @@ HELD_OUT_FRACTION = 10
 """A dataset without a validation split holds out every tenth training example (drawn with a fixed seed)."""
 
 
+VALIDATION = ("valid", "val", "dev")
+"""What else the validation split is called; the first of them that is there is taken, where none begins so."""
+
+
 def read_glue(name: str) -> RawTask:
     """Read one GLUE task; MNLI has two validation and two test splits, and GLUE's tests have no labels."""
     glue = GLUE[name]
@@ -433,11 +437,12 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
     pass instead."""
     dataset = _load(name, config)
     rank = {"train": 0, "validation": 1}
-    names = [split_name for split_name in dataset if split_name != "unsupervised"]
-    names.sort(key=lambda split_name: rank.get(split_name.split("_")[0], 2))
+    is_named = any(own.startswith("validation") for own in dataset)
+    also = None if is_named else next((own for own in VALIDATION if own in dataset), None)
+    names = {"validation" if own == also else own: own for own in dataset if own != "unsupervised"}
     splits = {
-        split_name: split_of(_table_of(dataset[split_name]), text_columns, label_column, f"{name} ({split_name})")
-        for split_name in names
+        split_name: split_of(_table_of(dataset[own]), text_columns, label_column, f"{name} ({own})")
+        for split_name, own in sorted(names.items(), key=lambda pair: rank.get(pair[0].split("_")[0], 2))
     }
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
@@ -452,10 +457,13 @@ def _load(name: str, config: str | None) -> Any:
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
     try:
-        dataset = datasets.load_dataset(name, config)
+        # By its list of files: a saved folder holds caches beside them, of which load_dataset would take the rows too.
+        is_saved = (Path(name) / SAVED[0]).is_file()
+        dataset = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_online else unreachable_hub()
-        raise ValueError(f"cannot read the dataset {name!r} from the hub ({reason}); {instead}") from None
+        is_told = is_online or Path(name).exists()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_told else unreachable_hub()
+        raise ValueError(f"cannot read the dataset {name!r} ({reason}); {instead}") from None
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline
     if "train" not in dataset:
