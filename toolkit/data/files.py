@@ -60,7 +60,7 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
     around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
     """
-    text = file.read()
+    text = _no_tags(file.read())
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
@@ -80,8 +80,23 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
 
 
+TAGGED = re.compile(r"^\S.*[\t ](O|[BIESLU]-\S+)[\t\r ]*$", re.MULTILINE)
+"""A line of a word and, last, its tag."""
+
+
+def _no_tags(text: str) -> str:
+    """The text; ValueError where most of its lines are words with tags, which under another name are texts."""
+    tags = TAGGED.findall(text)
+    if "O" in tags and len(set(tags)) > 1 and 2 * len(tags) > len(re.findall(r"^\S", text, re.MULTILINE)):
+        raise ValueError("most of its lines end in a tag (O, B-...): give words with tags a name that ends in .conll")
+    return text
+
+
 def _read_csv(file: TextIO) -> pd.DataFrame:
-    return _read_rows(file, ",", csv.QUOTE_MINIMAL)
+    """Parted by commas or, where the header has none, by its ; (so Excel writes it in many countries) or tabs."""
+    header = file.readline()
+    file.seek(0)
+    return _read_rows(file, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
 
 
 def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
@@ -109,7 +124,7 @@ def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
             if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
                 pass
             elif not header:
-                header = [name or f"Unnamed: {i}" for i, name in enumerate(row)]
+                header = [name.strip("\ufeff") or f"Unnamed: {i}" for i, name in enumerate(row)]
             elif len(row) > len(header):
                 raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
             else:
@@ -168,7 +183,8 @@ def _read_json(file: TextIO) -> pd.DataFrame:
 
 def _read_lines(file: TextIO) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
+    written = StringIO(_no_tags(file.read()))
+    lines = {number: line.rstrip("\r\n") for number, line in enumerate(written, 1) if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
@@ -217,8 +233,8 @@ READERS: Mapping[str, Callable[[Any], pd.DataFrame | Table]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,
-    ".conll": read_conll,
-    ".conllu": read_conllu,
+    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), read_conll),
+    **dict.fromkeys((".conllu", ".conllup", ".cupt"), read_conllu),
     ".txt": _read_lines,
 }
 """Kind of file to what reads it: parquet by its path, the others, and a .gz of them, opened as text."""
@@ -239,8 +255,17 @@ def check_file(path: Path) -> None:
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
     lookup(READERS, kind_of(path), "kind of data file")
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    if head.startswith(POINTER):
+        raise ValueError(f"{path} is a pointer of Git LFS, not the data: git lfs pull gets them")
     if kind_of(path) != ".parquet":  # in which a run of zeros may be a hole
         _check_whole(path)
+        if 4 * head.count(b"\0") > len(head):
+            raise ValueError(f"{path} is UTF-16 or no text (every second byte is zero): save it as UTF-8 text")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _check_whole(path: Path) -> None:

@@ -72,8 +72,9 @@ class RawTask:
     """Split to the sha256 of its texts and labels, of a dataset of the hub: what its name stands for can change."""
 
 
-MARKS = (-100, -1, "-100", "-1", "-")
-"""What is written in place of a label that was withheld, that a loss is to leave out, or that nobody agreed on."""
+MARKS = (-100, -1, "-100", "-1", "-", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "<NA>")
+"""What is written in place of a label that was withheld, that a loss is to leave out, or that nobody agreed on, and
+what databases and pandas write for one that is not there."""
 
 
 def plain_text(cell: object, source: str, what: str = "text") -> str | None:
@@ -106,8 +107,10 @@ def _label(cell: object, source: str) -> object:
         return float(cell)
     if isinstance(cell, str | int | float | np.number | np.bool_):
         return None if pd.isna(cell) else cell
-    if isinstance(cell, list | tuple | set | np.ndarray):
-        raise ValueError(f"{source}: a label is a {type(cell).__name__}: several labels of a text are not supported")
+    if isinstance(cell, list | tuple | set | np.ndarray | dict):
+        is_nested = isinstance(cell, dict) or any(isinstance(x, list | tuple | dict | np.ndarray) for x in cell)
+        what = "spans of a text: write its words and a tag for each" if is_nested else "several labels of a text"
+        raise ValueError(f"{source}: a label is a {type(cell).__name__} ({what}), which is not supported: {cell!r:.60}")
     if cell is None or isinstance(cell, bytes) or cell is pd.NA or cell is pd.NaT:
         return plain_text(cell, source, "label")
     raise ValueError(f"{source}: a label is a {type(cell).__name__}; labels are integers, strings or floats")
