@@ -247,6 +247,10 @@ IN_DOUBT = [
     ("a.jsonl", labelled(0, 1, -100, times=10), "-100 as a label .*: 10 of 30", "classes"),
     ("a.csv", labelled(0, 1, 2, -1, times=10), "-1 as a label", "classes"),
     ("a.csv", labelled("entailment", "neutral", "-", times=10), "'-' as a label", "classes"),
+    ("a.csv", labelled("['joy']", "['fear', 'joy']", times=10), "label .* is a list written as text", "classes"),
+    ("a.jsonl", labelled("[1, 0]", "[0,\n 1]", times=10), "label .* is a list written as text", "classes"),
+    ("a.csv", labelled("O", "B-geo", "O", times=10), "are tags of words .B-geo, O., and each", "classes"),
+    ("a.jsonl", labelled("I-PER", "O", "S-PER", times=10), "are tags of words .I-PER, O, S-PER., and each", "classes"),
     ("a.csv", labelled("UNT", "TIN", "NULL", times=10), "'NULL' as a label often says .*: 10 of 30", "classes"),
     ("a.jsonl", labelled("joy", "fear", "nan", times=10), "'nan' as a label often", "classes"),
     ("a.jsonl", labelled("0", "1", "0,1", times=10), "label '0,1' is made of others", "classes"),
@@ -426,6 +430,17 @@ def test_tags_that_mark_no_spans_and_two_spellings_are_said(tmp_path: Path) -> N
         loaded(write(tmp_path / "a.conll", "Ana PESSOA\nfoi O\na O\nLisboa LOCAL\n\n"))
     with refused("the labels 'O' and 'o', which are one but for case|'o' and 'O'"):
         loaded(write(tmp_path / "b.conll", "Ana B-PER\nfoi O\na o\n\n"))
+
+
+@pytest.mark.parametrize(
+    "rows", [["[deleted]"] * 11 + TEXTS[:9], [("a", "b")] * 13 + list(zip(TEXTS, TEXTS, strict=True))[:11]]
+)
+def test_texts_of_which_most_are_one_are_said(rows: list[Any], tmp_path: Path) -> None:
+    pairs = [row if isinstance(row, tuple) else (row, "") for row in rows]
+    frame = pd.DataFrame([(a, b, i % 2) for i, (a, b) in enumerate(pairs)], columns=["text", "other", "label"])
+    path = write(tmp_path / "a.csv", frame.to_csv(index=False))
+    with pytest.warns(UserWarning, match=r"'train': 1[13] of 2[04] texts are '(\[deleted\]|a \| b)': withheld"):
+        loaded(path, **({"text_columns": ("text", "other")} if isinstance(rows[0], tuple) else {}))
 
 
 def test_three_examples_are_shown_before_training(tmp_path: Path) -> None:

@@ -188,12 +188,18 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
     counts = [f"{k}: {num:,} of {len(present[k] or ()):,}" for k, num in found.items() if num]
     parts = {label: re.split(SEPARATORS, label) for label in distinct if isinstance(label, str)}
     several = [label for label, own in parts.items() if len(own) > 1 and distinct.issuperset(own)]
+    lists = [label for label in parts if re.fullmatch(r"\[.*\]", label, re.DOTALL)]
     sizes = Counter(train).values()
     if marks and len(distinct - marks) > 1:
         shown = " and ".join(sorted(_shown(mark) for mark in marks))
         doubt = f"{shown} as a label often says that an example has none ({', '.join(counts)}): drop these rows"
     elif several:
         doubt = f"the label {_shown(min(several))} is made of others: several labels of a text are not supported"
+    elif lists:
+        doubt = (
+            f"the label {_shown(min(lists))} is a list written as text: several labels of a text are not supported, "
+            "and words with tags are read from .jsonl or .parquet"
+        )
     elif all(_matches(NUMBER_AS_WORD, label) for label in train):
         doubt = f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %"
     elif len(train) >= MANY and np.median(list(sizes)) < FEW_ROWS and len(distinct) <= MAX_CLASSES:
