@@ -167,10 +167,7 @@ def _read_jsonl(file: TextIO) -> pd.DataFrame:
 def _read_json(file: TextIO) -> pd.DataFrame:
     """A list of objects, an object of columns, or an object a line, as .jsonl has them."""
     text = file.read().strip()
-    try:
-        content, end = json.JSONDecoder().raw_decode(text)
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
+    content, end = json.JSONDecoder().raw_decode(text)
     if end < len(text):
         return _read_jsonl(StringIO(text))
     is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
@@ -300,7 +297,7 @@ def read_file(
                 table = _read_tsv(file, tsv_quotes) if kind == ".tsv" else READERS[kind](file)
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
-    except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are ValueErrors or OSErrors
+    except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are of them
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
         raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
