@@ -102,7 +102,7 @@ def by_saved_splits(folder: Path, made: datasets.Dataset) -> dict[str, Any]:
 DOORS = (by_files, by_folder, by_saved_folder, by_saved_splits)
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:the same file is trained on", "ignore:.*mark no spans")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_same_rows_are_one_task_by_every_door(
@@ -125,6 +125,22 @@ def test_the_same_rows_are_one_task_by_every_door(
     assert train.texts[0] == tuple(cells)
     assert train.words is None or [list(words) for words in train.words] == WORDS
     assert task.score == {"regression": "pearson"}.get(shape, "f1" if "B-PER" in names else "accuracy")
+
+
+@pytest.mark.parametrize("called", ["validation", "val", "dev"])
+def test_a_saved_folder_is_its_own_list_of_files_and_its_validation_split_is_one(called: str, tmp_path: Path) -> None:
+    """A ``map`` leaves its cache, of the same columns, beside the data; another library's cache has other columns."""
+    made, flags, _ = SHAPES["text"]
+    folder = tmp_path / "saved"
+    datasets.DatasetDict({"train": made, called: made.select(range(9))}).save_to_disk(folder)
+    datasets.load_from_disk(folder)["train"].map(lambda row: {"text": row["text"].upper()})
+    assert len(list((folder / "train").glob("*.arrow"))) == 2
+    task = load_task(RunConfig(dataset=str(folder), **flags))
+    assert {name: len(split) for name, split in task.splits.items()} == {"train": 24, "validation": 9}
+    assert task.splits["train"].texts == tuple((text,) for text in TEXTS)
+    (folder / "train" / "state.json").write_text("{")
+    with refused("cannot read the dataset .*saved' \\((?!the hub)"):
+        load_task(RunConfig(dataset=str(folder), **flags))
 
 
 LABELLED = [{"text": text, "label": label} for text, label in zip(TEXTS, THREE * 8, strict=True)]
@@ -150,6 +166,7 @@ CONLLU = (
     "2\tsleeps\tsleep\tVERB\tVBZ\t_\t0\troot\t_\tSpaceAfter=No\n2.1\tgone\t_\tVERB\t_\t_\t_\t_\t_\t_\n"
     "3\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n"
 )
+PLUS = "# global.columns = ID UPOS FORM NER:TAG\n1\tPROPN\tJohn\tB-PER\n2\tVERB\tsleeps\tO\n\n"
 NUMBERED = "1\tJohn\tPROPN\t_\n2\tsleeps\tVERB\tSpaceAfter=No\n3\t.\tPUNCT\t_\n\n" * 4
 TAG_FIRST = "O\tshow\nB-Rating\tfive\nO\tme\n\n" * 4
 COMMENTED = "# id 5239 domain=train\nJohn _ _ B-PER\n#begins _ _ O\n\n#begin document x\nran _ _ O\n\n"
@@ -176,6 +193,16 @@ COMMENTED = "# id 5239 domain=train\nJohn _ _ B-PER\n#begins _ _ O\n\n#begin doc
             ("O", "B-Rating"),
         ),
         ("a.conll", COMMENTED, {}, ("John", "#begins"), ("O", "B-PER")),
+        ("a.iob2", "John\tB-PER\n#\tO\n\n#\tO\n", {}, ("John", "#"), ("O", "B-PER")),
+        (
+            "a.bio",
+            "#\thttp://x.y\t[2010]\t\n1\tJohn\tB-PER\tO\n2\t#\tO\tO\n\n",
+            {"text_columns": ("2",), "label_column": "3"},
+            ("John", "#"),
+            ("O", "B-PER"),
+        ),
+        ("a.conllup", PLUS, {"label_column": "ner:tag"}, ("John", "sleeps"), ("O", "B-PER")),
+        ("a.cupt", PLUS, {}, ("John", "sleeps"), ("PROPN", "VERB")),
         ("a.conll", "10\u00a0000 B-N\nmen O\n", {}, ("10\u00a0000", "men"), ("O", "B-N")),
         ("a.conll", "a B-X\nb -100\nc O\n", {}, ("a", "b", "c"), ("O", "B-X")),
     ],
@@ -194,6 +221,12 @@ def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
     [
         ("a.json", json.dumps(LABELLED)),
         ("a.json", json.dumps({"text": TEXTS, "label": THREE * 8})),
+        ("a.json", "\n".join(map(json.dumps, LABELLED))),
+        ("a.csv", pd.DataFrame(LABELLED).to_csv(index=False, sep=";")),
+        ("a.csv.gz", gzip.compress(pd.DataFrame(LABELLED).to_csv(sep="\t").encode("utf-8-sig"))),
+        ("a.csv", pd.DataFrame(LABELLED).to_csv(index=False).encode("utf-8-sig") + b"\n"),
+        ("a.csv", b"\xef\xbb\xbf" + pd.DataFrame(LABELLED).to_csv(index=False).encode("utf-8-sig")),
+        ("a.json", "\n" + "\r\n\r\n".join(map(json.dumps, LABELLED)) + "\r\n"),
         ("a.csv.gz", gzip.compress(pd.DataFrame(LABELLED).to_csv(index=False).encode())),
         ("a.jsonl.gz", gzip.compress("\n".join(map(json.dumps, LABELLED)).encode())),
         ("a.TSV.GZ", gzip.compress(pd.DataFrame(LABELLED).to_csv(index=False, sep="\t").encode())),
@@ -215,6 +248,12 @@ IN_DOUBT = [
     ("a.jsonl", labelled(0, 1, -100, times=10), "-100 as a label .*: 10 of 30", "classes"),
     ("a.csv", labelled(0, 1, 2, -1, times=10), "-1 as a label", "classes"),
     ("a.csv", labelled("entailment", "neutral", "-", times=10), "'-' as a label", "classes"),
+    ("a.csv", labelled("['joy']", "['fear', 'joy']", times=10), "label .* is a list written as text", "classes"),
+    ("a.jsonl", labelled("[1, 0]", "[0,\n 1]", times=10), "label .* is a list written as text", "classes"),
+    ("a.csv", labelled("O", "B-geo", "O", times=10), "are tags of words .B-geo, O., and each", "classes"),
+    ("a.jsonl", labelled("I-PER", "O", "S-PER", times=10), "are tags of words .I-PER, O, S-PER., and each", "classes"),
+    ("a.csv", labelled("UNT", "TIN", "NULL", times=10), "'NULL' as a label often says .*: 10 of 30", "classes"),
+    ("a.jsonl", labelled("joy", "fear", "nan", times=10), "'nan' as a label often", "classes"),
     ("a.jsonl", labelled("0", "1", "0,1", times=10), "label '0,1' is made of others", "classes"),
     ("a.csv", labelled("joy", "fear", "fear | joy", times=10), "label 'fear | joy' is made of others", "classes"),
     (
@@ -278,6 +317,40 @@ def test_words_tags_and_quotes_in_doubt_are_refused_likewise(
         loaded(path, **({"label_column": "4"} if content == NUMBERED else {}))
     if content != NUMBERED:  # whose last column is no tag either
         assert loaded(path, **flags)
+
+
+WITHHELD = "\n".join(f"{i + 1}\t_\t_\t{'NV'[i % 2]}" + "\t_" * 6 for i in range(20)) + "\n\n"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 5\n"
+TAGGED = "John NNP B-PER\nran VBD O\n\nshe PRP O\n"
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        *((f"a{kind}", POINTER, "is a pointer of Git LFS.*git lfs pull") for kind in (".conll", ".txt", ".parquet")),
+        *((f"a{kind}", TAGGED.encode("utf-16-le"), "is UTF-16.* save it as UTF-8") for kind in (".conll", ".txt")),
+        *((f"a{kind}", TAGGED, "end in a tag .* name that ends in .conll") for kind in (".tsv", ".txt", ".txt.gz")),
+        ("a.tsv", 'a\tO\n"\tO\n"\tB-X\r\n\n', "end in a tag"),
+        ("a.conllu", WITHHELD, "form holds _ in place of 20 of 20 words .* --text-columns form"),
+        ("a.jsonl", json.dumps({"tokens": ["***"] * 11 + list("abcdefghi"), "tags": ["X"] * 20}), r"holds \*\*\* in"),
+        ("a.jsonl", json.dumps({"text": "a b", "label": [[0, 1, "X"]]}), "label is a list .spans of a text"),
+        ("a.json", json.dumps([{"text": "a b", "label": {"X": {"a": [[0, 1]]}}}]), "label is a dict .spans of"),
+        ("a.parquet", [{"text": "a b", "label": [{"start": 0, "end": 1}]}], "label is a ndarray .spans of a text"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_as_what_it_is(
+    name: str, content: str | bytes | list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, list):
+        datasets.Dataset.from_list(content).to_parquet(path)
+    elif name.endswith(".gz"):
+        write(path, gzip.compress(str(content).encode()))
+    else:
+        write(path, content)
+    with refused(said):
+        loaded(str(path), **({"objective": "mlm"} if ".txt" in name else {}))
 
 
 def test_what_is_no_doubt_is_read(tmp_path: Path) -> None:
@@ -349,10 +422,26 @@ def test_splits_that_number_their_classes_otherwise_are_matched_by_name(tmp_path
 
 @pytest.mark.filterwarnings("ignore:the same file is trained on")
 def test_tags_that_mark_no_spans_and_two_spellings_are_said(tmp_path: Path) -> None:
+    numbered = json.dumps({"tokens": ["Ana", "foi", "a", "casa"], "ner_tags": [1, 0, 0, 0]})
+    with pytest.warns(UserWarning, match=r"tags \(0, 1\) mark no spans.*75% of the words are 0"):
+        loaded(write(tmp_path / "a.jsonl", numbered))
+    with pytest.warns(UserWarning, match=r"tags \(\*, 1:VID\) mark no spans.*75% of the words are \*"):
+        loaded(write(tmp_path / "c.conll", "Ana *\nfoi 1:VID\na *\ncasa *\n"))
     with pytest.warns(UserWarning, match=r"tags \(O, LOCAL, PESSOA\) mark no spans.*50% of the words are O"):
         loaded(write(tmp_path / "a.conll", "Ana PESSOA\nfoi O\na O\nLisboa LOCAL\n\n"))
     with refused("the labels 'O' and 'o', which are one but for case|'o' and 'O'"):
         loaded(write(tmp_path / "b.conll", "Ana B-PER\nfoi O\na o\n\n"))
+
+
+@pytest.mark.parametrize(
+    "rows", [["[deleted]"] * 11 + TEXTS[:9], [("a", "b")] * 13 + list(zip(TEXTS, TEXTS, strict=True))[:11]]
+)
+def test_texts_of_which_most_are_one_are_said(rows: list[Any], tmp_path: Path) -> None:
+    pairs = [row if isinstance(row, tuple) else (row, "") for row in rows]
+    frame = pd.DataFrame([(a, b, i % 2) for i, (a, b) in enumerate(pairs)], columns=["text", "other", "label"])
+    path = write(tmp_path / "a.csv", frame.to_csv(index=False))
+    with pytest.warns(UserWarning, match=r"'train': 1[13] of 2[04] texts are '(\[deleted\]|a \| b)': withheld"):
+        loaded(path, **({"text_columns": ("text", "other")} if isinstance(rows[0], tuple) else {}))
 
 
 def test_three_examples_are_shown_before_training(tmp_path: Path) -> None:

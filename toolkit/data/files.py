@@ -60,7 +60,7 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
     around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
     """
-    text = file.read()
+    text = _no_tags(file.read())
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
@@ -78,6 +78,25 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
             if not is_unsure:
                 return rows
     return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
+
+
+TAGGED = re.compile(r"^\S.*[\t ](O|[BIESLU]-\S+)[\t\r ]*$", re.MULTILINE)
+"""A line of a word and, last, its tag."""
+
+
+def _no_tags(text: str) -> str:
+    """The text; ValueError where most of its lines are words with tags, which under another name are texts."""
+    tags = TAGGED.findall(text)
+    if "O" in tags and len(set(tags)) > 1 and 2 * len(tags) > len(re.findall(r"^\S", text, re.MULTILINE)):
+        raise ValueError("most of its lines end in a tag (O, B-...): give words with tags a name that ends in .conll")
+    return text
+
+
+def _read_csv(file: TextIO) -> pd.DataFrame:
+    """Parted by commas or, where the header has none, by its ; (so Excel writes it in many countries) or tabs."""
+    header = file.readline()
+    file.seek(0)
+    return _read_rows(file, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
 
 
 def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
@@ -105,7 +124,7 @@ def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
         if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
             pass
         elif not header:
-            header = [name or f"Unnamed: {i}" for i, name in enumerate(row)]
+            header = [name.strip("\ufeff") or f"Unnamed: {i}" for i, name in enumerate(row)]
         elif len(row) > len(header):
             raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
         else:
@@ -136,8 +155,11 @@ def _read_jsonl(file: TextIO) -> pd.DataFrame:
 
 
 def _read_json(file: TextIO) -> pd.DataFrame:
-    """A list of objects, or an object of columns."""
-    content = json.load(file)
+    """A list of objects, an object of columns, or an object a line, as .jsonl has them."""
+    text = file.read().strip()
+    content, end = json.JSONDecoder().raw_decode(text)
+    if end < len(text):
+        return _read_jsonl(StringIO(text))
     is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
     columns = [*content.values()] if isinstance(content, dict) else []
     is_columns = bool(columns) and all(isinstance(x, list) and len(x) == len(columns[0]) for x in columns)
@@ -148,7 +170,8 @@ def _read_json(file: TextIO) -> pd.DataFrame:
 
 def _read_lines(file: TextIO) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    lines = {number: line.rstrip("\r\n") for number, line in enumerate(file, 1) if line.strip()}
+    written = StringIO(_no_tags(file.read()))
+    lines = {number: line.rstrip("\r\n") for number, line in enumerate(written, 1) if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
@@ -189,11 +212,11 @@ def _read_saved(folder: Path) -> Table:
 
 READERS: dict[str, Callable[[TextIO], pd.DataFrame]] = {
     ".tsv": partial(_read_tsv, quotes="unsure"),
-    ".csv": partial(_read_rows, delimiter=",", quoting=csv.QUOTE_MINIMAL),
+    ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
-    ".conll": read_conll,
-    ".conllu": read_conllu,
+    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), read_conll),
+    **dict.fromkeys((".conllu", ".conllup", ".cupt"), read_conllu),
     ".txt": _read_lines,
 }
 """Kind of file of text, of which a .gz is read too, to what reads it."""
@@ -216,8 +239,17 @@ def check_file(path: Path) -> None:
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
     lookup(dict.fromkeys(KINDS), kind_of(path), "kind of data file")
+    with open(path, "rb") as file:
+        head = file.read(4096)
+    if head.startswith(POINTER):
+        raise ValueError(f"{path} is a pointer of Git LFS, not the data: git lfs pull gets them")
     if kind_of(path) != PARQUET:  # in which a run of zeros may be a hole
         _check_whole(path)
+        if 4 * head.count(b"\0") > len(head):
+            raise ValueError(f"{path} is UTF-16 or no text (every second byte is zero): save it as UTF-8 text")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _check_whole(path: Path) -> None:
@@ -250,10 +282,8 @@ def read_file(
                 table = Table((READERS | own)[kind_of(path)](file))
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
-    except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are ValueErrors or OSErrors
+    except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are of them
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise ValueError(f"cannot read {path}: it is nested too deeply") from None
     except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
         raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
     return split_of(table, text_columns, label_column, str(path))
@@ -398,6 +428,10 @@ HELD_OUT_FRACTION = 10
 """A dataset without a validation split holds out every tenth training example (drawn with a fixed seed)."""
 
 
+VALIDATION = ("valid", "val", "dev")
+"""What else the validation split is called; the first of them that is there is taken, where none begins so."""
+
+
 def read_glue(name: str) -> RawTask:
     """Read one GLUE task; MNLI has two validation and two test splits, and GLUE's tests have no labels."""
     glue = GLUE[name]
@@ -410,11 +444,12 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
     pass instead."""
     dataset = _load(name, config)
     rank = {"train": 0, "validation": 1}
-    names = [split_name for split_name in dataset if split_name != "unsupervised"]
-    names.sort(key=lambda split_name: rank.get(split_name.split("_")[0], 2))
+    is_named = any(own.startswith("validation") for own in dataset)
+    also = None if is_named else next((own for own in VALIDATION if own in dataset), None)
+    names = {"validation" if own == also else own: own for own in dataset if own != "unsupervised"}
     splits = {
-        split_name: split_of(_table_of(dataset[split_name]), text_columns, label_column, f"{name} ({split_name})")
-        for split_name in names
+        split_name: split_of(_table_of(dataset[own]), text_columns, label_column, f"{name} ({own})")
+        for split_name, own in sorted(names.items(), key=lambda pair: rank.get(pair[0].split("_")[0], 2))
     }
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
@@ -429,10 +464,13 @@ def _load(name: str, config: str | None) -> Any:
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
     try:
-        dataset = datasets.load_dataset(name, config)
+        # By its list of files: a saved folder holds caches beside them, of which load_dataset would take the rows too.
+        is_saved = (Path(name) / SAVED[0]).is_file()
+        dataset = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_online else unreachable_hub()
-        raise ValueError(f"cannot read the dataset {name!r} from the hub ({reason}); {instead}") from None
+        is_told = is_online or Path(name).exists()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_told else unreachable_hub()
+        raise ValueError(f"cannot read the dataset {name!r} ({reason}); {instead}") from None
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline
     if "train" not in dataset:

@@ -72,8 +72,9 @@ class RawTask:
     """Split to the sha256 of its texts and labels, of a dataset of the hub: what its name stands for can change."""
 
 
-MARKS = (-100, -1, "-100", "-1", "-")
-"""What is written in place of a label that was withheld, that a loss is to leave out, or that nobody agreed on."""
+MARKS = (-100, -1, "-100", "-1", "-", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "<NA>")
+"""What is written in place of a label that was withheld, that a loss is to leave out, or that nobody agreed on, and
+what databases and pandas write for one that is not there."""
 
 
 def plain_text(cell: object, source: str, what: str = "text") -> str | None:
@@ -106,8 +107,10 @@ def _label(cell: object, source: str) -> object:
         return float(cell)
     if isinstance(cell, str | int | float | np.number | np.bool_):
         return None if pd.isna(cell) else cell
-    if isinstance(cell, list | tuple | set | np.ndarray):
-        raise ValueError(f"{source}: a label is a {type(cell).__name__}: several labels of a text are not supported")
+    if isinstance(cell, list | tuple | set | np.ndarray | dict):
+        is_nested = isinstance(cell, dict) or any(isinstance(x, list | tuple | dict | np.ndarray) for x in cell)
+        what = "spans of a text: write its words and a tag for each" if is_nested else "several labels of a text"
+        raise ValueError(f"{source}: a label is a {type(cell).__name__} ({what}), which is not supported: {cell!r:.60}")
     if cell is None or isinstance(cell, bytes) or cell is pd.NA or cell is pd.NaT:
         return plain_text(cell, source, "label")
     raise ValueError(f"{source}: a label is a {type(cell).__name__}; labels are integers, strings or floats")
@@ -185,12 +188,18 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
     counts = [f"{k}: {num:,} of {len(present[k] or ()):,}" for k, num in found.items() if num]
     parts = {label: re.split(SEPARATORS, label) for label in distinct if isinstance(label, str)}
     several = [label for label, own in parts.items() if len(own) > 1 and distinct.issuperset(own)]
+    lists = [label for label in parts if re.fullmatch(r"\[.*\]", label, re.DOTALL)]
     sizes = Counter(train).values()
     if marks and len(distinct - marks) > 1:
         shown = " and ".join(sorted(_shown(mark) for mark in marks))
         doubt = f"{shown} as a label often says that an example has none ({', '.join(counts)}): drop these rows"
     elif several:
         doubt = f"the label {_shown(min(several))} is made of others: several labels of a text are not supported"
+    elif lists:
+        doubt = (
+            f"the label {_shown(min(lists))} is a list written as text: several labels of a text are not supported, "
+            "and words with tags are read from .jsonl or .parquet"
+        )
     elif all(_matches(NUMBER_AS_WORD, label) for label in train):
         doubt = f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %"
     elif len(train) >= MANY and np.median(list(sizes)) < FEW_ROWS and len(distinct) <= MAX_CLASSES:

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,7 @@ from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DIST
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels
-from toolkit.data.tokens import UNTAGGED, as_objects, encode_tags, has_entities
+from toolkit.data.tokens import OUTSIDE, UNTAGGED, as_objects, encode_tags, has_entities
 from toolkit.naming import lookup
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
@@ -341,6 +342,12 @@ def _encode(
     encoded = encode_labels({k: s.labels for k, s in named.items()}, names, label_kind)
     if label_kind == "auto" and encoded.kind == "regression":
         _doubt_targets(name, encoded.labels["train"])
+    if label_kind == "auto" and OUTSIDE in encoded.names and has_entities(encoded.names):
+        raise ValueError(
+            f"the labels of {name} are tags of words ({', '.join(encoded.names[:NAMED])}), and each word is a text: "
+            "save it as .conll, or as .jsonl with a list of words and one of tags per sentence; if these are classes, "
+            "pass --label-kind classes"
+        )
     return encoded.kind, encoded.names, encoded.labels
 
 
@@ -417,7 +424,8 @@ def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
 
 
 def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
-    """ValueError when an example has a text that is missing or that no file can hold, or only empty ones."""
+    """ValueError when an example has a text that is missing or that no file can hold, or only empty ones; a warning
+    when most are one text, as where it was withheld."""
     for i, example in enumerate(texts):
         if not all(isinstance(text, str) for text in example):
             raise ValueError(f"split {split_name!r}, row {i + 1}: a text is missing (NaN); fill it or drop the row")
@@ -425,6 +433,10 @@ def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
             raise ValueError(f"split {split_name!r}, row {i + 1}: a text holds half a character (a lone surrogate)")
         if not any(text.strip() for text in example):
             raise ValueError(f"split {split_name!r}, row {i + 1}: the text is empty; drop the row")
+    for often, count in Counter(texts).most_common(1):
+        if len(texts) >= MANY and 2 * count > len(texts):
+            told = f"{count:,} of {len(texts):,} texts are {_short(' | '.join(often))!r}"
+            warnings.warn(f"split {split_name!r}: {told}: withheld?", stacklevel=2)
 
 
 def _draw(split: Split, num_examples: int, seed: int) -> Split:

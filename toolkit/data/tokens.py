@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.labels import MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
+from toolkit.data.labels import MANY, MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
 from toolkit.naming import unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words", "form", "1")
@@ -29,7 +30,8 @@ def read_conll(file: TextIO) -> pd.DataFrame:
 
     They are called by their numbers from 1, as texts; the first and the last are the words and the tags unless flags
     say otherwise. Columns are parted by tabs where a line has any, else by spaces. Lines that begin with -DOCSTART- are
-    left out, and so are comments: lines with # at the start of a sentence that have other columns, or a name = value.
+    left out, and so are comments: lines with # at the start of a sentence that have other columns, none in the last, or
+    a name = value.
     ValueError for another line with another number of columns than the first one, or with one alone.
     """
     lines = [line.strip(" \r\n") for line in file]
@@ -43,7 +45,8 @@ def read_conll(file: TextIO) -> pd.DataFrame:
         if not line.strip() or own[0] == DOCUMENT:
             sentences.append([])
             continue
-        if not sentences[-1] and line[0] == "#" and (len(own) != num_columns or (own[0] == "#" and "=" in line)):
+        is_whole = len(own) == num_columns and own[-1] != ""
+        if not sentences[-1] and line[0] == "#" and (not is_whole or (own[0] == "#" and "=" in line)):
             continue
         if len(own) < 2 or len(own) != num_columns:
             expected = "a word and its tag" if num_columns < 2 else f"{num_columns} columns, as in the first line"
@@ -56,7 +59,8 @@ def read_conll(file: TextIO) -> pd.DataFrame:
 
 
 def read_conllu(file: TextIO) -> pd.DataFrame:
-    """Sentences of Universal Dependencies, by ``conllu``: lists of form, lemma, upos, xpos, head and deprel.
+    """Sentences of Universal Dependencies, by ``conllu``: lists of form, lemma, upos, xpos, head, deprel and of what
+    else a file names in its first line (``# global.columns``, as CoNLL-U Plus has it), in small letters.
 
     Words are what was written: lines of several words (3-4) and empty nodes (3.1) are left out.
     """
@@ -66,8 +70,8 @@ def read_conllu(file: TextIO) -> pd.DataFrame:
         sentences = [[word for word in own if isinstance(word["id"], int)] for own in conllu.parse_incr(file)]
     except conllu.exceptions.ParseException as error:
         raise ValueError(str(error)) from None
-    columns = ("form", "lemma", "upos", "xpos", "head", "deprel")
     kept = [own for own in sentences if own]
+    columns = [name for name in (kept[0][0] if kept else ("form",)) if name not in ("id", "feats", "deps", "misc")]
     return pd.DataFrame({name: [tuple(word.get(name) for word in own) for own in kept] for name in columns})
 
 
@@ -113,6 +117,7 @@ def split_of_lists(
 def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, columns: Sequence[str]) -> None:
     """ValueError for a column that holds the numbers of words, or of rows of a vocabulary, or tags."""
     flat = [word for row in words for word in row]
+    often, count = (Counter(map(str, flat)).most_common(1) or [("", 0)])[0]
     num_counted = sum(str(word) == str(k) for row in words for k, word in enumerate(row, 1))
     if 2 * sum(not isinstance(word, str) for word in flat) > len(flat):
         what = "numbers"
@@ -120,6 +125,8 @@ def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, co
         what = "the numbers of words (1, 2, 3)"
     elif 2 * sum(word == OUTSIDE or _marks_span(str(word)) for word in flat) > len(flat):
         what = "tags, not words"
+    elif len(flat) >= MANY and 2 * count > len(flat):
+        what = f"{often} in place of {count:,} of {len(flat):,} words (withheld?)"
     else:
         return
     raise ValueError(
@@ -165,10 +172,11 @@ def encode_tags(
         _doubt_tags(train, seen)
     texts = [*(names or ()), *sorted(seen.difference(names or ()), key=lambda tag: (tag != OUTSIDE, tag))]
     texts += map(str, check_unseen(tagged, seen, texts, "tag"))
-    if OUTSIDE in texts and not has_entities(texts):
+    often, count = (Counter(train).most_common(1) or [("", 0)])[0]
+    if (2 * count > len(train) or OUTSIDE in texts) and not has_entities(texts):
         warnings.warn(
             f"the tags ({', '.join(texts[:5])}) mark no spans, as B- and I- do, so that words are scored and entities "
-            f"are not counted; {np.mean([tag == OUTSIDE for tag in train]):.0%} of the words are {OUTSIDE}",
+            f"are not counted; {count / len(train):.0%} of the words are {often}",
             stacklevel=2,
         )
     index = {text: i for i, text in enumerate(texts)} | {str(UNTAGGED): UNTAGGED}
