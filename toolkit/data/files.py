@@ -323,8 +323,9 @@ def read_glue(name: str) -> RawTask:
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str | None) -> RawTask:
-    """Read a dataset of the hub; ValueError when it cannot be read, saying what to pass instead."""
-    dataset = _load(name, config)
+    """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``; ValueError when it cannot be read, saying what to pass
+    instead. The commit of a revision stands among the hashes, as ``@REVISION``."""
+    dataset, commits = _load(name, config)
     splits, label_names, rank = {}, None, {"train": 0, "validation": 1}
     names = [split_name for split_name in dataset if split_name != "unsupervised"]
     for split_name in sorted(names, key=lambda split_name: rank.get(split_name.split("_")[0], 2)):
@@ -336,7 +337,8 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
         splits[split_name] = RawSplit(raw.texts, labels, taken_from=raw.taken_from)
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
-    return RawTask(splits, label_names, hashes={split_name: _sha256(split) for split_name, split in splits.items()})
+    hashes = {split_name: _sha256(split) for split_name, split in splits.items()}
+    return RawTask(splits, label_names, hashes=hashes | commits)
 
 
 def _sha256(split: RawSplit) -> str:
@@ -347,15 +349,24 @@ def _sha256(split: RawSplit) -> str:
     return hashed.hexdigest()
 
 
-def _load(name: str, config: str | None) -> Any:
+def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
+    """The dataset, and the commit of the revision that the name asks for: ``@REVISION`` to it."""
     import datasets
+    from huggingface_hub import snapshot_download
 
     instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair, roles"
     was_offline, is_online = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
+    # A path with the sign, of a dataset's folder, has no revision.
+    location, _, revision = (name, "", "") if os.path.exists(name) else name.partition("@")
+    pinned, commits = {}, {}
     try:
-        dataset = datasets.load_dataset(name, config)
+        if revision:  # of its files none: the library would read what it kept of any other commit where the hub is away
+            options: dict[str, Any] = {"revision": revision, "local_files_only": not is_online, "allow_patterns": []}
+            pinned["revision"] = Path(snapshot_download(location, repo_type="dataset", **options)).name
+            commits[f"@{revision}"] = pinned["revision"]
+        dataset = datasets.load_dataset(location, config, **pinned)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_online else unreachable_hub()
         raise ValueError(f"cannot read the dataset {name!r} from the hub ({reason}); {instead}") from None
@@ -363,7 +374,7 @@ def _load(name: str, config: str | None) -> Any:
         datasets.config.HF_HUB_OFFLINE = was_offline
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
-    return dataset
+    return dataset, commits
 
 
 def _without_withheld(labels: list[object] | None, *, is_class: bool) -> list[object] | None:

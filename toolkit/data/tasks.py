@@ -189,7 +189,7 @@ def task_name(config: RunConfig) -> str:
         path = Path(config.train_file)
         name = path.resolve().parent.name if path.stem in ("train", "training", "all") else path.stem
     elif config.dataset:
-        name = "-".join(part for part in (config.dataset.split("/")[-1], config.dataset_config) if part)
+        name = "-".join(part for part in (config.dataset.partition("@")[0].split("/")[-1], config.dataset_config) if part)
     else:
         return config.task
     name = config.task_name or name
