@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -127,7 +128,7 @@ class Answer(BaseHTTPRequestHandler):
         return self.say(302, facts | {"Location": f"http://localhost:{self.server.server_address[1]}/large/{oid}"})
 
     def send_large(self, path: str) -> None:
-        known = [content for commits in self.server.commits.values() for f in commits.values() for content in f.values()]
+        known = chain.from_iterable(files.values() for own in self.server.commits.values() for files in own.values())
         content = next(each for each in known if hashlib.sha256(each).hexdigest() == path.rpartition("/")[2])
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None:

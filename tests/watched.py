@@ -44,7 +44,8 @@ class Watched:
 
     def run(self, *words: object) -> Done:
         """The words of a command, carried out."""
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         line = json.dumps([str(word) for word in words])
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()

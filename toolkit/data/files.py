@@ -359,13 +359,15 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
     # A path with the sign, of a dataset's folder, has no revision.
-    location, _, revision = (name, "", "") if os.path.exists(name) else name.partition("@")
-    pinned, commits = {}, {}
+    location, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
+    pinned: dict[str, str] = {}
+    commits: dict[str, str] = {}
     try:
-        if revision:  # of its files none: the library would read what it kept of any other commit where the hub is away
+        if revision:
             options: dict[str, Any] = {"revision": revision, "local_files_only": not is_online, "allow_patterns": []}
-            pinned["revision"] = Path(snapshot_download(location, repo_type="dataset", **options)).name
-            commits[f"@{revision}"] = pinned["revision"]
+            commit = commits[f"@{revision}"] = Path(snapshot_download(location, repo_type="dataset", **options)).name
+            # A cache of its own: where the hub is away the library reads whatever commit it kept last.
+            pinned = {"revision": commit, "cache_dir": str(Path(datasets.config.HF_DATASETS_CACHE) / commit)}
         dataset = datasets.load_dataset(location, config, **pinned)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_online else unreachable_hub()
