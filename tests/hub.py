@@ -31,7 +31,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class Hub(ThreadingHTTPServer):
-    """``asked``: (method, path) of every request; ``fault``: what is done instead of answering one."""
+    """Repositories of models and datasets, and what was asked of them."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -40,9 +40,10 @@ class Hub(ThreadingHTTPServer):
         """Kind and name of a repository to its commits."""
         self.references: dict[tuple[str, str], dict[str, str]] = {}
         """The same to its references, as refs/heads/main, and their commits."""
-        self.asked: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str, int]] = []
+        """Method, path and status of every request."""
         self.status = 0
-        """That every request gets; 0: its own."""
+        """What every request is answered with; 0: with its own."""
         self.is_silent = False
         self.cut = 0
         """Bytes after which the next large file ends, once."""
@@ -74,9 +75,9 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub, path = self.server, urlsplit(self.path).path
-        hub.asked.append((self.command, self.path))
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if hub.is_silent:
+        if hub.is_silent or hub.ended.is_set():
+            hub.asked.append((self.command, self.path, 0))
             hub.ended.wait()
             self.close_connection = True
         elif hub.status:
@@ -141,6 +142,7 @@ class Answer(BaseHTTPRequestHandler):
         self.say(200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
     def say(self, status: int, facts: Mapping[str, str] | None = None, content: bytes = b"") -> None:
+        self.server.asked.append((self.command, self.path, status))
         self.send_response(status)
         for name, value in {"Content-Length": str(len(content)), **(facts or {})}.items():
             self.send_header(name, value)

@@ -1,21 +1,24 @@
 """Commands in a process of their own, in which every unpickling and every connection to elsewhere is seen.
 
-``python -m tests.watched`` reads a line of JSON, the words of a command (``finetune`` is finetune.py), and answers with
-a line: exit code, output, errors, and what the hook saw.
+``python -m tests.watched`` reads a line of JSON, the words of a command (``finetune`` is finetune.py) and what to
+change in the environment, and answers with a line: exit code, output, errors, and what the hook saw.
 """
 
 import io
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
-LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
+LOOPBACK = ("127.0.0.1", "::1", "localhost", "0.0.0.0")
+"""How the names of this machine end: datasets asks a server that it calls by the hub's name, with a word before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +33,29 @@ class Done:
     """What the hook saw: nothing, where all is well."""
 
 
-class Watched:
-    """A process that carries out commands; ``env`` is its whole environment."""
+PASSED_OVER = ("hf_", "http_proxy", "https_proxy", "all_proxy", "transformers_", "datasets_")
+"""How the names of settings begin that would lead elsewhere."""
 
-    def __init__(self, env: Mapping[str, str], folder: Path) -> None:
+
+class Watched:
+    """A process that carries out commands in a folder, below which the hub's files are kept; ``more``: environment."""
+
+    def __init__(self, folder: Path, **more: str) -> None:
         command = [sys.executable, "-m", "tests.watched"]
-        env = {"PYTHONPATH": str(ROOT), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **env}
+        env = {name: value for name, value in os.environ.items() if not name.lower().startswith(PASSED_OVER)}
+        # The library counts downloads at an address of its own.
+        env |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "hub"), "HF_UPDATE_DOWNLOAD_COUNTS": "0", **more}
         pipe = subprocess.PIPE
         self._log = open(folder / "stderr", "w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             command, env=env, cwd=folder, stdin=pipe, stdout=pipe, stderr=self._log, text=True
         )
 
-    def run(self, *words: object) -> Done:
-        """The words of a command, carried out."""
+    def run(self, *words: object, **env: str) -> Done:
+        """The words of a command, carried out; the hub is asked again whether it is there."""
         assert self.process.stdin
         assert self.process.stdout
-        line = json.dumps([str(word) for word in words])
-        self.process.stdin.write(line + "\n")
+        self.process.stdin.write(json.dumps([[str(word) for word in words], env]) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         assert answer, Path(self._log.name).read_text()
@@ -55,6 +63,7 @@ class Watched:
 
     def close(self) -> None:
         """End the process."""
+        self.process.kill()
         self.process.communicate()
         self._log.close()
 
@@ -69,7 +78,7 @@ def hook(event: str, args: tuple[Any, ...]) -> None:
     elif event in ("socket.connect", "socket.getaddrinfo"):
         address = args[1] if event == "socket.connect" else args
         host = address[0] if isinstance(address, tuple) else "localhost"  # a path, of a socket of this machine
-        if not str(host).startswith(LOOPBACK):
+        if not str(host).endswith(LOOPBACK):
             SEEN.append(f"{event} {host}")
 
 
@@ -90,14 +99,16 @@ def serve() -> None:
     import torch
 
     torch.load = torch.serialization.load = noted(torch.load)
+    from toolkit import memory
     from toolkit.cli import finetune_main, main
 
     for line in sys.stdin:
-        words, texts = json.loads(line), (io.StringIO(), io.StringIO())
+        (words, env), texts = json.loads(line), (io.StringIO(), io.StringIO())
         SEEN.clear()
+        memory._ask.cache_clear()
         code: Any = "returned"
         try:
-            with redirect_stdout(texts[0]), redirect_stderr(texts[1]):
+            with redirect_stdout(texts[0]), redirect_stderr(texts[1]), patch.dict(os.environ, env):
                 finetune_main(words[1:]) if words[0] == "finetune" else main(words)
         except SystemExit as stop:
             code = stop.code

@@ -352,7 +352,7 @@ def _sha256(split: RawSplit) -> str:
 def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
     """The dataset, and the commit of the revision that the name asks for: ``@REVISION`` to it."""
     import datasets
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import resolve_revision
 
     instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair, roles"
     was_offline, is_online = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
@@ -364,8 +364,8 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
     commits: dict[str, str] = {}
     try:
         if revision:
-            options: dict[str, Any] = {"revision": revision, "local_files_only": not is_online, "allow_patterns": []}
-            commit = commits[f"@{revision}"] = Path(snapshot_download(location, repo_type="dataset", **options)).name
+            found = resolve_revision(location, repo_type="dataset", revision=revision, local_files_only=not is_online)
+            commits[f"@{revision}"] = commit = found.resolved
             # A cache of its own: where the hub is away the library reads whatever commit it kept last.
             pinned = {"revision": commit, "cache_dir": str(Path(datasets.config.HF_DATASETS_CACHE) / commit)}
         dataset = datasets.load_dataset(location, config, **pinned)
