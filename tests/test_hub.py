@@ -24,6 +24,7 @@ MAIN, TAG, PULL = "refs/heads/main", "refs/tags/v1", "refs/pr/1"
 SIZES = {MAIN: 20, TAG: 24, PULL: 28}
 """Reference to the rows of the split that is scored."""
 WORD = "embeddings.word_embeddings.weight"
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
 SMALL = ("--max-steps", 1, "--batch-size", 32, "--max-length", 12, "--precision", "no")
 
 
@@ -113,41 +114,30 @@ def started_from(run: Any) -> np.ndarray:
     return np.asarray(run.trajectory.snapshots[0].tensors["word_embeddings"])
 
 
-@pytest.mark.parametrize(
-    ("revision", "reference"), [("", MAIN), ("@main", MAIN), ("@v1", TAG), ("@COMMIT", TAG), (f"@{PULL}", PULL)]
-)
-def test_models_and_datasets_are_read_at_a_revision(revision: str, reference: str, served: Served) -> None:
-    at = {name: f"{name}{revision}".replace("COMMIT", served.commits[name, reference]) for name, _ in served.commits}
-    run = served.finetuned("--model", at["own/bert"], "--dataset", at["own/texts"])
-    assert np.array_equal(started_from(run), served.words[reference])
-    assert run.manifest["model"]["revision"] == served.commits["own/bert", reference]
-    assert run.manifest["task"]["name"] == "texts"
-    assert set(run.scores["num_examples"]) == {SIZES[reference]}
-    hashes = dict(run.manifest["task"]["data_sha256"])
-    known = {at["own/texts"].removeprefix("own/texts"): served.commits["own/texts", reference]} if revision else {}
-    assert {name: sha256 for name, sha256 in hashes.items() if name.startswith("@")} == known
-    assert {"train", "validation"} == hashes.keys() - known.keys()
+REVISIONS = {"": MAIN, "@main": MAIN, "@v1": TAG, "@COMMIT": TAG, f"@{PULL}": PULL}
 
 
-@pytest.mark.parametrize(("revision", "reference"), [("", MAIN), ("@v1", TAG)])
-def test_what_was_kept_of_a_revision_is_found_again_and_not_what_was_kept_last(
-    revision: str, reference: str, served: Served
-) -> None:
-    names = ("--model", f"own/bert{revision}", "--dataset", f"own/texts{revision}")
-    served.finetuned(*names)
-    served.finetuned("--model", f"own/bert@{PULL}", "--dataset", f"own/texts@{PULL}")
-    run = served.finetuned(*names, HF_HUB_OFFLINE="1")
-    assert set(run.scores["num_examples"]) == {SIZES[reference]}
-    assert np.array_equal(started_from(run), served.words[reference])
+def test_models_and_datasets_are_read_at_a_revision(served: Served) -> None:
+    """And without the hub what was kept of it, not what was kept last."""
+    for revision, env in (*((each, {}) for each in REVISIONS), ("", OFFLINE), ("@v1", OFFLINE)):
+        reference = REVISIONS[revision]
+        at = [name + revision.replace("COMMIT", served.commits[name, reference]) for name in ("own/bert", "own/texts")]
+        run = served.finetuned("--model", at[0], "--dataset", at[1], **env)
+        assert np.array_equal(started_from(run), served.words[reference])
+        assert run.manifest["model"]["revision"] == served.commits["own/bert", reference]
+        assert run.manifest["task"]["name"] == "texts"
+        assert set(run.scores["num_examples"]) == {SIZES[reference]}
+        hashes, commit = run.manifest["task"]["data_sha256"], served.commits["own/texts", reference]
+        assert hashes.keys() == {"train", "validation", at[1].removeprefix("own/texts")} - {""}
+        assert not revision or hashes[at[1].removeprefix("own/texts")] == commit
 
 
 def test_a_configuration_is_read_at_a_revision(served: Served) -> None:
     words = ("--dataset", "own/parts@v1", "--dataset-config")
-    for config, num in (("a", 4), ("b", 8)):  # a tenth is held out
-        run = served.finetuned(*words, config)
-        assert run.manifest["task"]["name"] == f"parts-{config}"
-        assert set(run.scores["num_examples"]) == {num}
-        assert {"accuracy", "f1"} <= set(run.scores)
+    run = served.finetuned(*words, "b")
+    assert run.manifest["task"]["name"] == "parts-b"
+    assert set(run.scores["num_examples"]) == {8}  # a tenth is held out
+    assert {"accuracy", "f1"} <= set(run.scores)
     assert "own/parts@v1" in served.refused("finetune", *words, "c")
 
 
@@ -172,9 +162,7 @@ def test_a_repository_of_pickles_alone_is_refused_with_the_revision_that_has_saf
 
 def test_that_revision_is_read(served: Served, tiny_model: Callable[[str], Path]) -> None:
     whole = load((tiny_model("bert") / SINGLE).read_bytes())[WORD]
-    for name in ("own/converted", "own/sharded"):
-        run = served.finetuned("--model", f"{name}@refs/pr/12")
-        assert np.array_equal(started_from(run), whole)
+    assert np.array_equal(started_from(served.finetuned("--model", "own/sharded@refs/pr/12")), whole)
 
 
 REFUSED = {

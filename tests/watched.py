@@ -44,7 +44,8 @@ class Watched:
         command = [sys.executable, "-m", "tests.watched"]
         env = {name: value for name, value in os.environ.items() if not name.lower().startswith(PASSED_OVER)}
         # The library counts downloads at an address of its own.
-        env |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "hub"), "HF_UPDATE_DOWNLOAD_COUNTS": "0", **more}
+        env |= {"PYTHONPATH": str(ROOT), "HF_HOME": str(folder / "hub"), "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+        env |= {"OMP_NUM_THREADS": "1", **more}
         pipe = subprocess.PIPE
         self._log = open(folder / "stderr", "w+")  # noqa: SIM115
         self.process = subprocess.Popen(
