@@ -75,11 +75,14 @@ CALLS: dict[str, list[str]] = {
     "study": ["study {run} --output-dir {out}"],
     "verify": ["verify {run}"],
     "finetune": [
-        "finetune --model {model} --max-steps 1 --max-length 12 --output-dir {out}",
-        "finetune --train-file {texts} --validation-file {texts} --max-steps 1 --max-length 12 --model {model}",
-        "finetune --dataset {data} --model {model} --max-steps 1 --max-length 12 --output-dir {out}",
-        "finetune --config {run} --model {model} --max-steps 1 --max-length 12 --output-dir {out}",
-        "finetune --add-tokens {texts} --model {model} --max-steps 1 --max-length 12 --output-dir {out}",
+        f"finetune {words} --model {{model}} --max-steps 1 --max-length 12 --output-dir {{out}}"
+        for words in (
+            "--task order",
+            "--train-file {texts} --validation-file {texts}",
+            "--dataset {data}",
+            "--config {run}",
+            "--add-tokens {texts}",
+        )
     ],
 }
 """Calls of the core's commands, every place of a user's own in braces."""

@@ -352,12 +352,15 @@ def _sha256(split: RawSplit) -> str:
 def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
     """The dataset, and the commit of the revision that the name asks for: ``@REVISION`` to it."""
     import datasets
+    from datasets.packaged_modules.webdataset.webdataset import WebDataset
     from huggingface_hub import resolve_revision
 
     instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair, roles"
     was_offline, is_online = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
+    decoders, kept = WebDataset.DECODERS, dict(WebDataset.DECODERS)
+    decoders.pop("pth", None)  # of the files in a .tar, those that would be unpickled
     # A path with the sign, of a dataset's folder, has no revision.
     location, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
     pinned: dict[str, str] = {}
@@ -374,6 +377,7 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
         raise ValueError(f"cannot read the dataset {name!r} from the hub ({reason}); {instead}") from None
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline
+        decoders.update(kept)
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
     return dataset, commits
