@@ -165,6 +165,20 @@ def test_that_revision_is_read(served: Served, tiny_model: Callable[[str], Path]
     assert np.array_equal(started_from(served.finetuned("--model", "own/sharded@refs/pr/12")), whole)
 
 
+def test_of_shards_only_those_with_embeddings_are_fetched(served: Served) -> None:
+    asked = len(served.hub.asked)
+    assert served.run("drift", "own/sharded@refs/pr/12", "own/sharded@refs/pr/12").code == 0
+    paths = [path for _, path, _ in served.hub.asked[asked:]]
+    assert any("one.safetensors" in path for path in paths)
+    assert not any("two.safetensors" in path for path in paths)
+    assert served.run("drift", "own/sharded@refs/pr/12", "own/sharded@refs/pr/12", **OFFLINE).code == 0
+
+
+def test_an_answer_that_refuses_is_said_in_one_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.hub, "status", 403)
+    assert "403 Forbidden" in served.refused("drift", "own/another", "own/another")
+
+
 REFUSED = {
     "drift own/pickled own/bert": "if it has pytorch_model.bin: opening a pickle can run any code in it",
     "finetune --model own/pickled": "if it has pytorch_model.bin: opening a pickle can run any code in it",

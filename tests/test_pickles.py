@@ -21,10 +21,12 @@ from safetensors.torch import load_file
 
 from tests.hub import Hub, files_of
 from tests.questions.examples import commands_of_questions
+from tests.refusals import refused
 from tests.run_directories import edit
 from tests.watched import Done, Watched
 from toolkit.commands import COMMANDS
 from toolkit.config import RunConfig
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.pipeline import finetune
 from toolkit.snapshots.weights import INDEX, SINGLE
 
@@ -232,3 +234,18 @@ def test_pickles_in_place_of_files_are_not_opened(
     few = {*BESIDE, *NO_PICKLES} - {"rows.pkl", "pytorch_model.bin"} - ({*bad} if slot in FILES else set())
     for i, place in enumerate(place for name, place in bad.items() if name not in few):
         carry_out(watched, call, good | {slot: place}, tmp_path / str(i), trap)
+
+
+SAID = {
+    "folder: no safetensors": r"holds weights only as a pickle \(adapter_model.bin\)",
+    "folder: an index of pickles": r"in part no safetensors \(pytorch_model.bin\): pass a folder that save_pretrained",
+    "folder: a config that names one": r"in part no safetensors \(adapter_model.bin\)",
+    "folder: an adapter beside": "holds an adapter beside the weights: merge it",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_refused_says_why(name: str, bad: dict[str, str]) -> None:
+    source = find_checkpoint(bad[name])
+    with refused(SAID[name]):
+        source.read_backbone(source.read_config(), {})

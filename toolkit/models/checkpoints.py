@@ -189,10 +189,10 @@ class Source:
             if found is None:
                 raise ValueError(place.missing())
             folder = found.parent
-        if not any((folder / name).is_file() for name in (SINGLE, INDEX)):
-            find_places(self.location)  # which knows why
-            raise ValueError(f"{self.name} holds neither {SINGLE} nor {INDEX}: {SAVED}")
         is_sharded = not (folder / SINGLE).is_file()
+        if is_sharded and not (folder / INDEX).is_file():
+            find_places(self.location)  # which knows why, or finds what is no whole checkpoint
+            raise ValueError(f"{self.name} holds neither {SINGLE} nor {INDEX}: {SAVED}")
         shards = read_object(folder / INDEX, {"weight_map": dict})["weight_map"].values() if is_sharded else ()
         named = {str(name) for name in (*shards, getattr(config, "transformers_weights", None) or SINGLE)}
         if pickled := sorted(name for name in named if not name.endswith(".safetensors")):

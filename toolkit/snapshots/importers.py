@@ -322,15 +322,13 @@ def on_hub(text: str, location: str, revision: str | None) -> Place:
     def fetch(name: str) -> Path | None:
         return _download(text, location, revision, name, is_online)
 
-    def missing() -> str:
-        if is_online:
-            return f"{text} has no {SINGLE} on the hub{_way_out(location)}"
-        return f"the local cache of the hub holds no {SINGLE} of {text!r}, and {unreachable_hub()}"
-
+    absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
     if not is_online and fetch("config.json") is None and fetch(SINGLE) is None:
-        raise ValueError(
-            f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
-        )
+        raise ValueError(absent)
+
+    def missing() -> str:
+        return f"{text} has no {SINGLE} on the hub{_way_out(location)}" if is_online else absent
+
     return Place((text,), fetch, missing=missing, is_local=False)
 
 
