@@ -219,6 +219,7 @@ def test_every_command_is_tried() -> None:
     assert {call.split("\t")[0] for call, _ in slots()} == {*COMMANDS, "finetune"}
 
 
+@pytest.mark.slow  # every command that reads something, carried out
 @pytest.mark.parametrize("call", dict.fromkeys(call for call, _ in slots()))
 def test_pickles_beside_are_passed_over(
     call: str, watched: Watched, good: dict[str, str], tmp_path: Path, trap: Path
@@ -227,6 +228,7 @@ def test_pickles_beside_are_passed_over(
     assert (done.code == 0) == (not call.startswith(NOT_OF_A_RUN)), done
 
 
+@pytest.mark.slow  # 700 commands
 @pytest.mark.parametrize(("call", "slot"), slots())
 def test_pickles_in_place_of_files_are_not_opened(
     call: str, slot: str, watched: Watched, good: dict[str, str], bad: dict[str, str], tmp_path: Path, trap: Path

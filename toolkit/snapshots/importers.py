@@ -325,15 +325,12 @@ def on_hub(text: str, location: str, revision: str | None) -> Place:
     absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
     if not is_online and fetch("config.json") is None and fetch(SINGLE) is None:
         raise ValueError(absent)
-
-    def missing() -> str:
-        return f"{text} has no {SINGLE} on the hub{_way_out(location)}" if is_online else absent
-
-    return Place((text,), fetch, missing=missing, is_local=False)
-
-
-MOST_PULL_REQUESTS = 5
-"""Of a repository, that are looked into."""
+    return Place(
+        (text,),
+        fetch,
+        is_local=False,
+        missing=lambda: f"{text} has no {SINGLE} on the hub{_way_out(location)}" if is_online else absent,
+    )
 
 
 def _way_out(location: str) -> str:
@@ -343,7 +340,7 @@ def _way_out(location: str) -> str:
     hub = HfApi()
     with contextlib.suppress(Exception):  # the refusal stands without it
         pulls = hub.list_repo_refs(location, include_pull_requests=True).pull_requests or []
-        for pull in pulls[:MOST_PULL_REQUESTS]:
+        for pull in pulls[:5]:  # each takes two requests
             if any(hub.file_exists(location, name, revision=pull.ref) for name in (SINGLE, INDEX)):
                 return f", but a pull request has it: look who made that, and pass {location}@{pull.ref}"
     return f"; if it has pytorch_model.bin: {CONVERT}"
