@@ -55,5 +55,5 @@ def test_undefined_is_nan() -> None:
     assert np.isnan([scores["pearson"], scores["spearman"]]).all()
     assert math.isnan(compute_scores("regression", np.full(5, 0.1), constant)["r2"])
     assert math.isnan(compute_scores("regression", np.ones(1), constant[:1])["r2"])
-    for kind, width in (("classification", 3), ("regression", 1)):
+    for kind, width in (("classification", 3), ("classification", 2), ("regression", 1)):
         assert all(math.isnan(v) for v in compute_scores(kind, None, np.ones((5, width), np.float32)).values())
