@@ -99,9 +99,10 @@ def served(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 
 def sharded(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The same checkpoint in two files."""
+    """The same checkpoint in two files, of which one holds the embeddings."""
     tensors, kept = load(files[SINGLE]), {name: content for name, content in files.items() if name != SINGLE}
-    parts = {"one.safetensors": {WORD: tensors.pop(WORD)}, "two.safetensors": tensors}
+    embeddings = {name: tensors.pop(name) for name in list(tensors) if name.startswith("embeddings.")}
+    parts = {"one.safetensors": embeddings, "two.safetensors": tensors}
     places = {name: part for part, own in parts.items() for name in own}
     return (
         kept
@@ -176,7 +177,7 @@ def test_of_shards_only_those_with_embeddings_are_fetched(served: Served) -> Non
 
 def test_an_answer_that_refuses_is_said_in_one_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.hub, "status", 403)
-    assert "403 Forbidden" in served.refused("drift", "own/another", "own/another")
+    assert "cannot fetch model.safetensors of 'own/another'" in served.refused("drift", "own/another", "own/another")
 
 
 REFUSED = {
