@@ -1,122 +1,250 @@
-"""A hub that takes connections and never answers: commands end in one line, by the hub library's own setting."""
+"""The hub: a server of our own speaks as it does, and the real huggingface_hub, transformers and datasets read it."""
 
-import socket
-import sys
-import threading
-import time
+import io
+import json
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load, save
 
-from tests.refusals import leave
-from toolkit import memory
-from toolkit.cli import finetune_main, guarded, main
+from tests.hub import Hub, files_of
+from tests.watched import Done, Watched
+from toolkit import memory, open_run
 from toolkit.memory import is_hub_reachable
-from toolkit.questions.models import open_model
+from toolkit.snapshots.weights import INDEX, SINGLE
 
-COMMANDS: dict[str, tuple[Callable[[list[str]], None], list[str]]] = {
-    "a model to train": (finetune_main, ["--model", "someone/bert", "--output-dir", "runs"]),
-    "a dataset": (finetune_main, ["--dataset", "someone/texts", "--output-dir", "runs"]),
-    "checkpoints": (main, ["drift", "someone/bert", "minilm"]),
-    "a model to look into": (lambda names: sys.exit(guarded(lambda: open_model(*names))), ["someone/bert"]),
+MAIN, TAG, PULL = "refs/heads/main", "refs/tags/v1", "refs/pr/1"
+SIZES = {MAIN: 20, TAG: 24, PULL: 28}
+"""Reference to the rows of the split that is scored."""
+WORD = "embeddings.word_embeddings.weight"
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+SMALL = ("--max-steps", 1, "--batch-size", 32, "--max-length", 12, "--precision", "no")
+
+
+def parquet(num_rows: int, word: str = "good") -> bytes:
+    rows = {"text": [f"the film {i} is {word if i % 2 else 'bad'}" for i in range(num_rows)]}
+    with io.BytesIO() as file:
+        pd.DataFrame(rows | {"label": [i % 2 for i in range(num_rows)]}).to_parquet(file)
+        return file.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A hub, a process before it, and what they were given."""
+
+    hub: Hub
+    process: Watched
+    folder: Path
+    words: dict[str, torch.Tensor]
+    """Revision of own/bert to its word table; that of the tag is named by its commit too."""
+    commits: dict[tuple[str, str], str]
+    """Repository and reference to the commit."""
+
+    def run(self, *words: object, **env: str) -> Done:
+        """A command, during which nothing is unpickled or asked elsewhere, nor a conversion asked for."""
+        asked = len(self.hub.asked)
+        done = self.process.run(*words, **env)
+        assert not done.seen, done
+        paths = [path for _, path, _ in self.hub.asked[asked:]]
+        assert not any(word in path for path in paths for word in ("discussions", "/commits/", "pytorch_model")), paths
+        return done
+
+    def refused(self, *words: object, **env: str) -> str:
+        """The line in which a command is refused."""
+        done = self.run(*words, **env)
+        assert done.code == 2, done
+        (said,) = done.err.splitlines()
+        return said
+
+    def finetuned(self, *words: object, **env: str) -> Any:
+        """The run that a command makes."""
+        out = self.folder / f"runs {len(list(self.folder.iterdir()))}"
+        done = self.run("finetune", *words, *SMALL, "--output-dir", out, **env)
+        assert not done.code, done
+        return open_run(next(out.iterdir()))
+
+
+@pytest.fixture(scope="module")
+def served(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder, files, generator = tmp_path_factory.mktemp("hub"), files_of(tiny_model("bert")), torch.Generator()
+    with Hub() as hub:
+        words, commits = {}, {}
+        for i, (reference, size) in enumerate(SIZES.items()):
+            tensors = load(files[SINGLE])
+            tensors[WORD] += torch.randn(tensors[WORD].shape, generator=generator.manual_seed(i))
+            bert = files | {SINGLE: save(tensors, {"format": "pt"})}
+            data = {f"data/{name}.parquet": parquet(num) for name, num in (("train", 64), ("validation", size))}
+            for name, content, kind in (("own/bert", bert, "models"), ("own/texts", data, "datasets")):
+                commits[name, reference] = hub.add(name, content, reference, kind)
+            words[reference] = tensors[WORD]
+        pickled = {name: content for name, content in files.items() if name != SINGLE} | {"pytorch_model.bin": b"PK"}
+        for name, safe in (("own/converted", files), ("own/sharded", sharded(files)), ("own/pickled", None)):
+            hub.add(name, pickled)
+            hub.add(name, pickled | {"of another": b""}, PULL)
+            if safe is not None:
+                hub.add(name, safe, "refs/pr/12")
+        card = "configs:\n" + "".join(f"- {{config_name: {x}, data_files: {x}.parquet}}\n" for x in "ab")
+        parts = {"README.md": f"---\n{card}---\n".encode(), "a.parquet": parquet(40), "b.parquet": parquet(80)}
+        hub.add("own/parts", parts, TAG, "datasets")
+        process = Watched(folder, HF_ENDPOINT=hub.url, HF_HUB_ETAG_TIMEOUT="1")
+        yield Served(hub, process, folder, words, commits)
+        process.close()
+
+
+def sharded(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The same checkpoint in two files, of which one holds the embeddings."""
+    tensors, kept = load(files[SINGLE]), {name: content for name, content in files.items() if name != SINGLE}
+    embeddings = {name: tensors.pop(name) for name in list(tensors) if name.startswith("embeddings.")}
+    parts = {"one.safetensors": embeddings, "two.safetensors": tensors}
+    places = {name: part for part, own in parts.items() for name in own}
+    return (
+        kept
+        | {k: save(v, {"format": "pt"}) for k, v in parts.items()}
+        | {INDEX: json.dumps({"metadata": {}, "weight_map": places}).encode()}
+    )
+
+
+def started_from(run: Any) -> np.ndarray:
+    return np.asarray(run.trajectory.snapshots[0].tensors["word_embeddings"])
+
+
+REVISIONS = {"": MAIN, "@main": MAIN, "@v1": TAG, "@COMMIT": TAG, f"@{PULL}": PULL}
+
+
+def test_models_and_datasets_are_read_at_a_revision(served: Served) -> None:
+    """And without the hub what was kept of it, not what was kept last."""
+    for revision, env in (*((each, {}) for each in REVISIONS), ("", OFFLINE), ("@v1", OFFLINE)):
+        reference = REVISIONS[revision]
+        at = [name + revision.replace("COMMIT", served.commits[name, reference]) for name in ("own/bert", "own/texts")]
+        run = served.finetuned("--model", at[0], "--dataset", at[1], **env)
+        assert np.array_equal(started_from(run), served.words[reference])
+        assert run.manifest["model"]["revision"] == served.commits["own/bert", reference]
+        assert run.manifest["task"]["name"] == "texts"
+        assert set(run.scores["num_examples"]) == {SIZES[reference]}
+        hashes, commit = run.manifest["task"]["data_sha256"], served.commits["own/texts", reference]
+        assert hashes.keys() == {"train", "validation", at[1].removeprefix("own/texts")} - {""}
+        assert not revision or hashes[at[1].removeprefix("own/texts")] == commit
+
+
+def test_a_configuration_is_read_at_a_revision(served: Served) -> None:
+    words = ("--dataset", "own/parts@v1", "--dataset-config")
+    run = served.finetuned(*words, "b")
+    assert run.manifest["task"]["name"] == "parts-b"
+    assert set(run.scores["num_examples"]) == {8}  # a tenth is held out
+    assert {"accuracy", "f1"} <= set(run.scores)
+    assert "own/parts@v1" in served.refused("finetune", *words, "c")
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(served: Served) -> None:
+    tensors = {WORD: served.words[TAG], "beside": torch.zeros(3_000_000)}
+    served.hub.add("own/cut", {"config.json": b"{}", SINGLE: save(tensors, {"format": "pt"})})
+    served.hub.cut, asked = 11_000_000, len(served.hub.asked)  # it is written to disk by 10 MiB
+    assert served.run("drift", "own/cut", "own/cut").code == 0
+    parts = [status for method, path, status in served.hub.asked[asked:] if method == "GET" and "/large/" in path]
+    assert parts == [200, 206]
+
+
+@pytest.mark.parametrize("name", ["own/converted", "own/sharded"])
+@pytest.mark.parametrize("words", ["drift NAME own/bert", "finetune --model NAME", "trains NAME --freeze none"])
+def test_a_repository_of_pickles_alone_is_refused_with_the_revision_that_has_safetensors(
+    name: str, words: str, served: Served
+) -> None:
+    said = served.refused(*words.replace("NAME", name).split())
+    assert f"{name} has no {SINGLE}" in said
+    assert said.endswith(f"pass {name}@refs/pr/12")
+
+
+def test_that_revision_is_read(served: Served, tiny_model: Callable[[str], Path]) -> None:
+    whole = load((tiny_model("bert") / SINGLE).read_bytes())[WORD]
+    assert np.array_equal(started_from(served.finetuned("--model", "own/sharded@refs/pr/12")), whole)
+
+
+def test_of_shards_only_those_with_embeddings_are_fetched(served: Served) -> None:
+    asked = len(served.hub.asked)
+    assert served.run("drift", "own/sharded@refs/pr/12", "own/sharded@refs/pr/12").code == 0
+    paths = [path for _, path, _ in served.hub.asked[asked:]]
+    assert any("one.safetensors" in path for path in paths)
+    assert not any("two.safetensors" in path for path in paths)
+    assert served.run("drift", "own/sharded@refs/pr/12", "own/sharded@refs/pr/12", **OFFLINE).code == 0
+
+
+def test_an_answer_that_refuses_is_said_in_one_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.hub, "status", 403)
+    assert "cannot fetch model.safetensors of 'own/another'" in served.refused("drift", "own/another", "own/another")
+
+
+REFUSED = {
+    "drift own/pickled own/bert": "if it has pytorch_model.bin: opening a pickle can run any code in it",
+    "finetune --model own/pickled": "if it has pytorch_model.bin: opening a pickle can run any code in it",
+    "finetune --model own/pickled@refs/pr/1": "own/pickled@refs/pr/1 has no model.safetensors on the hub",
+    "finetune --model own/nothing": "cannot read the config of 'own/nothing'",
+    "finetune --model own/bert@v2": "cannot read the config of 'own/bert@v2'",
+    "finetune --dataset own/nothing": "cannot read the dataset 'own/nothing' from the hub",
+    "finetune --dataset own/texts@v2": "cannot read the dataset 'own/texts@v2' from the hub",
+    "drift own/nothing own/bert": "no file or folder at 'own/nothing'",
+    "drift own/bert@v2 own/bert": "no file or folder at 'own/bert@v2'",
 }
 
 
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock that says for how long an answer is known."""
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_not_there_is_said_in_one_line(words: str, served: Served) -> None:
+    assert REFUSED[words] in served.refused(*words.split())
+
+
+COMMANDS = {
+    "a model to train": "finetune --model someone/bert",
+    "a dataset": "finetune --dataset someone/texts@v1",
+    "checkpoints": "drift someone/bert minilm",
+    "a model to look into": "anatomy someone/bert --text good",
+}
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "silent": ({"is_silent": True}, "the hub cannot be reached within the 1 s of HF_HUB_ETAG_TIMEOUT"),
+    "down": ({"status": 503}, "the hub is down (it answers 503)"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_hub_that_does_not_answer_is_asked_once_and_named_in_one_line(
+    name: str, fault: str, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, why = FAULTS[fault]
+    for attribute, value in changes.items():
+        monkeypatch.setattr(served.hub, attribute, value)
+    asked = len(served.hub.asked)
+    assert why in served.refused(*COMMANDS[name].split())
+    assert [method for method, _, _ in served.hub.asked[asked:]] == ["HEAD"]
+
+
+def test_what_was_kept_is_read_while_the_hub_is_down(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.run("drift", "own/bert", "own/bert@v1")
+    monkeypatch.setattr(served.hub, "status", 502)
+    assert served.run("drift", "own/bert", "own/bert@v1").code == 0
+
+
+def test_any_other_answer_is_one_and_it_is_asked_for_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
-
-
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, now: list[float]) -> Iterator[Callable[[int], None]]:
-    """A function: have the hub's library ask a port of this machine, for a second, and keep what it gets here."""
-
-    def ask(port: int) -> None:
-        memory._answers.cache_clear()
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{port}")
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 1)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-
-    yield ask
-    memory._answers.cache_clear()
-
-
-@pytest.fixture
-def silent(ask: Callable[[int], None]) -> Iterator[list[socket.socket]]:
-    """The connections to a hub that takes them all and says nothing."""
-    taken: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def take() -> None:
-            while True:
-                try:
-                    taken.append(server.accept()[0])
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        ask(server.getsockname()[1])
-        yield taken
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-    for connection in taken:
-        connection.close()
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_hub_that_never_answers_is_asked_once_and_named_in_one_line(
-    name: str,
-    silent: list[socket.socket],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    entry, flags = COMMANDS[name]
-    monkeypatch.chdir(tmp_path)
-    started = time.monotonic()
-    assert leave(entry, flags) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert time.monotonic() - started < 20, said
-    assert len(said) == 1
-    assert said[0].startswith("error: ")
-    assert "the hub cannot be reached within the 1 s of HF_HUB_ETAG_TIMEOUT" in said[0]
-    asked = [connection.recv(100) for connection in silent]
-    assert sum(request.startswith(b"HEAD") for request in asked) == 1, asked
-    assert not (tmp_path / "runs").exists()
-
-
-def test_any_answer_is_one_and_it_is_asked_for_again_later(
-    ask: Callable[[int], None], now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            asked.append(self.path)
-            self.send_response(503)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        ask(server.server_address[1])
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 1)
+    memory._ask.cache_clear()
+    with Hub() as hub:
+        hub.status = 501  # of a mirror that knows no HEAD
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
         assert is_hub_reachable()
         assert is_hub_reachable()
-        assert len(asked) == 1
+        assert len(hub.asked) == 1
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         assert not is_hub_reachable()
         monkeypatch.delenv("HF_HUB_OFFLINE")
-        server.shutdown()
     now[0] = float(memory.KNOWN_SECONDS)
     assert not is_hub_reachable()
+    memory._ask.cache_clear()

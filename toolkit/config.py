@@ -98,7 +98,7 @@ class DataConfig:
     """The same for splits that are out of the distribution of the training data.
     Reports tell them apart by this flag, whatever the splits are called."""
     dataset: str | None = setting(None, says="data")
-    """A dataset of the Hugging Face hub, in place of --task."""
+    """A dataset of the Hugging Face hub (optionally NAME@REVISION), in place of --task."""
     dataset_config: str | None = setting(None, says="data")
     """Configuration (subset) of --dataset."""
     text_columns: tuple[str, ...] = setting((), says="examples")

@@ -14,18 +14,20 @@ def is_hub_reachable() -> bool:
     """Whether the hub answers one request within HF_HUB_ETAG_TIMEOUT, through whatever proxy the hub's library takes.
 
     The library itself asks for each file that it has not kept, seven times and up to a minute each, of a hub that
-    takes the connection and says nothing; no setting of it bounds that.
+    takes the connection and says nothing, and for half a minute of one that is down; no setting of it bounds that.
     """
-    return not _is_offline() and _answers(int(time.monotonic() // KNOWN_SECONDS))
+    return not unreachable_hub()
 
 
 def unreachable_hub() -> str:
-    """What to say where :func:`is_hub_reachable` is False: that, and the setting that bears on it."""
-    if _is_offline():
-        return "the hub cannot be reached (HF_HUB_OFFLINE)"
-    from huggingface_hub.constants import HF_HUB_ETAG_TIMEOUT
+    """What to say where :func:`is_hub_reachable` is False, with the setting that bears on it; else empty."""
+    return (
+        "the hub cannot be reached (HF_HUB_OFFLINE)" if _is_offline() else _ask(int(time.monotonic() // KNOWN_SECONDS))
+    )
 
-    return f"the hub cannot be reached within the {HF_HUB_ETAG_TIMEOUT} s of HF_HUB_ETAG_TIMEOUT"
+
+DOWN = (500, 502, 503, 504)
+"""Answers after which the library that asks waits and asks again."""
 
 
 def _is_offline() -> bool:
@@ -33,16 +35,16 @@ def _is_offline() -> bool:
 
 
 @lru_cache(maxsize=1)
-def _answers(period: int) -> bool:
-    """Whether the hub answered when it was asked in this period of KNOWN_SECONDS."""
+def _ask(period: int) -> str:
+    """What was wrong with the hub's answer when it was asked in this period of KNOWN_SECONDS; empty where nothing."""
     from huggingface_hub import get_session
     from huggingface_hub.constants import ENDPOINT, HF_HUB_ETAG_TIMEOUT
 
     try:
-        get_session().head(ENDPOINT, timeout=HF_HUB_ETAG_TIMEOUT, follow_redirects=False)
+        status = get_session().head(ENDPOINT, timeout=HF_HUB_ETAG_TIMEOUT, follow_redirects=False).status_code
     except Exception:  # whatever the library that asks raises: its versions use different ones
-        return False
-    return True
+        return f"the hub cannot be reached within the {HF_HUB_ETAG_TIMEOUT} s of HF_HUB_ETAG_TIMEOUT"
+    return f"the hub is down (it answers {status})" if status in DOWN else ""
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2

@@ -1,7 +1,6 @@
 """Checkpoints as others save them: read exactly, matched by name and token, or refused with one clear line."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -715,52 +714,3 @@ def test_names_are_short_distinct_and_never_paths(tmp_path: Path, monkeypatch: p
     assert names == ["a/checkpoint-5", "b/checkpoint-5", "b/checkpoint-5 (2)"]
     monkeypatch.chdir(tmp_path / "a" / "checkpoint-5")
     assert [s.name for s in import_checkpoints(["."]).trajectory] == ["checkpoint-5"]
-
-
-# The hub.
-
-
-@pytest.mark.parametrize("is_online", [True, False])
-def test_the_hub_is_asked_for_no_more_than_is_needed(
-    is_online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """huggingface_hub's download stands in for the network: a folder with shards of which one holds the embeddings."""
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    folder = write(tmp_path / "repo", tensors_of())
-    (folder / "model.safetensors").rename(folder / "one.safetensors")
-    (folder / "two.safetensors").write_bytes(b"never opened")
-    shards = dict.fromkeys(tensors_of(), "one.safetensors") | {"classifier.weight": "two.safetensors"}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    asked = []
-
-    def download(repo: str, name: str, revision: str | None, local_files_only: bool) -> str:
-        assert (repo, revision, local_files_only) == ("owner/name", "v1", not is_online)
-        asked.append(name)
-        if not (folder / name).exists():
-            raise EntryNotFoundError("404") if is_online else LocalEntryNotFoundError("not cached")
-        return str(folder / name)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setattr(places_module, "is_hub_reachable", lambda: is_online)
-    (snapshot,) = import_checkpoints(["owner/name@v1"]).trajectory
-    assert snapshot.name == "owner/name@v1"
-    np.testing.assert_array_equal(snapshot.tensors["word_embeddings"], tensors_of()[BERT["word_embeddings"]])
-    assert "two.safetensors" not in asked
-    assert len(asked) == len(set(asked))
-    (folder / "one.safetensors").unlink()
-    assert "lacks the shard one.safetensors" in refusal_of("owner/name@v1")
-    (folder / "model.safetensors.index.json").unlink()
-    assert re.search("has no model.safetensors on the hub|local cache of the hub holds no", refusal_of("owner/name@v1"))
-
-
-def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def download(*_: object, **__: object) -> str:
-        raise OSError("403 forbidden\nlong explanation")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setattr(places_module, "is_hub_reachable", lambda: True)
-    assert "403 forbidden" in refusal_of("owner/name")

@@ -55,10 +55,10 @@ def test_a_study_runs_once_and_then_only_reports(tiny_config: RunConfig, tmp_pat
 def test_a_score_that_no_task_has_is_refused_before_anything_runs(
     tiny_config: RunConfig, tmp_path: Path, report: Recorded
 ) -> None:
-    """F1 is a score of tags: found out after training, it would be after hours."""
-    message = r"^no task of the study has that score: unknown score 'f1'; .*: accuracy, macro_f1, matthews$"
+    """Recall is a score of tags: found out after training, it would be after hours."""
+    message = r"^no task of the study has that score: unknown score 'recall'; .*: accuracy, macro_f1, matthews, f1$"
     for grid in ({}, GRID):
-        study, executor = make_study(tiny_config, score="f1", grid=grid), InProcess()
+        study, executor = make_study(tiny_config, score="recall", grid=grid), InProcess()
         with pytest.raises(ValueError, match=message):
             run_study(study, executor=executor, out=tmp_path / "report", output_dir=tmp_path / "runs")
         assert executor.started == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoef, r2_score
 
-from toolkit.training.evaluation import compute_scores, predict
+from toolkit.training.evaluation import compute_scores, predict, scores_of
 
 RNG = np.random.default_rng(0)
 
@@ -22,6 +22,9 @@ def test_classification_against_scikit_learn(classes: int, size: int, seed: int)
     assert scores["accuracy"] == accuracy_score(labels, predictions)
     assert scores["macro_f1"] == pytest.approx(f1_score(labels, predictions, average="macro", zero_division=0))
     assert scores["matthews"] == pytest.approx(matthews_corrcoef(labels, predictions), abs=1e-12)
+    if classes == 2:
+        assert scores["f1"] == pytest.approx(f1_score(labels, predictions, zero_division=0))
+    assert set(scores) == {"loss", *scores_of("classification", classes)}
     assert scores["loss"] == pytest.approx(log_loss(labels, probabilities, labels=range(classes)), rel=1e-4)
     np.testing.assert_array_equal(predict("classification", outputs), predictions)
 
@@ -52,5 +55,5 @@ def test_undefined_is_nan() -> None:
     assert np.isnan([scores["pearson"], scores["spearman"]]).all()
     assert math.isnan(compute_scores("regression", np.full(5, 0.1), constant)["r2"])
     assert math.isnan(compute_scores("regression", np.ones(1), constant[:1])["r2"])
-    for kind, width in (("classification", 3), ("regression", 1)):
+    for kind, width in (("classification", 3), ("classification", 2), ("regression", 1)):
         assert all(math.isnan(v) for v in compute_scores(kind, None, np.ones((5, width), np.float32)).values())

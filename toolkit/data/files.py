@@ -440,9 +440,12 @@ def read_glue(name: str) -> RawTask:
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str | None) -> RawTask:
-    """Read a dataset of the hub, or one that ``save_to_disk`` wrote; ValueError when it cannot be read, saying what to
-    pass instead."""
-    dataset = _load(name, config)
+    """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``, or one that ``save_to_disk`` wrote.
+
+    The commit of a revision stands among the hashes, as ``@REVISION``. ValueError when it cannot be read, saying what to
+    pass instead.
+    """
+    dataset, commits = _load(name, config)
     rank = {"train": 0, "validation": 1}
     is_named = any(own.startswith("validation") for own in dataset)
     also = None if is_named else next((own for own in VALIDATION if own in dataset), None)
@@ -453,29 +456,45 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
     }
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
-    return RawTask(splits, hashes={split_name: split.sha256() for split_name, split in splits.items()})
+    hashes = {split_name: split.sha256() for split_name, split in splits.items()}
+    return RawTask(splits, hashes=hashes | commits)
 
 
-def _load(name: str, config: str | None) -> Any:
+def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
+    """The dataset, and the commit of the revision that the name asks for: ``@REVISION`` to it."""
     import datasets
+    from datasets.packaged_modules.webdataset.webdataset import WebDataset
+    from huggingface_hub import resolve_revision
 
     instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair, roles"
     was_offline, is_online = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
     # Without this the library retries for half a minute, or many, before it looks into its cache.
     datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
+    decoders, kept = WebDataset.DECODERS, dict(WebDataset.DECODERS)
+    decoders.pop("pth", None)  # of the files in a .tar, those that would be unpickled
+    # A path with the sign, of a dataset's folder, has no revision.
+    location, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
+    pinned: dict[str, str] = {}
+    commits: dict[str, str] = {}
     try:
+        if revision:
+            found = resolve_revision(location, repo_type="dataset", revision=revision, local_files_only=not is_online)
+            commits[f"@{revision}"] = commit = found.resolved
+            # A cache of its own: where the hub is away the library reads whatever commit it kept last.
+            pinned = {"revision": commit, "cache_dir": str(Path(datasets.config.HF_DATASETS_CACHE) / commit)}
         # By its list of files: a saved folder holds caches beside them, of which load_dataset would take the rows too.
         is_saved = (Path(name) / SAVED[0]).is_file()
-        dataset = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config)
+        dataset = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(location, config, **pinned)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         is_told = is_online or Path(name).exists()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_told else unreachable_hub()
         raise ValueError(f"cannot read the dataset {name!r} ({reason}); {instead}") from None
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline
+        decoders.update(kept)
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
-    return dataset
+    return dataset, commits
 
 
 def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:

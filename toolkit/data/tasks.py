@@ -128,7 +128,9 @@ class Task:
 
     def check_data(self, known: Mapping[str, str], run: str) -> None:
         """ValueError where the data are not those of a ``run``, ``known`` by their hashes."""
-        changed = [name for name, sha256 in self.data_hashes.items() if known.get(name) != sha256]
+        # Not its commit ("@main"): a branch moves on, and may hold the same rows.
+        rows = {name: sha256 for name, sha256 in self.data_hashes.items() if not name.startswith("@")}
+        changed = [name for name, sha256 in rows.items() if known.get(name) != sha256]
         if changed:
             raise ValueError(
                 f"the data of {run} have changed since it was trained ({', '.join(changed)}): put them back, or run "
@@ -218,7 +220,8 @@ def task_name(config: RunConfig) -> str:
         stem = Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
         name = path.resolve().parent.name if stem in ("train", "training", "all") else stem
     elif config.dataset:
-        name = "-".join(part for part in (config.dataset.split("/")[-1], config.dataset_config) if part)
+        name = config.dataset.partition("@")[0].split("/")[-1]
+        name = "-".join(part for part in (name, config.dataset_config) if part)
     else:
         return config.task
     name = config.task_name or name

@@ -12,10 +12,12 @@ from torch import nn
 
 from toolkit.families import FAMILIES, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import unknown
+from toolkit.naming import read_object, unknown
 from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
+from toolkit.snapshots.importers import find_places, on_hub
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
+from toolkit.snapshots.weights import INDEX, SINGLE
 
 NO_HEAD = "has no masked-LM head"
 SAVED = "pass a folder that save_pretrained wrote"
@@ -156,24 +158,51 @@ class Source:
             raise ValueError(f"{self.name} {NO_HEAD}: {config.model_type} has none")
 
     def _load(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-        source = self._options()
+        folder = self._fetch_weights(config)
         try:
             with _quiet():
                 model, info = kind.from_pretrained(
-                    self.location,
+                    folder,
                     config=config,
                     dtype=torch.float32,
                     output_loading_info=True,
-                    use_safetensors=None if self.is_hub else True,
+                    use_safetensors=True,
                     trust_remote_code=False,
-                    # Where peft is installed an adapter is looked for too, and not only among local files.
-                    adapter_kwargs={"local_files_only": source["local_files_only"]},
+                    local_files_only=True,
                     **options,
-                    **source,
                 )
         except Exception as error:  # safetensors and torch raise their own types for broken or misshapen files
             raise ValueError(self._cannot("weights", error)) from None
         return model, info
+
+    def _fetch_weights(self, config: Any) -> Path:
+        """The folder with the weights, of the hub its place in the cache; ValueError where they are not safetensors.
+
+        transformers is given a folder always. Of a hub id without safetensors it would open the pickle, or ask a
+        service to convert it; ``use_safetensors`` does not keep it from pickles that an index, a field of the config
+        or an adapter beside the weights names.
+        """
+        folder, place = Path(self.location), None
+        if self.is_hub:
+            place = on_hub(self.name, self.location, self.revision)
+            found = place.fetch(SINGLE) or place.fetch(INDEX)
+            if found is None:
+                raise ValueError(place.missing())
+            folder = found.parent
+        is_sharded = not (folder / SINGLE).is_file()
+        if is_sharded and not (folder / INDEX).is_file():
+            find_places(self.location)  # which knows why, or finds what is no whole checkpoint
+            raise ValueError(f"{self.name} holds neither {SINGLE} nor {INDEX}: {SAVED}")
+        shards = read_object(folder / INDEX, {"weight_map": dict})["weight_map"].values() if is_sharded else ()
+        named = {str(name) for name in (*shards, getattr(config, "transformers_weights", None) or SINGLE)}
+        if pickled := sorted(name for name in named if not name.endswith(".safetensors")):
+            raise ValueError(f"the weights of {self.name} are in part no safetensors ({pickled[0]}): {SAVED}")
+        if place is not None:
+            for name in (*named, SETTINGS):
+                place.fetch(name)
+        if (folder / SETTINGS).is_file():
+            raise ValueError(f"{self.name} holds an adapter beside the weights: {MERGE_IT}")
+        return folder
 
     def _check_needs_no_code(self, backbone: Any, unexpected: Iterable[str]) -> None:
         """Warn that a checkpoint's own code is not run; ValueError where it has tensors that only that code reads."""

@@ -232,7 +232,7 @@ def open_place(place: Place, name: str) -> Backbone:
     family = family_of(model_type) if isinstance(model_type, str) else None
     opened = open_backbone(place.file or place.fetch, family, name)
     if opened is None:
-        raise ValueError(place.missing)
+        raise ValueError(place.missing())
     tensors, location, left_out = opened
     return Backbone(name, tensors, (family,) if family else location.families, tuple(left_out))
 

@@ -1,5 +1,6 @@
 """Checkpoints of any origin as one Trajectory of their embedding parameters, with notes on what was compared."""
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,8 +157,8 @@ class Place:
     """Whether ``file`` is a snapshot of a run directory."""
     is_local: bool = True
     """Whether reading a file more costs no download."""
-    missing: str = "no model.safetensors there"
-    """What to say when the place turns out to hold no weights."""
+    missing: Callable[[], str] = lambda: f"no {SINGLE} there"
+    """What to say when the place turns out to hold no weights; the hub may be asked for it."""
 
 
 def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list[Place], list[str]]:
@@ -176,7 +177,7 @@ def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list
     match = HUB_ID.fullmatch(text)
     if match is None:
         raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
-    return [_on_hub(text, match["id"], match["revision"])], []
+    return [on_hub(text, match["id"], match["revision"])], []
 
 
 def shown_names(places: Sequence[Place]) -> list[str]:
@@ -222,7 +223,8 @@ def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
     if not has_weights:
         inner = _sentence_transformer(folder)
         if inner is not None:
-            return [Place(parts, _local(inner), step=_step(folder), missing=f"{text}: no {SINGLE} in {inner.name}")], []
+            said = f"{text}: no {SINGLE} in {inner.name}"
+            return [Place(parts, _local(inner), step=_step(folder), missing=lambda: said)], []
         files = sorted(folder.glob("*.safetensors"))
         if len(files) == 1:
             return [Place(parts, _local(folder), files[0], _step(folder))], []
@@ -312,7 +314,7 @@ def _order(folder: Path) -> tuple[int, str]:
     return (int(match[1]) if match else -1, folder.name)
 
 
-def _on_hub(text: str, location: str, revision: str | None) -> Place:
+def on_hub(text: str, location: str, revision: str | None) -> Place:
     """A hub id; ValueError at once when it is neither in the local cache nor to be had."""
     is_online = is_hub_reachable()
 
@@ -320,13 +322,28 @@ def _on_hub(text: str, location: str, revision: str | None) -> Place:
     def fetch(name: str) -> Path | None:
         return _download(text, location, revision, name, is_online)
 
-    missing = f"{text} has no {SINGLE} on the hub; if it has pytorch_model.bin: {CONVERT}"
-    if not is_online:
-        absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
-        missing = f"the local cache of the hub holds no {SINGLE} of {text!r}, and {unreachable_hub()}"
-        if fetch("config.json") is None and fetch(SINGLE) is None:
-            raise ValueError(absent)
-    return Place((text,), fetch, missing=missing, is_local=False)
+    absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
+    if not is_online and fetch("config.json") is None and fetch(SINGLE) is None:
+        raise ValueError(absent)
+    return Place(
+        (text,),
+        fetch,
+        is_local=False,
+        missing=lambda: f"{text} has no {SINGLE} on the hub{_way_out(location)}" if is_online else absent,
+    )
+
+
+def _way_out(location: str) -> str:
+    """Of a repository without safetensors: the pull request that holds them, as the hub's own converter leaves one."""
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    with contextlib.suppress(Exception):  # the refusal stands without it
+        pulls = hub.list_repo_refs(location, include_pull_requests=True).pull_requests or []
+        for pull in pulls[:5]:  # each takes two requests
+            if any(hub.file_exists(location, name, revision=pull.ref) for name in (SINGLE, INDEX)):
+                return f", but a pull request has it: look who made that, and pass {location}@{pull.ref}"
+    return f"; if it has pytorch_model.bin: {CONVERT}"
 
 
 def _download(text: str, location: str, revision: str | None, name: str, is_online: bool) -> Path | None:
@@ -521,7 +538,7 @@ def _open(place: Place, name: str) -> _Opened:
     family = family_of(model_type) if isinstance(model_type, str) else None
     opened = open_weights(place.file or place.fetch, family, name, with_output=place.is_local)
     if opened is None:
-        raise ValueError(place.missing)
+        raise ValueError(place.missing())
     tensors, location, output = opened
     size = tensors.shape("word_embeddings")[0] if "word_embeddings" in tensors else 0
     offset = None

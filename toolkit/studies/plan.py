@@ -250,11 +250,12 @@ def read_data(config: RunConfig) -> Data:
 @lru_cache
 def _read_version(config: RunConfig, hashes: tuple[str, ...]) -> Data:
     from toolkit.data.tasks import load_task
-    from toolkit.training.evaluation import SCORES_OF
+    from toolkit.training.evaluation import scores_of
 
     task = load_task(config)
     sizes = {name: len(split) for name, split in task.splits.items()}
-    return Data(sizes, task.kind, task.score, tuple(name for name in HEADLINES if name in SCORES_OF[task.kind]))
+    scores = scores_of(task.kind, task.num_outputs)
+    return Data(sizes, task.kind, task.score, tuple(name for name in HEADLINES if name in scores))
 
 
 SELECTION = "selection"

@@ -32,6 +32,11 @@ SCORES_OF: Mapping[str, tuple[str, ...]] = {
 """Kind of a task to its scores."""
 
 
+def scores_of(kind: str, num_outputs: int) -> tuple[str, ...]:
+    """The scores of a task; of two classes also ``f1``, of the second one (label 1), as papers give MRPC and QQP."""
+    return (*SCORES_OF[kind], "f1") if (kind, num_outputs) == ("classification", 2) else SCORES_OF[kind]
+
+
 def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDArray[np.float64]:
     """(examples,) predicted class indices, or values in regression, from outputs (examples, classes or 1).
 
@@ -61,13 +66,14 @@ def compute_scores(
 
     Correlations are NaN where a side is constant, R2 (1 - squared errors / squared deviations of the labels from their
     mean, as scikit-learn's r2_score) where the labels are or there is one; macro-F1 is over the classes that occur in
-    labels or predictions. Of a token task rows are words, ``offsets`` (examples + 1,) says which of them are one
-    example's, ``label_names`` what the tags are called. Precision, recall and F1 are seqeval's of entities (as CoNLL's
-    own script counts them), 0 where none is found, NaN where the tags mark none. Of masked tokens ``outputs`` are as
-    :func:`told_of_tokens` gives them, and perplexity is e to the loss.
+    labels or predictions, and of two classes F1 is the second one's, 0 where nothing has it. Of a token task rows are
+    words, ``offsets`` (examples + 1,) says which of them are one example's, ``label_names`` what the tags are called.
+    Precision, recall and F1 are seqeval's of entities (as CoNLL's own script counts them), 0 where none is found, NaN
+    where the tags mark none. Of masked tokens ``outputs`` are as :func:`told_of_tokens` gives them, and perplexity is e
+    to the loss.
     """
     if labels is None:
-        return dict.fromkeys(("loss", *SCORES_OF[kind]), float("nan"))
+        return dict.fromkeys(("loss", *scores_of(kind, outputs.shape[1])), float("nan"))
     if kind == "masked":
         loss = -float(outputs[:, 0].astype(np.float64).mean())
         return {"loss": loss, "accuracy": float((outputs[:, 1] == labels).mean()), "perplexity": float(np.exp(loss))}
@@ -113,7 +119,7 @@ def _tokens(
 
 
 def _from_confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], num_classes: int) -> dict[str, float]:
-    """Macro-F1 and Matthews correlation (0 where a side is constant), as scikit-learn has them.
+    """Macro-F1, Matthews correlation (0 where a side is constant) and F1 of two classes, as scikit-learn has them.
 
     By hand, because importing scikit-learn takes longer than all else that comes before the first training step.
     """
@@ -122,9 +128,11 @@ def _from_confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], n
     total, both = float(table.sum()), of_labels + of_predictions
     spread = (total**2 - float(of_labels @ of_labels)) * (total**2 - float(of_predictions @ of_predictions))
     covariance = hits.sum() * total - float(of_labels @ of_predictions)
+    f1 = 2 * hits / np.maximum(both, 1)
     return {
-        "macro_f1": float((2 * hits[both > 0] / both[both > 0]).mean()),
+        "macro_f1": float(f1[both > 0].mean()),
         "matthews": float(covariance / spread**0.5) if spread > 0 else 0.0,
+        **({"f1": float(f1[1])} if num_classes == 2 else {}),
     }
 
 
