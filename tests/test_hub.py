@@ -186,8 +186,8 @@ REFUSED = {
     "finetune --model own/pickled@refs/pr/1": "own/pickled@refs/pr/1 has no model.safetensors on the hub",
     "finetune --model own/nothing": "cannot read the config of 'own/nothing'",
     "finetune --model own/bert@v2": "cannot read the config of 'own/bert@v2'",
-    "finetune --dataset own/nothing": "cannot read the dataset 'own/nothing' from the hub",
-    "finetune --dataset own/texts@v2": "cannot read the dataset 'own/texts@v2' from the hub",
+    "finetune --dataset own/nothing": "cannot read the dataset 'own/nothing'",
+    "finetune --dataset own/texts@v2": "cannot read the dataset 'own/texts@v2'",
     "drift own/nothing own/bert": "no file or folder at 'own/nothing'",
     "drift own/bert@v2 own/bert": "no file or folder at 'own/bert@v2'",
 }

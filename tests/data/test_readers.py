@@ -4,10 +4,14 @@ import csv
 import gzip
 import itertools
 import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import numpy as np
@@ -16,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hub import Hub, files_of
 from tests.refusals import leave, refused
 from toolkit.cli import finetune_main
 from toolkit.config import RunConfig
@@ -571,3 +576,35 @@ def test_each_form_is_trained_on_by_the_command_which_says_what_it_took(
     assert leave(finetune_main, [*model, *data, *flags, "--output-dir", str(tmp_path / "runs")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert [line for line in said if line not in shown] == []
+
+
+def outcome(config: RunConfig) -> Any:
+    """What a task is known by, or the refusal."""
+    try:
+        task = load_task(config)
+    except ValueError as error:
+        return str(error).rpartition(": ")[2]
+    splits = [(k, v.texts, v.words, [x.tolist() for x in v.labels]) for k, v in task.splits.items()]  # type: ignore[union-attr]
+    return task.kind, task.label_names, task.score, task.taken, task.examples, splits
+
+
+def outcomes(configs: list[RunConfig]) -> list[Any]:
+    return [outcome(config) for config in configs]
+
+
+@pytest.mark.filterwarnings("ignore:the same file is trained on")
+def test_the_same_rows_are_one_task_by_the_hub(tmp_path: Path) -> None:
+    """Read in a process of its own: the libraries take the hub's address when they are imported."""
+    expected, configs = [], []
+    with Hub() as hub:
+        for i, (made, flags, _) in enumerate(SHAPES.values()):
+            folder = tmp_path / str(i)
+            folder.mkdir()
+            expected.append(outcome(RunConfig(**by_files(folder, made), **flags)))
+            hub.add(f"own/shape{i}", files_of(folder), kind="datasets")
+            configs.append(RunConfig(dataset=f"own/shape{i}", **flags))
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+        with patch.dict(os.environ, env), ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            os.environ.pop("HF_HUB_OFFLINE", None)
+            found = pool.submit(outcomes, configs).result()
+    assert dict(zip(SHAPES, found, strict=True)) == dict(zip(SHAPES, expected, strict=True))

@@ -442,8 +442,8 @@ def read_glue(name: str) -> RawTask:
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str | None) -> RawTask:
     """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``, or one that ``save_to_disk`` wrote.
 
-    The commit of a revision stands among the hashes, as ``@REVISION``. ValueError when it cannot be read, saying what to
-    pass instead.
+    The commit of a revision stands among the hashes, as ``@REVISION``. ValueError when it cannot be read, which says
+    what to pass instead.
     """
     dataset, commits = _load(name, config)
     rank = {"train": 0, "validation": 1}
