@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from toolkit.naming import REMEDY
 from toolkit.snapshots.ownership import Owned, atomic_path, replace_file, temporary_folder
 from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
@@ -127,12 +128,43 @@ HASHED_ROWS = 1024
 """Rows that are widened at a time to be hashed."""
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1"
+"""How a Git LFS pointer begins."""
+
+
+def check_content(path: Path) -> Path:
+    """The path of a file that is to be opened as content.
+
+    ValueError where a Git LFS pointer lies there, three lines of text that stand for a file which was not fetched.
+    """
+    with open(path, "rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise ValueError(f"{path} is a Git LFS pointer, not the file that it stands for: git lfs pull")
+    return path
+
+
+@contextmanager
+def reading(what: str | Path, fault: str, *said: type[Exception]) -> Iterator[None]:
+    """The one wall around the reading of a named file: whatever fails there becomes one line.
+
+    ``fault`` completes the sentence that ``what`` begins; ``said`` are errors that are such a line already. Errors of
+    the disk name their file themselves.
+    """
+    passed: tuple[type[Exception], ...] = (OSError, MemoryError, *said)
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as error:
+        raise ValueError(f"{what} {fault} ({error!r}): {REMEDY}") from None
+
+
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[int, ...], int]]]:
     """A safetensors file's metadata and, per tensor, its dtype, shape and absolute byte offset.
 
     ValueError when the file is truncated or is not a safetensors file, by the library's rules.
     """
-    try:
+    with reading(check_content(path), "is not a whole safetensors file"):
         # The library refuses whatever is not whole; but of no tensor does it tell the place.
         with open(path, "rb") as file, safe_open(path, "numpy"):
             (length,) = struct.unpack("<Q", file.read(8))
@@ -142,8 +174,6 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[
             name: (entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
             for name, entry in header.items()
         }
-    except (SafetensorError, ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}): restore it or run again") from None
 
 
 def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarray:

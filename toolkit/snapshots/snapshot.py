@@ -1,7 +1,7 @@
 """Snapshot and Trajectory: the embedding parameters at each moment of one run, mapped lazily."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -70,6 +70,9 @@ class Trajectory(Described):
     LayerNorm."""
     appended: "Appended | None" = None
     """Of checkpoints, the tokens that the last one has beyond the first; None where there are none."""
+    in_part: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of checkpoints, what is not compared as a whole: a parameter, in rows (0 where not all have it), or
+    ``snapshots``, to how many are compared and how many there are."""
     inferred: Mapping[str, np.ndarray] | None = None
     """Table to what was inferred of each row's exposure, where none was recorded: exposed, unexposed, cannot tell."""
 
@@ -112,6 +115,12 @@ class Trajectory(Described):
                 return snapshot
         at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
         raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+
+    def compared(self, *names: str) -> str:
+        """Of parameters, or of ``snapshots``, how much is compared: ``64 of 65 rows``; empty where that is all."""
+        found = {name: self.in_part[name] for name in names if name in self.in_part}
+        words = {"snapshots": "snapshots"} | {name: f"rows of {name}" for name in EMBEDDING_PARAMETERS}
+        return ", ".join(f"{num:,} of {asked:,} {words[name]}" for name, (num, asked) in found.items())
 
     def name_row(self, parameter: str, row: int) -> str:
         """What a reader calls a row; see :func:`name_row`."""

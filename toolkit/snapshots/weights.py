@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,14 +236,16 @@ def _count_unplaced(family: ModelFamily, names: Sequence[str], prefix: str) -> i
 
 def open_weights(
     source: Fetch | Path, family: ModelFamily | None, shown: str, *, with_output: bool = False
-) -> tuple[FileTensors, Location, FileTensors] | None:
-    """The embedding parameters, and the output layer where it is a table of its own and at hand.
+) -> tuple[FileTensors, Location, FileTensors, Mapping[str, Callable[[], tuple[int, ...]]]] | None:
+    """The embedding parameters, the output layer where it is a table of its own and at hand, and what else is there:
+    the name of every tensor, without what stands before those of the backbone, to what reads its shape.
 
     ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. Only the shards that
-    hold embedding parameters are fetched, and with ``with_output`` that of the output layer, if it is there.
-    ValueError, one line, when a file is damaged, a shard is missing, or a tensor is not of a floating-point type.
+    hold embedding parameters are fetched, and with ``with_output`` those of what else is asked for, if they are there
+    (else its shape is ``()``). ValueError, one line, when a file is damaged, a shard is missing, or a tensor is not of
+    a floating-point type.
     """
-    listed = _list_file(source) if isinstance(source, Path) else _list_tensors(source, shown)
+    listed = _list_tensors(source, shown)
     if listed is None:
         return None
     names, entry = listed
@@ -255,7 +258,17 @@ def open_weights(
     # Tied weights may be stored under both names: then the output is the word table.
     if entries.get("word_embeddings") in output.values():
         location, output = replace(location, output=""), {}
-    return _checked(FileTensors(entries), location.families, shown), location, FileTensors(output)
+    whole = {
+        TRANSPARENT.sub("", called).removeprefix(location.prefix): partial(_shape, entry, called, with_output)
+        for called in names
+    }
+    return _checked(FileTensors(entries), location.families, shown), location, FileTensors(output), whole
+
+
+def _shape(entry: Callable[[str], tuple[Path, Entry]], called: str, is_fetched: bool) -> tuple[int, ...]:
+    with contextlib.suppress(ValueError):  # of a shard that is not there
+        return entry(called)[1][1] if is_fetched else ()
+    return ()
 
 
 def open_backbone(
@@ -266,7 +279,7 @@ def open_backbone(
     ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. ValueError as in
     :func:`open_weights`, and where a tensor holds NaN or infinity.
     """
-    listed = _list_file(source) if isinstance(source, Path) else _list_tensors(source, shown)
+    listed = _list_tensors(source, shown)
     if listed is None:
         return None
     names, entry = listed
@@ -283,22 +296,37 @@ Listed = tuple[Iterable[str], Callable[[str], tuple[Path, Entry]]]
 """The names of a checkpoint's tensors, and where the tensor of a name lies."""
 
 
-def _list_tensors(fetch: Fetch, shown: str) -> Listed | None:
-    if (index := fetch(INDEX)) is not None:
-        content = read_json(index)
-        places = content.get("weight_map") if isinstance(content, dict) else None
-        if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
-            raise ValueError(f"{shown}: {INDEX} names no shards (weight_map): save the checkpoint again")
-        return places, lambda called: _in_shard(fetch, places[called], called, shown)
-    path = fetch(SINGLE)
-    return None if path is None else _list_file(path)
+def _list_tensors(source: Fetch | Path, shown: str) -> Listed | None:
+    """Of one file, or of what transformers would load of a checkpoint: an index counts where there is no single file,
+    since ``save_pretrained`` leaves that of an earlier save beside it."""
+    path = source if isinstance(source, Path) else source(SINGLE)
+    if path is not None:
+        metadata, header = read_header(path)
+        # safetensors.torch.save_model writes tied weights once and notes the other names in the metadata.
+        header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
+        return header, lambda called: (path, header[called])
+    fetch: Fetch = source  # type: ignore[assignment]  # a Path is never None
+    places = _shards(fetch, shown)
+    return None if places is None else (places, lambda called: _in_shard(fetch, places[called], called, shown))
 
 
-def _list_file(path: Path) -> Listed:
-    metadata, header = read_header(path)
-    # safetensors.torch.save_model writes tied weights once and notes the other names in the metadata.
-    header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
-    return header, lambda called: (path, header[called])
+def _shards(fetch: Fetch, shown: str) -> dict[str, str] | None:
+    """Tensor to shard, as an index has them; None where there is none."""
+    if (index := fetch(INDEX)) is None:
+        return None
+    content = read_json(index)
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+        raise ValueError(f"{shown}: {INDEX} names no shards (weight_map): save the checkpoint again")
+    return places
+
+
+def whole_shards(fetch: Fetch) -> list[Path]:
+    """The shards that an index names, by name; none where there is no index, one is missing, or it is damaged."""
+    with contextlib.suppress(ValueError):
+        found = [fetch(name) for name in sorted(set((_shards(fetch, INDEX) or {}).values()))]
+        return [path for path in found if path is not None] if all(found) else []
+    return []
 
 
 def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, Entry]:
