@@ -5,7 +5,7 @@ Read from the two files that ``save_pretrained`` writes. What is computed, in fp
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import sqrt
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import COPIES, FAMILIES, OUTPUT_TABLES, ModelFamily
-from toolkit.snapshots.files import read_header, reading
-from toolkit.snapshots.snapshot import CHECKED_ROWS
-from toolkit.snapshots.weights import FileTensors, check_finite, check_stored
+from toolkit.snapshots.files import NamedTensors, read_header, reading
+from toolkit.snapshots.snapshot import CHECKED_ROWS, check_finite
+from toolkit.snapshots.weights import FileTensors, check_stored
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -64,11 +64,12 @@ class Change:
     indices: NDArray[np.int64] | None = None
 
 
-class AdaptedTensors(Mapping[str, np.ndarray]):
+class AdaptedTensors(NamedTensors):
     """A base's parameters as an adapter changes them: computed when asked for, in blocks of rows, and never kept."""
 
     def __init__(self, base: Mapping[str, np.ndarray], own: FileTensors, changes: Mapping[str, Change]) -> None:
-        self._base, self._own, self._changes = base, own, changes
+        self._names = self._base = base
+        self._own, self._changes = own, changes
 
     def __getitem__(self, name: str) -> np.ndarray:
         change = self._changes.get(name, Change())
@@ -94,15 +95,6 @@ class AdaptedTensors(Mapping[str, np.ndarray]):
         if change.magnitude:
             out *= (self._own[change.magnitude] / np.sqrt(squares)).astype(np.float32)
         return out
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._base)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-    def __repr__(self) -> str:
-        return f"AdaptedTensors({', '.join(self)})"
 
 
 @dataclass(slots=True)

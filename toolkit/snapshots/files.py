@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+_DTYPES |= {"BF16": "<u2"}  # which numpy lacks: the bits, for `widen`
 
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
@@ -190,6 +191,21 @@ def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarra
 def widen(halves: np.ndarray) -> np.ndarray:
     """The fp32 equal to bf16 values, which numpy lacks, given as the bits of their upper halves (uint16)."""
     return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+class NamedTensors(Mapping[str, np.ndarray]):
+    """Arrays by name, each mapped or computed when it is asked for, and never kept."""
+
+    _names: Collection[str] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self)})"
 
 
 class WidenedRows:

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described, read_json
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, check_base, open_adapter
-from toolkit.snapshots.files import check_content, read_header, reading
+from toolkit.snapshots.files import NamedTensors, check_content, read_header, reading
 from toolkit.snapshots.snapshot import (
     CHECKED_ROWS,
     NAMED_ROWS,
@@ -22,7 +23,7 @@ from toolkit.snapshots.snapshot import (
     Snapshot,
     Trajectory,
     Vocabulary,
-    name_undefined,
+    check_finite,
 )
 from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
@@ -111,14 +112,12 @@ def _in_place(vocabularies: Sequence[Vocabulary]) -> dict[int, tuple[str, ...]]:
     named = [own for own in texts if any(own)]  # a row beyond all vocabularies tells nothing of how alike they are
     if len({len(v.tokens) for v in vocabularies}) > 1 or 2 * sum(len(set(own)) == 1 for own in named) <= len(named):
         return {}
-    seen = [set(vocabulary.tokens) for vocabulary in vocabularies]
-    return {row: own for row, own in enumerate(texts) if len(set(own)) == 1 or _stand_nowhere_else(own, seen)}
-
-
-def _stand_nowhere_else(texts: Sequence[str], seen: Sequence[Collection[str]]) -> bool:
-    """Whether a vocabulary has none of the texts of a row, of which each has one, but the one that it has there."""
-    beside = (one in known for one in texts for other, known in zip(texts, seen, strict=True) if one != other)
-    return all(texts) and not any(beside)
+    num_rows = Counter(text for own in texts for text in set(own))
+    return {
+        row: own
+        for row, own in enumerate(texts)
+        if len(set(own)) == 1 or (all(own) and all(num_rows[text] == 1 for text in own))
+    }
 
 
 def _rows_of(vocabulary: Vocabulary) -> dict[str, int]:
@@ -138,26 +137,17 @@ def _simplest(rows: NDArray[np.int64]) -> RowChoice:
     return slice(0, len(rows)) if np.array_equal(rows, np.arange(len(rows))) else rows
 
 
-class SelectedTensors(Mapping[str, np.ndarray]):
+class SelectedTensors(NamedTensors):
     """Some parameters of a checkpoint, and some rows of its word table: taken when asked for, never kept."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray], parameters: Sequence[str], rows: RowChoice) -> None:
-        self._tensors, self._parameters, self._rows = tensors, parameters, rows
+        self._tensors, self._names, self._rows = tensors, parameters, rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._parameters:
+        if name not in self._names:
             raise KeyError(name)
         tensor = self._tensors[name]
         return tensor if name != "word_embeddings" or self._rows is None else tensor[self._rows]
-
-    def __repr__(self) -> str:
-        return f"SelectedTensors({', '.join(self)})"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
 
 
 Resolve = Callable[[str], "str | Path | None"]
@@ -643,7 +633,8 @@ def _open(place: Place, name: str) -> _Opened:
         pad = config.get("pad_token_id")
         offset = family.first_position(pad if isinstance(pad, int) else None)
     vocabulary = read_tokenizer_files(place.fetch, size) if size else None
-    _check_finite(tensors, name, vocabulary, offset or 0)
+    for parameter in tensors:
+        check_finite(tensors[parameter], parameter, name, vocabulary, offset or 0)
     is_tied, num_apart = family is not None and not location.output and _is_language_model(family, config), 0
     if config.get("tie_word_embeddings") is True and output and size:
         num_apart = _count_apart(tensors["word_embeddings"], output[location.output])
@@ -753,16 +744,10 @@ def _open_ours(path: Path, name: str) -> _Opened:
     run.check(SNAPSHOTS + path.name)
     tensors = snapshot.tensors
     vocabulary, offset, eps = trajectory.vocabulary, trajectory.position_offset, trajectory.layer_norm_eps
-    _check_finite(tensors, name, vocabulary, offset)
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
+    for parameter in tensors:
+        check_finite(tensors[parameter], parameter, name, vocabulary, offset)
     return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
-
-
-def _check_finite(tensors: Mapping[str, np.ndarray], shown: str, vocabulary: Vocabulary | None, offset: int) -> None:
-    """ValueError where a parameter holds NaN or infinity: nothing can be said of such a checkpoint."""
-    for name in tensors:
-        if where := name_undefined(name, tensors[name], vocabulary, offset):
-            raise ValueError(f"{shown}: {name} holds NaN or infinity {where}: leave it out")
 
 
 def _common_families(opened: Sequence[_Opened]) -> tuple[ModelFamily, ...]:

@@ -2,11 +2,10 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,13 +22,20 @@ from toolkit.families import (
     matches,
 )
 from toolkit.naming import read_json
-from toolkit.snapshots.files import WidenedRows, map_tensor, read_header, widen
+from toolkit.snapshots.files import NamedTensors, WidenedRows, map_tensor, read_header, reading, widen
+from toolkit.snapshots.snapshot import check_finite
 from toolkit.snapshots.tokenizer_files import Fetch
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 """Stored types that are read, and what they are called."""
+
+WIDENED: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "BF16": widen,
+    "F16": lambda values: values.astype(np.float32),
+}
+"""Half-precision types, and how values of each become fp32."""
 
 Entry = tuple[str, tuple[int, ...], int]
 
@@ -57,39 +63,26 @@ class Location:
     """The name in the file of an output layer that is a table of its own; empty where there is none."""
 
 
-class FileTensors(Mapping[str, np.ndarray]):
+class FileTensors(NamedTensors):
     """Parameters of a checkpoint by name, as fp32: fp32 is mapped, half-precision tables are :class:`WidenedRows`,
     other types are converted on each use."""
 
     def __init__(self, entries: Mapping[str, tuple[Path, Entry]]) -> None:
-        self._entries = dict(entries)
+        self._names = self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        path, (dtype, shape, offset) = self._entries[name]
-        if dtype in ("BF16", "F16") and len(shape) == 2:
-            stored = map_tensor(path, ("I16" if dtype == "BF16" else dtype, shape, offset))
-            rows: Any = (
-                WidenedRows(stored.view(np.uint16), widen)
-                if dtype == "BF16"
-                else WidenedRows(stored, lambda values: values.astype(np.float32))
-            )
-            return rows  # type: ignore[no-any-return]
+        path, entry = self._entries[name]
+        if entry[0] in WIDENED and len(entry[1]) == 2:
+            return WidenedRows(map_tensor(path, entry), WIDENED[entry[0]])  # type: ignore[return-value]
         tensor = self.stored(name)
         with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
             return tensor if tensor.dtype == np.float32 else tensor.astype(np.float32)
 
     def stored(self, name: str) -> np.ndarray:
         """A parameter in the type that it is stored in, mapped; bf16, which numpy lacks, as the equal fp32."""
-        path, (dtype, shape, offset) = self._entries[name]
-        if dtype == "BF16":
-            return widen(map_tensor(path, ("I16", shape, offset)).view(np.uint16))
-        return map_tensor(path, (dtype, shape, offset))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        path, entry = self._entries[name]
+        tensor = map_tensor(path, entry)
+        return widen(tensor) if entry[0] == "BF16" else tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a parameter, without reading it."""
@@ -314,11 +307,8 @@ def _shards(fetch: Fetch, shown: str) -> dict[str, str] | None:
     """Tensor to shard, as an index has them; None where there is none."""
     if (index := fetch(INDEX)) is None:
         return None
-    content = read_json(index)
-    places = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
-        raise ValueError(f"{shown}: {INDEX} names no shards (weight_map): save the checkpoint again")
-    return places
+    with reading(f"{shown}: {INDEX}", "names no shards (weight_map)"):
+        return {name: str(shard) for name, shard in read_json(index)["weight_map"].items()}
 
 
 def whole_shards(fetch: Fetch) -> list[Path]:
@@ -367,16 +357,3 @@ def check_stored(tensors: FileTensors, shown: str) -> None:
             what = "a format that is not supported" if dtype.startswith("F") else "which is not a floating-point weight"
             kinds = " or ".join(DTYPES.values())
             raise ValueError(f"{shown} stores {name} as {dtype}, {what}: dequantise it and save it as {kinds}")
-
-
-CHECKED_VALUES = 1 << 20
-"""Values searched for NaN at a time."""
-
-
-def check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
-    """ValueError when a tensor holds NaN or infinity: nothing can be said of such a checkpoint."""
-    flat = np.asarray(tensor).reshape(-1)
-    parts = range(0, flat.size, CHECKED_VALUES)
-    bad = sum(int(np.count_nonzero(~np.isfinite(flat[start : start + CHECKED_VALUES]))) for start in parts)
-    if bad:
-        raise ValueError(f"{shown}: {name} holds NaN or infinity ({bad} of {flat.size} values): leave it out")
