@@ -190,7 +190,7 @@ def find_tuned(run: Run) -> Place:
         raise ValueError(f"{run.path} holds no model: {how_to_keep_one(run)}")
     _ = run.manifest  # ValueError for an unfinished run
     run.check("model/")
-    return _single(find_places(run.path / "model")[0], str(run.path / "model"))
+    return _single(find_places(run.path / "model"), str(run.path / "model"))
 
 
 def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
@@ -229,7 +229,7 @@ def _place(place: "Run | str | Path", resolve: Resolve | None) -> Place:
         run = _as_run(place)
         found = find_tuned(run)
         return Place(run.path.resolve().parts[1:], found.fetch, found.file, missing=found.missing)
-    return _single(find_places(place, resolve)[0], str(place))  # type: ignore[arg-type]
+    return _single(find_places(place, resolve), str(place))  # type: ignore[arg-type]
 
 
 def _single(found: list[Place], text: str) -> Place:

@@ -158,6 +158,7 @@ CONVERT = (
     "opening a pickle can run any code in it, so this toolkit does not; load it where you trust it and save it again "
     "with model.save_pretrained(folder), which writes model.safetensors"
 )
+PASS_SAVED = "pass the folder that save_pretrained wrote"
 MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
 NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
 """How the names of pickles begin that Trainer and Accelerate write beside the weights."""
@@ -180,29 +181,30 @@ class Place:
     """Whether ``file`` is a snapshot of a run directory."""
     num_left_out: int = 0
     """Snapshots before it in its folder, or beside it, that are not compared."""
+    notes: tuple[str, ...] = ()
+    """What must be known of what was found there."""
     is_local: bool = True
     """Whether reading a file more costs no download."""
     missing: str = "no model.safetensors there"
     """What to say when the place turns out to hold no weights."""
 
 
-def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list[Place], list[str]]:
-    """The checkpoints at one place, in order of their steps, and notes; ValueError with one line when there is none."""
+def find_places(place: str | Path, resolve: Resolve | None = None) -> list[Place]:
+    """The checkpoints at one place, in order of their steps; ValueError with one line when there is none."""
     text = str(place)
     if isinstance(place, str) and resolve is not None and (folder := resolve(place)) is not None:
-        found, notes = _in_folder(Path(folder), text)
-        return [replace(p, parts=(place,)) for p in found], notes
+        return [replace(found, parts=(place,)) for found in _in_folder(Path(folder), text)]
     path = Path(text).expanduser()
     if path.is_dir():
         return _in_folder(path, text)
     if path.is_file():
-        return [_of_file(path, text)], []
+        return [_of_file(path, text)]
     if "*" in text:
         return _of_pattern(path, text)
     match = HUB_ID.fullmatch(text)
     if match is None:
         raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
-    return [_on_hub(text, match["id"], match["revision"])], []
+    return [_on_hub(text, match["id"], match["revision"])]
 
 
 def notes_on_order(places: Sequence[Place], names: Sequence[str]) -> list[str]:
@@ -245,20 +247,16 @@ def shown_names(places: Sequence[Place]) -> list[str]:
     return [f"{name} ({names[:i].count(name) + 1})" if name in names[:i] else name for i, name in enumerate(names)]
 
 
-def _of_pattern(path: Path, text: str) -> tuple[list[Place], list[str]]:
+def _of_pattern(path: Path, text: str) -> list[Place]:
     fixed = next(parent for parent in path.parents if "*" not in str(parent))
     folders = [folder for folder in fixed.glob(path.relative_to(fixed).as_posix()) if folder.is_dir()]
     if not folders:
         raise ValueError(f"no folder matches {text!r}")
-    places, notes = [], []
-    for folder in sorted(folders, key=_order):
-        of_folder, said = _in_folder(folder, str(folder))
-        places += of_folder
-        notes += said
-    return places, notes
+    in_order = sorted(folders, key=lambda folder: (_step(folder) or -1, folder.name))
+    return [place for folder in in_order for place in _in_folder(folder, str(folder))]
 
 
-def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
+def _in_folder(folder: Path, text: str) -> list[Place]:
     parts = folder.resolve().parts[1:]
     inside = folder / SNAPSHOTS  # which a folder of the hub's cache has too, for other things
     if inside.is_dir() and ((folder / MANIFEST).exists() or any(SNAPSHOT.fullmatch(p.name) for p in inside.iterdir())):
@@ -267,23 +265,26 @@ def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
     has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
     is_beside = has_weights or (folder / WEIGHTS).exists()
     if steps:
-        found = [place for step in steps for place in _in_folder(step, str(step))[0]]
-        alone = SINGLE if has_weights else WEIGHTS
-        beside = (
-            f"{parts[-1]}: its checkpoint-* folders are compared, not the weights beside them; pass {alone} for those"
-        )
-        return [*found[:-1], replace(found[-1], num_left_out=int(is_beside))], [beside] if is_beside else []
+        found = [replace(place, notes=()) for step in steps for place in _in_folder(step, str(step))]
+        what = f"not the weights beside them; pass {SINGLE if has_weights else WEIGHTS} for those"
+        said = f"{parts[-1]}: its checkpoint-* folders are compared, {what}"
+        return _with_note(found, said, 1) if is_beside else found
     if (inner := _sentence_transformer(folder, has_weights)) is not None:
-        found, notes = _in_folder(inner, text)
         both = f"{parts[-1]}: the weights in {inner.name} are read, which modules.json names, not those beside it"
-        return [replace(p, parts=parts, step=_step(folder)) for p in found], [*notes, *([both] if has_weights else [])]
+        found = [replace(place, parts=parts, step=_step(folder)) for place in _in_folder(inner, text)]
+        return _with_note(found, both, 0) if has_weights else found
     if not has_weights and not is_beside and len(files) != 1:
         raise ValueError(_why_not(folder, text, [path.name for path in files]))
     file = None if has_weights else folder / WEIGHTS if is_beside else files[0]
-    return [Place(parts, in_folder(folder), file, _step(folder))], []
+    return [Place(parts, in_folder(folder), file, _step(folder))]
 
 
-def _in_run(run: Run) -> tuple[list[Place], list[str]]:
+def _with_note(found: list[Place], note: str, num_left_out: int) -> list[Place]:
+    """The places, of which the last says what is left out beside them."""
+    return [*found[:-1], *(replace(last, notes=(note,), num_left_out=num_left_out) for last in found[-1:])]
+
+
+def _in_run(run: Run) -> list[Place]:
     """The first and the last snapshot of a run, and those at the ends of its epochs."""
     found = {name: run.open_snapshot(name) for name in run.snapshot_names()}
     names = sorted(found, key=lambda name: (found[name].step, found[name].epoch, found[name].is_epoch_end))
@@ -292,7 +293,7 @@ def _in_run(run: Run) -> tuple[list[Place], list[str]]:
     left_out, name = len(names) - len(chosen), run.path.resolve().name
     said = f"{name}: snapshots between two epochs are left out ({left_out}): the files of snapshots/ can be passed"
     places = [_of_file(path, str(path)) for path in chosen]
-    return [*places[:-1], replace(places[-1], num_left_out=left_out)], [said] if left_out else []
+    return _with_note(places, said, left_out) if left_out else places
 
 
 def _sentence_transformer(folder: Path, has_weights: bool) -> Path | None:
@@ -312,17 +313,17 @@ def _sentence_transformer(folder: Path, has_weights: bool) -> Path | None:
 def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED and not p.name.startswith(NO_WEIGHTS))
     distributed = sorted({path.parent for path in [*folder.glob("*.distcp"), *folder.glob("pytorch_model*/*.distcp")]})
-    if len(files) > 1:
-        return f"{text} holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"
-    if distributed:
-        inner = "" if distributed[0] == folder else f" in {distributed[0].name}"
-        return f"{text} holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"
-    if any(folder.glob("global_step*")):
-        return f"{text} is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"
-    if pickled:
-        return f"{text} holds weights only as a pickle ({pickled[0]}): {CONVERT}"
-    what = "is empty" if not any(folder.iterdir()) else f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders"
-    return f"{text} {what}: pass the folder that save_pretrained wrote"
+    inner = "".join(f" in {place.name}" for place in distributed[:1] if place != folder)
+    anything, deepspeed = any(folder.iterdir()), any(folder.glob("global_step*"))
+    reasons = (
+        (len(files) > 1, f"holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"),
+        (distributed, f"holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"),
+        (deepspeed, "is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"),
+        (pickled, f"holds weights only as a pickle ({''.join(pickled[:1])}): {CONVERT}"),
+        (anything, f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders: {PASS_SAVED}"),
+        (True, f"is empty: {PASS_SAVED}"),
+    )
+    return next(f"{text} {reason}" for is_so, reason in reasons if is_so)
 
 
 def _of_file(path: Path, text: str) -> Place:
@@ -367,11 +368,6 @@ def _step(folder: Path) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _order(folder: Path) -> tuple[int, str]:
-    match = CHECKPOINT.fullmatch(folder.name)
-    return (int(match[1]) if match else -1, folder.name)
-
-
 def _on_hub(text: str, location: str, revision: str | None) -> Place:
     """A hub id; ValueError at once when it is neither in the local cache nor to be had."""
     is_online = is_hub_reachable()
@@ -382,10 +378,10 @@ def _on_hub(text: str, location: str, revision: str | None) -> Place:
 
     missing = f"{text} has no {SINGLE} on the hub; if it has pytorch_model.bin: {CONVERT}"
     if not is_online:
-        absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
         missing = f"the local cache of the hub holds no {SINGLE} of {text!r}, and {unreachable_hub()}"
         if fetch("config.json") is None and fetch(SINGLE) is None:
-            raise ValueError(absent)
+            where = "it is not in the local cache of the hub"
+            raise ValueError(f"no file or folder at {text!r}, {where}, and {unreachable_hub()}")
     return Place((text,), fetch, missing=missing, is_local=False)
 
 
@@ -395,11 +391,9 @@ def _download(text: str, location: str, revision: str | None, name: str, is_onli
 
     try:
         return Path(hf_hub_download(location, name, revision=revision, local_files_only=not is_online))
-    except LocalEntryNotFoundError as error:
-        if is_online:
+    except EntryNotFoundError as error:
+        if is_online and isinstance(error, LocalEntryNotFoundError):
             raise ValueError(f"cannot fetch {name} of {text!r}: {_first_line(error)}") from None
-        return None
-    except EntryNotFoundError:
         return None
     except Exception as error:  # no such repository or revision, no access, a broken connection: many types
         raise ValueError(f"no file or folder at {text!r}, nor {name} on the hub: {_first_line(error)}") from None
@@ -521,16 +515,13 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     if isinstance(places, str | Path):
         places = [places]
     found: list[Place] = []
-    notes: list[str] = []
     for place in places:
         with reading(place, UNREADABLE, ValueError):
-            of_place, said = find_places(place, resolve)
-        found += of_place
-        notes += said
+            found += find_places(place, resolve)
     if not found:
         raise ValueError("nothing to open: pass run directories, or checkpoints (folders, safetensors files, hub ids)")
     opened: list[_Opened] = []
-    names = shown_names(found)
+    names, notes = shown_names(found), [note for place in found for note in place.notes]
     for where, name in zip(found, names, strict=True):
         adapter = find_adapter(where)
         with reading(name if adapter is None else f"{name}: {SETTINGS}", UNREADABLE, ValueError):

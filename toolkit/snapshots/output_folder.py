@@ -100,7 +100,7 @@ class OutputFolder(Run):
     @cached_property
     def recorded(self) -> dict[str, Any]:
         """What is known in place of a config: the last trainer_state.json and config.json."""
-        config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0][0].fetch("config.json"))
+        config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0].fetch("config.json"))
         rates = [line["learning_rate"] for line in self._log if _is_number(line.get("learning_rate"))]
         arguments: dict[str, Any] = {name: self._state[name] for name in ARGUMENTS if name in self._state}
         arguments |= {"highest_logged_rate": max(rates)} if rates else {}
@@ -245,7 +245,7 @@ class OutputFolder(Run):
         """Every parameter of the base and of each checkpoint, mapped; none where one of them is an adapter."""
         places = [self.base] if self.base is not None else []
         every = (*places, *(kept.path for kept in self._kept))
-        found = [find_places(str(place), find_embedded)[0][0] for place in every]
+        found = [find_places(str(place), find_embedded)[0] for place in every]
         try:
             return [open_place(place, place.parts[-1]) for place in found]
         except ValueError:  # what is there for embeddings may be no whole model
