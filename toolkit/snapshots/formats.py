@@ -44,8 +44,8 @@ def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
 
     table = _read_table(path, read, SCORE_COLUMNS, ("epoch", "step", "split", "num_examples"))
     known = table.groupby(["epoch", "split"]).size()
-    if len(known) != len(table) or len(known) != table["epoch"].nunique() * table["split"].nunique():
-        raise _damaged(path, "does not have each split once per epoch")
+    is_whole = len(known) == len(table) == table["epoch"].nunique() * table["split"].nunique()
+    _refuse(path, (not is_whole, "does not have each split once per epoch"))
     _check_epochs(path, table, epochs)
     return table
 
@@ -68,14 +68,17 @@ def read_predictions(path: Path, epochs: Collection[int] | None) -> "pd.DataFram
 
     known = set(PREDICTION_COLUMNS)
     table = _read_table(path, pd.read_parquet, PREDICTION_COLUMNS, tuple(known - {"word", "scores"}), {"id", "scores"})
-    if "scores" in table and not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in table["scores"]):
-        raise _damaged(path, "has scores that are not lists of numbers")
+    odd = [x for x in table.get("scores", ()) if not isinstance(x, np.ndarray) or x.dtype.kind != "f"]
+    _refuse(path, (odd, "has scores that are not lists of numbers"))
     _check_epochs(path, table, epochs)
     return table
 
 
-def _damaged(path: Path, what: str) -> ValueError:
-    return ValueError(f"{path} {what}: {REMEDY}")
+def _refuse(path: Path, *faults: tuple[object, str]) -> None:
+    """ValueError with the first of the faults of a file that there is, each with what says so."""
+    for is_there, what in faults:
+        if is_there:
+            raise ValueError(f"{path} {what}: {REMEDY}")
 
 
 def _read_table(
@@ -92,34 +95,38 @@ def _read_table(
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow have a dozen types of their own
-        raise _damaged(path, f"cannot be read ({' '.join(str(error).split())[:200]})") from None
+        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
     columns = tuple(dict.fromkeys([*needed, *map(str, table)])) if columns is None else columns
-    if missing := [name for name in columns if name in needed and name not in table]:
-        raise _damaged(path, f"lacks the column {missing[0]}")
-    if unknown := [name for name in table if name not in columns]:
-        raise _damaged(path, f"has a column {unknown[0]!r} that no run has")
-    if table.empty:
-        raise _damaged(path, "has no rows")
+    missing = [name for name in columns if name in needed and name not in table]
+    unknown = [name for name in table if name not in columns]
+    _refuse(
+        path,
+        (missing, f"lacks the column {''.join(missing[:1])}"),
+        (unknown, f"has a column {next(iter(unknown), '')!r} that no run has"),
+        (table.empty, "has no rows"),
+    )
+    whole = [name for name in table if name in needed and name not in ("label", "prediction")]
     for name in table:
-        is_whole = name in needed and name not in ("label", "prediction")
-        if is_whole and table[name].isna().any():
-            raise _damaged(path, f"has a row without {name}")
-        if name not in ("split", *texts) and table[name].dtype.kind not in "iuf":
-            raise _damaged(path, f"has {name} values that are not numbers")
+        is_text = name in ("split", *texts) or table[name].dtype.kind in "iuf"
+        _refuse(
+            path,
+            (name in whole and table[name].isna().any(), f"has a row without {name}"),
+            (not is_text, f"has {name} values that are not numbers"),
+        )
     return table[[name for name in columns if name in table]]
 
 
 def _check_epochs(path: Path, table: "pd.DataFrame", epochs: Collection[int] | None) -> None:
     found = set(np.ceil(table["epoch"].to_numpy(np.float64)).tolist())
-    if epochs is not None and found != set(epochs):
-        shown = ["{" + ", ".join(f"{epoch:g}" for epoch in sorted(each)) + "}" for each in (found, epochs)]
-        raise _damaged(path, f"has the epochs {shown[0]}, the snapshots {shown[1]}")
+    shown = ["{" + ", ".join(f"{epoch:g}" for epoch in sorted(each)) + "}" for each in (found, epochs or ())]
+    is_other = epochs is not None and found != set(epochs)
+    _refuse(path, (is_other, f"has the epochs {shown[0]}, the snapshots {shown[1]}"))
 
 
 def check_steps(path: Path, found: int, num_steps: int, *, is_least: bool) -> None:
     """ValueError unless a file has as many optimizer steps as the last snapshot, or ``is_least`` at least these."""
-    if found < num_steps or (found > num_steps and not is_least):
-        raise _damaged(path, f"has {found} optimizer steps, the last snapshot {num_steps}")
+    is_other = found < num_steps or (found > num_steps and not is_least)
+    _refuse(path, (is_other, f"has {found} optimizer steps, the last snapshot {num_steps}"))
 
 
 INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
@@ -139,48 +146,53 @@ def read_exposure(
 
     ``may_lack``: it is of another training loop, in which not every table's exposure can be known.
     """
-    for name, tensor in tensors.items():
-        if tensor.dtype not in KINDS.get(name, ()) or tensor.ndim != 1:
-            raise _damaged(path, f"holds {name}, {tensor.dtype.name} of {tensor.ndim} dimensions, which no run has")
+    odd = [name for name, tensor in tensors.items() if tensor.dtype not in KINDS.get(name, ()) or tensor.ndim != 1]
+    found = "".join(f"{name}, {tensors[name].dtype.name} of {tensors[name].ndim} dimensions" for name in odd[:1])
+    _refuse(path, (odd, f"holds {found}, which no run has"))
     present = {name.partition(".")[0] for name in tensors}
     wanted = [f"{name}.{part}" for name in TABLES if name in present for part in PARTS]
     wanted += [name for name in ("design.counts",) if "design" in present]
-    if missing := [name for name in wanted if name not in tensors]:
-        raise _damaged(path, f"lacks {missing[0]}")
+    missing = [name for name in wanted if name not in tensors]
     marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
-    if not may_lack and (unknown := [name for name in num_rows if name not in present and name not in marked]):
-        raise _damaged(path, f"lacks the rows of {unknown[0]}")
+    unknown = [name for name in num_rows if not may_lack and name not in present and name not in marked]
     design = {name: tensor for name, tensor in tensors.items() if name.startswith("design.")}
-    if len(design) == 1:
-        raise _damaged(path, "counts combinations of no table")
-    if len({len(tensor) for tensor in design.values()}) > 1:
-        raise _damaged(path, "has combinations and counts of different lengths")
-    for name in (name for name in TABLES if name in present or f"design.{name}" in design):
-        if name not in num_rows:
-            raise _damaged(path, f"has rows of {name}, which the snapshots lack")
-        rows = [tensors[key] for key in (f"{name}.rows", f"design.{name}") if key in tensors]
-        if any(len(each) and not (each.min() >= 0 and each.max() < num_rows[name]) for each in rows):
-            raise _damaged(path, f"has rows of {name} beyond its {num_rows[name]} rows")
-    if odd := [name for name in marked if name in present or f"design.{name}" not in design]:
-        raise _damaged(path, f"says that of {odd[0]} the input is known, which its other arrays do not bear out")
-    if any((counts < 1).any() for name, counts in tensors.items() if name.endswith(".counts")):
-        raise _damaged(path, "has counts below 1")
+    told = [name for name in TABLES if name in present or f"design.{name}" in design]
+    strange = [name for name in told if name not in num_rows]
+    beyond = [
+        name
+        for name in told
+        for rows in (tensors.get(f"{name}.rows", ()), design.get(f"design.{name}", ()))
+        if len(rows) and not 0 <= np.min(rows) <= np.max(rows) < num_rows.get(name, np.inf)
+    ]
+    unborne = [name for name in marked if name in present or f"design.{name}" not in design]
+    _refuse(
+        path,
+        (missing, f"lacks {''.join(missing[:1])}"),
+        (unknown, f"lacks the rows of {''.join(unknown[:1])}"),
+        (len(design) == 1, "counts combinations of no table"),
+        (len(set(map(len, design.values()))) > 1, "has combinations and counts of different lengths"),
+        (strange, f"has rows of {''.join(strange[:1])}, which the snapshots lack"),
+        (beyond, f"has rows of {''.join(beyond[:1])} beyond its {num_rows.get(''.join(beyond[:1]))} rows"),
+        (unborne, f"says that of {''.join(unborne[:1])} the input is known, which its other arrays do not bear out"),
+        (any((own < 1).any() for name, own in tensors.items() if name.endswith(".counts")), "has counts below 1"),
+    )
     exposure = Exposure.from_tensors(tensors)
     for name, table in exposure.tables.items():
         _check_table(path, name, table)
-    if len({table.num_steps for table in exposure.tables.values()}) > 1:
-        raise _damaged(path, "has another number of steps for each table")
+    counts = {table.num_steps for table in exposure.tables.values()}
+    _refuse(path, (len(counts) > 1, "has another number of steps for each table"))
     return exposure
 
 
 def _check_table(path: Path, name: str, table: TableExposure) -> None:
     offsets, rows = table.offsets, table.rows
     lengths = {len(rows), len(table.counts), len(table.norms)}
-    if not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any() or lengths != {int(offsets[-1])}:
-        raise _damaged(path, f"has offsets of {name} that do not divide its rows, counts and norms into steps")
+    divide = len(offsets) and offsets[0] == 0 and (np.diff(offsets) >= 0).all() and lengths == {int(offsets[-1])}
+    _refuse(path, (not divide, f"has offsets of {name} that do not divide its rows, counts and norms into steps"))
     is_first = np.zeros(len(rows) + 1, bool)
     is_first[offsets] = True
-    if (np.diff(rows)[~is_first[1 : len(rows)]] <= 0).any():
-        raise _damaged(path, f"has steps whose rows of {name} do not ascend")
-    if (table.norms < 0).any():
-        raise _damaged(path, f"has norms of {name} below 0")
+    _refuse(
+        path,
+        ((np.diff(rows)[~is_first[1 : len(rows)]] <= 0).any(), f"has steps whose rows of {name} do not ascend"),
+        ((table.norms < 0).any(), f"has norms of {name} below 0"),
+    )
