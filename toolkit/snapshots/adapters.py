@@ -141,7 +141,7 @@ def _place_of(module: str) -> str:
     What stands before it depends on the class that a model was loaded as.
     """
     parts = module.split(".")
-    first = next((i for i, part in enumerate(parts) if part.isdecimal()), None)
+    first = next((i for i, part in enumerate(parts[:-1]) if part.isdecimal()), None)
     if first is not None:
         return ".".join(parts[max(first - 1, 0) :])
     return parts[-1] if parts[-1] in TABLE_MODULES else ""
@@ -153,7 +153,9 @@ def check_base(path: Path, base: Mapping[str, Callable[[], tuple[int, ...]]], sh
     ``path``: its adapter_model.safetensors; ``base``: the name of each tensor of the base to what reads its shape, ()
     where it is not at hand. Heads are not looked at, as a base need not have one. peft refuses the same when it loads.
     """
-    there = {_place_of(own.rpartition(".")[0]): own for own in sorted(base, key=lambda own: own.endswith(".weight"))}
+    own_names = sorted(base, key=lambda own: own.endswith(".weight"))
+    there = {_place_of(own.rpartition(".")[0]): own for own in own_names}
+    there |= {_place_of(copy.rpartition(".")[0]): own for copy, own in COPIES.items() if own in base}
     for own, (_, shape, _) in read_header(path)[1].items():
         module = ADDED.split(own.removeprefix(LEAD), maxsplit=1)
         if len(module) == 1 or not (place := _place_of(module[0])):
