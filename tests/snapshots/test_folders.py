@@ -24,6 +24,7 @@ from toolkit.models.regimes import locate_embeddings
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots.backbones import hash_weights, open_backbones
+from toolkit.snapshots.files import WidenedRows, sha256_of_array
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.run_writer import start_run
 
@@ -308,12 +309,24 @@ def test_words_that_changed_places_are_matched_by_their_text_beside_renamed_ones
     assert aside.trajectory.in_part == {"word_embeddings": (4, 10)}
 
 
-def shown(places: list[Path], capsys: pytest.CaptureFixture[str]) -> str:
-    """The first screen in the terminal and on the page."""
-    show_drift([str(place) for place in places])
-    page = page_of(places)
-    tiles = " ".join(f"{tile.value} {tile.detail}" for tile in page.tiles)
-    return " ".join([*capsys.readouterr().out.split(), tiles, *(answer.text for answer in page.answers)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_matched_rows_of_a_half_precision_table_are_widened_where_they_are_read(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Of 256,000 rows of 4,096 a copy in fp32 would be 4 GB; torch is the oracle."""
+    for folder, texts in (("a", TEXTS), ("b", TEXTS[::-1])):
+        model = bert(kind=AutoModel).to(dtype)
+        model.save_pretrained(tmp_path / folder)
+        (tmp_path / folder / "vocab.txt").write_text("\n".join(texts) + "\n")
+    table = import_checkpoints([tmp_path / "a", tmp_path / "b"]).trajectory.snapshots[1].tensors["word_embeddings"]
+    expected = model.get_input_embeddings().weight.detach().float().numpy()[::-1]
+    assert isinstance(table, WidenedRows)
+    assert isinstance(table[2:7], WidenedRows)
+    for rows in (slice(None), slice(2, 7), np.array([5, 3, 5]), 7):
+        np.testing.assert_array_equal(np.asarray(table[rows]), expected[rows], strict=True)
+    np.testing.assert_array_equal(np.asarray(table[2:7][1:3]), expected[3:5])
+    assert (table.shape, table.size, len(table)) == (expected.shape, expected.size, len(expected))
+    assert sha256_of_array(table) == sha256_of_array(np.ascontiguousarray(expected))
 
 
 def without_segments(folder: Path) -> Path:

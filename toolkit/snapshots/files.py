@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import struct
@@ -218,16 +219,24 @@ class WidenedRows:
     dtype = np.dtype(np.float32)
     __eq__ = None  # type: ignore[assignment]  # of arrays it is by element, which nobody should miss
 
-    def __init__(self, stored: np.ndarray, convert: Callable[[np.ndarray], np.ndarray]) -> None:
-        self._stored, self._convert = stored, convert
-        self.shape, self.ndim, self.size = stored.shape, stored.ndim, stored.size
+    def __init__(self, stored: np.ndarray, convert: Callable[[np.ndarray], np.ndarray], rows: Any = None) -> None:
+        """``rows``: numbers of those of ``stored`` that it has, in its order; None: all of them."""
+        self._stored, self._convert, self._rows = stored, convert, rows
+        self.shape: tuple[int, ...] = (len(stored if rows is None else rows), *stored.shape[1:])
+        self.ndim, self.size = stored.ndim, math.prod(self.shape)
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        chosen = self._stored[rows]
-        return WidenedRows(chosen, self._convert) if isinstance(rows, slice) else self._convert(chosen)
+        if not isinstance(rows, slice):
+            return self._convert(self._stored[rows if self._rows is None else self._rows[rows]])
+        return self.choose(rows) if self._rows is not None else WidenedRows(self._stored[rows], self._convert)
+
+    def choose(self, rows: Any) -> "WidenedRows":
+        """Some of its rows, in another order perhaps, which are read when they are asked for."""
+        return WidenedRows(self._stored, self._convert, rows if self._rows is None else self._rows[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self._convert(self._stored).astype(dtype or np.float32, copy=False)
+        stored = self._stored if self._rows is None else self._stored[self._rows]
+        return self._convert(stored).astype(dtype or np.float32, copy=False)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described, read_json
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, check_base, open_adapter
-from toolkit.snapshots.files import NamedTensors, check_content, read_header, reading
+from toolkit.snapshots.files import NamedTensors, WidenedRows, check_content, read_header, reading
 from toolkit.snapshots.snapshot import (
     CHECKED_ROWS,
     NAMED_ROWS,
@@ -146,8 +147,11 @@ class SelectedTensors(NamedTensors):
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._names:
             raise KeyError(name)
-        tensor = self._tensors[name]
-        return tensor if name != "word_embeddings" or self._rows is None else tensor[self._rows]
+        tensor: Any = self._tensors[name]
+        if name != "word_embeddings" or self._rows is None:
+            return tensor  # type: ignore[no-any-return]
+        is_lazy = isinstance(tensor, WidenedRows) and not isinstance(self._rows, slice)
+        return tensor.choose(self._rows) if is_lazy else tensor[self._rows]  # type: ignore[no-any-return]
 
 
 Resolve = Callable[[str], "str | Path | None"]
