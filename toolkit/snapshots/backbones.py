@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -290,17 +290,14 @@ def _check_layers(before: Backbone, after: Backbone, family: ModelFamily) -> Non
         raise ValueError(f"{lacking.name} lacks {differing[0]}: is it a whole checkpoint?")
 
 
-def _notes(before: Backbone, after: Backbone) -> list[str]:
-    notes = []
+def _notes(before: Backbone, after: Backbone) -> Iterator[str]:
     for side in (before, after):
         if side.left_out:
-            listed = ", ".join(side.left_out[:SHOWN_NAMES])
             more = len(side.left_out) - SHOWN_NAMES
-            listed += f" and {more} more" if more > 0 else ""
-            notes.append(f"not compared, as no part of the backbone: {listed} of {side.name}")
+            listed = ", ".join(side.left_out[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+            yield f"not compared, as no part of the backbone: {listed} of {side.name}"
         for kind in sorted({side.stored(name) for name in side.parameters} & HALF.keys()):
-            notes.append(
+            yield (
                 f"{side.name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: "
                 "smaller changes cannot be distinguished from that"
             )
-    return notes

@@ -497,7 +497,8 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     Parameters
     ----------
     places
-        Each is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
+        Each is the folder of a checkpoint (model.safetensors, or where there is none the shards of its index; of a
+        sentence-transformers model the transformer that its modules.json names), a folder of transformers.Trainer (its
         checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
         file, a run directory (the ends of its epochs, and its last snapshot) or one of its snapshot files, a hub id
         with or without ``@revision``, or a

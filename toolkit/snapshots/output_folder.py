@@ -267,7 +267,9 @@ class OutputFolder(Run):
             reads = [snapshot.tensors.__getitem__ for snapshot in self.trajectory]
         for name, component in owners.items():
             first, *others = (read(name) for read in reads)
-            is_same = component not in self.trajectory.in_part and all(_is_equal(first, other) for other in others)
+            is_same = component not in self._imported.trajectory.in_part and all(
+                _is_equal(first, other) for other in others
+            )
             found[component] = found.get(component, True) and is_same
         return dict(sorted(found.items()))  # a file names its tensors in any order
 
