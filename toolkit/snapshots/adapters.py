@@ -39,7 +39,7 @@ ADDED = re.compile(r"\.(lora_|ia3_|hada_|lokr_|b?oft_|vera_|ln_tuning_layers\.|t
 LEAD = "base_model.model."
 TABLE_MODULES = {name.split(".")[-2] for family in FAMILIES.values() for name in family.embedding_parameters.values()}
 """What embedding tables and their LayerNorm are called, each by the last part of its module."""
-PLAIN = re.compile(r"(\^?)((?:[\w-]|\\\.|\.\*|\.)*)")
+PLAIN = re.compile(r"(\^?)((?:[\w-]|\\\.|\.\*|\.){0,500})")
 """Of the keys of alpha_pattern those that a name can be held against in bounded time: no groups, no counts."""
 ASIDE = re.compile(r"original_module\..+|(token_adapter\.)?trainable_tokens_original")
 """What is put aside and takes no part."""
