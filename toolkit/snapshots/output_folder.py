@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.families import component_of, regime_name
-from toolkit.naming import read_object
 from toolkit.snapshots.backbones import Backbone, open_place
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.importers import Imported, find_places, import_checkpoints
+from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, open_run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
@@ -194,7 +193,7 @@ class OutputFolder(Run):
     @cached_property
     def _state(self) -> Mapping[str, Any]:
         """What the Trainer knew at the end: as it was saved in the folder itself, or with the last checkpoint."""
-        own, last = (_read(folder / STATE) for folder in (self.path, checkpoints_in(self.path)[-1]))
+        own, last = (read_settings(in_folder(folder)(STATE)) for folder in (self.path, checkpoints_in(self.path)[-1]))
         return own if own.get("global_step", -1) >= last.get("global_step", 0) else last
 
     @property
@@ -207,9 +206,9 @@ class OutputFolder(Run):
         """The checkpoints, and the model beside them where it is known to be later."""
         found = []
         for number, path in enumerate(checkpoints_in(self.path), start=1):
-            state = _read(path / STATE)
+            state = read_settings(in_folder(path)(STATE))
             found.append(Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)))
-        state, weights = _read(self.path / STATE), self._beside
+        state, weights = read_settings(in_folder(self.path)(STATE)), self._beside
         if weights is not None and state.get("global_step", 0) > found[-1].step:
             found.append(Kept(weights, int(state["global_step"]), float(state["epoch"])))
         return found
@@ -284,11 +283,6 @@ def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
     first, second = (np.asarray(each).reshape(-1) for each in (one, other))
     parts = (slice(i, i + COMPARED_VALUES) for i in range(0, first.size, COMPARED_VALUES))
     return one.shape == other.shape and all(np.array_equal(first[part], second[part]) for part in parts)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file; empty where there is none."""
-    return read_object(path) if path.is_file() else {}
 
 
 def _is_number(value: object) -> bool:
