@@ -19,6 +19,7 @@ from tests.questions.pages import page_of
 from tests.refusals import check_refusals, refusal_of
 from tests.snapshots.test_store import write_run
 from toolkit import measure_changes, measure_drift
+from toolkit.analysis.added_rows import has_added
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.regimes import locate_embeddings
 from toolkit.questions.drift_report import show_drift
@@ -291,8 +292,8 @@ def test_a_renamed_row_is_compared_with_what_it_was(row: int, new: str, tmp_path
     assert not imported.trajectory.in_part
     line = measure_changes(imported).iloc[0]
     assert (line["kind"], line["num_moved"], line["num_rows"]) == ("one row", 1, 10)
-    is_stratum = (drift["stratum"] == "added") & (drift["statistic"] == "median") & (drift["epoch"] == 1)
-    assert drift[is_stratum]["value"].tolist() == ([] if row == 3 else [pytest.approx(share)])
+    # A stratum of added rows would have their neighbours searched in the whole table, which then is held in memory.
+    assert not has_added(imported.trajectory)
 
 
 def test_words_that_changed_places_are_matched_by_their_text_beside_renamed_ones(tmp_path: Path) -> None:

@@ -98,11 +98,11 @@ def _common(names: Sequence[str], vocabularies: Sequence[Vocabulary], notes: lis
     of_row = {int(row): i for i, row in enumerate(rows[0])}
     special = frozenset(of_row[row] for row in first.special_rows if row in of_row)
     pad = of_row.get(first.pad_row) if first.pad_row is not None else None
-    added = frozenset(of_row[row] for row in {*first.added_rows, *renamed} if row in of_row)
+    added = frozenset(of_row[row] for row in first.added_rows if row in of_row)
     left_out = ", ".join(f"{len(v.tokens) - len(matched):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
     how = f"by their number, {len(renamed):,} of them renamed" if renamed else "by token"
     notes.append(f"word rows are compared {how}: {len(matched):,} in common; rows left out: {left_out}")
-    vocabulary = Vocabulary(tuple(token for _, token in matched), special, pad, added - special)
+    vocabulary = Vocabulary(tuple(token for _, token in matched), special, pad, added)
     return Alignment(tuple(map(_simplest, rows)), vocabulary, tuple(notes), renamed)
 
 
