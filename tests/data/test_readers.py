@@ -333,7 +333,7 @@ TAGGED = "John NNP B-PER\nran VBD O\n\nshe PRP O\n"
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        *((f"a{kind}", POINTER, "is a pointer of Git LFS.*git lfs pull") for kind in (".conll", ".txt", ".parquet")),
+        *((f"a{kind}", POINTER, "is a Git LFS pointer.*git lfs pull") for kind in (".conll", ".txt", ".parquet")),
         *((f"a{kind}", TAGGED.encode("utf-16-le"), "is UTF-16.* save it as UTF-8") for kind in (".conll", ".txt")),
         *((f"a{kind}", TAGGED, "end in a tag .* name that ends in .conll") for kind in (".tsv", ".txt", ".txt.gz")),
         ("a.tsv", 'a\tO\n"\tO\n"\tB-X\r\n\n', "end in a tag"),

@@ -26,6 +26,7 @@ from toolkit.data.labels import FLOAT, RawSplit, RawTask, labels_of, plain_text
 from toolkit.data.tokens import read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import lookup, unknown
+from toolkit.snapshots.files import check_content
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 """Tried in order when --text-columns is not given."""
@@ -239,30 +240,24 @@ def check_file(path: Path) -> None:
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
     lookup(dict.fromkeys(KINDS), kind_of(path), "kind of data file")
-    with open(path, "rb") as file:
-        head = file.read(4096)
-    if head.startswith(POINTER):
-        raise ValueError(f"{path} is a pointer of Git LFS, not the data: git lfs pull gets them")
+    check_content(path)
     if kind_of(path) != PARQUET:  # in which a run of zeros may be a hole
         _check_whole(path)
-        if 4 * head.count(b"\0") > len(head):
-            raise ValueError(f"{path} is UTF-16 or no text (every second byte is zero): save it as UTF-8 text")
-
-
-POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _check_whole(path: Path) -> None:
-    """ValueError for a text with a hole, which is read as zeros: gigabytes of nothing take memory and minutes."""
-    if not hasattr(os, "SEEK_HOLE"):
-        return
+    """ValueError for a text with a hole, which is read as zeros (gigabytes of nothing take memory and minutes), and
+    for UTF-16 without its mark, of which every second byte is one."""
     with open(path, "rb") as file, contextlib.suppress(OSError):  # of a file system that knows no holes
-        hole, size = os.lseek(file.fileno(), 0, os.SEEK_HOLE), os.fstat(file.fileno()).st_size
+        head, size = file.read(4096), os.fstat(file.fileno()).st_size
+        hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE) if hasattr(os, "SEEK_HOLE") else size
         if hole < size:
             raise ValueError(
                 f"{path} holds nothing from byte {hole:,} on, though it is {size:,} bytes long: a copy or download "
                 "that was cut short? get it again"
             )
+        if 4 * head.count(b"\0") > len(head):
+            raise ValueError(f"{path} is UTF-16 or no text (every second byte is zero): save it as UTF-8 text")
 
 
 def read_file(

@@ -110,7 +110,7 @@ class Source:
             tokenizer = AutoTokenizer.from_pretrained(self.location, trust_remote_code=False, **self._options())
             tokenizer("qzxv")  # one without a row for unknown words fails at the first of them
         except Exception as error:  # tokenizers raises a bare Exception for a broken file
-            raise ValueError(self._cannot("tokenizer", error)) from None
+            raise ValueError(self._lacking_packages() or self._cannot("tokenizer", error)) from None
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             # transformers makes up such a tokenizer where there are no files, and every word would be unknown.
             raise ValueError(
@@ -119,7 +119,25 @@ class Source:
             )
         if "auto_map" in tokenizer.init_kwargs:
             self._say_code("tokenizer", type(tokenizer).__name__)
+        if tokenizer.pad_token_id is None:  # of a tokenizer.json alone, which does not say what pads
+            with contextlib.suppress(ValueError):  # there may be no config.json either
+                pad = getattr(self.read_config(), "pad_token_id", None)
+                if isinstance(pad, int) and 0 <= pad < len(tokenizer):
+                    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
         return tokenizer
+
+    def _lacking_packages(self) -> str:
+        """What to install where a sentencepiece model is all there is; empty where nothing lacks, or is not known to.
+
+        transformers names what its last way of reading such a file needs, which is another package.
+        """
+        from transformers.utils import is_protobuf_available, is_sentencepiece_available
+
+        folder, known = Path(self.location), (is_sentencepiece_available(), is_protobuf_available())
+        lacking = [name for name, is_there in zip(("sentencepiece", "protobuf"), known, strict=True) if not is_there]
+        if not lacking or (folder / "tokenizer.json").exists() or not any(folder.glob("*.model")):
+            return ""
+        return f"the tokenizer of {self.name!r} is a sentencepiece model: pip install {' '.join(lacking)}"
 
     def read_backbone(self, config: Any, options: dict[str, Any]) -> nn.Module:
         """The AutoModel in fp32, in eval mode; ValueError when any of its tensors is missing from the checkpoint.

@@ -82,6 +82,7 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
 
 def problems_of(opened: Opened) -> Iterator[str]:
     """What was not seen of the runs, or is not as it seems, which stands before any number."""
+    yield from (f"{problem[:1].upper()}{problem[1:]}." for problem in opened.problems)
     for run, name in zip(opened.runs, opened.names, strict=True):
         who, manifest = f"{name}: " if len(opened.runs) > 1 else "", run.manifest if run.is_finished else {}
         if taken := manifest.get("begins_after_steps"):
@@ -123,7 +124,7 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         sections.insert(1, words)
     answers = [movement.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)]
     answers += [part.answer(computed) for part in parts]
-    said = [answer for answer in answers if answer] or ["No embedding parameter moved."]
+    said = [answer for answer in answers if answer] or [movement.none_moved(opened)]
     if len(said) < 3:
         said += [answer for part in parts if (answer := part.spare_answer(computed))]
     return Page(

@@ -142,6 +142,8 @@ class Opened:
     """A name per run, distinct and without a path."""
     notes: tuple[str, ...] = ()
     """One sentence each, from the import of checkpoints."""
+    problems: tuple[str, ...] = ()
+    """Those that stand before any number."""
     is_half: bool = False
     """Whether any embedding parameter is stored in half precision, where no drift is no verdict."""
 
@@ -189,13 +191,14 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
         title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
         length = _default_length(places[0])
-        notes = list(imported.notes)
+        notes = [note for note in imported.notes if note not in imported.problems]
         if len(places) > 1 and any(is_run(place) for place in places):
             ends = f"{shown[0]} with {shown[-1]}"
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        opened = Opened(imported.trajectory, title, (), (), tuple(notes), is_half, length, imported.card_decay)
+        told = tuple(notes), imported.problems
+        opened = Opened(imported.trajectory, title, (), (), *told, is_half, length, imported.card_decay)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"
         if opened.is_run and not opened.runs[0].is_finished:

@@ -5,8 +5,9 @@ Read from the two files that ``save_pretrained`` writes. What is computed, in fp
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.families import COPIES, OUTPUT_TABLES, ModelFamily
-from toolkit.snapshots.files import read_header
-from toolkit.snapshots.snapshot import CHECKED_ROWS
-from toolkit.snapshots.weights import FileTensors, check_finite, check_stored
+from toolkit.families import COPIES, FAMILIES, OUTPUT_TABLES, ModelFamily
+from toolkit.snapshots.files import NamedTensors, read_header, reading
+from toolkit.snapshots.snapshot import CHECKED_ROWS, check_finite
+from toolkit.snapshots.weights import FileTensors, check_stored
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -33,6 +34,13 @@ PARTS = {
 TRAINED = {"modules_to_save.": "modules_to_save", "ln_tuning_layers.": "LN tuning"}
 WHOLE = (*TRAINED, "", "base_layer.", "token_adapter.base_layer.")
 """Where below a module a parameter that is saved whole may stand, the one in use first."""
+ADDED = re.compile(r"\.(lora_|ia3_|hada_|lokr_|b?oft_|vera_|ln_tuning_layers\.|trainable_tokens_|token_adapter\.)")
+"""How what peft adds below a module begins."""
+LEAD = "base_model.model."
+TABLE_MODULES = {name.split(".")[-2] for family in FAMILIES.values() for name in family.embedding_parameters.values()}
+"""What embedding tables and their LayerNorm are called, each by the last part of its module."""
+PLAIN = re.compile(r"(\^?)((?:[\w-]|\\\.|\.\*|\.){0,500})")
+"""Of the keys of alpha_pattern those that a name can be held against in bounded time: no groups, no counts."""
 ASIDE = re.compile(r"original_module\..+|(token_adapter\.)?trainable_tokens_original")
 """What is put aside and takes no part."""
 MERGE_IT = "merge it (peft: model.merge_and_unload()), save that and pass it"
@@ -56,11 +64,12 @@ class Change:
     indices: NDArray[np.int64] | None = None
 
 
-class AdaptedTensors(Mapping[str, np.ndarray]):
+class AdaptedTensors(NamedTensors):
     """A base's parameters as an adapter changes them: computed when asked for, in blocks of rows, and never kept."""
 
     def __init__(self, base: Mapping[str, np.ndarray], own: FileTensors, changes: Mapping[str, Change]) -> None:
-        self._base, self._own, self._changes = base, own, changes
+        self._names = self._base = base
+        self._own, self._changes = own, changes
 
     def __getitem__(self, name: str) -> np.ndarray:
         change = self._changes.get(name, Change())
@@ -87,15 +96,6 @@ class AdaptedTensors(Mapping[str, np.ndarray]):
             out *= (self._own[change.magnitude] / np.sqrt(squares)).astype(np.float32)
         return out
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._base)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-    def __repr__(self) -> str:
-        return f"AdaptedTensors({', '.join(self)})"
-
 
 @dataclass(slots=True)
 class _Held:
@@ -119,22 +119,54 @@ def _find(names: Iterable[str], families: Sequence[ModelFamily], shown: str) -> 
     modules = {own.rpartition(".")[0] for own in known}
     found: dict[str, _Held] = {}
     for name in names:
-        called = name.removeprefix("base_model.model.")
         for module in modules:
-            match = re.fullmatch(
-                rf"(?P<place>(?:.+\.)?{re.escape(module)})\.(?P<infix>(?:.+\.)?)(?P<leaf>[^.]+)", called
-            )
-            if match is None or ASIDE.fullmatch(rest := match["infix"] + match["leaf"]):
+            before, is_there, rest = f".{name.removeprefix(LEAD)}".rpartition(f".{module}.")
+            if not is_there or ASIDE.fullmatch(rest):
                 continue
-            role = PARTS.get(rest, match["infix"])
-            canonical = known.get(f"{module}.{'weight' if rest in PARTS else match['leaf']}")
+            place, leaf = f"{before}.{module}"[1:], rest.rpartition(".")[2]
+            role = PARTS.get(rest, rest.removesuffix(leaf))
+            canonical = known.get(f"{module}.{'weight' if rest in PARTS else leaf}")
             if canonical is None or (rest not in PARTS and role not in WHOLE):
                 raise ValueError(f"{shown} holds {name}, a way to adapt a table that is not read here: {MERGE_IT}")
-            one = found.setdefault(canonical, _Held(match["place"]))
-            if one.module != match["place"]:
-                raise ValueError(f"{shown} adapts {canonical} as {one.module} and as {match['place']}: {MERGE_IT}")
+            one = found.setdefault(canonical, _Held(place))
+            if one.module != place:
+                raise ValueError(f"{shown} adapts {canonical} as {one.module} and as {place}: {MERGE_IT}")
             one.parts[role] = name
     return found
+
+
+def _place_of(module: str) -> str:
+    """A module from its numbered layer on, or an embedding table's own name; empty for what may be a head.
+
+    What stands before it depends on the class that a model was loaded as.
+    """
+    parts = module.split(".")
+    first = next((i for i, part in enumerate(parts[:-1]) if part.isdecimal()), None)
+    if first is not None:
+        return ".".join(parts[max(first - 1, 0) :])
+    return parts[-1] if parts[-1] in TABLE_MODULES else ""
+
+
+def check_base(path: Path, base: Mapping[str, Callable[[], tuple[int, ...]]], shown: str, name: str) -> None:
+    """ValueError where an adapter was trained on modules that the base lacks, or has in another size.
+
+    ``path``: its adapter_model.safetensors; ``base``: the name of each tensor of the base to what reads its shape, ()
+    where it is not at hand. Heads are not looked at, as a base need not have one. peft refuses the same when it loads.
+    """
+    own_names = sorted(base, key=lambda own: own.endswith(".weight"))
+    there = {_place_of(own.rpartition(".")[0]): own for own in own_names}
+    there |= {_place_of(copy.rpartition(".")[0]): own for copy, own in COPIES.items() if own in base}
+    for own, (_, shape, _) in read_header(path)[1].items():
+        module = ADDED.split(own.removeprefix(LEAD), maxsplit=1)
+        if len(module) == 1 or not (place := _place_of(module[0])):
+            continue
+        if place not in there:
+            raise ValueError(f"{shown} was trained on {module[0]}, which {name} has not: {BASE}")
+        size = base[there[place]]()
+        # LoRA's A is (rank, in) and B (out, rank) of a matrix that is (out, in), or (in, out) as GPT-2 stores it.
+        width = {"lora_A": shape[-1:], "lora_B": shape[:1]}.get(own.split(".")[-2])
+        if width and len(size) == len(shape) == 2 and width[0] not in size:
+            raise ValueError(f"{shown}: {own} has the shape {shape}, and {place} of {name} is {size}: {BASE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,21 +252,33 @@ def _change(settings: Mapping[str, Any], held: _Held, own: FileTensors, shown: s
 
 def _copied(settings: Mapping[str, Any], module: str) -> list[str]:
     """Which of a module and those that it lies in are trained as copies (modules_to_save)."""
-    listed = tuple(str(name) for name in settings.get("modules_to_save") or ())
+    listed = tuple(map(str, settings.get("modules_to_save") or ()))
     within = (module.rsplit(".", i)[0] for i in range(module.count(".") + 1))
     return [place for place in within if place.endswith(listed)]
 
 
 def _scale(settings: Mapping[str, Any], module: str, rank: int, shown: str) -> float:
     """What LoRA multiplies by; alpha is that of the first pattern that the module's name ends with, or of all."""
-    patterns = settings.get("alpha_pattern") or {}
-    try:
-        alpha = next(
-            (a for key, a in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), settings["lora_alpha"]
-        )
-        return float(alpha) / (sqrt(rank) if settings.get("use_rslora") else rank)
-    except (re.error, AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{shown}: {SETTINGS} gives no lora_alpha for {module} ({error!r}): restore it") from None
+    with reading(f"{shown}: {SETTINGS}", f"gives no lora_alpha for {module}"):
+        patterns = settings.get("alpha_pattern") or {}
+        alpha = next((alpha for key, alpha in patterns.items() if _is_meant(key, module)), settings["lora_alpha"])
+        scale = float(alpha) / (sqrt(rank) if settings.get("use_rslora") else rank)
+        if not abs(scale) < float(np.finfo(np.float32).max):
+            raise ValueError(f"it is {scale}")
+        return scale
+
+
+def _is_meant(key: str, module: str) -> bool:
+    """Whether peft takes a key of alpha_pattern to mean a module: it matches the end of its name from a dot on.
+
+    A regular expression may take for ever, so one that is more than names, dots, ``.*`` and ``^`` is refused.
+    """
+    plain = PLAIN.fullmatch(key)
+    if plain is None:
+        raise ValueError(f"alpha_pattern {key[:80]!r} is no plain name: {MERGE_IT}")
+    # The dot of a regular expression is any character, and one that is escaped a dot.
+    glob = plain[2].replace("\\.", "\0").replace(".*", "*").replace(".", "?").replace("\0", ".")
+    return fnmatchcase(module, glob) or (not plain[1] and fnmatchcase(module, f"*.{glob}"))
 
 
 def _indices(settings: Mapping[str, Any], module: str, shown: str) -> NDArray[np.int64]:
@@ -243,7 +287,7 @@ def _indices(settings: Mapping[str, Any], module: str, shown: str) -> NDArray[np
     if isinstance(rows, dict):
         rows = next((own for key, own in rows.items() if module.endswith(key)), None)
     rows = settings.get("token_indices") if rows is None else rows
-    if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+    if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**63 for row in rows):
         raise ValueError(f"{shown}: {SETTINGS} does not list the trained rows of {module}: restore it")
     return np.array(rows, np.int64)
 

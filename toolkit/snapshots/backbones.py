@@ -3,8 +3,8 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,23 @@ import numpy as np
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, family_of
 from toolkit.naming import read_object
 from toolkit.snapshots.adapters import MERGE_IT
-from toolkit.snapshots.files import sha256_of_file
-from toolkit.snapshots.importers import HALF, Place, Resolve, find_adapter, find_places, shown_names
+from toolkit.snapshots.files import check_content, reading, sha256_of_file
+from toolkit.snapshots.importers import (
+    HALF,
+    UNREADABLE,
+    Place,
+    Resolve,
+    find_adapter,
+    find_places,
+    in_folder,
+    notes_on_order,
+    notes_on_weights,
+    shown_names,
+)
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
-from toolkit.snapshots.weights import FileTensors, open_backbone
+from toolkit.snapshots.weights import SINGLE, FileTensors, open_backbone, whole_shards
 
 NO_FUNCTION = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"})
 """Fields of config.json that do not change what the model computes (weights are always loaded in fp32)."""
@@ -31,8 +42,10 @@ SEPARATE = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.mod
 
 
 def hash_weights(folder: Path) -> str | None:
-    """Over the safetensors files of a folder; None when it has none."""
-    return _hash_files(folder, ("*.safetensors",))
+    """Over the safetensors files that a folder's weights are read from; None when it has none."""
+    fetch = in_folder(folder)
+    single = fetch(SINGLE)
+    return _hash_files([single] if single else whole_shards(fetch) or sorted(folder.glob("*.safetensors")))
 
 
 def hash_config(folder: Path) -> str | None:
@@ -47,7 +60,7 @@ def hash_tokenizer(folder: Path) -> str | None:
     do not count; with it go the fields of OVERRULING.
     """
     whole = _hash_object(folder / "tokenizer.json", lambda parts: _without(parts, PER_CALL))
-    files = whole or _hash_files(folder, SEPARATE)
+    files = whole or _hash_files(path for pattern in SEPARATE for path in sorted(folder.glob(pattern)))
     settings = _hash_object(folder / "tokenizer_config.json", _overruling)
     return files and _hash_text(f"{files}{settings or _hash_text('{}')}")
 
@@ -64,14 +77,15 @@ def _hash_object(path: Path, choose: Callable[[dict[str, Any]], dict[str, Any]])
     """Over what ``choose`` leaves of a JSON object; of a damaged file, which its reader refuses, over its bytes."""
     if not path.is_file():
         return None
+    check_content(path)
     try:
         return _hash_text(json.dumps(choose(read_object(path)), sort_keys=True))
     except ValueError:
         return sha256_of_file(path)
 
 
-def _hash_files(folder: Path, patterns: tuple[str, ...]) -> str | None:
-    digests = [sha256_of_file(path) for pattern in patterns for path in sorted(folder.glob(pattern))]
+def _hash_files(paths: Iterable[Path]) -> str | None:
+    digests = [sha256_of_file(check_content(path)) for path in paths]
     return _hash_text("".join(digests)) if digests else None
 
 
@@ -153,8 +167,10 @@ def open_backbones(
         run = _as_run(before)
         return _pair(_start_of(run, resolve), open_place(find_tuned(run), f"{run.path.resolve().name} (after)"))
     places = [_place(place, resolve) for place in (before, after)]
-    first, second = (open_place(place, name) for place, name in zip(places, shown_names(places), strict=True))
-    return _pair(first, second)
+    names = shown_names(places)
+    first, second = (open_place(place, name) for place, name in zip(places, names, strict=True))
+    pair = _pair(first, second)
+    return replace(pair, notes=(*notes_on_order(places, names), *notes_on_weights(places, names), *pair.notes))
 
 
 def how_to_keep_one(run: Run) -> str:
@@ -174,7 +190,7 @@ def find_tuned(run: Run) -> Place:
         raise ValueError(f"{run.path} holds no model: {how_to_keep_one(run)}")
     _ = run.manifest  # ValueError for an unfinished run
     run.check("model/")
-    return _single(find_places(run.path / "model")[0], str(run.path / "model"))
+    return _single(find_places(run.path / "model"), str(run.path / "model"))
 
 
 def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
@@ -213,7 +229,7 @@ def _place(place: "Run | str | Path", resolve: Resolve | None) -> Place:
         run = _as_run(place)
         found = find_tuned(run)
         return Place(run.path.resolve().parts[1:], found.fetch, found.file, missing=found.missing)
-    return _single(find_places(place, resolve)[0], str(place))  # type: ignore[arg-type]
+    return _single(find_places(place, resolve), str(place))  # type: ignore[arg-type]
 
 
 def _single(found: list[Place], text: str) -> Place:
@@ -228,9 +244,10 @@ def open_place(place: Place, name: str) -> Backbone:
     """Every parameter of the backbone at a place; ValueError for an adapter, and where no weights can be read."""
     if find_adapter(place) is not None:
         raise ValueError(f"{name} is an adapter, not a model: {MERGE_IT}")
-    model_type = read_settings(place.fetch("config.json")).get("model_type")
-    family = family_of(model_type) if isinstance(model_type, str) else None
-    opened = open_backbone(place.file or place.fetch, family, name)
+    with reading(name, UNREADABLE, ValueError):
+        model_type = read_settings(place.fetch("config.json")).get("model_type")
+        family = family_of(model_type) if isinstance(model_type, str) else None
+        opened = open_backbone(place.file or place.fetch, family, name)
     if opened is None:
         raise ValueError(place.missing())
     tensors, location, left_out = opened
@@ -273,17 +290,14 @@ def _check_layers(before: Backbone, after: Backbone, family: ModelFamily) -> Non
         raise ValueError(f"{lacking.name} lacks {differing[0]}: is it a whole checkpoint?")
 
 
-def _notes(before: Backbone, after: Backbone) -> list[str]:
-    notes = []
+def _notes(before: Backbone, after: Backbone) -> Iterator[str]:
     for side in (before, after):
         if side.left_out:
-            listed = ", ".join(side.left_out[:SHOWN_NAMES])
             more = len(side.left_out) - SHOWN_NAMES
-            listed += f" and {more} more" if more > 0 else ""
-            notes.append(f"not compared, as no part of the backbone: {listed} of {side.name}")
+            listed = ", ".join(side.left_out[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+            yield f"not compared, as no part of the backbone: {listed} of {side.name}"
         for kind in sorted({side.stored(name) for name in side.parameters} & HALF.keys()):
-            notes.append(
+            yield (
                 f"{side.name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: "
                 "smaller changes cannot be distinguished from that"
             )
-    return notes

@@ -3,11 +3,12 @@
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from toolkit.naming import REMEDY
 from toolkit.snapshots.ownership import Owned, atomic_path, replace_file, temporary_folder
 from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+_DTYPES |= {"BF16": "<u2"}  # which numpy lacks: the bits, for `widen`
 
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
@@ -127,12 +130,43 @@ HASHED_ROWS = 1024
 """Rows that are widened at a time to be hashed."""
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1"
+"""How a Git LFS pointer begins."""
+
+
+def check_content(path: Path) -> Path:
+    """The path of a file that is to be opened as content.
+
+    ValueError where a Git LFS pointer lies there, three lines of text that stand for a file which was not fetched.
+    """
+    with open(path, "rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            raise ValueError(f"{path} is a Git LFS pointer, not the file that it stands for: git lfs pull")
+    return path
+
+
+@contextmanager
+def reading(what: str | Path, fault: str, *said: type[Exception]) -> Iterator[None]:
+    """The one wall around the reading of a named file: whatever fails there becomes one line.
+
+    ``fault`` completes the sentence that ``what`` begins; ``said`` are errors that are such a line already. Errors of
+    the disk name their file themselves.
+    """
+    passed: tuple[type[Exception], ...] = (OSError, MemoryError, *said)
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as error:
+        raise ValueError(f"{what} {fault} ({error!r}): {REMEDY}") from None
+
+
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[int, ...], int]]]:
     """A safetensors file's metadata and, per tensor, its dtype, shape and absolute byte offset.
 
     ValueError when the file is truncated or is not a safetensors file, by the library's rules.
     """
-    try:
+    with reading(check_content(path), "is not a whole safetensors file"):
         # The library refuses whatever is not whole; but of no tensor does it tell the place.
         with open(path, "rb") as file, safe_open(path, "numpy"):
             (length,) = struct.unpack("<Q", file.read(8))
@@ -142,8 +176,6 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[
             name: (entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
             for name, entry in header.items()
         }
-    except (SafetensorError, ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}): restore it or run again") from None
 
 
 def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarray:
@@ -162,6 +194,21 @@ def widen(halves: np.ndarray) -> np.ndarray:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
+class NamedTensors(Mapping[str, np.ndarray]):
+    """Arrays by name, each mapped or computed when it is asked for, and never kept."""
+
+    _names: Collection[str] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self)})"
+
+
 class WidenedRows:
     """A mapped table of a half-precision type as fp32: a slice is another one, and rows are widened when they are read.
 
@@ -172,16 +219,24 @@ class WidenedRows:
     dtype = np.dtype(np.float32)
     __eq__ = None  # type: ignore[assignment]  # of arrays it is by element, which nobody should miss
 
-    def __init__(self, stored: np.ndarray, convert: Callable[[np.ndarray], np.ndarray]) -> None:
-        self._stored, self._convert = stored, convert
-        self.shape, self.ndim, self.size = stored.shape, stored.ndim, stored.size
+    def __init__(self, stored: np.ndarray, convert: Callable[[np.ndarray], np.ndarray], rows: Any = None) -> None:
+        """``rows``: numbers of those of ``stored`` that it has, in its order; None: all of them."""
+        self._stored, self._convert, self._rows = stored, convert, rows
+        self.shape: tuple[int, ...] = (len(stored if rows is None else rows), *stored.shape[1:])
+        self.ndim, self.size = stored.ndim, math.prod(self.shape)
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        chosen = self._stored[rows]
-        return WidenedRows(chosen, self._convert) if isinstance(rows, slice) else self._convert(chosen)
+        if not isinstance(rows, slice):
+            return self._convert(self._stored[rows if self._rows is None else self._rows[rows]])
+        return self.choose(rows) if self._rows is not None else WidenedRows(self._stored[rows], self._convert)
+
+    def choose(self, rows: Any) -> "WidenedRows":
+        """Some of its rows, in another order perhaps, which are read when they are asked for."""
+        return WidenedRows(self._stored, self._convert, rows if self._rows is None else self._rows[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self._convert(self._stored).astype(dtype or np.float32, copy=False)
+        stored = self._stored if self._rows is None else self._stored[self._rows]
+        return self._convert(stored).astype(dtype or np.float32, copy=False)

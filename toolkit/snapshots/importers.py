@@ -3,10 +3,12 @@
 import contextlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +16,20 @@ from numpy.typing import NDArray
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described, read_json
-from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, open_adapter
-from toolkit.snapshots.files import read_header
-from toolkit.snapshots.snapshot import CHECKED_ROWS, Appended, Snapshot, Trajectory, Vocabulary, name_undefined
+from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, check_base, open_adapter
+from toolkit.snapshots.files import NamedTensors, WidenedRows, check_content, read_header, reading
+from toolkit.snapshots.snapshot import (
+    CHECKED_ROWS,
+    NAMED_ROWS,
+    Appended,
+    Snapshot,
+    Trajectory,
+    Vocabulary,
+    check_finite,
+)
 from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights
+from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights, whole_shards
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -34,11 +44,15 @@ class Alignment:
     vocabulary: Vocabulary | None
     """Of the compared rows."""
     notes: tuple[str, ...]
+    renamed: Mapping[int, str] = field(default_factory=dict)
+    """Rows, of one number in each table, whose texts differ, to these: ``[unused1] → covid``."""
 
 
 def align_words(names: Sequence[str], num_rows: Sequence[int], vocabularies: Sequence[Vocabulary | None]) -> Alignment:
     """Rows of equal tokens: every row where the vocabularies are one, else the tokens that all have, by their text.
 
+    Of tables of one size most of whose rows have one text the others are rows too: where the texts of a row differ and
+    none stands elsewhere it was renamed (``[unused1]`` became a word), and is compared with what it was.
     ``names``: what each checkpoint is called; ``num_rows``: rows of its word table. A checkpoint without vocabulary
     takes that of one with as many rows. ValueError when tables of different sizes lack a vocabulary, or share no token.
     """
@@ -73,20 +87,39 @@ def _lend(
 
 
 def _common(names: Sequence[str], vocabularies: Sequence[Vocabulary], notes: list[str]) -> Alignment:
-    """The tokens that every vocabulary holds exactly once."""
-    places = [_rows_of(vocabulary) for vocabulary in vocabularies]
-    shared = [token for token in places[0] if all(token in place for place in places[1:])]
-    if not shared:
+    """The tokens that every vocabulary holds exactly once, and the rows that are one by their place."""
+    places, first = [_rows_of(vocabulary) for vocabulary in vocabularies], vocabularies[0]
+    by_token = {tuple(p[t] for p in places): t for t in places[0] if all(t in p for p in places)}
+    by_place = {row: " → ".join(dict.fromkeys(texts)) for row, texts in _in_place(vocabularies).items()}
+    renamed = {row: text for row, text in by_place.items() if text != first.tokens[row]}
+    matched = sorted((by_token | {(row,) * len(names): text for row, text in by_place.items()}).items())
+    if not matched:
         raise ValueError(f"the vocabularies of {' and '.join(names)} share no token: are these models related?")
-    rows = [np.array([place[token] for token in shared], np.int64) for place in places]
+    rows = np.array([place for place, _ in matched], np.int64).T
     of_row = {int(row): i for i, row in enumerate(rows[0])}
-    first = vocabularies[0]
     special = frozenset(of_row[row] for row in first.special_rows if row in of_row)
     pad = of_row.get(first.pad_row) if first.pad_row is not None else None
     added = frozenset(of_row[row] for row in first.added_rows if row in of_row)
-    left_out = ", ".join(f"{len(v.tokens) - len(shared):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
-    notes.append(f"word rows are compared by token: {len(shared):,} in common; rows left out: {left_out}")
-    return Alignment(tuple(map(_simplest, rows)), Vocabulary(tuple(shared), special, pad, added), tuple(notes))
+    left_out = ", ".join(f"{len(v.tokens) - len(matched):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
+    how = f"by their number, {len(renamed):,} of them renamed" if renamed else "by token"
+    notes.append(f"word rows are compared {how}: {len(matched):,} in common; rows left out: {left_out}")
+    vocabulary = Vocabulary(tuple(token for _, token in matched), special, pad, added)
+    return Alignment(tuple(map(_simplest, rows)), vocabulary, tuple(notes), renamed)
+
+
+def _in_place(vocabularies: Sequence[Vocabulary]) -> dict[int, tuple[str, ...]]:
+    """Row to its text in each checkpoint, where it is one row by its place: of tables of one size, most of whose rows
+    have one text, the rows of one text, and those of several that stand in no other row."""
+    texts = list(zip(*(vocabulary.tokens for vocabulary in vocabularies), strict=False))
+    named = [own for own in texts if any(own)]  # a row beyond all vocabularies tells nothing of how alike they are
+    if len({len(v.tokens) for v in vocabularies}) > 1 or 2 * sum(len(set(own)) == 1 for own in named) <= len(named):
+        return {}
+    num_rows = Counter(text for own in texts for text in set(own))
+    return {
+        row: own
+        for row, own in enumerate(texts)
+        if len(set(own)) == 1 or (all(own) and all(num_rows[text] == 1 for text in own))
+    }
 
 
 def _rows_of(vocabulary: Vocabulary) -> dict[str, int]:
@@ -106,26 +139,20 @@ def _simplest(rows: NDArray[np.int64]) -> RowChoice:
     return slice(0, len(rows)) if np.array_equal(rows, np.arange(len(rows))) else rows
 
 
-class SelectedTensors(Mapping[str, np.ndarray]):
+class SelectedTensors(NamedTensors):
     """Some parameters of a checkpoint, and some rows of its word table: taken when asked for, never kept."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray], parameters: Sequence[str], rows: RowChoice) -> None:
-        self._tensors, self._parameters, self._rows = tensors, parameters, rows
+        self._tensors, self._names, self._rows = tensors, parameters, rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._parameters:
+        if name not in self._names:
             raise KeyError(name)
-        tensor = self._tensors[name]
-        return tensor if name != "word_embeddings" or self._rows is None else tensor[self._rows]
-
-    def __repr__(self) -> str:
-        return f"SelectedTensors({', '.join(self)})"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
+        tensor: Any = self._tensors[name]
+        if name != "word_embeddings" or self._rows is None:
+            return tensor  # type: ignore[no-any-return]
+        is_lazy = isinstance(tensor, WidenedRows) and not isinstance(self._rows, slice)
+        return tensor.choose(self._rows) if is_lazy else tensor[self._rows]  # type: ignore[no-any-return]
 
 
 Resolve = Callable[[str], "str | Path | None"]
@@ -136,6 +163,7 @@ CONVERT = (
     "opening a pickle can run any code in it, so this toolkit does not; load it where you trust it and save it again "
     "with model.save_pretrained(folder), which writes model.safetensors"
 )
+PASS_SAVED = "pass the folder that save_pretrained wrote"
 MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
 NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
 """How the names of pickles begin that Trainer and Accelerate write beside the weights."""
@@ -152,32 +180,66 @@ class Place:
     """The files beside its weights, and the weights where ``file`` is None."""
     file: Path | None = None
     """A single safetensors file."""
-    step: int = 0
+    step: int | None = None
+    """The optimizer step of its weights, where something tells it."""
     is_ours: bool = False
     """Whether ``file`` is a snapshot of a run directory."""
+    num_left_out: int = 0
+    """Snapshots before it in its folder, or beside it, that are not compared."""
+    notes: tuple[str, ...] = ()
+    """What must be known of what was found there."""
     is_local: bool = True
     """Whether reading a file more costs no download."""
     missing: Callable[[], str] = lambda: f"no {SINGLE} there"
     """What to say when the place turns out to hold no weights; the hub may be asked for it."""
 
 
-def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list[Place], list[str]]:
-    """The checkpoints at one place, in order of their steps, and notes; ValueError with one line when there is none."""
+def find_places(place: str | Path, resolve: Resolve | None = None) -> list[Place]:
+    """The checkpoints at one place, in order of their steps; ValueError with one line when there is none."""
     text = str(place)
     if isinstance(place, str) and resolve is not None and (folder := resolve(place)) is not None:
-        found, notes = _in_folder(Path(folder), text)
-        return [Place((place,), p.fetch, p.file, p.step, missing=p.missing) for p in found], notes
+        return [replace(found, parts=(place,)) for found in _in_folder(Path(folder), text)]
     path = Path(text).expanduser()
     if path.is_dir():
         return _in_folder(path, text)
     if path.is_file():
-        return [_of_file(path, text)], []
+        return [_of_file(path, text)]
     if "*" in text:
         return _of_pattern(path, text)
     match = HUB_ID.fullmatch(text)
     if match is None:
         raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
-    return [on_hub(text, match["id"], match["revision"])], []
+    return [on_hub(text, match["id"], match["revision"])]
+
+
+def notes_on_order(places: Sequence[Place], names: Sequence[str]) -> list[str]:
+    """A note for each folder whose checkpoints were not given in the order of their steps, as far as these are known.
+
+    A shell sorts ``checkpoint-12`` before ``checkpoint-4``.
+    """
+    found: dict[str, list[tuple[int, str]]] = {}
+    for place, name in zip(places, names, strict=True):
+        if place.step is not None:
+            folder = str(place.file.resolve().parent) if place.is_ours and place.file else "/".join(place.parts[:-1])
+            found.setdefault(folder, []).append((place.step, name))
+    return [
+        f"not in the order of their steps: {_listed(given)}; by their steps it is {_listed(sorted(given))}"
+        for given in found.values()
+        if given != sorted(given, key=lambda item: item[0])
+    ]
+
+
+def _listed(given: Sequence[tuple[int, str]]) -> str:
+    return ", ".join(name for _, name in given)
+
+
+def notes_on_weights(places: Sequence[Place], names: Sequence[str]) -> list[str]:
+    """A note for each checkpoint with two sets of weights, on which of them is read."""
+    return [
+        f"{name} holds both {SINGLE} and the shards of {INDEX}: {SINGLE} is read, as from_pretrained does"
+        for place, name in zip(places, names, strict=True)
+        if place.file is None and place.is_local and place.fetch(SINGLE) and whole_shards(place.fetch)
+    ]
 
 
 def shown_names(places: Sequence[Place]) -> list[str]:
@@ -190,49 +252,44 @@ def shown_names(places: Sequence[Place]) -> list[str]:
     return [f"{name} ({names[:i].count(name) + 1})" if name in names[:i] else name for i, name in enumerate(names)]
 
 
-def _of_pattern(path: Path, text: str) -> tuple[list[Place], list[str]]:
+def _of_pattern(path: Path, text: str) -> list[Place]:
     fixed = next(parent for parent in path.parents if "*" not in str(parent))
     folders = [folder for folder in fixed.glob(path.relative_to(fixed).as_posix()) if folder.is_dir()]
     if not folders:
         raise ValueError(f"no folder matches {text!r}")
-    places, notes = [], []
-    for folder in sorted(folders, key=_order):
-        of_folder, said = _in_folder(folder, str(folder))
-        places += of_folder
-        notes += said
-    return places, notes
+    in_order = sorted(folders, key=lambda folder: (_step(folder) or -1, folder.name))
+    return [place for folder in in_order for place in _in_folder(folder, str(folder))]
 
 
-def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
+def _in_folder(folder: Path, text: str) -> list[Place]:
     parts = folder.resolve().parts[1:]
     inside = folder / SNAPSHOTS  # which a folder of the hub's cache has too, for other things
     if inside.is_dir() and ((folder / MANIFEST).exists() or any(SNAPSHOT.fullmatch(p.name) for p in inside.iterdir())):
         return _in_run(Run(folder))
-    steps = checkpoints_in(folder)
+    steps, files = checkpoints_in(folder), sorted(folder.glob("*.safetensors"))
     has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
-    adapter = folder / WEIGHTS
+    is_beside = has_weights or (folder / WEIGHTS).exists()
     if steps:
-        alone = SINGLE if has_weights else WEIGHTS
-        beside = (
-            f"{parts[-1]}: its checkpoint-* folders are compared, not the weights beside them; pass {alone} for those"
-        )
-        is_beside = has_weights or adapter.exists()
-        return [p for step in steps for p in _in_folder(step, str(step))[0]], [beside] if is_beside else []
-    if not has_weights and adapter.exists():
-        return [Place(parts, _local(folder), adapter, _step(folder))], []
-    if not has_weights:
-        inner = _sentence_transformer(folder)
-        if inner is not None:
-            said = f"{text}: no {SINGLE} in {inner.name}"
-            return [Place(parts, _local(inner), step=_step(folder), missing=lambda: said)], []
-        files = sorted(folder.glob("*.safetensors"))
-        if len(files) == 1:
-            return [Place(parts, _local(folder), files[0], _step(folder))], []
+        found = [replace(place, notes=()) for step in steps for place in _in_folder(step, str(step))]
+        what = f"not the weights beside them; pass {SINGLE if has_weights else WEIGHTS} for those"
+        said = f"{parts[-1]}: its checkpoint-* folders are compared, {what}"
+        return _with_note(found, said, 1) if is_beside else found
+    if (inner := _sentence_transformer(folder, has_weights)) is not None:
+        both = f"{parts[-1]}: the weights in {inner.name} are read, which modules.json names, not those beside it"
+        found = [replace(place, parts=parts, step=_step(folder)) for place in _in_folder(inner, text)]
+        return _with_note(found, both, 0) if has_weights else found
+    if not has_weights and not is_beside and len(files) != 1:
         raise ValueError(_why_not(folder, text, [path.name for path in files]))
-    return [Place(parts, _local(folder), step=_step(folder))], []
+    file = None if has_weights else folder / WEIGHTS if is_beside else files[0]
+    return [Place(parts, in_folder(folder), file, _step(folder))]
 
 
-def _in_run(run: Run) -> tuple[list[Place], list[str]]:
+def _with_note(found: list[Place], note: str, num_left_out: int) -> list[Place]:
+    """The places, of which the last says what is left out beside them."""
+    return [*found[:-1], *(replace(last, notes=(note,), num_left_out=num_left_out) for last in found[-1:])]
+
+
+def _in_run(run: Run) -> list[Place]:
     """The first and the last snapshot of a run, and those at the ends of its epochs."""
     found = {name: run.open_snapshot(name) for name in run.snapshot_names()}
     names = sorted(found, key=lambda name: (found[name].step, found[name].epoch, found[name].is_epoch_end))
@@ -240,32 +297,38 @@ def _in_run(run: Run) -> tuple[list[Place], list[str]]:
     chosen = [run.path / SNAPSHOTS / name for name in names if name in ends]
     left_out, name = len(names) - len(chosen), run.path.resolve().name
     said = f"{name}: snapshots between two epochs are left out ({left_out}): the files of snapshots/ can be passed"
-    return [_of_file(path, str(path)) for path in chosen], [said] if left_out else []
+    places = [_of_file(path, str(path)) for path in chosen]
+    return _with_note(places, said, left_out) if left_out else places
 
 
-def _sentence_transformer(folder: Path) -> Path | None:
-    """The folder of the transformer inside that of a sentence-transformers model."""
+def _sentence_transformer(folder: Path, has_weights: bool) -> Path | None:
+    """The folder of the transformer inside that of a sentence-transformers model; None where it is the folder itself.
+
+    Older models have no modules.json: a folder of the usual name counts where there are no weights beside it.
+    """
     modules = folder / "modules.json"
-    listed = read_json(modules) if modules.exists() else []
-    names = [str(m.get("path", "")) for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-    inside = [folder / name for name in [*names, "0_Transformer"] if name and _stays_inside(name)]
-    return next((p for p in inside if (p / SINGLE).exists() or (p / INDEX).exists()), None)
+    usual = [] if has_weights else [{"type": "Transformer", "path": "0_Transformer"}]
+    listed = read_json(check_content(modules)) if modules.exists() else usual
+    named = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+    names = [str(m.get("path", "")) for m in named if str(m.get("type")).endswith("Transformer")]
+    inside = [folder / name for name in names if Path(name).parts and _stays_inside(name)]
+    return next((path for path in inside if path.is_dir()), None)
 
 
 def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED and not p.name.startswith(NO_WEIGHTS))
     distributed = sorted({path.parent for path in [*folder.glob("*.distcp"), *folder.glob("pytorch_model*/*.distcp")]})
-    if len(files) > 1:
-        return f"{text} holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"
-    if distributed:
-        inner = "" if distributed[0] == folder else f" in {distributed[0].name}"
-        return f"{text} holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"
-    if any(folder.glob("global_step*")):
-        return f"{text} is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"
-    if pickled:
-        return f"{text} holds weights only as a pickle ({pickled[0]}): {CONVERT}"
-    what = "is empty" if not any(folder.iterdir()) else f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders"
-    return f"{text} {what}: pass the folder that save_pretrained wrote"
+    inner = "".join(f" in {place.name}" for place in distributed[:1] if place != folder)
+    anything, deepspeed = any(folder.iterdir()), any(folder.glob("global_step*"))
+    reasons = (
+        (len(files) > 1, f"holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"),
+        (distributed, f"holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"),
+        (deepspeed, "is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"),
+        (pickled, f"holds weights only as a pickle ({''.join(pickled[:1])}): {CONVERT}"),
+        (anything, f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders: {PASS_SAVED}"),
+        (True, f"is empty: {PASS_SAVED}"),
+    )
+    return next(f"{text} {reason}" for is_so, reason in reasons if is_so)
 
 
 def _of_file(path: Path, text: str) -> Place:
@@ -276,10 +339,10 @@ def _of_file(path: Path, text: str) -> Place:
     parts = path.resolve().parts[1:]
     metadata = read_header(path)[0]
     if {"format", "epoch", "step"} <= metadata.keys():
-        run = run_of_snapshot(path)
-        return Place((f"{run.name}/{path.stem}",), _local(run), path, is_ours=True)
+        run, step = run_of_snapshot(path), metadata["step"]
+        return Place((f"{run.name}/{path.stem}",), in_folder(run), path, int(step) if step.isdecimal() else None, True)
     parts = parts[:-1] if path.name in (SINGLE, WEIGHTS) and len(parts) > 1 else (*parts[:-1], path.stem)
-    return Place(parts, _local(path.parent), path, _step(path.parent))
+    return Place(parts, in_folder(path.parent), path, _step(path.parent))
 
 
 def run_of_snapshot(path: Path) -> Path:
@@ -292,26 +355,22 @@ def _stays_inside(name: str) -> bool:
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
-def _local(folder: Path) -> Fetch:
+def in_folder(folder: Path) -> Fetch:
+    """Finds the files of a checkpoint in its folder; ValueError for one of which a Git LFS pointer is there alone."""
+
     def fetch(name: str) -> Path | None:
         path = folder / name
-        return path if _stays_inside(name) and path.is_file() else None
+        return check_content(path) if _stays_inside(name) and path.is_file() else None
 
     return fetch
 
 
-def _step(folder: Path) -> int:
-    """The optimizer step that a folder of Trainer is named after, or that its trainer_state.json tells; else 0."""
+def _step(folder: Path) -> int | None:
+    """The optimizer step that a folder of Trainer is named after, or that its trainer_state.json tells."""
     if match := CHECKPOINT.fullmatch(folder.resolve().name):
         return int(match[1])
-    state = folder / "trainer_state.json"
-    step = read_settings(state if state.exists() else None).get("global_step", 0)
-    return step if isinstance(step, int) else 0
-
-
-def _order(folder: Path) -> tuple[int, str]:
-    match = CHECKPOINT.fullmatch(folder.name)
-    return (int(match[1]) if match else -1, folder.name)
+    step = read_settings(in_folder(folder)("trainer_state.json")).get("global_step")
+    return step if isinstance(step, int) else None
 
 
 def on_hub(text: str, location: str, revision: str | None) -> Place:
@@ -352,11 +411,9 @@ def _download(text: str, location: str, revision: str | None, name: str, is_onli
 
     try:
         return Path(hf_hub_download(location, name, revision=revision, local_files_only=not is_online))
-    except LocalEntryNotFoundError as error:
-        if is_online:
+    except EntryNotFoundError as error:
+        if is_online and isinstance(error, LocalEntryNotFoundError):
             raise ValueError(f"cannot fetch {name} of {text!r}: {_first_line(error)}") from None
-        return None
-    except EntryNotFoundError:
         return None
     except Exception as error:  # no such repository or revision, no access, a broken connection: many types
         raise ValueError(f"no file or folder at {text!r}, nor {name} on the hub: {_first_line(error)}") from None
@@ -365,6 +422,8 @@ def _download(text: str, location: str, revision: str | None, name: str, is_onli
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
+
+UNREADABLE = "is not as its library writes it"
 
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How the names of transformers' classes end whose output layer is one matrix."""
@@ -387,6 +446,8 @@ class Imported(Described):
     """The architectures that the parameter names fit; one where a config.json says so, none for our own snapshots."""
     card_decay: float = math.nan
     """The weight decay that the model card (README.md) of the last checkpoint states; NaN where it states none."""
+    problems: tuple[str, ...] = ()
+    """Those of the notes that stand before any number: checkpoints that are not in the order of their steps."""
 
     def facts(self) -> dict[str, str]:
         """The checkpoints, the shape of each parameter, and the notes."""
@@ -400,7 +461,7 @@ class _Opened:
     """One checkpoint, opened."""
 
     name: str
-    step: int
+    step: int | None
     tensors: Mapping[str, np.ndarray]
     dtypes: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
@@ -421,13 +482,19 @@ class _Opened:
     """Rows in which the output layer differs from the word table although the config ties the two."""
     card_decay: float = math.nan
     """The weight decay that its model card states; NaN where it states none."""
+    whole: Mapping[str, Callable[[], tuple[int, ...]]] = field(default_factory=dict)
+    """Every tensor of its files to what reads the shape; empty for a snapshot of ours."""
+    called: tuple[str, ...] = ()
+    """What an adapter may call it: the last part of where it lies, and of the name in its config.json."""
 
 
 CARD = "README.md"
 CARD_DECAY = re.compile(
-    r"^\W*weight_decay[^\w\n.,+-]+(\d*\.?\d+(?:e[+-]?\d+)?)(?![\w%/]|[.,]\d)", re.MULTILINE | re.IGNORECASE
+    r"^[^\w\n]{0,40}weight_decay[^\w\n.,+-]{1,40}(\d{0,20}\.?\d{1,20}(?:e[+-]?\d{1,2})?)(?![\w%/]|[.,]\d)",
+    re.MULTILINE | re.IGNORECASE,
 )
-"""As the cards of sentence-transformers list it: a plain number on the same line."""
+"""As the cards of sentence-transformers list it: a plain number on the same line. Every count has an end: a card comes
+from anyone, and one that repeats a sign a million times would be searched for hours."""
 MOST_CARD_BYTES = 2**20
 
 
@@ -446,7 +513,8 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     Parameters
     ----------
     places
-        Each is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
+        Each is the folder of a checkpoint (model.safetensors, or where there is none the shards of its index; of a
+        sentence-transformers model the transformer that its modules.json names), a folder of transformers.Trainer (its
         checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
         file, a run directory (the ends of its epochs, and its last snapshot) or one of its snapshot files, a hub id
         with or without ``@revision``, or a
@@ -467,31 +535,34 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     """
     if isinstance(places, str | Path):
         places = [places]
-    found, notes = [], []
+    found: list[Place] = []
     for place in places:
-        of_place, said = find_places(place, resolve)
-        found += of_place
-        notes += said
+        with reading(place, UNREADABLE, ValueError):
+            found += find_places(place, resolve)
     if not found:
         raise ValueError("nothing to open: pass run directories, or checkpoints (folders, safetensors files, hub ids)")
     opened: list[_Opened] = []
-    for where, name in zip(found, shown_names(found), strict=True):
-        if (adapter := find_adapter(where)) is None:
-            opened.append(_open(where, name))
-        else:
-            one, trained = _open_adapter(where, adapter, name, opened[0] if opened else None)
-            opened.append(one)
-            notes.append(trained)
+    names, notes = shown_names(found), [note for place in found for note in place.notes]
+    for where, name in zip(found, names, strict=True):
+        adapter = find_adapter(where)
+        with reading(name if adapter is None else f"{name}: {SETTINGS}", UNREADABLE, ValueError):
+            if adapter is None:
+                opened.append(_open(where, name))
+            else:
+                one, trained = _open_adapter(where, adapter, name, opened[0] if opened else None)
+                opened.append(one)
+                notes += trained
     families = _common_families(opened)
     parameters, said = _common_parameters(opened)
-    notes += said
+    notes += [*notes_on_weights(found, names), *said]
     _check_shapes(opened, parameters)
     words = _align(opened, parameters)
     offset, said = _position_offset(opened, families, parameters)
     snapshots = [
-        Snapshot(i, one.step, SelectedTensors(one.tensors, parameters, rows), one.name)
+        Snapshot(i, one.step or 0, SelectedTensors(one.tensors, parameters, rows), one.name)
         for i, (one, rows) in enumerate(zip(opened, words.rows, strict=True))
     ]
+    problems = notes_on_order(found, names)
     return Imported(
         Trajectory(
             snapshots,
@@ -499,12 +570,27 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
             position_offset=offset,
             layer_norm_eps=opened[0].layer_norm_eps,
             appended=_appended(opened[0], opened[-1], parameters),
+            in_part=_in_part(opened, parameters, words.rows[0], sum(place.num_left_out for place in found)),
         ),
-        tuple(dict.fromkeys([*notes, *words.notes, *said, *_notes_of(opened, parameters)])),
+        tuple(dict.fromkeys([*problems, *notes, *words.notes, *said, *_notes_of(opened, parameters, words.renamed)])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
         opened[-1].card_decay,
+        tuple(problems),
     )
+
+
+def _in_part(
+    opened: Sequence[_Opened], parameters: Sequence[str], chosen: RowChoice, num_left_out: int
+) -> dict[str, tuple[int, int]]:
+    """:attr:`Trajectory.in_part` of checkpoints whose word rows are ``chosen``; snapshots were left out beside them."""
+    present = dict.fromkeys(name for one in opened for name in one.shapes)
+    asked = {name: max(one.shapes[name][0] for one in opened if name in one.shapes) for name in present}
+    compared = {name: asked[name] for name in parameters}
+    if chosen is not None:
+        compared["word_embeddings"] = chosen.stop if isinstance(chosen, slice) else len(chosen)
+    found = {name: (compared.get(name, 0), num) for name, num in asked.items() if compared.get(name) != num}
+    return found | ({"snapshots": (len(opened), len(opened) + num_left_out)} if num_left_out else {})
 
 
 def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appended | None:
@@ -524,6 +610,19 @@ def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appen
     )
 
 
+def _renamed_notes(opened: Sequence[_Opened], renamed: Mapping[int, str]) -> Iterator[str]:
+    """How far the rows moved whose text is another one than it was, from what their places held."""
+    if renamed:
+        rows = np.array(list(renamed), np.int64)
+        old, new = (np.asarray(one.tensors["word_embeddings"][rows], np.float64) for one in (opened[0], opened[-1]))
+        before, changes = (np.sqrt(np.vecdot(values, values)) for values in (old, new - old))
+        shares = np.divide(changes, before, out=np.where(changes > 0, np.inf, 0.0), where=before > 0)
+        moves = zip(renamed.values(), shares, strict=True)
+        told = [f"{text} (moved by {share:.3g} of its length)" for text, share in moves]
+        more = f" and {len(told) - NAMED_ROWS:,} more" if len(told) > NAMED_ROWS else ""
+        yield f"renamed: {', '.join(told[:NAMED_ROWS])}{more}"
+
+
 def _rows_or_nan(table: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
     found = np.full((len(rows), table.shape[1]), np.nan, table.dtype)
     found[rows < len(table)] = table[rows[rows < len(table)]]
@@ -539,14 +638,15 @@ def _open(place: Place, name: str) -> _Opened:
     opened = open_weights(place.file or place.fetch, family, name, with_output=place.is_local)
     if opened is None:
         raise ValueError(place.missing())
-    tensors, location, output = opened
+    tensors, location, output, whole = opened
     size = tensors.shape("word_embeddings")[0] if "word_embeddings" in tensors else 0
     offset = None
     if family is not None:
         pad = config.get("pad_token_id")
         offset = family.first_position(pad if isinstance(pad, int) else None)
     vocabulary = read_tokenizer_files(place.fetch, size) if size else None
-    _check_finite(tensors, name, vocabulary, offset or 0)
+    for parameter in tensors:
+        check_finite(tensors[parameter], parameter, name, vocabulary, offset or 0)
     is_tied, num_apart = family is not None and not location.output and _is_language_model(family, config), 0
     if config.get("tie_word_embeddings") is True and output and size:
         num_apart = _count_apart(tensors["word_embeddings"], output[location.output])
@@ -566,7 +666,17 @@ def _open(place: Place, name: str) -> _Opened:
         is_tied,
         num_apart,
         _stated_decay(place.fetch(CARD)) if place.is_local else math.nan,
+        whole,
+        _called(place, config),
     )
+
+
+def _called(place: Place, config: Mapping[str, object]) -> tuple[str, ...]:
+    """What others may call a checkpoint."""
+    beside = place.fetch("config.json")
+    folder = () if beside is None else (beside.resolve().parent.name,)
+    names = (place.parts[-1].partition("@")[0], *folder, str(config.get("_name_or_path") or ""))
+    return tuple(name.rpartition("/")[2] for name in names if name)
 
 
 def _count_apart(words: np.ndarray, output: np.ndarray) -> int:
@@ -584,8 +694,8 @@ def find_adapter(place: Place) -> Path | None:
     return place.fetch(WEIGHTS) if place.fetch(SINGLE) is None and place.fetch(INDEX) is None else None
 
 
-def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> tuple[_Opened, str]:
-    """The embedding parameters of a base under an adapter, and a note on what it trains."""
+def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> tuple[_Opened, list[str]]:
+    """The embedding parameters of a base under an adapter, and notes: what it trains, and a base of another name."""
     settings = read_settings(place.fetch(SETTINGS))
     if not settings:
         raise ValueError(f"{name} holds {WEIGHTS} without its {SETTINGS}: put that beside it")
@@ -593,6 +703,8 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
     if base is None:
         what = f" ({named})" if isinstance(named, str) and named else ""
         raise ValueError(f"{name} is an adapter, which changes its base{what}: pass the base first, then the adapter")
+    if base.whole:
+        check_base(path, base.whole, name, base.name)
     adapter = open_adapter(path, settings, base.tensors, base.shapes, base.families or tuple(FAMILIES.values()), name)
     shapes = {**base.shapes, **adapter.shapes}
     size = shapes.get("word_embeddings", (0,))[0]
@@ -618,7 +730,10 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
         is_tied=False,
         num_apart=0,
     )
-    return one, note
+    stated = str(named or "").rstrip("/").rpartition("/")[2].partition("@")[0]
+    is_other = stated and base.called and stated not in base.called
+    other = f"{name} says that its base is {stated}, and is read on top of {base.name}: is that the same model?"
+    return one, [note, *([other] if is_other else [])]
 
 
 def _is_language_model(family: ModelFamily, config: Mapping[str, object]) -> bool:
@@ -641,16 +756,10 @@ def _open_ours(path: Path, name: str) -> _Opened:
     run.check(SNAPSHOTS + path.name)
     tensors = snapshot.tensors
     vocabulary, offset, eps = trajectory.vocabulary, trajectory.position_offset, trajectory.layer_norm_eps
-    _check_finite(tensors, name, vocabulary, offset)
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
+    for parameter in tensors:
+        check_finite(tensors[parameter], parameter, name, vocabulary, offset)
     return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
-
-
-def _check_finite(tensors: Mapping[str, np.ndarray], shown: str, vocabulary: Vocabulary | None, offset: int) -> None:
-    """ValueError where a parameter holds NaN or infinity: nothing can be said of such a checkpoint."""
-    for name in tensors:
-        if where := name_undefined(name, tensors[name], vocabulary, offset):
-            raise ValueError(f"{shown}: {name} holds NaN or infinity {where}: leave it out")
 
 
 def _common_families(opened: Sequence[_Opened]) -> tuple[ModelFamily, ...]:
@@ -750,7 +859,8 @@ def _output_change(own: Sequence[_Opened]) -> str:
     return f"{what} from {own[0].name} to {own[-1].name}"
 
 
-def _notes_of(opened: Sequence[_Opened], parameters: Sequence[str]) -> Iterator[str]:
+def _notes_of(opened: Sequence[_Opened], parameters: Sequence[str], renamed: Mapping[int, str]) -> Iterator[str]:
+    yield from _renamed_notes(opened, renamed)
     yield from _output_notes(opened)
     yield from _precision_notes(opened, parameters)
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.families import component_of, regime_name
-from toolkit.naming import read_object
 from toolkit.snapshots.backbones import Backbone, open_place
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.importers import Imported, find_places, import_checkpoints
+from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, open_run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
@@ -100,7 +99,7 @@ class OutputFolder(Run):
     @cached_property
     def recorded(self) -> dict[str, Any]:
         """What is known in place of a config: the last trainer_state.json and config.json."""
-        config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0][0].fetch("config.json"))
+        config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0].fetch("config.json"))
         rates = [line["learning_rate"] for line in self._log if _is_number(line.get("learning_rate"))]
         arguments: dict[str, Any] = {name: self._state[name] for name in ARGUMENTS if name in self._state}
         arguments |= {"highest_logged_rate": max(rates)} if rates else {}
@@ -194,7 +193,7 @@ class OutputFolder(Run):
     @cached_property
     def _state(self) -> Mapping[str, Any]:
         """What the Trainer knew at the end: as it was saved in the folder itself, or with the last checkpoint."""
-        own, last = (_read(folder / STATE) for folder in (self.path, checkpoints_in(self.path)[-1]))
+        own, last = (read_settings(in_folder(folder)(STATE)) for folder in (self.path, checkpoints_in(self.path)[-1]))
         return own if own.get("global_step", -1) >= last.get("global_step", 0) else last
 
     @property
@@ -207,9 +206,9 @@ class OutputFolder(Run):
         """The checkpoints, and the model beside them where it is known to be later."""
         found = []
         for number, path in enumerate(checkpoints_in(self.path), start=1):
-            state = _read(path / STATE)
+            state = read_settings(in_folder(path)(STATE))
             found.append(Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)))
-        state, weights = _read(self.path / STATE), self._beside
+        state, weights = read_settings(in_folder(self.path)(STATE)), self._beside
         if weights is not None and state.get("global_step", 0) > found[-1].step:
             found.append(Kept(weights, int(state["global_step"]), float(state["epoch"])))
         return found
@@ -245,7 +244,7 @@ class OutputFolder(Run):
         """Every parameter of the base and of each checkpoint, mapped; none where one of them is an adapter."""
         places = [self.base] if self.base is not None else []
         every = (*places, *(kept.path for kept in self._kept))
-        found = [find_places(str(place), find_embedded)[0][0] for place in every]
+        found = [find_places(str(place), find_embedded)[0] for place in every]
         try:
             return [open_place(place, place.parts[-1]) for place in found]
         except ValueError:  # what is there for embeddings may be no whole model
@@ -267,7 +266,10 @@ class OutputFolder(Run):
             reads = [snapshot.tensors.__getitem__ for snapshot in self.trajectory]
         for name, component in owners.items():
             first, *others = (read(name) for read in reads)
-            found[component] = found.get(component, True) and all(_is_equal(first, other) for other in others)
+            is_same = component not in self._imported.trajectory.in_part and all(
+                _is_equal(first, other) for other in others
+            )
+            found[component] = found.get(component, True) and is_same
         return dict(sorted(found.items()))  # a file names its tensors in any order
 
     @property
@@ -281,11 +283,6 @@ def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
     first, second = (np.asarray(each).reshape(-1) for each in (one, other))
     parts = (slice(i, i + COMPARED_VALUES) for i in range(0, first.size, COMPARED_VALUES))
     return one.shape == other.shape and all(np.array_equal(first[part], second[part]) for part in parts)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file; empty where there is none."""
-    return read_object(path) if path.is_file() else {}
 
 
 def _is_number(value: object) -> bool:

@@ -1,7 +1,7 @@
 """Snapshot and Trajectory: the embedding parameters at each moment of one run, mapped lazily."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import REMEDY, Described, check_format
-from toolkit.snapshots.files import map_tensor, read_header
+from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ class Trajectory(Described):
     LayerNorm."""
     appended: "Appended | None" = None
     """Of checkpoints, the tokens that the last one has beyond the first; None where there are none."""
+    in_part: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of checkpoints, what is not compared as a whole: a parameter, in rows (0 where not all have it), or
+    ``snapshots``, to how many are compared and how many there are."""
     inferred: Mapping[str, np.ndarray] | None = None
     """Table to what was inferred of each row's exposure, where none was recorded: exposed, unexposed, cannot tell."""
 
@@ -112,6 +115,12 @@ class Trajectory(Described):
                 return snapshot
         at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
         raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+
+    def compared(self, *names: str) -> str:
+        """Of parameters, or of ``snapshots``, how much is compared: ``64 of 65 rows``; empty where that is all."""
+        found = {name: self.in_part[name] for name in names if name in self.in_part}
+        words = {"snapshots": "snapshots"} | {name: f"rows of {name}" for name in EMBEDDING_PARAMETERS}
+        return ", ".join(f"{num:,} of {asked:,} {words[name]}" for name, (num, asked) in found.items())
 
     def name_row(self, parameter: str, row: int) -> str:
         """What a reader calls a row; see :func:`name_row`."""
@@ -186,7 +195,7 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
     """
     if not tensor.size:
         return ""
-    table = tensor if tensor.ndim == 2 else np.asarray(tensor).reshape(len(tensor), -1)
+    table = tensor if tensor.ndim == 2 else np.asarray(tensor).reshape(tensor.shape[0] if tensor.ndim else 1, -1)
     parts = range(0, len(table), CHECKED_ROWS)
     counts = [np.count_nonzero(~np.isfinite(table[i : i + CHECKED_ROWS]), axis=1) for i in parts]
     num_bad = np.concatenate([np.zeros(0, np.int64), *counts])
@@ -201,13 +210,21 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
     return f"({num_bad.sum()} of {table.size} values) in {', '.join(listed)}{more}"
 
 
+def check_finite(
+    tensor: np.ndarray, parameter: str, shown: str, vocabulary: Vocabulary | None = None, position_offset: int = 0
+) -> None:
+    """ValueError where a tensor of a checkpoint holds NaN or infinity: nothing can be said of that."""
+    if where := name_undefined(parameter, tensor, vocabulary, position_offset):
+        raise ValueError(f"{shown}: {parameter} holds NaN or infinity {where}: leave it out")
+
+
 def check_metadata(metadata: Mapping[str, str], path: Path) -> None:
     """ValueError unless the metadata of a safetensors file name our format."""
     found = str(metadata.get("format"))
     check_format(int(found) if found.isdecimal() else found, int(FORMAT), path)
 
 
-class MappedTensors(Mapping[str, np.ndarray]):
+class MappedTensors(NamedTensors):
     """The tensors of one snapshot file, each mapped when it is asked for, wherever it is held.
 
     A tensor identical to that of an earlier snapshot is not stored again: the file's metadata names the file that
@@ -228,6 +245,7 @@ class MappedTensors(Mapping[str, np.ndarray]):
             if name in EMBEDDING_PARAMETERS and (dtype, len(shape)) != ("F32", 1 + (name in TABLES)):
                 raise ValueError(f"{path} holds {name} as {dtype} of the shape {shape}, not as fp32: {REMEDY}")
         self._held_by = {k.removeprefix("held_by."): v for k, v in metadata.items() if k.startswith("held_by.")}
+        self._names = [name for name in EMBEDDING_PARAMETERS if name in self]
 
     @property
     def stored(self) -> dict[str, tuple[int, ...]]:
@@ -249,16 +267,6 @@ class MappedTensors(Mapping[str, np.ndarray]):
 
     def __contains__(self, name: object) -> bool:  # a mapping's own would check, map and throw away
         return name in self._entries or name in self._held_by
-
-    def __iter__(self) -> Iterator[str]:
-        names = self._entries.keys() | self._held_by.keys()
-        return (name for name in EMBEDDING_PARAMETERS if name in names)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __repr__(self) -> str:
-        return f"MappedTensors({self._path.name}: {', '.join(self)})"
 
 
 def check_alike(folder: Path, snapshots: Sequence[Mapping[str, np.ndarray]]) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.naming import REMEDY, read_json, read_object
-from toolkit.snapshots.files import sha256_of_file
+from toolkit.naming import read_json, read_object
+from toolkit.snapshots.files import reading, sha256_of_file
 from toolkit.snapshots.snapshot import Vocabulary
 
 EMBEDDED = "minilm"
@@ -63,8 +63,9 @@ def read_tokenizer_files(fetch: Fetch, num_rows: int) -> Vocabulary | None:
         named = _specials_of_tokenizer_json(fetch) or set(CONVENTIONAL)
     special = frozenset(rows[text] for text in named if text in rows and rows[text] < num_rows)
     pad = pad or next((text for text in PADS if text in rows), None)
-    pad_row = rows.get(pad) if pad else None
-    return Vocabulary(tuple(tokens), special, pad_row if pad_row is not None and pad_row < num_rows else None)
+    pad_row = rows.get(pad) if pad else read_settings(fetch("config.json")).get("pad_token_id")
+    is_row = isinstance(pad_row, int) and 0 <= pad_row < num_rows
+    return Vocabulary(tuple(tokens), special, pad_row if is_row else None)
 
 
 def _rows(fetch: Fetch) -> dict[str, int]:
@@ -74,10 +75,8 @@ def _rows(fetch: Fetch) -> dict[str, int]:
     if whole is not None:
         rows = _of_tokenizer_json(whole, read_json(whole))
     elif text is not None:
-        try:
+        with reading(text, "is not UTF-8"):
             lines = text.read_text(encoding="utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"cannot read {text}: {error}; restore it") from None
         lines = lines[:-1] if lines[-1] == "" else lines
         # The last of two equal lines wins, as in transformers.
         rows = {line.removesuffix("\r"): row for row, line in enumerate(lines)}
@@ -89,12 +88,8 @@ def _rows(fetch: Fetch) -> dict[str, int]:
     rows |= _checked(added, read_json(added)) if added else {}
     settings = fetch("tokenizer_config.json")
     decoder = read_settings(settings).get("added_tokens_decoder") or {}
-    try:
+    with reading(f"{settings}: added_tokens_decoder", "is not an object of row: token"):
         return rows | {str(entry["content"]): int(row) for row, entry in decoder.items() if "content" in entry}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{settings}: added_tokens_decoder is not an object of row: token ({error}); {REMEDY}"
-        ) from None
 
 
 def read_settings(path: Path | None) -> Mapping[str, Any]:
@@ -104,19 +99,16 @@ def read_settings(path: Path | None) -> Mapping[str, Any]:
 
 def _of_tokenizer_json(path: Path, content: Any) -> dict[str, int]:
     """The vocabulary of a WordPiece, WordLevel, BPE (text -> row) or Unigram (list of text and score) model."""
-    try:
+    with reading(path, "holds no vocabulary that this toolkit can read"):
         vocabulary = content["model"]["vocab"]
         added = {str(entry["content"]): int(entry["id"]) for entry in content.get("added_tokens") or ()}
         if isinstance(vocabulary, list):
-            return {str(text): row for row, (text, _) in enumerate(vocabulary)} | added
+            vocabulary = {str(text): row for row, (text, _) in enumerate(vocabulary)}
         return _checked(path, vocabulary) | added
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no vocabulary that this toolkit can read ({error!r})") from None
 
 
 def _checked(path: Path, content: Any) -> dict[str, int]:
-    is_vocabulary = isinstance(content, dict) and all(type(row) is int for row in content.values())
-    if not is_vocabulary:
+    if not isinstance(content, dict) or not all(type(row) is int for row in content.values()):
         raise ValueError(f"{path} is not a vocabulary: expected an object of token: row")
     return dict(content)
 

@@ -2,10 +2,10 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,20 @@ from toolkit.families import (
     matches,
 )
 from toolkit.naming import read_json
-from toolkit.snapshots.files import WidenedRows, map_tensor, read_header, widen
+from toolkit.snapshots.files import NamedTensors, WidenedRows, map_tensor, read_header, reading, widen
+from toolkit.snapshots.snapshot import check_finite
 from toolkit.snapshots.tokenizer_files import Fetch
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 """Stored types that are read, and what they are called."""
+
+WIDENED: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "BF16": widen,
+    "F16": lambda values: values.astype(np.float32),
+}
+"""Half-precision types, and how values of each become fp32."""
 
 Entry = tuple[str, tuple[int, ...], int]
 
@@ -56,39 +63,26 @@ class Location:
     """The name in the file of an output layer that is a table of its own; empty where there is none."""
 
 
-class FileTensors(Mapping[str, np.ndarray]):
+class FileTensors(NamedTensors):
     """Parameters of a checkpoint by name, as fp32: fp32 is mapped, half-precision tables are :class:`WidenedRows`,
     other types are converted on each use."""
 
     def __init__(self, entries: Mapping[str, tuple[Path, Entry]]) -> None:
-        self._entries = dict(entries)
+        self._names = self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        path, (dtype, shape, offset) = self._entries[name]
-        if dtype in ("BF16", "F16") and len(shape) == 2:
-            stored = map_tensor(path, ("I16" if dtype == "BF16" else dtype, shape, offset))
-            rows: Any = (
-                WidenedRows(stored.view(np.uint16), widen)
-                if dtype == "BF16"
-                else WidenedRows(stored, lambda values: values.astype(np.float32))
-            )
-            return rows  # type: ignore[no-any-return]
+        path, entry = self._entries[name]
+        if entry[0] in WIDENED and len(entry[1]) == 2:
+            return WidenedRows(map_tensor(path, entry), WIDENED[entry[0]])  # type: ignore[return-value]
         tensor = self.stored(name)
         with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
             return tensor if tensor.dtype == np.float32 else tensor.astype(np.float32)
 
     def stored(self, name: str) -> np.ndarray:
         """A parameter in the type that it is stored in, mapped; bf16, which numpy lacks, as the equal fp32."""
-        path, (dtype, shape, offset) = self._entries[name]
-        if dtype == "BF16":
-            return widen(map_tensor(path, ("I16", shape, offset)).view(np.uint16))
-        return map_tensor(path, (dtype, shape, offset))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        path, entry = self._entries[name]
+        tensor = map_tensor(path, entry)
+        return widen(tensor) if entry[0] == "BF16" else tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a parameter, without reading it."""
@@ -235,14 +229,16 @@ def _count_unplaced(family: ModelFamily, names: Sequence[str], prefix: str) -> i
 
 def open_weights(
     source: Fetch | Path, family: ModelFamily | None, shown: str, *, with_output: bool = False
-) -> tuple[FileTensors, Location, FileTensors] | None:
-    """The embedding parameters, and the output layer where it is a table of its own and at hand.
+) -> tuple[FileTensors, Location, FileTensors, Mapping[str, Callable[[], tuple[int, ...]]]] | None:
+    """The embedding parameters, the output layer where it is a table of its own and at hand, and what else is there:
+    the name of every tensor, without what stands before those of the backbone, to what reads its shape.
 
     ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. Only the shards that
-    hold embedding parameters are fetched, and with ``with_output`` that of the output layer, if it is there.
-    ValueError, one line, when a file is damaged, a shard is missing, or a tensor is not of a floating-point type.
+    hold embedding parameters are fetched, and with ``with_output`` those of what else is asked for, if they are there
+    (else its shape is ``()``). ValueError, one line, when a file is damaged, a shard is missing, or a tensor is not of
+    a floating-point type.
     """
-    listed = _list_file(source) if isinstance(source, Path) else _list_tensors(source, shown)
+    listed = _list_tensors(source, shown)
     if listed is None:
         return None
     names, entry = listed
@@ -255,7 +251,17 @@ def open_weights(
     # Tied weights may be stored under both names: then the output is the word table.
     if entries.get("word_embeddings") in output.values():
         location, output = replace(location, output=""), {}
-    return _checked(FileTensors(entries), location.families, shown), location, FileTensors(output)
+    whole = {
+        TRANSPARENT.sub("", called).removeprefix(location.prefix): partial(_shape, entry, called, with_output)
+        for called in names
+    }
+    return _checked(FileTensors(entries), location.families, shown), location, FileTensors(output), whole
+
+
+def _shape(entry: Callable[[str], tuple[Path, Entry]], called: str, is_fetched: bool) -> tuple[int, ...]:
+    with contextlib.suppress(ValueError):  # of a shard that is not there
+        return entry(called)[1][1] if is_fetched else ()
+    return ()
 
 
 def open_backbone(
@@ -266,7 +272,7 @@ def open_backbone(
     ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. ValueError as in
     :func:`open_weights`, and where a tensor holds NaN or infinity.
     """
-    listed = _list_file(source) if isinstance(source, Path) else _list_tensors(source, shown)
+    listed = _list_tensors(source, shown)
     if listed is None:
         return None
     names, entry = listed
@@ -283,22 +289,34 @@ Listed = tuple[Iterable[str], Callable[[str], tuple[Path, Entry]]]
 """The names of a checkpoint's tensors, and where the tensor of a name lies."""
 
 
-def _list_tensors(fetch: Fetch, shown: str) -> Listed | None:
-    if (index := fetch(INDEX)) is not None:
-        content = read_json(index)
-        places = content.get("weight_map") if isinstance(content, dict) else None
-        if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
-            raise ValueError(f"{shown}: {INDEX} names no shards (weight_map): save the checkpoint again")
-        return places, lambda called: _in_shard(fetch, places[called], called, shown)
-    path = fetch(SINGLE)
-    return None if path is None else _list_file(path)
+def _list_tensors(source: Fetch | Path, shown: str) -> Listed | None:
+    """Of one file, or of what transformers would load of a checkpoint: an index counts where there is no single file,
+    since ``save_pretrained`` leaves that of an earlier save beside it."""
+    path = source if isinstance(source, Path) else source(SINGLE)
+    if path is not None:
+        metadata, header = read_header(path)
+        # safetensors.torch.save_model writes tied weights once and notes the other names in the metadata.
+        header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
+        return header, lambda called: (path, header[called])
+    fetch: Fetch = source  # type: ignore[assignment]  # a Path is never None
+    places = _shards(fetch, shown)
+    return None if places is None else (places, lambda called: _in_shard(fetch, places[called], called, shown))
 
 
-def _list_file(path: Path) -> Listed:
-    metadata, header = read_header(path)
-    # safetensors.torch.save_model writes tied weights once and notes the other names in the metadata.
-    header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
-    return header, lambda called: (path, header[called])
+def _shards(fetch: Fetch, shown: str) -> dict[str, str] | None:
+    """Tensor to shard, as an index has them; None where there is none."""
+    if (index := fetch(INDEX)) is None:
+        return None
+    with reading(f"{shown}: {INDEX}", "names no shards (weight_map)"):
+        return {name: str(shard) for name, shard in read_json(index)["weight_map"].items()}
+
+
+def whole_shards(fetch: Fetch) -> list[Path]:
+    """The shards that an index names, by name; none where there is no index, one is missing, or it is damaged."""
+    with contextlib.suppress(ValueError):
+        found = [fetch(name) for name in sorted(set((_shards(fetch, INDEX) or {}).values()))]
+        return [path for path in found if path is not None] if all(found) else []
+    return []
 
 
 def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, Entry]:
@@ -339,16 +357,3 @@ def check_stored(tensors: FileTensors, shown: str) -> None:
             what = "a format that is not supported" if dtype.startswith("F") else "which is not a floating-point weight"
             kinds = " or ".join(DTYPES.values())
             raise ValueError(f"{shown} stores {name} as {dtype}, {what}: dequantise it and save it as {kinds}")
-
-
-CHECKED_VALUES = 1 << 20
-"""Values searched for NaN at a time."""
-
-
-def check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
-    """ValueError when a tensor holds NaN or infinity: nothing can be said of such a checkpoint."""
-    flat = np.asarray(tensor).reshape(-1)
-    parts = range(0, flat.size, CHECKED_VALUES)
-    bad = sum(int(np.count_nonzero(~np.isfinite(flat[start : start + CHECKED_VALUES]))) for start in parts)
-    if bad:
-        raise ValueError(f"{shown}: {name} holds NaN or infinity ({bad} of {flat.size} values): leave it out")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -86,10 +87,12 @@ def name_moves(trajectory: Trajectory, parameter: str, sources: Mapping[int, int
     return said
 
 
-NOT_APPLICABLE = "not applicable"
+NOT_APPLICABLE, NOT_COMPARED = "not applicable", "not compared"
+IN_PART = "identical in what could be compared"
 
 KINDS = {
     "identical": "no bit differs",
+    IN_PART: "no bit differs, but not all that was asked for could be compared",
     "equal in value": "no value differs, but the sign of some zeros",
     "cast": "the old values, rounded to a half precision, of all rows that changed",
     "rounding": f"no value moved by more than {ROUNDINGS} roundings",
@@ -107,6 +110,7 @@ KINDS = {
     "some entries": "some entries of a LayerNorm vector moved; the others are bit-identical",
     "general": "every row moved, in none of these ways",
     NOT_APPLICABLE: "the model has no such parameter",
+    NOT_COMPARED: "not every checkpoint has such a parameter",
 }
 """Every kind, and what it says, in the order of :func:`find_kind`: the first that holds is the kind."""
 
@@ -132,9 +136,11 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
     -------
     pandas.DataFrame
         One line per embedding parameter, from the word table to the bias of LayerNorm; one that the model lacks is
-        ``not applicable`` and NaN. Each entry of a LayerNorm vector counts as a row.
+        ``not applicable`` and NaN, one that some checkpoints lack ``not compared``. Each entry of a LayerNorm vector
+        counts as a row.
 
-        ``kind`` is the first that holds of: identical, equal in value, cast, rounding, one row (entry), permuted rows,
+        ``kind`` is the first that holds of: identical (where rows or snapshots are left out: identical in what could be
+        compared), equal in value, cast, rounding, one row (entry), permuted rows,
         decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries), general.
 
         ``value`` depends on the kind, and ``unit`` names its unit: the mean angle of a rotation (degrees), c - 1 of a
@@ -162,13 +168,23 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
         raise ValueError(
             f"epoch {before.epoch:g} would be compared with itself: pass two different epochs, or two checkpoints"
         )
-    lines = {name: _absent(name) for name in EMBEDDING_PARAMETERS}
+    lines = {
+        name: _absent(name, NOT_COMPARED if name in trajectory.in_part else NOT_APPLICABLE)
+        for name in EMBEDDING_PARAMETERS
+    }
     offsets: dict[str, tuple[Array, Array]] = {}
     for name in trajectory.parameters:
         for snapshot in (before, after):
             _check_finite(trajectory, snapshot, name)
         found = survey(Pair(before, after, name))
         kind, rotation = find_kind(found)
+        if part := trajectory.compared(name, "snapshots"):
+            is_same = kind is IDENTICAL
+            kind = replace(
+                kind,
+                name=IN_PART if is_same else kind.name,
+                detail=f"{IN_PART}: {part}" if is_same else f"{kind.detail}; compared: {part}",
+            )
         lines[name] = _line(trajectory, found, kind, rotation)
         if name in TABLES and kind.offset is not None:
             offsets[name] = kind.offset, roundoff(found.form, found.magnitudes / found.num_moved)
@@ -257,8 +273,8 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: FittedRot
     }
 
 
-def _absent(name: str) -> dict[str, Any]:
-    texts = {"parameter": name, "kind": NOT_APPLICABLE, "detail": KINDS[NOT_APPLICABLE]}
+def _absent(name: str, kind: str) -> dict[str, Any]:
+    texts = {"parameter": name, "kind": kind, "detail": KINDS[kind]}
     empty = dict.fromkeys(("unit", "farthest", "precision", "note"), "")
     return {**dict.fromkeys(columns_of("measure_changes"), math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
 
@@ -266,7 +282,7 @@ def _absent(name: str) -> dict[str, Any]:
 def _note(found: Survey, kind: Kind) -> str:
     """What a reader must know beside the kind."""
     notes = [kind.note] if kind.note else []
-    if found.form.name in HALF_FORMATS and kind.name in ("identical", "equal in value", "rounding"):
+    if found.form.name in HALF_FORMATS and kind.name in ("identical", IN_PART, "equal in value", "rounding"):
         notes.append(f"the values fit {found.form.name}: no drift is no verdict on half-precision weights")
     old = found.form_before
     is_finer = old.name in HALF_FORMATS and found.form.name == "fp32" and found.num_moved > 0

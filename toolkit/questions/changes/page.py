@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.questions.changes.measure import KINDS, NOT_APPLICABLE, measure_changes
+from toolkit.questions.changes.measure import IN_PART, KINDS, NOT_APPLICABLE, NOT_COMPARED, measure_changes
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import COLOURS
 from toolkit.reporting.page import Block, Section, Tile, table_block
@@ -23,11 +23,13 @@ def tiles(computed: Computed) -> tuple[Tile, ...]:
     for line in changes[changes["kind"] != NOT_APPLICABLE].to_dict("records"):
         name, relative = str(line["parameter"]), float(line["relative_drift"])
         size = "undefined: was 0" if math.isnan(relative) else f"{number(100 * relative)} %"
+        said = {"noise": "like random noise", IN_PART: line["detail"], NOT_COMPARED: line["detail"]}
+        value = NOT_COMPARED if line["kind"] == NOT_COMPARED else size if line["num_moved"] else "0 exactly"
         found.append(
             Tile(
                 title=name.replace("_", " "),
-                value=size if line["num_moved"] else "0 exactly",
-                detail="like random noise" if line["kind"] == "noise" else str(line["kind"]),
+                value=value,
+                detail=str(said.get(line["kind"], line["kind"])),
                 colour=COLOURS[EMBEDDING_PARAMETERS.index(name)],
             )
         )
@@ -45,7 +47,7 @@ KIND_HOW = "The first that holds: " + "; ".join(f"{name}: {text}" for name, text
 
 
 def _kinds(changes: pd.DataFrame) -> Block:
-    own = changes[changes["kind"] != NOT_APPLICABLE]
+    own = changes[changes["num_rows"] > 0]
     table = own.assign(
         moved=[f"{int(n):,} of {int(rows):,}" for n, rows in zip(own["num_moved"], own["num_rows"], strict=True)],
         unit=own["unit"].replace("1", ""),

@@ -134,7 +134,7 @@ def farthest(computed: Computed) -> str:
         return ""
     last = lines_of(whole_lines(drift), epoch=computed.epoch)
     if not (last["percent"] > 0).any():
-        return "No embedding parameter moved." if not last["percent"].isna().any() else ""
+        return none_moved(computed.opened) if not last["percent"].isna().any() else ""
     line = last.loc[last["percent"].idxmax()]
     where = {"parameter": line["parameter"], "stratum": WHOLE, "measure": "relative", "statistic": "reinitialised"}
     null = 100 * float(computed.get("drift", **where)["value"].iloc[0])
@@ -142,6 +142,12 @@ def farthest(computed: Computed) -> str:
         f"{line['parameter']} changed most: by {number(line['percent'])} % of its length (independent new values: "
         f"{number(null)} %)."
     )
+
+
+def none_moved(opened: Opened) -> str:
+    """That nothing moved, of what was compared."""
+    part = opened.trajectory.compared(*EMBEDDING_PARAMETERS, "snapshots")
+    return f"Identical in what could be compared: {part}." if part else "No embedding parameter moved."
 
 
 def first_picture(computed: Computed) -> ChartBlock | None:
