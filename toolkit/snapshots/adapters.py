@@ -5,7 +5,7 @@ Read from the two files that ``save_pretrained`` writes. What is computed, in fp
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import sqrt
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from toolkit.families import COPIES, FAMILIES, OUTPUT_TABLES, ModelFamily
 from toolkit.snapshots.files import NamedTensors, read_header, reading
 from toolkit.snapshots.snapshot import CHECKED_ROWS, check_finite
-from toolkit.snapshots.weights import FileTensors, check_stored
+from toolkit.snapshots.weights import FileTensors, FindEntry, check_stored
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -147,10 +147,10 @@ def _place_of(module: str) -> str:
     return parts[-1] if parts[-1] in TABLE_MODULES else ""
 
 
-def check_base(path: Path, base: Mapping[str, Callable[[], tuple[int, ...]]], shown: str, name: str) -> None:
+def check_base(path: Path, base: Mapping[str, FindEntry], shown: str, name: str) -> None:
     """ValueError where an adapter was trained on modules that the base lacks, or has in another size.
 
-    ``path``: its adapter_model.safetensors; ``base``: the name of each tensor of the base to what reads its shape, ()
+    ``path``: its adapter_model.safetensors; ``base``: the name of each tensor of the base to what finds it, None
     where it is not at hand. Heads are not looked at, as a base need not have one. peft refuses the same when it loads.
     """
     own_names = sorted(base, key=lambda own: own.endswith(".weight"))
@@ -162,7 +162,7 @@ def check_base(path: Path, base: Mapping[str, Callable[[], tuple[int, ...]]], sh
             continue
         if place not in there:
             raise ValueError(f"{shown} was trained on {module[0]}, which {name} has not: {BASE}")
-        size = base[there[place]]()
+        size = held[1][1] if (held := base[there[place]]()) else ()
         # LoRA's A is (rank, in) and B (out, rank) of a matrix that is (out, in), or (in, out) as GPT-2 stores it.
         width = {"lora_A": shape[-1:], "lora_B": shape[:1]}.get(own.split(".")[-2])
         if width and len(size) == len(shape) == 2 and width[0] not in size:

@@ -247,11 +247,8 @@ def open_place(place: Place, name: str) -> Backbone:
     with reading(name, UNREADABLE, ValueError):
         model_type = read_settings(place.fetch("config.json")).get("model_type")
         family = family_of(model_type) if isinstance(model_type, str) else None
-        opened = open_backbone(place.file or place.fetch, family, name)
-    if opened is None:
-        raise ValueError(place.missing())
-    tensors, location, left_out = opened
-    return Backbone(name, tensors, (family,) if family else location.families, tuple(left_out))
+        tensors, location, left_out = open_backbone(place.file or place.fetch, family, name, place.missing)
+    return Backbone(name, tensors, location.families, tuple(left_out))
 
 
 def _pair(before: Backbone, after: Backbone) -> BackbonePair:

@@ -29,7 +29,7 @@ from toolkit.snapshots.snapshot import (
 )
 from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, open_weights, whole_shards
+from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, FindEntry, open_weights, whole_shards
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -482,8 +482,8 @@ class _Opened:
     """Rows in which the output layer differs from the word table although the config ties the two."""
     card_decay: float = math.nan
     """The weight decay that its model card states; NaN where it states none."""
-    whole: Mapping[str, Callable[[], tuple[int, ...]]] = field(default_factory=dict)
-    """Every tensor of its files to what reads the shape; empty for a snapshot of ours."""
+    whole: Mapping[str, FindEntry] = field(default_factory=dict)
+    """Every tensor of its files to what finds it; empty for a snapshot of ours."""
     called: tuple[str, ...] = ()
     """What an adapter may call it: the last part of where it lies, and of the name in its config.json."""
 
@@ -635,10 +635,9 @@ def _open(place: Place, name: str) -> _Opened:
     config = read_settings(place.fetch("config.json"))
     model_type = config.get("model_type")
     family = family_of(model_type) if isinstance(model_type, str) else None
-    opened = open_weights(place.file or place.fetch, family, name, with_output=place.is_local)
-    if opened is None:
-        raise ValueError(place.missing())
-    tensors, location, output, whole = opened
+    tensors, location, output, whole = open_weights(
+        place.file or place.fetch, family, name, place.missing, with_output=place.is_local
+    )
     size = tensors.shape("word_embeddings")[0] if "word_embeddings" in tensors else 0
     offset = None
     if family is not None:

@@ -100,13 +100,37 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     ValueError when there are none, or several sets of them (two towers), or one of them is wrapped by an adapter.
     """
     called = _unwrapped(names)
-    location = _locate(tuple(name for name in called if not _is_copy(name, called)), family, shown)
+    names = tuple(name for name in called if not _is_copy(name, called))
+    found = {known.name: _by_prefix(names, known) for known in FAMILIES.values() if family in (None, known)}
+    fitting = [
+        known
+        for known in FAMILIES.values()
+        if (own := found.get(known.name)) and (family is not None or _is_marked(known, names, own))
+    ]
+    if not fitting:
+        wanted = "any supported family" if family is None else f"{family.name} models"
+        remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
+        raise ValueError(f"{shown} holds no embedding tables by the names of {wanted}: {remedy}")
+    prefixes = sorted({prefix for known in fitting for prefix in found[known.name]})
+    if len(prefixes) > 1:
+        listed = ", ".join(repr(prefix) for prefix in prefixes)
+        raise ValueError(f"{shown} holds embedding tables under several prefixes: {listed}; save the one to compare")
+    prefix = prefixes[0]
+    most = max(len(found[known.name][prefix]) for known in fitting)
+    families = _most_fitting([f for f in fitting if len(found[f.name][prefix]) == most], names, prefix)
+    tensors = found[families[0].name][prefix]
+    if doubled := [name for name, several in tensors.items() if len(several) > 1]:
+        raise ValueError(f"{shown} holds {doubled[0]} twice: as {' and as '.join(tensors[doubled[0]])}")
+    for canonical, parameter in families[0].embedding_parameters.items():
+        module = prefix + parameter.rpartition(".")[0] + "."
+        wrapped = [name for name in names if name.startswith(module) and any(part in name for part in ADAPTED)]
+        if wrapped and canonical not in tensors:  # it would pass for one that is not there
+            raise ValueError(f"{shown} holds {canonical} as {wrapped[0]}: {MERGE}")
     # Beside the backbone, or (T5) in it.
-    outside = location.prefix[: location.prefix.rstrip(".").rfind(".") + 1]
-    wanted = [place + own for own in OUTPUT_TABLES for place in (outside, location.prefix)]
-    outputs = (called[name] for name in wanted if name in called)
-    names_in_file = {canonical: called[name] for canonical, name in location.names.items()}
-    return replace(location, names=names_in_file, output=next(outputs, ""))
+    outside = prefix[: prefix.rstrip(".").rfind(".") + 1]
+    outputs = (place + own for own in OUTPUT_TABLES for place in (outside, prefix))
+    output = next((called[name] for name in outputs if name in called), "")
+    return Location({name: called[several[0]] for name, several in tensors.items()}, families, prefix, output)
 
 
 def find_backbone(names: Iterable[str], location: Location, shown: str) -> tuple[dict[str, str], list[str]]:
@@ -160,122 +184,82 @@ def _is_known(family: ModelFamily, parameter: str) -> bool:
     return True
 
 
-def _locate(names: tuple[str, ...], family: ModelFamily | None, shown: str) -> Location:
-    """:func:`locate` of names without what wrappers put into them."""
-    candidates = {key: known for key, known in FAMILIES.items() if family is None or known is family}
-    found = {key: own for key, known in candidates.items() if (own := _by_prefix(names, known))}
-    if family is None:
-        found = {key: own for key, own in found.items() if _is_marked(FAMILIES[key], names, own)}
-    if not found:
-        wanted = "any supported family" if family is None else f"{family.name} models"
-        remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
-        raise ValueError(f"{shown} holds no embedding tables by the names of {wanted}: {remedy}")
-    prefixes = sorted({prefix for by_prefix in found.values() for prefix in by_prefix})
-    if len(prefixes) > 1:
-        listed = ", ".join(repr(prefix) for prefix in prefixes)
-        raise ValueError(f"{shown} holds embedding tables under several prefixes: {listed}; save the one to compare")
-    most = max(len(by_prefix[prefixes[0]]) for by_prefix in found.values())
-    found = {key: by_prefix for key, by_prefix in found.items() if len(by_prefix[prefixes[0]]) == most}
-    tensors = next(iter(found.values()))[prefixes[0]]
-    if doubled := [name for name, called in tensors.items() if len(called) > 1]:
-        raise ValueError(f"{shown} holds {doubled[0]} twice: as {' and as '.join(tensors[doubled[0]])}")
-    families = _most_fitting([FAMILIES[key] for key in found], names, prefixes[0])
-    _refuse_wrapped(families[0], tensors, names, prefixes[0], shown)
-    return Location({name: called[0] for name, called in tensors.items()}, families, prefixes[0])
-
-
-def _refuse_wrapped(
-    family: ModelFamily, found: Mapping[str, Sequence[str]], names: Iterable[str], prefix: str, shown: str
-) -> None:
-    """ValueError where an embedding parameter is there under an adapter's name: it would pass for one that is not."""
-    modules = {prefix + n.rpartition(".")[0] + ".": c for c, n in family.embedding_parameters.items() if c not in found}
-    for name in names:
-        for module, canonical in modules.items():
-            if name.startswith(module) and any(part in name for part in ADAPTED):
-                raise ValueError(f"{shown} holds {canonical} as {name}: {MERGE}")
-
-
 def _by_prefix(names: Iterable[str], family: ModelFamily) -> dict[str, dict[str, list[str]]]:
     """Prefix -> canonical name -> the tensors of that name; only prefixes under which there is a table."""
-    endings = {name: canonical for canonical, name in family.embedding_parameters.items()}
-    for old, new in GAMMA_BETA.items():
-        endings |= {n.replace(new, old): c for n, c in list(endings.items()) if n.endswith(new)}
+    endings = {f".{name}": canonical for canonical, name in family.embedding_parameters.items()}
     found: dict[str, dict[str, list[str]]] = {}
     for name in names:
+        called = f".{_renamed(name)}"
         for ending, canonical in endings.items():
-            if name == ending or name.endswith("." + ending):
-                found.setdefault(name.removesuffix(ending), {}).setdefault(canonical, []).append(name)
+            if called.endswith(ending):
+                prefix = called.removesuffix(ending[1:])[1:]
+                found.setdefault(prefix, {}).setdefault(canonical, []).append(name)
     return {prefix: tensors for prefix, tensors in found.items() if tensors.keys() & set(TABLES)}
 
 
 def _is_marked(family: ModelFamily, names: Iterable[str], prefixes: Iterable[str]) -> bool:
     """Whether what sets a family apart from others is there, under any of some prefixes."""
-    marks = (prefix + family.mark for prefix in prefixes)
-    return not family.mark or any(matches(mark, name) for mark in marks for name in names)
+    return not family.mark or any(matches(prefix + family.mark, name) for prefix in prefixes for name in names)
 
 
 def _most_fitting(families: Sequence[ModelFamily], names: Sequence[str], prefix: str) -> tuple[ModelFamily, ...]:
     """The families that have a place for the most tensors under the prefix; those that a prefix names come first."""
     called = prefix.rstrip(".").rpartition(".")[2]
     named = [family for family in families if called in family.model_types]
-    unplaced = {family.name: _count_unplaced(family, names, prefix) for family in named or families}
-    return tuple(family for family in named or families if unplaced[family.name] == min(unplaced.values()))
-
-
-def _count_unplaced(family: ModelFamily, names: Sequence[str], prefix: str) -> int:
-    """Tensors of which the family does not know what they are: another family's layers, or a head."""
-    return sum(name.startswith(prefix) and not _is_known(family, name.removeprefix(prefix)) for name in names)
+    own_names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    # What a family does not know is another one's layer, or a head.
+    unplaced = [sum(not _is_known(family, own) for own in own_names) for family in named or families]
+    return tuple(f for f, num in zip(named or families, unplaced, strict=True) if num == min(unplaced))
 
 
 def open_weights(
-    source: Fetch | Path, family: ModelFamily | None, shown: str, *, with_output: bool = False
-) -> tuple[FileTensors, Location, FileTensors, Mapping[str, Callable[[], tuple[int, ...]]]] | None:
+    source: Fetch | Path,
+    family: ModelFamily | None,
+    shown: str,
+    missing: Callable[[], str],
+    *,
+    with_output: bool = False,
+) -> tuple[FileTensors, Location, FileTensors, Mapping[str, "FindEntry"]]:
     """The embedding parameters, the output layer where it is a table of its own and at hand, and what else is there:
-    the name of every tensor, without what stands before those of the backbone, to what reads its shape.
+    the name of every tensor, without what stands before those of the backbone, to what finds it.
 
-    ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. Only the shards that
-    hold embedding parameters are fetched, and with ``with_output`` those of what else is asked for, if they are there
-    (else its shape is ``()``). ValueError, one line, when a file is damaged, a shard is missing, or a tensor is not of
-    a floating-point type.
+    ``source``: one safetensors file, or a checkpoint's files; ``missing``: what to say when these hold no weights. Only
+    the shards that hold embedding parameters are fetched, and with ``with_output`` those of what else is asked for, if
+    they are there (else it is not found). ValueError, one line, when there are no weights, a file is damaged, a shard
+    is missing, or a tensor is not of a floating-point type.
     """
-    listed = _list_tensors(source, shown)
-    if listed is None:
-        return None
-    names, entry = listed
+    names, entry = _list_tensors(source, shown, missing)
     location = locate(names, family, shown)
     entries = {name: entry(location.names[name]) for name in EMBEDDING_PARAMETERS if name in location.names}
-    output = {}
-    if with_output and location.output:
-        with contextlib.suppress(ValueError):  # of a shard that is not there: it is no part of what is measured
-            output = {location.output: entry(location.output)}
+    at_hand = partial(_at_hand, entry if with_output else lambda _: None)
+    lies = at_hand(location.output) if location.output else None
     # Tied weights may be stored under both names: then the output is the word table.
-    if entries.get("word_embeddings") in output.values():
-        location, output = replace(location, output=""), {}
-    whole = {
-        TRANSPARENT.sub("", called).removeprefix(location.prefix): partial(_shape, entry, called, with_output)
-        for called in names
-    }
-    return _checked(FileTensors(entries), location.families, shown), location, FileTensors(output), whole
+    if lies is not None and lies == entries.get("word_embeddings"):
+        location, lies = replace(location, output=""), None
+    whole = {TRANSPARENT.sub("", called).removeprefix(location.prefix): partial(at_hand, called) for called in names}
+    tensors = FileTensors(entries)
+    _check_shapes(tensors, location.families, shown)
+    return tensors, location, FileTensors({location.output: lies} if lies else {}), whole
 
 
-def _shape(entry: Callable[[str], tuple[Path, Entry]], called: str, is_fetched: bool) -> tuple[int, ...]:
-    with contextlib.suppress(ValueError):  # of a shard that is not there
-        return entry(called)[1][1] if is_fetched else ()
-    return ()
+FindEntry = Callable[[], tuple[Path, Entry] | None]
+"""Where a tensor lies; None where its shard is not there."""
+
+
+def _at_hand(find: Callable[[str], tuple[Path, Entry] | None], called: str) -> tuple[Path, Entry] | None:
+    with contextlib.suppress(ValueError):  # of a shard that is not there: it is no part of what is measured
+        return find(called)
+    return None
 
 
 def open_backbone(
-    source: Fetch | Path, family: ModelFamily | None, shown: str
-) -> tuple[FileTensors, Location, list[str]] | None:
+    source: Fetch | Path, family: ModelFamily | None, shown: str, missing: Callable[[], str]
+) -> tuple[FileTensors, Location, list[str]]:
     """Every parameter of the backbone (:func:`find_backbone`), and the names of what else the checkpoint holds.
 
-    ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. ValueError as in
-    :func:`open_weights`, and where a tensor holds NaN or infinity.
+    ``source``, ``missing`` and ValueError as in :func:`open_weights`, and where a tensor holds NaN or infinity.
     """
-    listed = _list_tensors(source, shown)
-    if listed is None:
-        return None
-    names, entry = listed
+    names, entry = _list_tensors(source, shown, missing)
     location = locate(names, family, shown)
     found, rest = find_backbone(names, location, shown)
     tensors = FileTensors({own: entry(called) for own, called in found.items()})
@@ -289,7 +273,7 @@ Listed = tuple[Iterable[str], Callable[[str], tuple[Path, Entry]]]
 """The names of a checkpoint's tensors, and where the tensor of a name lies."""
 
 
-def _list_tensors(source: Fetch | Path, shown: str) -> Listed | None:
+def _list_tensors(source: Fetch | Path, shown: str, missing: Callable[[], str]) -> Listed:
     """Of one file, or of what transformers would load of a checkpoint: an index counts where there is no single file,
     since ``save_pretrained`` leaves that of an earlier save beside it."""
     path = source if isinstance(source, Path) else source(SINGLE)
@@ -299,14 +283,14 @@ def _list_tensors(source: Fetch | Path, shown: str) -> Listed | None:
         header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
         return header, lambda called: (path, header[called])
     fetch: Fetch = source  # type: ignore[assignment]  # a Path is never None
-    places = _shards(fetch, shown)
-    return None if places is None else (places, lambda called: _in_shard(fetch, places[called], called, shown))
+    places = _shards(fetch, shown, missing)
+    return places, lambda called: _in_shard(fetch, places[called], called, shown)
 
 
-def _shards(fetch: Fetch, shown: str) -> dict[str, str] | None:
-    """Tensor to shard, as an index has them; None where there is none."""
+def _shards(fetch: Fetch, shown: str, missing: Callable[[], str]) -> dict[str, str]:
+    """Tensor to shard, as an index has them; ValueError where there is none."""
     if (index := fetch(INDEX)) is None:
-        return None
+        raise ValueError(missing())
     with reading(f"{shown}: {INDEX}", "names no shards (weight_map)"):
         return {name: str(shard) for name, shard in read_json(index)["weight_map"].items()}
 
@@ -314,7 +298,7 @@ def _shards(fetch: Fetch, shown: str) -> dict[str, str] | None:
 def whole_shards(fetch: Fetch) -> list[Path]:
     """The shards that an index names, by name; none where there is no index, one is missing, or it is damaged."""
     with contextlib.suppress(ValueError):
-        found = [fetch(name) for name in sorted(set((_shards(fetch, INDEX) or {}).values()))]
+        found = [fetch(name) for name in sorted(set(_shards(fetch, INDEX, str).values()))]
         return [path for path in found if path is not None] if all(found) else []
     return []
 
@@ -329,7 +313,7 @@ def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, 
     return path, header[called]
 
 
-def _checked(tensors: FileTensors, families: Sequence[ModelFamily], shown: str) -> FileTensors:
+def _check_shapes(tensors: FileTensors, families: Sequence[ModelFamily], shown: str) -> None:
     """Types, sizes and shapes, before anything is computed from them."""
     check_stored(tensors, shown)
     for name in tensors:
@@ -346,7 +330,6 @@ def _checked(tensors: FileTensors, families: Sequence[ModelFamily], shown: str) 
         if len(set(hidden.values())) > 1:
             listed = ", ".join(f"{name} {size}" for name, size in hidden.items())
             raise ValueError(f"{shown}: the embedding parameters differ in hidden size ({listed}): is it one model?")
-    return tensors
 
 
 def check_stored(tensors: FileTensors, shown: str) -> None:
