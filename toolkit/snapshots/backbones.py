@@ -4,13 +4,13 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, family_of
+from toolkit.families import ModelFamily, component_of, family_of
 from toolkit.naming import read_object
 from toolkit.snapshots.adapters import MERGE_IT
 from toolkit.snapshots.files import check_content, reading, sha256_of_file
@@ -19,6 +19,8 @@ from toolkit.snapshots.importers import (
     UNREADABLE,
     Place,
     Resolve,
+    check_sizes,
+    common_families,
     find_adapter,
     find_places,
     in_folder,
@@ -26,7 +28,6 @@ from toolkit.snapshots.importers import (
     notes_on_weights,
     shown_names,
 )
-from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import SINGLE, FileTensors, open_backbone, whole_shards
@@ -50,7 +51,7 @@ def hash_weights(folder: Path) -> str | None:
 
 def hash_config(folder: Path) -> str | None:
     """Over the fields of config.json, but those of NO_FUNCTION, in whatever order; None when there is none."""
-    return _hash_object(folder / "config.json", lambda fields: _without(fields, NO_FUNCTION))
+    return _hash_object(folder / "config.json", lambda name, _: name not in NO_FUNCTION)
 
 
 def hash_tokenizer(folder: Path) -> str | None:
@@ -59,27 +60,22 @@ def hash_tokenizer(folder: Path) -> str | None:
     tokenizer.json holds all of them and is the one file that transformers saves again, so that beside it the others
     do not count; with it go the fields of OVERRULING.
     """
-    whole = _hash_object(folder / "tokenizer.json", lambda parts: _without(parts, PER_CALL))
+    whole = _hash_object(folder / "tokenizer.json", lambda name, _: name not in PER_CALL)
     files = whole or _hash_files(path for pattern in SEPARATE for path in sorted(folder.glob(pattern)))
-    settings = _hash_object(folder / "tokenizer_config.json", _overruling)
+    settings = _hash_object(
+        folder / "tokenizer_config.json", lambda name, value: name in OVERRULING and value is not None
+    )
     return files and _hash_text(f"{files}{settings or _hash_text('{}')}")
 
 
-def _without(content: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    return {name: value for name, value in content.items() if name not in names}
-
-
-def _overruling(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in OVERRULING if settings.get(name) is not None}
-
-
-def _hash_object(path: Path, choose: Callable[[dict[str, Any]], dict[str, Any]]) -> str | None:
-    """Over what ``choose`` leaves of a JSON object; of a damaged file, which its reader refuses, over its bytes."""
+def _hash_object(path: Path, counts: Callable[[str, Any], bool]) -> str | None:
+    """Over those fields of a JSON object that count; of a damaged file, which its reader refuses, over its bytes."""
     if not path.is_file():
         return None
     check_content(path)
     try:
-        return _hash_text(json.dumps(choose(read_object(path)), sort_keys=True))
+        fields = {name: value for name, value in read_object(path).items() if counts(name, value)}
+        return _hash_text(json.dumps(fields, sort_keys=True))
     except ValueError:
         return sha256_of_file(path)
 
@@ -107,32 +103,22 @@ class Backbone:
     """Those that its names fit; one where its config says so."""
     left_out: tuple[str, ...] = ()
     """Tensors that are not part of the backbone: a head, buffers."""
-    first: Snapshot | None = None
-    """Of what a run started from: its snapshot before training, which holds its embedding parameters."""
+    held: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of what a run started from: the embedding parameters that its snapshot before training holds, by their names
+    here; they count instead of those in ``tensors``."""
 
     @property
     def parameters(self) -> Mapping[str, tuple[int, ...]]:
         """Name in the family's AutoModel to shape, embedding parameters first."""
-        return {name: self._embedding(name, self.tensors.shape(name)) for name in self.tensors}
+        return {name: self.held[name].shape if name in self.held else self.tensors.shape(name) for name in self.tensors}
 
     def values(self, name: str) -> np.ndarray:
         """A parameter in the type that it is stored in (bf16 as the equal fp32), mapped where it can be."""
-        canonical = self._canonical(name)
-        return self.tensors.stored(name) if canonical is None else self.first.tensors[canonical]  # type: ignore[union-attr]
+        return self.held[name] if name in self.held else self.tensors.stored(name)
 
     def stored(self, name: str) -> str:
         """What type that is: float32, float16, bfloat16 or float64."""
-        return self.tensors.dtype(name) if self._canonical(name) is None else "float32"
-
-    def _canonical(self, name: str) -> str | None:
-        """Under which name the run's snapshot holds a parameter; None where it does not."""
-        component = component_of(self.families[0], name)
-        is_held = self.first is not None and component in EMBEDDING_PARAMETERS and component in self.first.tensors
-        return component if is_held else None
-
-    def _embedding(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        canonical = self._canonical(name)
-        return shape if canonical is None else self.first.tensors[canonical].shape  # type: ignore[union-attr]
+        return "float32" if name in self.held else self.tensors.dtype(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +202,9 @@ def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
         raise ValueError(f"no checkpoint at {config.model}, which {run.path.name} started from: put it back")
     run.check("snapshots/")
     opened = open_place(_place(place, resolve), name)
-    return Backbone(name, opened.tensors, opened.families, opened.left_out, run.trajectory.at(0))
+    first, own_names = run.trajectory.at(0).tensors, opened.families[0].embedding_parameters
+    held = {own: first[name] for name, own in own_names.items() if name in first and own in opened.tensors}
+    return replace(opened, held=held)
 
 
 def _as_run(place: object) -> Run:
@@ -253,19 +241,10 @@ def open_place(place: Place, name: str) -> Backbone:
 
 def _pair(before: Backbone, after: Backbone) -> BackbonePair:
     """The two, checked to be of one architecture and size, with notes."""
-    families = [family for family in before.families if family.name in {other.name for other in after.families}]
-    if not families:
-        one, other = (" or ".join(f.name for f in side.families) for side in (before, after))
-        raise ValueError(f"{before.name} is {one}, {after.name} is {other}: compare checkpoints of one architecture")
-    family = families[0]
+    family = common_families({side.name: side.families for side in (before, after)})[0]
     _check_layers(before, after, family)
-    for name, shape in before.parameters.items():
-        size = after.parameters.get(name, shape)
-        if size != shape and component_of(family, name) != "word_embeddings":
-            raise ValueError(
-                f"{name} has the shape {shape} in {before.name} but {size} in {after.name}: only checkpoints of one "
-                "size can be compared"
-            )
+    sides = [(side.name, side.parameters) for side in (before, after)]
+    check_sizes(sides[0], sides[1], family.embedding_parameters["word_embeddings"])
     return BackbonePair(before, after, family, tuple(_notes(before, after)))
 
 

@@ -97,9 +97,9 @@ def _common(names: Sequence[str], vocabularies: Sequence[Vocabulary], notes: lis
         raise ValueError(f"the vocabularies of {' and '.join(names)} share no token: are these models related?")
     rows = np.array([place for place, _ in matched], np.int64).T
     of_row = {int(row): i for i, row in enumerate(rows[0])}
-    special = frozenset(of_row[row] for row in first.special_rows if row in of_row)
+    kinds = (first.special_rows, first.added_rows)
+    special, added = (frozenset(of_row[row] for row in kind if row in of_row) for kind in kinds)
     pad = of_row.get(first.pad_row) if first.pad_row is not None else None
-    added = frozenset(of_row[row] for row in first.added_rows if row in of_row)
     left_out = ", ".join(f"{len(v.tokens) - len(matched):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
     how = f"by their number, {len(renamed):,} of them renamed" if renamed else "by token"
     notes.append(f"word rows are compared {how}: {len(matched):,} in common; rows left out: {left_out}")
@@ -124,14 +124,8 @@ def _in_place(vocabularies: Sequence[Vocabulary]) -> dict[int, tuple[str, ...]]:
 
 def _rows_of(vocabulary: Vocabulary) -> dict[str, int]:
     """Token -> row; rows without a text, and texts that stand for several rows, cannot be matched."""
-    rows: dict[str, int] = {}
-    repeated = set()
-    for row, token in enumerate(vocabulary.tokens):
-        if token in rows:
-            repeated.add(token)
-        elif token:
-            rows[token] = row
-    return {token: row for token, row in rows.items() if token not in repeated}
+    num_rows = Counter(vocabulary.tokens)
+    return {token: row for row, token in enumerate(vocabulary.tokens) if token and num_rows[token] == 1}
 
 
 def _simplest(rows: NDArray[np.int64]) -> RowChoice:
@@ -222,15 +216,9 @@ def notes_on_order(places: Sequence[Place], names: Sequence[str]) -> list[str]:
         if place.step is not None:
             folder = str(place.file.resolve().parent) if place.is_ours and place.file else "/".join(place.parts[:-1])
             found.setdefault(folder, []).append((place.step, name))
-    return [
-        f"not in the order of their steps: {_listed(given)}; by their steps it is {_listed(sorted(given))}"
-        for given in found.values()
-        if given != sorted(given, key=lambda item: item[0])
-    ]
-
-
-def _listed(given: Sequence[tuple[int, str]]) -> str:
-    return ", ".join(name for _, name in given)
+    orders = [(given, sorted(given, key=lambda item: item[0])) for given in found.values()]
+    listed = [[", ".join(name for _, name in order) for order in pair] for pair in orders if pair[0] != pair[1]]
+    return [f"not in the order of their steps: {given}; by their steps it is {steps}" for given, steps in listed]
 
 
 def notes_on_weights(places: Sequence[Place], names: Sequence[str]) -> list[str]:
@@ -461,7 +449,6 @@ class _Opened:
     """One checkpoint, opened."""
 
     name: str
-    step: int | None
     tensors: Mapping[str, np.ndarray]
     dtypes: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
@@ -500,7 +487,7 @@ MOST_CARD_BYTES = 2**20
 
 def _stated_decay(card: Path | None) -> float:
     """The weight decay that a model card states; NaN where there is no card or it states none."""
-    if card is None or not card.is_file():
+    if card is None:
         return math.nan
     with card.open("rb") as file:
         stated = CARD_DECAY.search(file.read(MOST_CARD_BYTES).decode(errors="replace"))
@@ -552,17 +539,24 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
                 one, trained = _open_adapter(where, adapter, name, opened[0] if opened else None)
                 opened.append(one)
                 notes += trained
-    families = _common_families(opened)
+    families = common_families({one.name: one.families for one in opened})
     parameters, said = _common_parameters(opened)
     notes += [*notes_on_weights(found, names), *said]
-    _check_shapes(opened, parameters)
+    sides = [(one.name, {name: one.shapes[name] for name in parameters}) for one in opened]
+    for side in sides[1:]:
+        check_sizes(sides[0], side, "word_embeddings")
     words = _align(opened, parameters)
     offset, said = _position_offset(opened, families, parameters)
     snapshots = [
-        Snapshot(i, one.step or 0, SelectedTensors(one.tensors, parameters, rows), one.name)
-        for i, (one, rows) in enumerate(zip(opened, words.rows, strict=True))
+        Snapshot(i, place.step or 0, SelectedTensors(one.tensors, parameters, rows), one.name)
+        for i, (place, one, rows) in enumerate(zip(found, opened, words.rows, strict=True))
     ]
     problems = notes_on_order(found, names)
+    told = [
+        *_renamed_notes(opened, words.renamed),
+        *_output_notes(opened),
+        *_precision_notes(opened, parameters),
+    ]
     return Imported(
         Trajectory(
             snapshots,
@@ -572,7 +566,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
             appended=_appended(opened[0], opened[-1], parameters),
             in_part=_in_part(opened, parameters, words.rows[0], sum(place.num_left_out for place in found)),
         ),
-        tuple(dict.fromkeys([*problems, *notes, *words.notes, *said, *_notes_of(opened, parameters, words.renamed)])),
+        tuple(dict.fromkeys([*problems, *notes, *words.notes, *said, *told])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
         opened[-1].card_decay,
@@ -614,13 +608,19 @@ def _renamed_notes(opened: Sequence[_Opened], renamed: Mapping[int, str]) -> Ite
     """How far the rows moved whose text is another one than it was, from what their places held."""
     if renamed:
         rows = np.array(list(renamed), np.int64)
-        old, new = (np.asarray(one.tensors["word_embeddings"][rows], np.float64) for one in (opened[0], opened[-1]))
-        before, changes = (np.sqrt(np.vecdot(values, values)) for values in (old, new - old))
-        shares = np.divide(changes, before, out=np.where(changes > 0, np.inf, 0.0), where=before > 0)
+        shares = _relative_changes(*(one.tensors["word_embeddings"][rows] for one in (opened[0], opened[-1])))
         moves = zip(renamed.values(), shares, strict=True)
         told = [f"{text} (moved by {share:.3g} of its length)" for text, share in moves]
         more = f" and {len(told) - NAMED_ROWS:,} more" if len(told) > NAMED_ROWS else ""
         yield f"renamed: {', '.join(told[:NAMED_ROWS])}{more}"
+
+
+def _relative_changes(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """(rows,) by how much of its length each row moved; infinite where it had none."""
+    before, after = (np.asarray(rows, np.float64) for rows in (old, new))
+    norms, changes = (np.sqrt(np.vecdot(rows, rows)) for rows in (before, after - before))
+    shares: np.ndarray = np.divide(changes, norms, out=np.where(changes > 0, np.inf, 0.0), where=norms > 0)
+    return shares
 
 
 def _rows_or_nan(table: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
@@ -639,10 +639,8 @@ def _open(place: Place, name: str) -> _Opened:
         place.file or place.fetch, family, name, place.missing, with_output=place.is_local
     )
     size = tensors.shape("word_embeddings")[0] if "word_embeddings" in tensors else 0
-    offset = None
-    if family is not None:
-        pad = config.get("pad_token_id")
-        offset = family.first_position(pad if isinstance(pad, int) else None)
+    pad = config.get("pad_token_id")
+    offset = family.first_position(pad if isinstance(pad, int) else None) if family is not None else None
     vocabulary = read_tokenizer_files(place.fetch, size) if size else None
     for parameter in tensors:
         check_finite(tensors[parameter], parameter, name, vocabulary, offset or 0)
@@ -652,12 +650,11 @@ def _open(place: Place, name: str) -> _Opened:
         is_tied, output = not num_apart, output if num_apart else FileTensors({})
     return _Opened(
         name,
-        place.step,
         tensors,
         {parameter: tensors.dtype(parameter) for parameter in tensors},
         {parameter: tensors.shape(parameter) for parameter in tensors},
         vocabulary,
-        (family,) if family else location.families,
+        location.families,
         offset,
         _eps(config) if "LayerNorm.weight" in tensors else None,
         "" if is_tied else location.output,
@@ -719,7 +716,6 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
     one = replace(
         base,
         name=name,
-        step=place.step,
         tensors=adapter.tensors,
         dtypes={**base.dtypes, **adapter.dtypes},
         shapes=shapes,
@@ -735,11 +731,10 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
     return one, [note, *([other] if is_other else [])]
 
 
-def _is_language_model(family: ModelFamily, config: Mapping[str, object]) -> bool:
+def _is_language_model(family: ModelFamily, config: Mapping[str, Any]) -> bool:
     """Whether a checkpoint is that of a decoder with its output layer, which is the word table if it holds no other."""
-    kinds = config.get("architectures")
-    is_whole = isinstance(kinds, list) and any(str(kind).endswith(LANGUAGE_MODELS) for kind in kinds)
-    return is_whole and (family.is_causal or family.has_decoder)
+    kinds = config.get("architectures") or ()
+    return any(str(kind).endswith(LANGUAGE_MODELS) for kind in kinds) and (family.is_causal or family.has_decoder)
 
 
 def _eps(config: Mapping[str, object]) -> float:
@@ -758,46 +753,45 @@ def _open_ours(path: Path, name: str) -> _Opened:
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
     for parameter in tensors:
         check_finite(tensors[parameter], parameter, name, vocabulary, offset)
-    return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
+    return _Opened(name, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
 
 
-def _common_families(opened: Sequence[_Opened]) -> tuple[ModelFamily, ...]:
-    """The families that all checkpoints fit; ValueError when there is none."""
-    told = [one for one in opened if one.families]
-    for one in told[1:]:
-        if not {f.name for f in one.families} & {f.name for f in told[0].families}:
-            a, b = (" or ".join(f.name for f in o.families) for o in (told[0], one))
-            raise ValueError(f"{told[0].name} is {a}, {one.name} is {b}: compare checkpoints of one architecture")
-    if not told:
-        return ()
-    return tuple(f for f in told[0].families if all(f.name in {g.name for g in one.families} for one in told))
+def common_families(fitting: Mapping[str, Sequence[ModelFamily]]) -> tuple[ModelFamily, ...]:
+    """The families that checkpoints fit, given those of each by its name; ValueError when there is none."""
+    told = [(name, families) for name, families in fitting.items() if families]
+    for name, families in told[1:]:
+        if not {f.name for f in families} & {f.name for f in told[0][1]}:
+            a, b = (" or ".join(f.name for f in each) for each in (told[0][1], families))
+            raise ValueError(f"{told[0][0]} is {a}, {name} is {b}: compare checkpoints of one architecture")
+    return tuple(f for _, first in told[:1] for f in first if all(f in families for _, families in told))
 
 
 def _common_parameters(opened: Sequence[_Opened]) -> tuple[list[str], list[str]]:
     """The parameters that every checkpoint has, and a note on each that only some have, or that all should."""
-    parameters, notes = [], []
-    for name in EMBEDDING_PARAMETERS:
-        without = [one.name for one in opened if name not in one.shapes]
-        if not without:
-            parameters.append(name)
-        elif len(without) < len(opened) or name == "word_embeddings":  # which every architecture has
-            notes.append(f"{name} is missing from {', '.join(without)} and left out")
+    without = {name: [one.name for one in opened if name not in one.shapes] for name in EMBEDDING_PARAMETERS}
+    parameters = [name for name, lacking in without.items() if not lacking]
     if not parameters:
         raise ValueError(f"{' and '.join(one.name for one in opened)} have no embedding parameter in common")
+    notes = [
+        f"{name} is missing from {', '.join(lacking)} and left out"
+        for name, lacking in without.items()
+        if 0 < len(lacking) < len(opened) or (lacking and name == "word_embeddings")  # which every architecture has
+    ]
     return parameters, notes
 
 
-def _check_shapes(opened: Sequence[_Opened], parameters: Sequence[str]) -> None:
-    """ValueError where shapes differ in more than the number of words."""
-    first = opened[0]
-    for one in opened[1:]:
-        for name in parameters:
-            a, b = first.shapes[name], one.shapes[name]
-            if (a[1:] != b[1:]) if name == "word_embeddings" else (a != b):
-                raise ValueError(
-                    f"{name} has the shape {a} in {first.name} but {b} in {one.name}: only checkpoints of one size can "
-                    "be compared"
-                )
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_sizes(one: tuple[str, Shapes], other: tuple[str, Shapes], words: str) -> None:
+    """ValueError where two checkpoints, by name, differ in more than the rows of ``words``, the word table."""
+    for name, a in one[1].items():
+        b = other[1].get(name, a)
+        if (a[1:] != b[1:]) if name == words else (a != b):
+            raise ValueError(
+                f"{name} has the shape {a} in {one[0]} but {b} in {other[0]}: only checkpoints of one size can be "
+                "compared"
+            )
 
 
 def _align(opened: Sequence[_Opened], parameters: Sequence[str]) -> Alignment:
@@ -811,12 +805,10 @@ def _position_offset(
     opened: Sequence[_Opened], families: Sequence[ModelFamily], parameters: Sequence[str]
 ) -> tuple[int, list[str]]:
     offsets = [one.position_offset for one in opened if one.position_offset is not None]
-    if offsets:
-        return offsets[0], []
     is_open = "position_embeddings" in parameters and any(f.position_start != "zero" for f in families)
     names = ", ".join(family.name for family in families)
     note = f"no config.json, and the names fit {names}: position rows are counted from 0 (RoBERTa's start later)"
-    return 0, [note] if is_open else []
+    return next(iter(offsets), 0), [note] if is_open and not offsets else []
 
 
 def _output_notes(opened: Sequence[_Opened]) -> Iterator[str]:
@@ -848,20 +840,10 @@ def _output_change(own: Sequence[_Opened]) -> str:
     old, new = (one.output_tensors.get(one.output) for one in (own[0], own[-1]))
     if old is None or new is None or old.shape != new.shape:
         return ""
-    largest = 0.0
-    for start in range(0, len(old), CHECKED_ROWS):
-        before, after = (np.asarray(table[start : start + CHECKED_ROWS], np.float64) for table in (old, new))
-        norms, changes = (np.sqrt(np.vecdot(rows, rows)) for rows in (before, after - before))
-        shares = np.divide(changes, norms, out=np.where(changes > 0, np.inf, 0.0), where=norms > 0)
-        largest = np.maximum(largest, shares.max())  # which NaN is
+    parts = [slice(start, start + CHECKED_ROWS) for start in range(0, len(old), CHECKED_ROWS)]
+    largest = np.max([_relative_changes(old[part], new[part]).max() for part in parts], initial=0.0)  # which NaN is
     what = f"; its largest relative change of a row is {largest:.3g}" if largest else "; it did not change"
     return f"{what} from {own[0].name} to {own[-1].name}"
-
-
-def _notes_of(opened: Sequence[_Opened], parameters: Sequence[str], renamed: Mapping[int, str]) -> Iterator[str]:
-    yield from _renamed_notes(opened, renamed)
-    yield from _output_notes(opened)
-    yield from _precision_notes(opened, parameters)
 
 
 def _precision_notes(opened: Sequence[_Opened], parameters: Sequence[str]) -> Iterator[str]:
