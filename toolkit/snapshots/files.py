@@ -28,26 +28,25 @@ _DTYPES |= {"BF16": "<u2"}  # which numpy lacks: the bits, for `widen`
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
     """Write UTF-8 text atomically; what is there is replaced where ``owned`` names it, as of :func:`atomic_path`."""
-    with atomic_path(path, owned, may_replace=may_replace) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), owned, may_replace=may_replace)
 
 
 def write_new(path: Path, text: str) -> None:
     """Write UTF-8 text atomically; ValueError where a file lies there that holds anything else."""
     digest = hashlib.sha256(text.encode()).hexdigest()
-    with atomic_path(path, Owned(path.parent, "", {path.name: [digest]})) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text, Owned(path.parent, "", {path.name: [digest]}))
 
 
 def write_bytes(path: Path, content: bytes, *, may_replace: bool = False) -> None:
     """Write bytes atomically, to a new file unless ``may_replace``."""
-    with atomic_path(path, may_replace=may_replace) as temporary:
-        temporary.write_bytes(content)
+    write_with(path, lambda temporary: temporary.write_bytes(content), may_replace=may_replace)
 
 
-def write_with(path: Path, write: Callable[[Path], object], owned: Owned | None = None) -> None:
+def write_with(
+    path: Path, write: Callable[[Path], object], owned: Owned | None = None, *, may_replace: bool = False
+) -> None:
     """Let ``write`` fill a temporary file and put it in place atomically; see :func:`write_text`."""
-    with atomic_path(path, owned) as temporary:
+    with atomic_path(path, owned, may_replace=may_replace) as temporary:
         write(temporary)
 
 
@@ -117,17 +116,15 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def sha256_of_array(array: np.ndarray) -> str:
     """Hex sha256 of an array's dtype, shape and values: equal exactly when the arrays are bit-identical."""
-    is_widened = isinstance(array, WidenedRows)
-    array = array if is_widened else np.ascontiguousarray(array)
+    array = array if isinstance(array, WidenedRows) else np.ascontiguousarray(array)
     hasher = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + b"\0")
-    step = HASHED_ROWS if is_widened else max(len(array), 1)
-    for start in range(0, len(array) if array.size else 0, step):
-        hasher.update(np.ascontiguousarray(array[start : start + step]).reshape(-1).view(np.uint8).data)
+    for start in range(0, len(array) if array.size else 0, HASHED_ROWS):
+        hasher.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).reshape(-1).view(np.uint8).data)
     return hasher.hexdigest()
 
 
 HASHED_ROWS = 1024
-"""Rows that are widened at a time to be hashed."""
+"""Rows that are hashed, and widened, at a time."""
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1"

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import REMEDY, Described, check_format
-from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
+from toolkit.snapshots.files import NamedTensors, map_tensor, read_header, reading
 from toolkit.snapshots.logs import Exposure
 
 if TYPE_CHECKING:
@@ -235,12 +235,10 @@ class MappedTensors(NamedTensors):
         self._path, self._check = path, check or (lambda _: None)
         metadata, self._entries = read_header(path)
         check_metadata(metadata, path)
-        try:
+        with reading(path, "does not say when it was taken"):
             self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
             if not (0 <= self.epoch < float("inf") and self.step >= 0):
                 raise ValueError(f"epoch {self.epoch}, step {self.step}")
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{path} does not say when it was taken ({error!r}): {REMEDY}") from None
         for name, (dtype, shape, _) in self._entries.items():
             if name in EMBEDDING_PARAMETERS and (dtype, len(shape)) != ("F32", 1 + (name in TABLES)):
                 raise ValueError(f"{path} holds {name} as {dtype} of the shape {shape}, not as fp32: {REMEDY}")
@@ -256,8 +254,8 @@ class MappedTensors(NamedTensors):
         self._check(self._path.name)
         if name in self._entries:
             return map_tensor(self._path, self._entries[name])
-        self._check(self._held_by[name])
         holder = self._path.with_name(self._held_by[name])
+        self._check(holder.name)
         if not holder.exists():
             raise ValueError(f"{self._path} keeps {name} in {holder.name}, which is missing")
         entries = read_header(holder)[1]
@@ -294,8 +292,7 @@ def to_array(parameter: "torch.Tensor") -> np.ndarray:
     import torch
 
     tensor: Any = parameter.detach()
-    if hasattr(tensor, "full_tensor"):
-        tensor = tensor.full_tensor()
+    tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     array: np.ndarray = tensor.to(device="cpu", dtype=torch.float32, copy=True).numpy()
     return array
 

@@ -54,38 +54,31 @@ def read_tokenizer_files(fetch: Fetch, num_rows: int) -> Vocabulary | None:
     rows = _rows(fetch)
     if not rows:
         return None
-    tokens = [""] * num_rows
-    for text, row in rows.items():
-        if 0 <= row < num_rows:
-            tokens[row] = text
+    by_row = {row: text for text, row in rows.items()}
+    tokens = tuple(by_row.get(row, "") for row in range(num_rows))
     named, pad = _special_tokens(fetch)
-    if not named:
-        named = _specials_of_tokenizer_json(fetch) or set(CONVENTIONAL)
     special = frozenset(rows[text] for text in named if text in rows and rows[text] < num_rows)
     pad = pad or next((text for text in PADS if text in rows), None)
     pad_row = rows.get(pad) if pad else read_settings(fetch("config.json")).get("pad_token_id")
     is_row = isinstance(pad_row, int) and 0 <= pad_row < num_rows
-    return Vocabulary(tuple(tokens), special, pad_row if is_row else None)
+    return Vocabulary(tokens, special, pad_row if is_row else None)
 
 
 def _rows(fetch: Fetch) -> dict[str, int]:
     """Token text to row, added tokens among them."""
     whole, text, plain = fetch("tokenizer.json"), fetch("vocab.txt"), fetch("vocab.json")
-    rows: dict[str, int] = {}
     if whole is not None:
-        rows = _of_tokenizer_json(whole, read_json(whole))
+        rows = _of_tokenizer_json(whole)
     elif text is not None:
-        with reading(text, "is not UTF-8"):
-            lines = text.read_text(encoding="utf-8").split("\n")
-        lines = lines[:-1] if lines[-1] == "" else lines
-        # The last of two equal lines wins, as in transformers.
-        rows = {line.removesuffix("\r"): row for row, line in enumerate(lines)}
+        with reading(text, "is not UTF-8"), open(text, encoding="utf-8") as file:
+            # The last of two equal lines wins, as in transformers.
+            rows = {line.removesuffix("\n"): row for row, line in enumerate(file)}
     elif plain is not None:
         rows = _checked(plain, read_json(plain))
     else:
         return {}
-    added = fetch("added_tokens.json")
-    rows |= _checked(added, read_json(added)) if added else {}
+    if added := fetch("added_tokens.json"):
+        rows |= _checked(added, read_json(added))
     settings = fetch("tokenizer_config.json")
     decoder = read_settings(settings).get("added_tokens_decoder") or {}
     with reading(f"{settings}: added_tokens_decoder", "is not an object of row: token"):
@@ -97,8 +90,9 @@ def read_settings(path: Path | None) -> Mapping[str, Any]:
     return {} if path is None else read_object(path)
 
 
-def _of_tokenizer_json(path: Path, content: Any) -> dict[str, int]:
+def _of_tokenizer_json(path: Path) -> dict[str, int]:
     """The vocabulary of a WordPiece, WordLevel, BPE (text -> row) or Unigram (list of text and score) model."""
+    content = read_json(path)
     with reading(path, "holds no vocabulary that this toolkit can read"):
         vocabulary = content["model"]["vocab"]
         added = {str(entry["content"]): int(entry["id"]) for entry in content.get("added_tokens") or ()}
@@ -114,21 +108,20 @@ def _checked(path: Path, content: Any) -> dict[str, int]:
 
 
 def _special_tokens(fetch: Fetch) -> tuple[set[str], str | None]:
-    """The special tokens that the tokenizer's settings name, and which of them pads."""
+    """The special tokens that the tokenizer's files name, or those of convention, and which of them pads."""
     names: set[str] = set()
     pad = None
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         settings = read_settings(fetch(file))
         entries = [settings.get(role) for role in ROLES]
-        for field in EXTRA:
-            extra = settings.get(field)
+        for extra in map(settings.get, EXTRA):
             entries += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else ()
         names |= {text for text in map(_text, entries) if text}
         pad = _text(settings.get("pad_token")) or pad
-    return names, pad
+    return names or _marked_special(fetch) or set(CONVENTIONAL), pad
 
 
-def _specials_of_tokenizer_json(fetch: Fetch) -> set[str]:
+def _marked_special(fetch: Fetch) -> set[str]:
     entries = read_settings(fetch("tokenizer.json")).get("added_tokens") or ()
     return {str(entry["content"]) for entry in entries if entry.get("special")}
 
