@@ -47,21 +47,31 @@ MERGE_IT = "merge it (peft: model.merge_and_unload()), save that and pass it"
 BASE = "pass the base that it was trained on"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
-    """What an adapter makes of one parameter; the names of tensors are those in its file."""
+    """What an adapter makes of one embedding parameter."""
 
-    whole: str = ""
-    """Stands in place of the base's."""
-    factors: tuple[str, str] | None = None
-    """A (r, rows) and B (hidden, r): scale · (B A)ᵀ is added."""
+    module: str
+    """Its module, as the base model calls it."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Role, or one of WHOLE, to the name of the tensor in the adapter's file.
+
+    Scale · (B A)ᵀ, of A (r, rows) and B (hidden, r), is added; magnitude (hidden,) are DoRA's norms of the columns;
+    rows replace those that ``indices`` names; one of WHOLE stands in place of the base's.
+    """
     scale: float = 0.0
     """alpha / r, or alpha / √r (rslora)."""
-    magnitude: str = ""
-    """DoRA's norms of the columns (hidden,)."""
-    rows: str = ""
-    """Replace the rows that ``indices`` names."""
     indices: NDArray[np.int64] | None = None
+
+    @property
+    def where(self) -> str:
+        """Of what is saved whole, the place in use."""
+        return next((infix for infix in WHOLE if infix in self.parts), "")
+
+    @property
+    def whole(self) -> str:
+        """The tensor there; empty where there is none."""
+        return self.parts.get(self.where, "")
 
 
 class AdaptedTensors(NamedTensors):
@@ -72,52 +82,36 @@ class AdaptedTensors(NamedTensors):
         self._own, self._changes = own, changes
 
     def __getitem__(self, name: str) -> np.ndarray:
-        change = self._changes.get(name, Change())
+        change = self._changes.get(name, Change(""))
         tensor = self._own[change.whole] if change.whole else self._base[name]
-        if change.factors:
+        if "A" in change.parts:
             tensor = self._adapted(tensor, change)
         if change.indices is not None:
             tensor = np.array(tensor)
-            tensor[change.indices] = self._own[change.rows]
+            tensor[change.indices] = self._own[change.parts["rows"]]
         return tensor
 
     def _adapted(self, table: np.ndarray, change: Change) -> np.ndarray:
-        assert change.factors is not None
-        a, b = (np.asarray(self._own[name]) for name in change.factors)
+        a, b = (np.asarray(self._own[change.parts[role]]) for role in "AB")
         out, squares = np.empty(table.shape, np.float32), np.zeros(table.shape[1])
         for start in range(0, len(table), CHECKED_ROWS):
             part = slice(start, start + CHECKED_ROWS)
             added = (a[:, part].T @ b.T) * np.float32(change.scale)
             np.add(table[part], added, out=out[part])
             np.copyto(out[part], table[part], where=added == 0)  # its bits, those of -0 too
-            if change.magnitude:
+            if "magnitude" in change.parts:
                 squares += np.square(out[part], dtype=np.float64).sum(axis=0)
-        if change.magnitude:
-            out *= (self._own[change.magnitude] / np.sqrt(squares)).astype(np.float32)
+        if "magnitude" in change.parts:
+            out *= (self._own[change.parts["magnitude"]] / np.sqrt(squares)).astype(np.float32)
         return out
 
 
-@dataclass(slots=True)
-class _Held:
-    """What an adapter's file holds of one embedding parameter."""
-
-    module: str
-    """Its module, as the base model calls it."""
-    parts: dict[str, str] = field(default_factory=dict)
-    """Role, or one of WHOLE, to the name of the tensor."""
-
-    @property
-    def where(self) -> str | None:
-        """Of what is saved whole, the place in use."""
-        return next((infix for infix in WHOLE if infix in self.parts), None)
-
-
-def _find(names: Iterable[str], families: Sequence[ModelFamily], shown: str) -> dict[str, _Held]:
+def _find(names: Iterable[str], families: Sequence[ModelFamily], shown: str) -> dict[str, Change]:
     """What a file holds of each embedding parameter, by its canonical name."""
     known = {own: canonical for family in families for canonical, own in family.embedding_parameters.items()}
     known |= {copy: known[own] for copy, own in COPIES.items() if own in known}
     modules = {own.rpartition(".")[0] for own in known}
-    found: dict[str, _Held] = {}
+    found: dict[str, Change] = {}
     for name in names:
         for module in modules:
             before, is_there, rest = f".{name.removeprefix(LEAD)}".rpartition(f".{module}.")
@@ -128,7 +122,7 @@ def _find(names: Iterable[str], families: Sequence[ModelFamily], shown: str) -> 
             canonical = known.get(f"{module}.{'weight' if rest in PARTS else leaf}")
             if canonical is None or (rest not in PARTS and role not in WHOLE):
                 raise ValueError(f"{shown} holds {name}, a way to adapt a table that is not read here: {MERGE_IT}")
-            one = found.setdefault(canonical, _Held(place))
+            one = found.setdefault(canonical, Change(place))
             if one.module != place:
                 raise ValueError(f"{shown} adapts {canonical} as {one.module} and as {place}: {MERGE_IT}")
             one.parts[role] = name
@@ -153,9 +147,9 @@ def check_base(path: Path, base: Mapping[str, FindEntry], shown: str, name: str)
     ``path``: its adapter_model.safetensors; ``base``: the name of each tensor of the base to what finds it, None
     where it is not at hand. Heads are not looked at, as a base need not have one. peft refuses the same when it loads.
     """
-    own_names = sorted(base, key=lambda own: own.endswith(".weight"))
-    there = {_place_of(own.rpartition(".")[0]): own for own in own_names}
-    there |= {_place_of(copy.rpartition(".")[0]): own for copy, own in COPIES.items() if own in base}
+    there = {
+        _place_of(own.rpartition(".")[0]): own for own in sorted(base, key=lambda own: own.endswith(".weight"))
+    } | {_place_of(copy.rpartition(".")[0]): own for copy, own in COPIES.items() if own in base}
     for own, (_, shape, _) in read_header(path)[1].items():
         module = ADDED.split(own.removeprefix(LEAD), maxsplit=1)
         if len(module) == 1 or not (place := _place_of(module[0])):
@@ -199,55 +193,47 @@ def open_adapter(
     """
     entries = {name: (path, entry) for name, entry in read_header(path)[1].items()}
     found = _find(entries, families, shown)
-    held = {canonical: found[canonical] for canonical in shapes if canonical in found}
-    if held and all(family.has_decoder for family in families):
+    changes = {canonical: found[canonical] for canonical in shapes if canonical in found}
+    if changes and all(family.has_decoder for family in families):
         raise ValueError(f"{shown} adapts a table that encoder and decoder share, which is not read here: {MERGE_IT}")
-    own = FileTensors({name: entries[name] for one in held.values() for name in one.parts.values()})
+    own = FileTensors({name: entries[name] for change in changes.values() for name in change.parts.values()})
     check_stored(own, shown)
     for name in own:
         check_finite(own.stored(name), name, shown)
-    changes = {canonical: _change(settings, one, own, shown) for canonical, one in held.items()}
     sizes = {c: own.shape(change.whole) if change.whole else shapes[c] for c, change in changes.items()}
     for canonical, change in changes.items():
+        _read_settings(change, settings, own, shown)
         _check_fit(change, canonical, sizes[canonical], own, shown)
-    told = {c: change.factors[0] if change.factors else change.whole for c, change in changes.items()}
     said: dict[str, list[str]] = {}
-    for canonical, one in held.items():
-        said.setdefault(_in_words(settings, one, changes[canonical], own), []).append(canonical)
+    for canonical, change in changes.items():
+        said.setdefault(_in_words(settings, change, own), []).append(canonical)
     trained = [words.format(", ".join(parameters)) for words, parameters in said.items()]
     beside = [n for n in entries if any(f".{table.removesuffix('weight')}" in f".{n}" for table in OUTPUT_TABLES)]
-    words = changes.get("word_embeddings")
     return Adapter(
         AdaptedTensors(base, own, changes),
         sizes,
-        {canonical: own.dtype(name) for canonical, name in told.items() if name},
+        {c: own.dtype(name) for c, change in changes.items() if (name := change.parts.get("A", change.whole))},
         "; ".join(trained or ["the adapter trains no embedding parameter"])
         + ("; the output layer is adapted beside it" if beside else ""),
-        bool(words and words.factors) or any(".lora_" in name for name in beside),
+        "A" in changes.get("word_embeddings", Change("")).parts or any(".lora_" in name for name in beside),
     )
 
 
-def _change(settings: Mapping[str, Any], held: _Held, own: FileTensors, shown: str) -> Change:
-    parts, where = held.parts, held.where
-    whole = "" if where is None else parts[where]
-    if len(copied := _copied(settings, held.module)) > 1:
+def _read_settings(change: Change, settings: Mapping[str, Any], own: FileTensors, shown: str) -> None:
+    """The scale and the rows of a change; ValueError for what is not read here."""
+    parts, module = change.parts, change.module
+    if len(copied := _copied(settings, module)) > 1:
         raise ValueError(
             f"{shown}: modules_to_save names {copied[0]} and {copied[1]} around it: peft trains a copy of the inner "
             "one that the model does not use; name the tables alone"
         )
     if {"A", "B"} & parts.keys():
         if not {"A", "B"} <= parts.keys() or "rows" in parts or settings.get("peft_type") != "LORA":
-            raise ValueError(f"{shown} adapts {held.module} by {', '.join(sorted(parts))} together: {MERGE_IT}")
+            raise ValueError(f"{shown} adapts {module} by {', '.join(sorted(parts))} together: {MERGE_IT}")
         if settings.get("init_lora_weights") == "loftq":
             raise ValueError(f"{shown} was started by LoftQ, which changes its base's table: {MERGE_IT}")
-    return Change(
-        whole,
-        (parts["A"], parts["B"]) if "A" in parts else None,
-        _scale(settings, held.module, own.shape(parts["A"])[0], shown) if "A" in parts else 0.0,
-        parts.get("magnitude", ""),
-        parts.get("rows", ""),
-        _indices(settings, held.module, shown) if "rows" in parts else None,
-    )
+        change.scale = _scale(settings, module, own.shape(parts["A"])[0], shown)
+    change.indices = _indices(settings, module, shown) if "rows" in parts else None
 
 
 def _copied(settings: Mapping[str, Any], module: str) -> list[str]:
@@ -284,8 +270,7 @@ def _is_meant(key: str, module: str) -> bool:
 def _indices(settings: Mapping[str, Any], module: str, shown: str) -> NDArray[np.int64]:
     """The rows that are trained, in the order of what stands in for them."""
     rows = settings.get("trainable_token_indices")
-    if isinstance(rows, dict):
-        rows = next((own for key, own in rows.items() if module.endswith(key)), None)
+    rows = next((own for key, own in rows.items() if module.endswith(key)), None) if isinstance(rows, dict) else rows
     rows = settings.get("token_indices") if rows is None else rows
     if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < 2**63 for row in rows):
         raise ValueError(f"{shown}: {SETTINGS} does not list the trained rows of {module}: restore it")
@@ -294,15 +279,11 @@ def _indices(settings: Mapping[str, Any], module: str, shown: str) -> NDArray[np
 
 def _check_fit(change: Change, canonical: str, size: tuple[int, ...], own: FileTensors, shown: str) -> None:
     """ValueError where an adapter's tensors have not the shapes that a parameter of this size asks for."""
-    wanted: dict[str, tuple[int, ...]] = {}
-    if change.factors:
-        rank = own.shape(change.factors[0])[0]
-        wanted = dict(zip(change.factors, ((rank, size[0]), (size[1], rank)), strict=True))
-    if change.magnitude:
-        wanted[change.magnitude] = size[1:]
-    if change.indices is not None:
-        wanted[change.rows] = (len(change.indices), *size[1:])
-    for name, shape in wanted.items():
+    rank = own.shape(change.parts["A"])[0] if "A" in change.parts else 0
+    num_rows = len(change.indices) if change.indices is not None else 0
+    shapes = {"A": (rank, size[0]), "B": (*size[1:], rank), "magnitude": size[1:], "rows": (num_rows, *size[1:])}
+    for role in (role for role in shapes if role in change.parts):
+        name, shape = change.parts[role], shapes[role]
         if own.shape(name) != shape or 0 in shape:
             raise ValueError(
                 f"{shown}: {name} has the shape {own.shape(name)}, not {shape}, for {canonical} of {size}: {BASE}"
@@ -313,13 +294,14 @@ def _check_fit(change: Change, canonical: str, size: tuple[int, ...], own: FileT
         )
 
 
-def _in_words(settings: Mapping[str, Any], held: _Held, change: Change, own: FileTensors) -> str:
+def _in_words(settings: Mapping[str, Any], change: Change, own: FileTensors) -> str:
     """What an adapter trains of a parameter, or at least holds; ``{}`` stands for the parameter."""
-    if change.factors:
-        return f"{'DoRA' if change.magnitude else 'LoRA'} of rank {own.shape(change.factors[0])[0]} on {{}}"
+    if "A" in change.parts:
+        kind = "DoRA" if "magnitude" in change.parts else "LoRA"
+        return f"{kind} of rank {own.shape(change.parts['A'])[0]} on {{}}"
     if change.indices is not None:
         return f"{len(change.indices)} row{'s' * (len(change.indices) > 1)} of {{}} (trainable_token_indices)"
-    how = TRAINED.get(held.where or "", "modules_to_save" if _copied(settings, held.module) else "")
+    how = TRAINED.get(change.where, "modules_to_save" if _copied(settings, change.module) else "")
     if not how and change.whole.endswith(".bias") and settings.get("bias") != "none":
         how = "bias"
     return f"the whole of {{}} ({how})" if how else "{}, which is saved whole, trained or not"

@@ -154,8 +154,7 @@ def open_backbones(
         return _pair(_start_of(run, resolve), open_place(find_tuned(run), f"{run.path.resolve().name} (after)"))
     places = [_place(place, resolve) for place in (before, after)]
     names = shown_names(places)
-    first, second = (open_place(place, name) for place, name in zip(places, names, strict=True))
-    pair = _pair(first, second)
+    pair = _pair(*(open_place(place, name) for place, name in zip(places, names, strict=True)))
     return replace(pair, notes=(*notes_on_order(places, names), *notes_on_weights(places, names), *pair.notes))
 
 
@@ -215,8 +214,7 @@ def _place(place: "Run | str | Path", resolve: Resolve | None) -> Place:
     """The one checkpoint at a place; of a run, the model that it ended with."""
     if is_run(place):
         run = _as_run(place)
-        found = find_tuned(run)
-        return Place(run.path.resolve().parts[1:], found.fetch, found.file, missing=found.missing)
+        return replace(find_tuned(run), parts=run.path.resolve().parts[1:])
     return _single(find_places(place, resolve), str(place))  # type: ignore[arg-type]
 
 

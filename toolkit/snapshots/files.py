@@ -118,13 +118,13 @@ def sha256_of_array(array: np.ndarray) -> str:
     """Hex sha256 of an array's dtype, shape and values: equal exactly when the arrays are bit-identical."""
     array = array if isinstance(array, WidenedRows) else np.ascontiguousarray(array)
     hasher = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + b"\0")
-    for start in range(0, len(array) if array.size else 0, HASHED_ROWS):
-        hasher.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).reshape(-1).view(np.uint8).data)
+    for start in range(0, len(array) if array.size else 0, CHECKED_ROWS):
+        hasher.update(np.ascontiguousarray(array[start : start + CHECKED_ROWS]).reshape(-1).view(np.uint8).data)
     return hasher.hexdigest()
 
 
-HASHED_ROWS = 1024
-"""Rows that are hashed, and widened, at a time."""
+CHECKED_ROWS = 1024
+"""Rows that are hashed, widened or searched for NaN at a time."""
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1"

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from toolkit.snapshots.snapshot import (
 )
 from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, FindEntry, open_weights, whole_shards
+from toolkit.snapshots.weights import INDEX, SINGLE, FindEntry, open_weights, whole_shards
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -65,12 +65,10 @@ def align_words(names: Sequence[str], num_rows: Sequence[int], vocabularies: Seq
             f"the word tables differ in size ({sizes} rows) and {without} has no vocabulary file to match tokens by: "
             "put its tokenizer.json or vocab.txt beside its weights"
         )
-    if not present:
-        if len(names) > 1:
-            notes.append("no vocabulary files: word rows are compared by their number")
-        return Alignment((None,) * len(names), None, tuple(notes))
+    if not present and len(names) > 1:
+        notes.append("no vocabulary files: word rows are compared by their number")
     if len(present) < len(names) or all(v.tokens == present[0].tokens for v in present):
-        return Alignment((None,) * len(names), present[0], tuple(notes))
+        return Alignment((None,) * len(names), present[0] if present else None, tuple(notes))
     return _common(names, present, notes)
 
 
@@ -103,8 +101,8 @@ def _common(names: Sequence[str], vocabularies: Sequence[Vocabulary], notes: lis
     left_out = ", ".join(f"{len(v.tokens) - len(matched):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
     how = f"by their number, {len(renamed):,} of them renamed" if renamed else "by token"
     notes.append(f"word rows are compared {how}: {len(matched):,} in common; rows left out: {left_out}")
-    vocabulary = Vocabulary(tuple(token for _, token in matched), special, pad, added)
-    return Alignment(tuple(map(_simplest, rows)), vocabulary, tuple(notes), renamed)
+    in_common = Vocabulary(tuple(token for _, token in matched), special, pad, added)
+    return Alignment(tuple(map(_simplest, rows)), in_common, tuple(notes), renamed)
 
 
 def _in_place(vocabularies: Sequence[Vocabulary]) -> dict[int, tuple[str, ...]]:
@@ -274,7 +272,10 @@ def _in_folder(folder: Path, text: str) -> list[Place]:
 
 def _with_note(found: list[Place], note: str, num_left_out: int) -> list[Place]:
     """The places, of which the last says what is left out beside them."""
-    return [*found[:-1], *(replace(last, notes=(note,), num_left_out=num_left_out) for last in found[-1:])]
+    return [
+        *found[:-1],
+        *(replace(last, notes=(note,) if note else (), num_left_out=num_left_out) for last in found[-1:]),
+    ]
 
 
 def _in_run(run: Run) -> list[Place]:
@@ -285,8 +286,7 @@ def _in_run(run: Run) -> list[Place]:
     chosen = [run.path / SNAPSHOTS / name for name in names if name in ends]
     left_out, name = len(names) - len(chosen), run.path.resolve().name
     said = f"{name}: snapshots between two epochs are left out ({left_out}): the files of snapshots/ can be passed"
-    places = [_of_file(path, str(path)) for path in chosen]
-    return _with_note(places, said, left_out) if left_out else places
+    return _with_note([_of_file(path, str(path)) for path in chosen], said if left_out else "", left_out)
 
 
 def _sentence_transformer(folder: Path, has_weights: bool) -> Path | None:
@@ -297,8 +297,8 @@ def _sentence_transformer(folder: Path, has_weights: bool) -> Path | None:
     modules = folder / "modules.json"
     usual = [] if has_weights else [{"type": "Transformer", "path": "0_Transformer"}]
     listed = read_json(check_content(modules)) if modules.exists() else usual
-    named = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-    names = [str(m.get("path", "")) for m in named if str(m.get("type")).endswith("Transformer")]
+    parts = [part for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
+    names = [str(part.get("path", "")) for part in parts if str(part.get("type")).endswith("Transformer")]
     inside = [folder / name for name in names if Path(name).parts and _stays_inside(name)]
     return next((path for path in inside if path.is_dir()), None)
 
@@ -365,10 +365,7 @@ def on_hub(text: str, location: str, revision: str | None) -> Place:
     """A hub id; ValueError at once when it is neither in the local cache nor to be had."""
     is_online = is_hub_reachable()
 
-    @cache
-    def fetch(name: str) -> Path | None:
-        return _download(text, location, revision, name, is_online)
-
+    fetch = cache(partial(_download, text, location, revision, is_online))
     absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
     if not is_online and fetch("config.json") is None and fetch(SINGLE) is None:
         raise ValueError(absent)
@@ -393,7 +390,7 @@ def _way_out(location: str) -> str:
     return f"; if it has pytorch_model.bin: {CONVERT}"
 
 
-def _download(text: str, location: str, revision: str | None, name: str, is_online: bool) -> Path | None:
+def _download(text: str, location: str, revision: str | None, is_online: bool, name: str) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -533,12 +530,9 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
     for where, name in zip(found, names, strict=True):
         adapter = find_adapter(where)
         with reading(name if adapter is None else f"{name}: {SETTINGS}", UNREADABLE, ValueError):
-            if adapter is None:
-                opened.append(_open(where, name))
-            else:
-                one, trained = _open_adapter(where, adapter, name, opened[0] if opened else None)
-                opened.append(one)
-                notes += trained
+            one, trained = _open_adapter(where, adapter, name, *opened[:1]) if adapter else (_open(where, name), [])
+        opened.append(one)
+        notes += trained
     families = common_families({one.name: one.families for one in opened})
     parameters, said = _common_parameters(opened)
     notes += [*notes_on_weights(found, names), *said]
@@ -609,8 +603,9 @@ def _renamed_notes(opened: Sequence[_Opened], renamed: Mapping[int, str]) -> Ite
     if renamed:
         rows = np.array(list(renamed), np.int64)
         shares = _relative_changes(*(one.tensors["word_embeddings"][rows] for one in (opened[0], opened[-1])))
-        moves = zip(renamed.values(), shares, strict=True)
-        told = [f"{text} (moved by {share:.3g} of its length)" for text, share in moves]
+        told = [
+            f"{text} (moved by {share:.3g} of its length)" for text, share in zip(renamed.values(), shares, strict=True)
+        ]
         more = f" and {len(told) - NAMED_ROWS:,} more" if len(told) > NAMED_ROWS else ""
         yield f"renamed: {', '.join(told[:NAMED_ROWS])}{more}"
 
@@ -641,13 +636,13 @@ def _open(place: Place, name: str) -> _Opened:
     size = tensors.shape("word_embeddings")[0] if "word_embeddings" in tensors else 0
     pad = config.get("pad_token_id")
     offset = family.first_position(pad if isinstance(pad, int) else None) if family is not None else None
-    vocabulary = read_tokenizer_files(place.fetch, size) if size else None
+    vocabulary = read_tokenizer_files(place.fetch, size)
     for parameter in tensors:
         check_finite(tensors[parameter], parameter, name, vocabulary, offset or 0)
-    is_tied, num_apart = family is not None and not location.output and _is_language_model(family, config), 0
-    if config.get("tie_word_embeddings") is True and output and size:
-        num_apart = _count_apart(tensors["word_embeddings"], output[location.output])
-        is_tied, output = not num_apart, output if num_apart else FileTensors({})
+    is_stated = config.get("tie_word_embeddings") is True and bool(output) and size > 0
+    num_apart = _count_apart(tensors["word_embeddings"], output[location.output]) if is_stated else 0
+    is_language_model = family is not None and _is_language_model(family, config)
+    is_tied = (is_language_model and not location.output) or (is_stated and not num_apart)
     return _Opened(
         name,
         tensors,
@@ -658,7 +653,7 @@ def _open(place: Place, name: str) -> _Opened:
         offset,
         _eps(config) if "LayerNorm.weight" in tensors else None,
         "" if is_tied else location.output,
-        output,
+        {} if is_tied else output,
         is_tied,
         num_apart,
         _stated_decay(place.fetch(CARD)) if place.is_local else math.nan,
@@ -670,8 +665,8 @@ def _open(place: Place, name: str) -> _Opened:
 def _called(place: Place, config: Mapping[str, object]) -> tuple[str, ...]:
     """What others may call a checkpoint."""
     beside = place.fetch("config.json")
-    folder = () if beside is None else (beside.resolve().parent.name,)
-    names = (place.parts[-1].partition("@")[0], *folder, str(config.get("_name_or_path") or ""))
+    folder = "" if beside is None else beside.resolve().parent.name
+    names = (place.parts[-1].partition("@")[0], folder, str(config.get("_name_or_path") or ""))
     return tuple(name.rpartition("/")[2] for name in names if name)
 
 
@@ -690,7 +685,7 @@ def find_adapter(place: Place) -> Path | None:
     return place.fetch(WEIGHTS) if place.fetch(SINGLE) is None and place.fetch(INDEX) is None else None
 
 
-def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> tuple[_Opened, list[str]]:
+def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None = None) -> tuple[_Opened, list[str]]:
     """The embedding parameters of a base under an adapter, and notes: what it trains, and a base of another name."""
     settings = read_settings(place.fetch(SETTINGS))
     if not settings:
@@ -703,10 +698,8 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
         check_base(path, base.whole, name, base.name)
     adapter = open_adapter(path, settings, base.tensors, base.shapes, base.families or tuple(FAMILIES.values()), name)
     shapes = {**base.shapes, **adapter.shapes}
-    size = shapes.get("word_embeddings", (0,))[0]
-    vocabulary = read_tokenizer_files(place.fetch, size) if size else None
-    if vocabulary is None and shapes == base.shapes:
-        vocabulary = base.vocabulary
+    own_vocabulary = read_tokenizer_files(place.fetch, shapes.get("word_embeddings", (0,))[0])
+    vocabulary = own_vocabulary or (base.vocabulary if shapes == base.shapes else None)
     note = f"{name} is an adapter ({settings.get('peft_type')}), read on top of {base.name}: {adapter.trained}"
     if base.is_tied and adapter.parts_tied:
         note += (
@@ -726,9 +719,8 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None) -> 
         num_apart=0,
     )
     stated = str(named or "").rstrip("/").rpartition("/")[2].partition("@")[0]
-    is_other = stated and base.called and stated not in base.called
     other = f"{name} says that its base is {stated}, and is read on top of {base.name}: is that the same model?"
-    return one, [note, *([other] if is_other else [])]
+    return one, [note, *([other] if stated and base.called and stated not in base.called else [])]
 
 
 def _is_language_model(family: ModelFamily, config: Mapping[str, Any]) -> bool:
@@ -746,9 +738,8 @@ def _eps(config: Mapping[str, object]) -> float:
 def _open_ours(path: Path, name: str) -> _Opened:
     """A snapshot file of a run directory, with what the run knows."""
     run = Run(run_of_snapshot(path))
-    trajectory, snapshot = run.trajectory, run.open_snapshot(path.name)
+    trajectory, tensors = run.trajectory, run.open_snapshot(path.name).tensors
     run.check(SNAPSHOTS + path.name)
-    tensors = snapshot.tensors
     vocabulary, offset, eps = trajectory.vocabulary, trajectory.position_offset, trajectory.layer_norm_eps
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
     for parameter in tensors:

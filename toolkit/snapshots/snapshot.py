@@ -11,6 +11,7 @@ import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import REMEDY, Described, check_format
+from toolkit.snapshots.files import CHECKED_ROWS as CHECKED_ROWS
 from toolkit.snapshots.files import NamedTensors, map_tensor, read_header, reading
 from toolkit.snapshots.logs import Exposure
 
@@ -49,7 +50,7 @@ class Snapshot(Described):
 
     def shapes(self) -> dict[str, str]:
         """Parameter to its shape: ``30,522 x 384``."""
-        present = [name for name in EMBEDDING_PARAMETERS if name in self.tensors]
+        present = (name for name in EMBEDDING_PARAMETERS if name in self.tensors)
         return {name: " x ".join(f"{size:,}" for size in self.tensors[name].shape) for name in present}
 
 
@@ -183,8 +184,6 @@ def name_row(parameter: str, row: int, vocabulary: Vocabulary | None, position_o
     return f"{kind} {row}"
 
 
-CHECKED_ROWS = 1024
-"""Rows searched for NaN at a time."""
 NAMED_ROWS = 5
 
 
@@ -196,8 +195,10 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
     if not tensor.size:
         return ""
     table = tensor if tensor.ndim == 2 else np.asarray(tensor).reshape(tensor.shape[0] if tensor.ndim else 1, -1)
-    parts = range(0, len(table), CHECKED_ROWS)
-    counts = [np.count_nonzero(~np.isfinite(table[i : i + CHECKED_ROWS]), axis=1) for i in parts]
+    counts = [
+        np.count_nonzero(~np.isfinite(table[start : start + CHECKED_ROWS]), axis=1)
+        for start in range(0, len(table), CHECKED_ROWS)
+    ]
     num_bad = np.concatenate([np.zeros(0, np.int64), *counts])
     rows = np.flatnonzero(num_bad)
     if not len(rows):
@@ -326,7 +327,8 @@ def read_vocabulary(tokenizer: Tokenizer, num_rows: int, added: Sequence[str] = 
     if missing := [token for token in added if token not in rows]:
         raise ValueError(f"the tokenizer lacks the added token {missing[0]!r}: call tokenizer.add_tokens first")
     known = min(len(tokenizer), num_rows)
-    tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(range(known))]
-    tokens += [""] * (num_rows - known)
+    texts = [*tokenizer.convert_ids_to_tokens(range(known)), *[None] * (num_rows - known)]
     special = frozenset(i for i in tokenizer.all_special_ids if i < num_rows)
-    return Vocabulary(tuple(tokens), special, tokenizer.pad_token_id, frozenset(rows[token] for token in added))
+    return Vocabulary(
+        tuple(text or "" for text in texts), special, tokenizer.pad_token_id, frozenset(rows[token] for token in added)
+    )

@@ -47,11 +47,12 @@ PADS = ("[PAD]", "<pad>")
 
 
 def read_tokenizer_files(fetch: Fetch, num_rows: int) -> Vocabulary | None:
-    """The text of each of ``num_rows`` word rows; None where no readable file holds it (a sentencepiece model alone).
+    """The text of each of ``num_rows`` word rows; None of no rows, or where no readable file holds it (a
+    sentencepiece model alone).
 
     tokenizer.json counts first, then vocab.txt, then vocab.json. ValueError when a file is damaged.
     """
-    rows = _rows(fetch)
+    rows = _rows(fetch) if num_rows else {}
     if not rows:
         return None
     by_row = {row: text for text, row in rows.items()}

@@ -177,11 +177,9 @@ def _renamed(name: str) -> str:
 
 
 def _is_known(family: ModelFamily, parameter: str) -> bool:
-    try:
-        component_of(family, parameter)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return bool(component_of(family, parameter))
+    return False
 
 
 def _by_prefix(names: Iterable[str], family: ModelFamily) -> dict[str, dict[str, list[str]]]:
