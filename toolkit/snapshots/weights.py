@@ -133,13 +133,13 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     return Location({name: called[several[0]] for name, several in tensors.items()}, families, prefix, output)
 
 
-def find_backbone(names: Iterable[str], location: Location, shown: str) -> tuple[dict[str, str], list[str]]:
+def find_backbone(names: Collection[str], location: Location, shown: str) -> tuple[dict[str, str], list[str]]:
     """Every parameter of the backbone, by its name in the family's AutoModel, to its name in the file; and the rest.
 
     Embedding parameters come first, then the order of the file. ``LayerNorm.gamma`` and ``beta`` are read as what they
     are called now. ValueError when one is there twice or under an adapter's name.
     """
-    family, prefix, names = location.families[0], location.prefix, set(names)
+    family, prefix = location.families[0], location.prefix
     found: dict[str, str] = {}
     rest = []
     for name, called in _unwrapped(names).items():
@@ -267,7 +267,7 @@ def open_backbone(
     return tensors, location, rest
 
 
-Listed = tuple[Iterable[str], Callable[[str], tuple[Path, Entry]]]
+Listed = tuple[Collection[str], Callable[[str], tuple[Path, Entry]]]
 """The names of a checkpoint's tensors, and where the tensor of a name lies."""
 
 
