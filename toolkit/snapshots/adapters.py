@@ -246,8 +246,8 @@ def _copied(settings: Mapping[str, Any], module: str) -> list[str]:
 def _scale(settings: Mapping[str, Any], module: str, rank: int, shown: str) -> float:
     """What LoRA multiplies by; alpha is that of the first pattern that the module's name ends with, or of all."""
     with reading(f"{shown}: {SETTINGS}", f"gives no lora_alpha for {module}"):
-        patterns = settings.get("alpha_pattern") or {}
-        alpha = next((alpha for key, alpha in patterns.items() if _is_meant(key, module)), settings["lora_alpha"])
+        patterns = (settings.get("alpha_pattern") or {}).items()
+        alpha = next((alpha for key, alpha in patterns if _is_meant(key, module)), settings["lora_alpha"])
         scale = float(alpha) / (sqrt(rank) if settings.get("use_rslora") else rank)
         if not abs(scale) < float(np.finfo(np.float32).max):
             raise ValueError(f"it is {scale}")
@@ -259,8 +259,7 @@ def _is_meant(key: str, module: str) -> bool:
 
     A regular expression may take for ever, so one that is more than names, dots, ``.*`` and ``^`` is refused.
     """
-    plain = PLAIN.fullmatch(key)
-    if plain is None:
+    if (plain := PLAIN.fullmatch(key)) is None:
         raise ValueError(f"alpha_pattern {key[:80]!r} is no plain name: {MERGE_IT}")
     # The dot of a regular expression is any character, and one that is escaped a dot.
     glob = plain[2].replace("\\.", "\0").replace(".*", "*").replace(".", "?").replace("\0", ".")

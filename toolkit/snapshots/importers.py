@@ -198,8 +198,7 @@ def find_places(place: str | Path, resolve: Resolve | None = None) -> list[Place
         return [_of_file(path, text)]
     if "*" in text:
         return _of_pattern(path, text)
-    match = HUB_ID.fullmatch(text)
-    if match is None:
+    if (match := HUB_ID.fullmatch(text)) is None:
         raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
     return [on_hub(text, match["id"], match["revision"])]
 

@@ -175,10 +175,9 @@ class Vocabulary:
 
 def name_row(parameter: str, row: int, vocabulary: Vocabulary | None, position_offset: int = 0) -> str:
     """What a reader calls a row: the token (quoted), the position or the segment, else ``row 7`` or ``entry 7``."""
-    if parameter == "word_embeddings" and vocabulary is not None:
-        if row < len(vocabulary.tokens) and vocabulary.tokens[row]:
-            return repr(vocabulary.tokens[row])
-    elif parameter == "position_embeddings" and row >= position_offset:
+    if parameter == "word_embeddings" and vocabulary is not None and any(vocabulary.tokens[row : row + 1]):
+        return repr(vocabulary.tokens[row])
+    if parameter == "position_embeddings" and row >= position_offset:
         return f"position {row - position_offset}"
     kind = {"token_type_embeddings": "segment"}.get(parameter, "row" if parameter in TABLES else "entry")
     return f"{kind} {row}"

@@ -302,8 +302,7 @@ def whole_shards(fetch: Fetch) -> list[Path]:
 
 
 def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, Entry]:
-    path = fetch(shard)
-    if path is None:
+    if (path := fetch(shard)) is None:
         raise ValueError(f"{shown} lacks the shard {shard}, which its index names: copy it there or save again")
     header = read_header(path)[1]
     if called not in header:
