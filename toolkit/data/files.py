@@ -343,20 +343,14 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
     from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out. So are lines whose
     labels no other row has and that share them: a whole class between the marks, or a text that holds a table.
     """
-    columns = list(frame.columns)
-    if len(columns) < 2:
-        return
-    broken = np.zeros(len(frame), dtype=bool)
-    for name in names:
-        broken |= np.array([isinstance(x, str) and "\n" in x for x in frame[name].tolist()], dtype=bool)
-    if not broken.any():
-        return
+    columns, cells = list(frame.columns), zip(*(frame[name].tolist() for name in names), strict=True)
+    broken = [i for i, row in enumerate(cells) if any(isinstance(x, str) and "\n" in x for x in row)]
     telling = [label_column] if label_column in columns else [column for column in columns if column not in names]
-    fits = [(columns.index(column), _fit(frame[column].tolist())) for column in telling]
-    for i in np.flatnonzero(broken).tolist():
+    fits = [(columns.index(column), _fit(frame[column].tolist())) for column in telling if broken]
+    for i in broken:
         lines = ",".join(str(cell) for cell in frame.iloc[i].tolist()).split("\n")
         rows = [line.split(",") for line in lines if line.strip()]
-        if len(rows) < 2 or any(len(row) != len(columns) for row in rows):
+        if len(columns) < 2 or len(rows) < 2 or any(len(row) != len(columns) for row in rows):
             continue
         unknown = [[row[k] for row in rows if not fit(row[k])] for k, fit in fits]
         is_known = not any(unknown)
