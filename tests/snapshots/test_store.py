@@ -1,6 +1,7 @@
 """The seam: what is written is read back bit for bit, lazily, or refused with one clear line."""
 
 import errno
+import fcntl
 import gc
 import json
 import os
@@ -23,7 +24,6 @@ from tests.refusals import check_refusals
 from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
-from toolkit.snapshots import unfinished
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.logs import Exposure, OptimizerLog, StepRows, TableExposure
 from toolkit.snapshots.ownership import Owned
@@ -259,34 +259,10 @@ def test_a_process_takes_a_run_over_from_its_own_writer(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "run"]
 
 
-def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
+def test_where_there_are_no_locks_a_run_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opened while the last holder still had it, locked after he removed it: somebody else may lock a new one."""
-    real, seen = unfinished.try_lock, []
-
-    def slow(file: int) -> bool:
-        if not seen:
-            (tmp_path / ".run.lock").unlink()
-        seen.append(file)
-        return real(file)
-
-    monkeypatch.setattr(unfinished, "try_lock", slow)
-    writer = start_run(tmp_path / "run")
-    assert len(seen) == 2
-    assert (tmp_path / ".run.lock").exists()
-    writer.release()
-
-
-@pytest.mark.parametrize("is_windows", [False, True])
-def test_where_there_are_no_locks_a_run_is_written_all_the_same(
-    is_windows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if is_windows:
-        monkeypatch.setattr(unfinished, "fcntl", None)
-    else:
-        refuse = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-        monkeypatch.setattr(unfinished.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     write_run(tmp_path / "run").finish({})
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 

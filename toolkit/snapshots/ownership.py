@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -349,13 +348,13 @@ def remove_empty_folder(path: Path) -> None:
         path.rmdir()
 
 
+def is_lock(path: Path) -> bool:
+    """Whether a file is as we make a lock: a plain one with nothing in it."""
+    return _is_plain(path) and path.stat().st_size == 0
+
+
 def remove_lock(path: Path) -> None:
-    """Remove a lock file, if it is empty, as we make it."""
-    if _is_plain(path) and path.stat().st_size == 0:
-        path.unlink(missing_ok=True)
-
-
-def is_lock(descriptor: int) -> bool:
-    """Whether an open file is as we make a lock: a plain file with nothing in it."""
-    found = os.fstat(descriptor)
-    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+    """Remove a lock file, if it is as we make it."""
+    with suppress(OSError):  # gone already, or open: Windows removes no open file, and its lock goes with its end
+        if is_lock(path):
+            path.unlink()
