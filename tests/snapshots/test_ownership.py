@@ -186,12 +186,13 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
     writer.write_config(RunConfig())
     (path / "notes.txt").write_text("mine")
     with pytest.warns(
-        UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.swap/old"
+        UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.replaced-1"
     ):
         writer.finish({"value": 2.0})
     assert (open_run(path).manifest["value"], writer.path) == (2.0, path)
-    assert (tmp_path / ".run.swap/old/notes.txt").read_text() == "mine"
-    assert open_run(tmp_path / ".run.swap/old").manifest["value"] == 1.0
+    assert (tmp_path / ".run.replaced-1/notes.txt").read_text() == "mine"
+    assert open_run(tmp_path / ".run.replaced-1").manifest["value"] == 1.0
+    assert sorted(place.name for place in tmp_path.iterdir()) == [".run.replaced-1", "run"]
 
 
 @pytest.mark.parametrize("kind", ["notes", "a copy of the run", "notes in one of ours"])
@@ -226,16 +227,6 @@ def test_a_users_copy_of_a_run_beside_it_outlives_the_run(name: str, tmp_path: P
     assert {name: state for name, state in contents(tmp_path).items() if name.startswith(copied.name)} == {
         name: state for name, state in before.items() if name.startswith(copied.name)
     }
-
-
-def test_what_a_killed_swap_left_is_removed_by_the_next_that_may_start_and_by_no_other(tmp_path: Path) -> None:
-    path, old = tmp_path / "run", tmp_path / ".run.swap" / "old"
-    write_run(path, 1.0)
-    start_run(path, overwrite=True).release()
-    shutil.copytree(path, old)
-    check_refused_and_untouched(tmp_path, ("holds a finished run", lambda: start_run(path)))
-    write_run(path, 2.0, overwrite=True)
-    assert [place.name for place in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_run_has_one_lock_through_every_link(tmp_path: Path) -> None:

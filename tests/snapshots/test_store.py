@@ -405,7 +405,7 @@ def test_a_damaged_file_of_a_run_is_named(name: str, contents: tuple[str, ...], 
 def test_a_file_that_is_missing_is_named_and_why_where_the_run_is_unfinished(tmp_path: Path) -> None:
     path = write_whole_run(tmp_path, "none", 0).path
     (path / "scores.csv").unlink()
-    check_refusals((r"scores\.csv is missing$", lambda: open_run(path, verify=False).scores))
+    check_refusals((r"\(missing: scores\.csv\): restore it", lambda: open_run(path, verify=False).scores))
     (path / "manifest.json").unlink()
     check_refusals((r"scores\.csv is missing \(the run is unfinished: run it again\)$", lambda: open_run(path).scores))
 

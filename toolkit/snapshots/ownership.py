@@ -10,11 +10,11 @@ import json
 import os
 import re
 import secrets
-import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -64,13 +64,14 @@ class Owned:
     files: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def holds(self, path: Path) -> bool:
-        """Whether what lies at ``path`` is a file that the list names, as we left it."""
-        name = path.relative_to(self.folder).as_posix()
+        """Whether what lies at ``path`` is a file that the list names, as we left it, or what a killed writer left of
+        one."""
         if not _is_plain(path) or self.linked(path) is not None:
             return False
-        if name == self.list_name:
-            return True
-        return name in self.files and (not self.files[name] or sha256_of_file(path) in self.files[name])
+        name = path.relative_to(self.folder).as_posix()
+        if hashes := self.files.get(name):
+            return sha256_of_file(path) in hashes
+        return any(each == self.list_name or each in self.files for each in (name, of_temporary(name) or name))
 
     def linked(self, path: Path) -> Path | None:
         """The link, or the file, that stands where a folder on the way from ``folder`` to ``path`` should be."""
@@ -80,33 +81,29 @@ class Owned:
         between = path.parents[:num_between]
         return next((p for p in between if p.is_symlink() or (p.exists() and not p.is_dir())), None)
 
+    def entries(self) -> list[str]:
+        """What lies in the folder but folders of :func:`temporary_folder`; see :func:`entries_of`."""
+        names = entries_of(self.folder, self.files)
+        return [name for name in names if not is_temporary_folder(self.folder / name)]
+
     def foreign(self) -> list[str]:
         """What else lies in the folder, by name: the outermost folder, a changed file, a link."""
-        parents = {place.as_posix() for name in self.files for place in PurePosixPath(name).parents}
-        return sorted(self._foreign_below(self.folder, parents))
+        return [name for name in self.entries() if not self.holds(self.folder / name)]
 
-    def _foreign_below(self, folder: Path, parents: Collection[str]) -> Iterator[str]:
-        for path in folder.iterdir():
-            name = path.relative_to(self.folder).as_posix()
-            if path.is_dir() and not path.is_symlink():
-                if name in parents:
-                    yield from self._foreign_below(path, parents)
-                elif not is_temporary_folder(path):
-                    yield f"{name}/"
-            elif not (self.holds(path) or self._is_temporary(path)):
-                yield name
 
-    def _is_temporary(self, path: Path) -> bool:
-        """Whether a file is what :func:`atomic_path` left of one of ours."""
-        of = of_temporary(path.name)
-        if of is None or not _is_plain(path):
-            return False
-        name = path.with_name(of).relative_to(self.folder).as_posix()
-        return name == self.list_name or name in self.files
-
-    def named(self) -> list[Path]:
-        """Where its files lie or would lie, the list itself last."""
-        return [self.folder / name for name in self.files if name != self.list_name] + [self.folder / self.list_name]
+def entries_of(root: Path, named: Iterable[str], below: str = "") -> list[str]:
+    """What lies in ``root``/``below``, by name from ``root``: every file and link, and a folder, with a slash at its
+    end, where it is none that the ``named`` files lie in; in these, what they hold, through a link too."""
+    parents = {place.as_posix() for name in named for place in PurePosixPath(name).parents}
+    found, places = [], [root / below]
+    while places:
+        for path in places.pop().iterdir():
+            name = path.relative_to(root).as_posix()
+            if path.is_dir() and name in parents:
+                places.append(path)
+            else:
+                found.append(f"{name}/" if path.is_dir() and not path.is_symlink() else name)
+    return sorted(found)
 
 
 def read_list(folder: Path, list_name: str) -> Owned | None:
@@ -147,8 +144,8 @@ def shown(names: Collection[str]) -> str:
 
 def of_temporary(name: str) -> str | None:
     """The file that :func:`atomic_path` writes under such a name before it is whole; None for any other name."""
-    found = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name, re.DOTALL)
-    return None if found is None else found[1]
+    found = re.fullmatch(r"((?:.*/)?)\.([^/]+)\.[0-9]+\.tmp", name, re.DOTALL)
+    return None if found is None else found[1] + found[2]
 
 
 def _is_plain(path: Path) -> bool:
@@ -258,38 +255,17 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def is_temporary_folder(path: Path) -> bool:
-    """Whether :func:`temporary_folder` made a folder: it is ours with all that is in it."""
-    return path.name.startswith(TEMPORARY_FOLDER) and is_marked(path)
-
-
-def is_marked(folder: Path) -> bool:
-    """Whether a folder bears our mark; one that we had no time to mark is empty."""
-    if folder.is_symlink() or not folder.is_dir():
+    """Whether :func:`temporary_folder` made a folder: it is ours with all that is in it. One that we had no time to
+    mark is empty."""
+    if not path.name.startswith(TEMPORARY_FOLDER) or path.is_symlink() or not path.is_dir():
         return False
-    return _is_plain(folder / MARKER) or not any(folder.iterdir())
-
-
-def mark(folder: Path) -> None:
-    """Make a folder that bears our mark, where there is none or an empty one."""
-    folder.mkdir(exist_ok=True)
-    (folder / MARKER).touch()
-
-
-def remove_marked(folder: Path) -> None:
-    """Remove a folder of :func:`mark` in which nothing is left."""
-    if [path.name for path in folder.iterdir()] == [MARKER]:
-        (folder / MARKER).unlink(missing_ok=True)
-        remove_empty_folder(folder)
+    return _is_plain(path / MARKER) or not any(path.iterdir())
 
 
 def _remove_temporary_folder(folder: Path) -> None:
     """Remove all that is in it, and the mark last."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != MARKER:
-            path.unlink(missing_ok=True)
-    (folder / MARKER).unlink(missing_ok=True)
+    for path in sorted(folder.rglob("*"), key=lambda path: (path != folder / MARKER, path), reverse=True):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     remove_empty_folder(folder)
 
 
@@ -315,31 +291,26 @@ def clear(owned: Owned, keep: Collection[str] = ()) -> None:
     if foreign := owned.foreign():
         raise ValueError(f"{owned.folder} holds {shown(foreign)}, which the toolkit did not write: move that away")
     remove_temporary_folders(owned.folder)
-    for path in sorted(owned.folder.rglob(".*.tmp")):
-        if owned._is_temporary(path):
-            path.unlink(missing_ok=True)
-    kept = {owned.folder / name for name in keep} | ({owned.folder / owned.list_name} if keep else set())
-    for path in owned.named():
-        if path not in kept:
-            _unlink(path, owned.folder)
-
-
-def swap_folders(new: Path, place: Path, old: Path) -> None:
-    """Put the folder ``new`` where ``place`` is, and that where ``old`` says: at any moment one of both is whole."""
-    if old.exists() or old.is_symlink():
-        raise ValueError(f"{old} is in the way: move it away")
-    place.rename(old)
-    new.rename(place)
-    for folder in {place.parent, old.parent}:
-        sync_folder(folder)
+    names = dict.fromkeys([*owned.entries(), *owned.files])  # the second for folders that are empty
+    for name in sorted(names, key=lambda name: name == owned.list_name):
+        if name not in keep and not (keep and name == owned.list_name):
+            _unlink(owned.folder / name, owned.folder)
 
 
 def move_folder(source: Path, place: Path) -> None:
     """Rename a folder of ours to where nothing is."""
-    if place.exists() or place.is_symlink():
+    if os.path.lexists(place):
         raise ValueError(f"{place} is in the way: move it away")
     source.rename(place)
     sync_folder(place.parent)
+
+
+def move_aside(folder: Path, word: str) -> Path:
+    """Rename a folder to a free name beside its place, hidden from what looks for runs; where it is then."""
+    places = (folder.with_name(f".{folder.name}.{word}-{number}") for number in count(1))
+    place = next(place for place in places if not os.path.lexists(place))
+    move_folder(folder, place)
+    return place
 
 
 def remove_empty_folder(path: Path) -> None:

@@ -25,22 +25,18 @@ from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import (
     JOURNAL,
     MANIFEST,
-    MARKER,
     Owned,
     check_replaceable,
     clear,
     files_in,
-    is_marked,
-    mark,
+    move_aside,
     move_folder,
     read_list,
     remove_empty_folder,
     remove_file,
-    remove_marked,
     replace_file,
     seal,
     shown,
-    swap_folders,
     temporary_folder,
 )
 from toolkit.snapshots.snapshot import FORMAT, Vocabulary
@@ -281,26 +277,20 @@ class RunWriter:
         self._check_held()
         if missing := sorted(path.name for path in self._written if not path.is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
-        others = (name for name in sorted(self._names) if name not in self._hashes)
-        hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
+        others = [name for name in self._names if name not in self._hashes and (self.path / name).is_file()]
+        hashes = dict(sorted({**self._hashes, **hash_files(self.path, files.sha256_of_file, others)}.items()))
         sizes = {name: (self.path / name).stat().st_size for name in hashes}
         # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
         journal = self.path / JOURNAL
         files.write_text(journal, seal({**facts, "sizes": sizes, "files": hashes}), self._owned)
         replace_file(journal, self.path / MANIFEST, self._owned)
         if self.replaces is not None:
-            self._take_place(self.replaces)
+            if foreign := owned_files(self.replaces).foreign():
+                what = f"{self.replaces}: {shown(foreign)} was not written by the run that was replaced"
+                warnings.warn(f"{what}: it is kept in {move_aside(self.replaces, 'replaced')}", stacklevel=2)
+            _take_place(self.replaces)
+            self.path, self.replaces = self.replaces, None
         self.release()
-
-    def _take_place(self, place: Path) -> None:
-        """Put the finished run where it belongs, and remove the one that was there."""
-        if place.exists():
-            swap_folders(self.path, place, _swap_of(place) / OLD)
-        else:
-            move_folder(self.path, place)
-        self.path, self.replaces = place, None
-        _remove_replaced(place)
-        remove_marked(_swap_of(place))
 
     def release(self) -> None:
         """Let other processes write this run, when nothing here does any more."""
@@ -405,45 +395,38 @@ def _check_place(path: Path, is_recorded: bool) -> Path:
     return place
 
 
-NEW, OLD = "new", "old"
+NEW = "new"
 
 
 def _swap_of(place: Path) -> Path:
-    """The folder of our mark, beside a finished run, in which the one that is to replace it is written (``new``), and
-    in which it is kept itself (``old``) until it has been replaced."""
+    """The folder, beside a finished run, in which the one that is to replace it is written (``new``)."""
     place = place.resolve()
     return place.parent / f".{place.name}.swap"
 
 
 def _is_swap(folder: Path) -> bool:
-    """Whether a folder bears our mark and holds runs, or what is left of them, and nothing else."""
-    return is_marked(folder) and all(
-        path.name in (NEW, OLD) and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
+    """Whether a folder holds such a run, or what is left of one, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return all(
+        path.name == NEW and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
         for path in folder.iterdir()
-        if path.name != MARKER
     )
 
 
-def _remove_replaced(place: Path) -> None:
-    """Remove the run that was replaced, unless somebody has changed it meanwhile."""
-    old = _swap_of(place) / OLD
-    if not old.exists():
-        return
-    if foreign := owned_files(old).foreign():
-        kept = shown(foreign)
-        warnings.warn(
-            f"{place}: {kept} was not written by the run that was replaced: it is kept in {old}", stacklevel=3
-        )
-    else:
-        clear(owned_files(old))
-        remove_empty_folder(old)
+def _take_place(place: Path) -> None:
+    """Remove the run in a place, by its own list, and put the finished one there that was to replace it.
 
-
-def _complete_swap(place: Path) -> None:
-    """Put the finished run in place that a process left in the folder of the swap, killed between the two renames."""
-    swap = _swap_of(place)
-    if not os.path.lexists(place) and is_marked(swap) and read_list(swap / NEW, MANIFEST) is not None:
-        move_folder(swap / NEW, place)
+    At any moment one of them is whole: the old one is unfinished before the first of its files goes.
+    """
+    swap, owned = _swap_of(place), owned_files(place)
+    if owned.list_name == MANIFEST:
+        replace_file(place / MANIFEST, place / JOURNAL, owned)
+    if place.exists():
+        clear(owned_files(place))
+        remove_empty_folder(place)
+    move_folder(swap / NEW, place)
+    remove_empty_folder(swap)
 
 
 def start_run(
@@ -465,14 +448,14 @@ def start_run(
     lock = RunLock(path)
     try:
         place = _check_place(path, is_recorded).absolute()  # wherever this process goes
-        _complete_swap(place)
+        swap = _swap_of(place)
+        if not (place / MANIFEST).exists() and read_list(swap / NEW, MANIFEST) is not None and _is_swap(swap):
+            _take_place(place)  # for a process that was killed while it did
         check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
         replaced, written = None, place
         if (place / MANIFEST).exists():
-            replaced, written = place, _swap_of(place) / NEW
-            mark(written.parent)
-            _remove_replaced(place)
-        written.mkdir(exist_ok=True)
+            replaced, written = place, swap / NEW
+        written.mkdir(parents=True, exist_ok=True)
         owned, state = owned_files(written), read_state(written)
         state = state if state is not None and goes_on(state) else None
         clear(owned, () if state is None else _names_until(state, owned.files))

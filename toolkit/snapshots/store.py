@@ -2,12 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
-from pathlib import Path, PurePosixPath
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -19,7 +18,7 @@ from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
-from toolkit.snapshots.ownership import JOURNAL, Owned, is_sealed, move_folder, read_list
+from toolkit.snapshots.ownership import JOURNAL, Owned, entries_of, is_sealed, move_aside, read_list
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
 from toolkit.snapshots.snapshot import (
     FORMAT,
@@ -56,47 +55,24 @@ RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
 
 
-def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Relative name to sha256 of every file of a run directory but the manifest and temporary files.
-
-    With ``names``, of those that are there; the others are not read.
-    """
-    if names is None:
-        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
-    names = [name for name in names if (path / name).is_file() and name != MANIFEST and not is_leftover(name)]
-    return _in_threads(lambda name: files.sha256_of_file(path / name), names)
-
-
-def _in_threads(digest: Callable[[str], str], names: list[str]) -> dict[str, str]:
-    """Name to hash; hashing lets other threads run."""
+def hash_files(path: Path, digest: Callable[[Path], str], names: Sequence[str]) -> dict[str, str]:
+    """Name to sha256 of files of a run directory; hashing lets other threads run."""
     if len(names) < 2:
-        return {name: digest(name) for name in names}
+        return {name: digest(path / name) for name in names}
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return dict(zip(names, pool.map(digest, names), strict=True))
+        return dict(zip(names, pool.map(lambda name: digest(path / name), names), strict=True))
 
 
 def is_leftover(name: str, named: Iterable[str] = ()) -> bool:
     """Whether a file of a run directory is what a writer that was killed left of a file that the run has, or could."""
-    folder, slash, last = name.rpartition("/")
-    of = files.of_temporary(last)
-    if of is None:
-        return False
-    is_snapshot = folder + slash == SNAPSHOTS and SNAPSHOT.fullmatch(of) is not None
-    return is_snapshot or folder + slash + of in {*SMALL_FILES, EXPOSURE, MANIFEST, DIVERGED, *named}
+    of = files.of_temporary(name) or ""
+    is_snapshot = of.startswith(SNAPSHOTS) and SNAPSHOT.fullmatch(of.removeprefix(SNAPSHOTS)) is not None
+    return is_snapshot or of in {*SMALL_FILES, EXPOSURE, MANIFEST, DIVERGED, *named}
 
 
 def remedy_of(differences: Iterable[str]) -> str:
     """What to do about lines of :meth:`Run.differences`."""
     return "move it away" if all(line.startswith(UNNAMED) for line in differences) else "restore it, or run again"
-
-
-def _entries(root: Path, below: str, folders: Iterable[str]) -> Iterator[str]:
-    """Every file, link and empty folder below ``root``/``below``, from ``root``; of links to folders only into those
-    that ``folders`` names."""
-    for entry in sorted((root / below).iterdir()):
-        name = f"{below}{entry.name}"
-        is_folder = entry.is_dir() and (not entry.is_symlink() or name in folders)
-        yield from (list(_entries(root, f"{name}/", folders)) if is_folder else []) or [name]
 
 
 def owned_files(place: Path) -> Owned:
@@ -270,10 +246,8 @@ class Run(Described):
         if not (self.path / SNAPSHOTS).is_dir():
             return []
         if self.is_finished:
-            named = {name for name in self._named if name.startswith(SNAPSHOTS)}
-            self._refuse([*self._missing(named), *self._unnamed(SNAPSHOTS)])
-            self._refuse([f"changed: {name}" for name in self._resized(sorted(named))])
-            names = sorted(name.removeprefix(SNAPSHOTS) for name in named)
+            self._refuse(self._differences(SNAPSHOTS, is_hashed=False))
+            names = sorted(name.removeprefix(SNAPSHOTS) for name in self._named if name.startswith(SNAPSHOTS))
             if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
                 raise ValueError(
                     f"{self.path / MANIFEST} names {SNAPSHOTS}{other[0]}, which is not a snapshot: run again"
@@ -302,18 +276,27 @@ class Run(Described):
         ``names`` are files, or folders with a slash at the end; default: everything. A file that has not changed since
         it was last hashed by this process is not hashed again, unless ``again``.
         """
-        folders = tuple(name for name in names if name.endswith("/"))
-        if names and not folders:
-            named = [name for name in dict.fromkeys(names) if name in self._named]
-        else:
-            named = [n for n in self._named if not names or n in names or n.startswith(folders)]
-        missing = self._missing(named)
-        there = [name for name in named if (self.path / name).is_file()]
-        changed = set(self._resized(there))
-        hashed = [name for name in there if name not in changed] if self.verify or again else []
-        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), hashed)
-        changed |= {name for name, digest in digests.items() if digest != self._named[name]}
-        return [*missing, *(f"changed: {name}" for name in there if name in changed), *self._unnamed(*names)]
+        return self._differences(*names, is_hashed=self.verify or again, again=again)
+
+    def _differences(self, *names: str, is_hashed: bool, again: bool = False) -> list[str]:
+        """See :meth:`differences`; what is not hashed has changed where its size has."""
+        named, sizes = self._named, self.manifest["sizes"]
+        folders = tuple(name for name in names if name.endswith("/")) if names else ("",)
+        asked = {name for name in names if not name.endswith("/")}
+        for folder in folders:
+            asked |= {name for name in named if name.startswith(folder)}
+            asked |= set(entries_of(self.path, named, folder)) if (self.path / folder).is_dir() else set()
+        known = [name for name in sorted(asked) if name in named]
+        there = [name for name in known if (self.path / name).is_file()]
+        sized = [name for name in there if (self.path / name).stat().st_size == sizes.get(name)]
+        digests = dict.fromkeys(there, "") | {name: named[name] for name in sized}
+        digests |= hash_files(self.path, partial(files.known_sha256, again=again), sized) if is_hashed else {}
+        others = (name for name in asked.difference(known, [MANIFEST]) if os.path.lexists(self.path / name))
+        return [
+            *(f"missing: {name}" for name in known if name not in digests),
+            *(f"changed: {name}" for name in there if digests[name] != named[name]),
+            *(f"{UNNAMED}{name}" for name in sorted(others) if not is_leftover(name, named)),
+        ]
 
     def check(self, *names: str) -> None:
         """ValueError where a finished run's files are not as they were; see :meth:`differences`.
@@ -342,25 +325,6 @@ class Run(Described):
         named: Mapping[str, str] = self.manifest["files"]
         return named
 
-    def _resized(self, names: Iterable[str]) -> list[str]:
-        """Those of files that are there whose size is not the manifest's."""
-        sizes: Mapping[str, int] = self.manifest["sizes"]
-        return [name for name in names if (self.path / name).stat().st_size != sizes.get(name)]
-
-    def _missing(self, names: Iterable[str]) -> list[str]:
-        return [f"missing: {name}" for name in sorted(names) if not (self.path / name).is_file()]
-
-    def _unnamed(self, *names: str) -> list[str]:
-        """A line for each entry that the manifest does not name: among some files and folders, or everywhere."""
-        named = self._named
-        found = {n for n in names if n not in named and not n.endswith("/") and os.path.lexists(self.path / n)}
-        if places := [name for name in names if name.endswith("/")] if names else [""]:
-            folders = {str(parent) for name in named for parent in PurePosixPath(name).parents}
-            for place in places:
-                found |= set(_entries(self.path, place, folders)) if (self.path / place).is_dir() else set()
-        others = (name for name in found if name not in named and name != MANIFEST and not is_leftover(name, named))
-        return [f"{UNNAMED}{name}" for name in sorted(others)]
-
     def _read_exposure(self) -> Exposure | None:
         path = self._checked(EXPOSURE)
         if path is None:
@@ -381,13 +345,12 @@ class Run(Described):
             formats.check_steps(path, found, last, is_least=self.is_recorded)
 
     def _existing(self, name: str) -> Path:
+        if name != MANIFEST:
+            self.check(name)
         path = self.path / name
         if not path.exists():
             state = "" if self.is_finished else " (the run is unfinished: run it again)"
-            state = " (a recorded run has none)" if self.is_recorded else state
-            raise ValueError(f"{path} is missing{state}")
-        if name != MANIFEST:
-            self.check(name)
+            raise ValueError(f"{path} is missing{' (a recorded run has none)' if self.is_recorded else state}")
         return path
 
     def _checked(self, name: str) -> Path | None:
@@ -506,12 +469,9 @@ def put_aside(path: Path) -> str:
     try:
         if not (path / MANIFEST).exists() or not (damage := damage_of(path)):
             return ""  # another process has seen to it since
-        places = (path.with_name(f".{path.name}.damaged-{number}") for number in count(1))
-        place = next(place for place in places if not os.path.lexists(place))
-        move_folder(path, place)
+        return f"{'; '.join(damage)}; kept as {move_aside(path, 'damaged')}"
     finally:
         lock.release()
-    return f"{'; '.join(damage)}; kept as {place}"
 
 
 @shows_progress("hashing every file")
