@@ -271,7 +271,7 @@ def test_where_there_are_no_locks_a_run_is_written_all_the_same(
 def test_a_run_that_lost_a_file_is_not_finished(name: str, tmp_path: Path) -> None:
     writer = write_run(tmp_path / "run")
     (writer.path / name).unlink()
-    check_refusals((rf"has lost {Path(name).name} while it was being written: run it again", lambda: writer.finish({})))
+    check_refusals((rf"has lost {name} while it was being written: run it again", lambda: writer.finish({})))
     assert not open_run(writer.path).is_finished
 
 

@@ -65,7 +65,7 @@ def check_out(out: str | Path) -> Path:
             )
         return out
     in_the_way = [owned.folder / name for name in (*owned.files, *PAGES)]
-    changed = [path.relative_to(out).as_posix() for path in in_the_way if not _is_free(path, owned)]
+    changed = [path.relative_to(out).as_posix() for path in in_the_way if not owned.is_free(path)]
     if changed:
         raise ValueError(
             f"{shown_path(out)} holds {shown(changed)}, not as an earlier report wrote it: move that away, or pass "
@@ -78,15 +78,6 @@ def check_if_asked(out: Path | None) -> None:
     """As :func:`check_out`, of a command that writes a report only where ``--out`` asks for one."""
     if out is not None:
         check_out(out)
-
-
-def _is_free(path: Path, owned: Owned) -> bool:
-    """Whether the report may write to ``path``."""
-    try:
-        check_replaceable(path, owned)
-    except ValueError:
-        return False
-    return True
 
 
 def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -81,6 +81,11 @@ class Owned:
         between = path.parents[:num_between]
         return next((p for p in between if p.is_symlink() or (p.exists() and not p.is_dir())), None)
 
+    def is_free(self, path: Path) -> bool:
+        """Whether nothing lies at ``path``, or a file that the list names, as we left it."""
+        is_there = os.path.lexists(path)  # looked for first: what another thread writes between two looks is ours too
+        return self.linked(path) is None and (not is_there or self.holds(path))
+
     def entries(self) -> list[str]:
         """What lies in the folder but folders of :func:`temporary_folder`; see :func:`entries_of`."""
         names = entries_of(self.folder, self.files)
@@ -116,24 +121,20 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
         parts = [values["files"], values.get("before", {})]
         entries = [entry for part in parts for entry in part.items()]
         is_known = values["format"] == (known := FORMATS[list_name]) and (known < FORMAT or is_sealed(raw, values))
-        if not is_known or not all(_is_name(name) and _is_hash(digest, list_name) for name, digest in entries):
-            return None
-        if list_name == MANIFEST and not entries:
+        is_empty = list_name == MANIFEST and not entries
+        if is_empty or not is_known or not all(_is_entry(name, digest, list_name) for name, digest in entries):
             return None
         return Owned(folder, list_name, {n: [part[n] for part in parts if part.get(n)] for n, _ in entries})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _is_name(name: str) -> bool:
+def _is_entry(name: str, digest: object, list_name: str) -> bool:
+    """Whether a list may name such a file: one within its folder, with its sha256 or, while it is written, without."""
     place = PurePosixPath(name)
-    return name == place.as_posix() and not place.is_absolute() and ".." not in place.parts and name != "."
-
-
-def _is_hash(digest: object, list_name: str) -> bool:
-    if digest is None:
-        return list_name == JOURNAL
-    return isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+    is_within = name == place.as_posix() and not place.is_absolute() and ".." not in place.parts and name != "."
+    is_hash = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+    return is_within and (is_hash or (digest is None and list_name == JOURNAL))
 
 
 def shown(names: Collection[str]) -> str:
@@ -158,12 +159,7 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
 
     ``may_replace``: the user named this one file and asked for it to be replaced.
     """
-    link = owned.linked(path) if owned is not None else None
-    if link is not None:
-        raise ValueError(f"{link} is in the way and was not written by the toolkit: move it away; nothing was touched")
-    # Looked for first: what another thread writes between two looks is ours too.
-    is_there = os.path.lexists(path)
-    if is_there and not ((owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))):
+    if not ((owned or Owned(path.parent, "")).is_free(path) or (may_replace and _is_plain(path))):
         raise ValueError(f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere")
 
 
@@ -193,13 +189,9 @@ def remove_file(path: Path, owned: Owned) -> None:
 def _unlink(path: Path, folder: Path) -> None:
     """Remove a file that was checked, and its folders within ``folder`` that are empty then."""
     path.unlink(missing_ok=True)
-    for parent in path.parents:
-        if parent == folder or not parent.is_relative_to(folder):
-            return
-        try:
+    with suppress(OSError):  # not empty, or not there
+        for parent in takewhile(lambda parent: parent != folder, path.parents):
             parent.rmdir()
-        except OSError:  # not empty, or not there
-            return
 
 
 @contextmanager
