@@ -76,6 +76,12 @@ def check_format(found: object, version: int, source: str | Path) -> None:
         raise OtherFormatError(f"{source} has an older format than {version}: make it again, or read it as it was made")
 
 
+def refuse_damaged(source: str | Path, faults: Mapping[str, object]) -> None:
+    """ValueError of the first fault that ``source`` has: each fault, in words, with whether it has it."""
+    for fault in (fault for fault, is_so in faults.items() if is_so):
+        raise ValueError(f"{source} {fault}: {REMEDY}")
+
+
 def _parse(text: str | bytes, source: str | Path) -> Any:
     try:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8"))

@@ -176,24 +176,27 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ),
     ("exposure.safetensors", "another name"): (
         arrays(lambda a: a.update(mine=np.zeros(1))),
-        "holds mine, float64 of 1 dimensions, which no run has",
+        "holds mine, of a name, a type or dimensions that no run has",
     ),
     ("exposure.safetensors", "another type"): (
         replaced(f"{WORDS}.rows", lambda a: a.astype(np.float32)),
-        f"holds {WORDS}.rows, float32 of 1 dim",
+        f"holds {WORDS}.rows, of a name, a type",
     ),
     ("exposure.safetensors", "two dimensions"): (
         replaced(f"{WORDS}.counts", lambda a: a[None]),
-        f"holds {WORDS}.counts, int32 of 2 dim",
+        f"holds {WORDS}.counts, of a name, a type",
     ),
     ("exposure.safetensors", "shorter"): (replaced(f"{WORDS}.counts", lambda a: a[:-1]), "do not divide its rows"),
     ("exposure.safetensors", "offsets that fall"): (replaced(f"{WORDS}.offsets", at(1, 10**6)), "do not divide"),
     ("exposure.safetensors", "offsets that start late"): (replaced(f"{WORDS}.offsets", at(0, 1)), "do not divide"),
     ("exposure.safetensors", "no offsets"): (replaced(f"{WORDS}.offsets", lambda a: a[:0]), "do not divide"),
-    ("exposure.safetensors", "a row beyond"): (replaced(f"{WORDS}.rows", at(-1, 60)), "beyond its 60 rows"),
-    ("exposure.safetensors", "a row before"): (replaced(f"{WORDS}.rows", at(0, -1)), "beyond its 60 rows"),
+    ("exposure.safetensors", "a row beyond"): (replaced(f"{WORDS}.rows", at(-1, 60)), f"rows in {WORDS}.rows that the"),
+    ("exposure.safetensors", "a row before"): (replaced(f"{WORDS}.rows", at(0, -1)), f"rows in {WORDS}.rows that the"),
     ("exposure.safetensors", "a row twice"): (replaced(f"{WORDS}.rows", at(1, 2)), "do not ascend"),
-    ("exposure.safetensors", "a count of 0"): (replaced(f"{WORDS}.counts", at(0, 0)), "has counts below 1"),
+    ("exposure.safetensors", "a count of 0"): (
+        replaced(f"{WORDS}.counts", at(0, 0)),
+        f"has counts below 1 in {WORDS}.counts",
+    ),
     ("exposure.safetensors", "a norm below 0"): (replaced(f"{WORDS}.norms", at(0, -1)), f"norms of {WORDS} below 0"),
     ("exposure.safetensors", "steps of one table"): (
         replaced(f"{WORDS}.offsets", lambda a: np.append(a, a[-1])),
@@ -217,7 +220,7 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ),
     ("exposure.safetensors", "combinations beyond"): (
         arrays(lambda a: a.update({f"design.{WORDS}": np.array([60], np.int32), "design.counts": np.ones(1, int)})),
-        "beyond its 60 rows",
+        f"has rows in design.{WORDS} that the snapshots lack",
     ),
     ("exposure.safetensors", "known by the input alone, and by step"): (
         arrays(lambda a: a.update({f"input_only.{WORDS}": np.empty(0, np.int32)})),
@@ -246,8 +249,8 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     (LAST, "no epoch"): (arrays(lambda a: None, epoch=None), "does not say when it was taken"),
     (LAST, "a step of text"): (arrays(lambda a: None, step="x"), "does not say when it was taken"),
     (LAST, "an epoch that is NaN"): (arrays(lambda a: None, epoch="nan"), "does not say when it was taken"),
-    (LAST, "fp64"): (replaced(WORDS, lambda a: a.astype(np.float64)), f"holds {WORDS} as F64 of the shape"),
-    (LAST, "flat"): (replaced(WORDS, lambda a: a.reshape(-1)), f"holds {WORDS} as F32 of the shape"),
+    (LAST, "fp64"): (replaced(WORDS, lambda a: a.astype(np.float64)), f"holds {WORDS} not as fp32"),
+    (LAST, "flat"): (replaced(WORDS, lambda a: a.reshape(-1)), f"holds {WORDS} not as fp32, or not in the dim"),
     (LAST, "held by one that has none"): (
         arrays(lambda a: a.pop(WORDS), **{f"held_by.{WORDS}": "epoch-003.safetensors"}),
         "which has none",
@@ -258,7 +261,7 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ("vocabulary.json", "no text"): (json_of(lambda v: v["tokens"].__setitem__(0, 1)), "texts and rows"),
     ("vocabulary.json", "tokens gone"): (json_of(lambda v: v["tokens"].pop()), "has 59 tokens, the word table 60 rows"),
     ("scores.csv", "cut within a line"): (text(lambda t: t[:-9]), "its last line is cut"),
-    ("scores.csv", "a value gone"): (text(lambda t: t[: t.rindex(",")] + "\n"), "its lines differ in length"),
+    ("scores.csv", "a value gone"): (text(lambda t: t[: t.rindex(",")] + "\n"), "or its lines differ in length"),
     ("scores.csv", "cut within an epoch"): (
         text(lambda t: t[: t.rindex("\n", 0, -1) + 1]),
         "does not have each split once per epoch",
@@ -269,7 +272,10 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ),
     ("scores.csv", "a line twice"): (text(lambda t: t + t.splitlines()[-1] + "\n"), "each split once per epoch"),
     ("scores.csv", "text"): (text(lambda t: t.replace("0.5,", "half,", 1)), "has loss values that are not numbers"),
-    ("scores.csv", "a step of text"): (text(lambda t: t.replace(",20,", ",twenty,")), "has step values that"),
+    ("scores.csv", "a step of text"): (
+        text(lambda t: t.replace(",20,", ",twenty,")),
+        "has step, num_examples values that",
+    ),
     ("scores.csv", "an epoch gone"): (text(lambda t: t.replace("\n2.0,", "\n,", 1)), "has a row without epoch"),
     ("scores.csv", "another column"): (text(lambda t: t.replace("loss", "lost", 1)), "has a column 'lost' that no run"),
     ("predictions.parquet", "another column"): (frame(lambda f: f.assign(mine=1)), "has a column 'mine' that no run"),

@@ -133,7 +133,7 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
         check_refusals(("is not a whole safetensors file", lambda: open_run(tmp_path / "run").trajectory))
     path.unlink()
     tensors = open_run(tmp_path / "run").trajectory.snapshots[0].tensors
-    said = r"keeps position_embeddings in epoch-000.safetensors, which is missing"
+    said = r"keeps position_embeddings in epoch-000.safetensors, which has none"
     check_refusals((said, lambda: tensors["position_embeddings"]))
 
 
@@ -414,7 +414,7 @@ def test_a_manifest_that_names_a_snapshot_that_is_none_is_refused(tmp_path: Path
     path = write_whole_run(tmp_path, "none", 0).path
     (path / "snapshots" / "notes.txt").write_text("mine")
     rehash(path, "snapshots/notes.txt")
-    said = rf"{path / 'manifest.json'} names snapshots/notes\.txt, which is not a snap"
+    said = rf"{path / 'snapshots/notes.txt'} is no snapshot \(epoch-NNN"
     check_refusals((said, lambda: open_run(path).snapshot_names()))
 
 

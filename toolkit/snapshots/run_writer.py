@@ -275,7 +275,9 @@ class RunWriter:
         self._check_held()
         if missing := sorted(name for name in self._written if not (self.path / name).is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
-        others = [name for name in self._names if name not in self._hashes and (self.path / name).is_file()]
+        others = [
+            name for name in self._names.keys() - self._hashes.keys() - {MANIFEST} if (self.path / name).is_file()
+        ]
         hashes = dict(sorted({**self._hashes, **hash_files(self.path, files.sha256_of_file, others)}.items()))
         sizes = {name: (self.path / name).stat().st_size for name in hashes}
         # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.

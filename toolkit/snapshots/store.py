@@ -13,7 +13,7 @@ import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.naming import REMEDY, Described, OtherFormatError, parse_object, read_object
+from toolkit.naming import Described, OtherFormatError, parse_object, read_object, refuse_damaged
 from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
@@ -159,8 +159,7 @@ class Run(Described):
         path = self._existing(MANIFEST)
         raw = path.read_bytes()
         values = parse_object(raw, path, {"format": int, "files": dict, "sizes": dict}, version=MANIFEST_FORMAT)
-        if not is_sealed(raw, values):
-            raise ValueError(f"{path} is not as it was written (its own sha256 says so): {REMEDY}")
+        refuse_damaged(path, {"is not as it was written (its own sha256 says so)": not is_sealed(raw, values)})
         return values
 
     @cached_property
@@ -208,8 +207,8 @@ class Run(Described):
         added = values.get("added_rows", [])
         is_whole = isinstance(added, list) and all(isinstance(token, str) for token in tokens)
         rows = [*special, *(added if is_whole else []), *([] if pad is None else [pad])]
-        if not (is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)):
-            raise ValueError(f"{path} is not a vocabulary of texts and rows: {REMEDY}")
+        is_whole = is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)
+        refuse_damaged(path, {"is not a vocabulary of texts and rows": not is_whole})
         return Vocabulary(tuple(tokens), frozenset(special), pad, frozenset(added))
 
     @cached_property
@@ -227,13 +226,13 @@ class Run(Described):
         facts = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         offset, told = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or 1e-12
         eps = None if told == "None" else float(told)
-        if not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1):
-            raise ValueError(f"{self.path} has a position offset of {offset} and a LayerNorm eps of {told}: {REMEDY}")
+        is_odd = not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1)
+        refuse_damaged(self.path, {f"has a position offset of {offset} and a LayerNorm eps of {told}": is_odd})
         check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
         words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
-        if words is not None and vocabulary is not None and len(words) != len(vocabulary.tokens):
-            has = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
-            raise ValueError(f"{self.path / 'vocabulary.json'} {has}: {REMEDY}")
+        if words is not None and vocabulary is not None:
+            fault = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
+            refuse_damaged(self.path / "vocabulary.json", {fault: len(words) != len(vocabulary.tokens)})
         return Trajectory(snapshots, vocabulary, self._read_exposure, offset, eps)
 
     def snapshot_names(self) -> list[str]:
@@ -247,23 +246,18 @@ class Run(Described):
             return []
         if self.is_finished:
             self._refuse(self._differences(SNAPSHOTS, is_hashed=False))
-            names = sorted(name.removeprefix(SNAPSHOTS) for name in self._named if name.startswith(SNAPSHOTS))
-            if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
-                raise ValueError(
-                    f"{self.path / MANIFEST} names {SNAPSHOTS}{other[0]}, which is not a snapshot: run again"
-                )
-            return names
-        names = sorted(entry.name for entry in (self.path / SNAPSHOTS).iterdir())
-        names = [name for name in names if not is_leftover(SNAPSHOTS + name)]
-        for path in (self.path / SNAPSHOTS / name for name in names):
-            if SNAPSHOT.fullmatch(path.name) is None or path.is_dir():
-                what = "no snapshot of an unfinished run (epoch-NNN or step-NNNNNNNN, .safetensors)"
+            paths = [self.path / name for name in self._named if name.startswith(SNAPSHOTS)]
+        else:
+            paths = [path for path in (self.path / SNAPSHOTS).iterdir() if not is_leftover(SNAPSHOTS + path.name)]
+        for path in sorted(paths):
+            # A link is judged by the manifest; of an unfinished run, which never writes one, nothing says what it is.
+            is_plain = path.is_file() and (self.is_finished or not path.is_symlink())
+            if SNAPSHOT.fullmatch(path.relative_to(self.path / SNAPSHOTS).as_posix()) is None or not is_plain:
+                what = "no snapshot (epoch-NNN or step-NNNNNNNN, .safetensors, and in an unfinished run no link)"
                 raise ValueError(f"{path} is {what}: move it away")
-            if path.is_symlink():  # which we never write, and nothing says what it should lead to
-                raise ValueError(
-                    f"{path} is a link, and an unfinished run has no manifest to judge it by: move it away"
-                )
-        self.check(*(SNAPSHOTS + name for name in names))
+        names = sorted(path.name for path in paths)
+        if not self.is_finished:
+            self.check(*(SNAPSHOTS + name for name in names))
         return names
 
     def open_snapshot(self, name: str) -> Snapshot:
@@ -340,9 +334,9 @@ class Run(Described):
 
     def _check_steps(self, path: Path, found: int) -> None:
         """Of a finished run; snapshots of another's training loop may end before its steps."""
-        if self.is_finished:
-            last = self.trajectory.snapshots[-1].step
-            formats.check_steps(path, found, last, is_least=self.is_recorded)
+        last = self.trajectory.snapshots[-1].step if self.is_finished else found
+        is_other = found < last or (found > last and not self.is_recorded)
+        refuse_damaged(path, {f"has {found} optimizer steps, the last snapshot {last}": is_other})
 
     def _existing(self, name: str) -> Path:
         if name != MANIFEST:
@@ -403,22 +397,19 @@ Source = Trajectory | HasTrajectory | str | Path
 """What every analysis takes."""
 
 
-def trajectory_of(source: Source) -> Trajectory:
-    """The trajectory of whatever an analysis is given: a trajectory, a run, or the path of a run directory."""
-    if isinstance(source, Trajectory):
-        return source
-    if isinstance(source, str | Path):
-        return open_run(source).trajectory
-    if isinstance(trajectory := getattr(source, "trajectory", None), Trajectory):
-        return trajectory
-    raise ValueError(f"expected a run, its path, a trajectory or imported checkpoints; got {type(source).__name__}")
-
-
 def run_of(source: Source) -> Run | None:
     """The run behind what an analysis is given; None for a trajectory and for imported checkpoints."""
     if isinstance(source, str | Path):
         return open_run(source)
     return source if isinstance(source, Run) else None
+
+
+def trajectory_of(source: Source) -> Trajectory:
+    """The trajectory of whatever an analysis is given: a trajectory, a run, or the path of a run directory."""
+    found = source if isinstance(source, Trajectory) else getattr(run_of(source) or source, "trajectory", None)
+    if not isinstance(found, Trajectory):
+        raise ValueError(f"expected a run, its path, a trajectory or imported checkpoints; got {type(source).__name__}")
+    return found
 
 
 def listed(sources: Iterable[T]) -> list[T]:
@@ -431,12 +422,10 @@ def listed(sources: Iterable[T]) -> list[T]:
 
 def runs_of(sources: Iterable[Run | str | Path]) -> list[Run]:
     """The runs that a function of several of them is given, as runs or paths; ValueError for anything else."""
-    runs = []
-    for source in listed(sources):
-        if (run := run_of(source)) is None:
-            raise ValueError(f"expected run directories; got {type(source).__name__}: pass the run itself, or its path")
-        runs.append(run)
-    return runs
+    found = {index: (source, run_of(source)) for index, source in enumerate(listed(sources))}
+    for source in (source for source, run in found.values() if run is None):
+        raise ValueError(f"expected run directories; got {type(source).__name__}: pass the run itself, or its path")
+    return [run for _, run in found.values() if run is not None]
 
 
 DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
