@@ -285,15 +285,6 @@ def test_a_file_of_a_users_is_no_lock(kind: str, tmp_path: Path) -> None:
     check_refused_and_untouched(tmp_path, ("move it away", lambda: RunLock(tmp_path / "run")))
 
 
-def test_a_write_takes_no_temporary_file_of_anybodys(tmp_path: Path) -> None:
-    """Process numbers come again, in a container most of all."""
-    left = tmp_path / f".x.{os.getpid()}.tmp"
-    left.write_text("half")
-    with atomic_path(tmp_path / "x") as temporary:
-        temporary.write_text("whole")
-    assert (contents(tmp_path).keys(), left.read_text()) == ({"x", left.name}, "half")
-
-
 def list_of(named: dict[str, str | None], list_name: str) -> str:
     return json.dumps({"format": 1, "files": named}) if list_name == "files.json" else seal({"files": named})
 

@@ -67,11 +67,6 @@ class OutputFolder(Run):
         """Nothing says whether more was to come: what was kept is taken as the run."""
         return True
 
-    @property
-    def has_diverged(self) -> bool:
-        """Not known: NaN in a checkpoint is refused where it is read."""
-        return False
-
     @cached_property
     def is_recorded(self) -> bool:
         """It is of another training loop."""
@@ -83,13 +78,6 @@ class OutputFolder(Run):
 
     def differences(self, *names: str, again: bool = False) -> list[str]:
         """None: nothing says what its files were."""
-        return []
-
-    def check(self, *names: str) -> None:
-        """Nothing says what its files were."""
-
-    def snapshot_names(self) -> list[str]:
-        """None: its checkpoints are no snapshots of ours."""
         return []
 
     def sha256_of(self, name: str) -> str:

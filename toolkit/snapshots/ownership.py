@@ -10,7 +10,7 @@ import json
 import os
 import re
 import secrets
-import tempfile
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,9 +29,6 @@ own: what is not kept of a committed report is taken off it."""
 BLANK = 64 * "0"
 """Stands in the place of a list's own sha256 while that is computed."""
 
-TEMPORARY_FOLDER = ".unfinished-"
-MARKER = "temporary-folder-of-embedding-drift"
-"""An empty file in a folder that we made to fill it: what a user makes under the same name does not bear it."""
 NUM_SHOWN = 3
 
 
@@ -201,7 +198,8 @@ def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = F
     ValueError as :func:`check_replaceable`, before anything is written.
     """
     check_replaceable(path, owned, may_replace=may_replace)
-    temporary = _new_temporary(path)
+    temporary = path.with_name(f".{path.name}.{_new_number()}.tmp")
+    temporary.touch(exist_ok=False)
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -210,19 +208,12 @@ def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = F
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    # Not removed here: it is gone, and another thread may have made one of its name since.
     sync_folder(path.parent)
 
 
-def _new_temporary(path: Path) -> Path:
-    """An empty file that was not there before: a process of the same number may have left one."""
-    number = os.getpid()
-    while True:
-        temporary = path.with_name(f".{path.name}.{number}.tmp")
-        with suppress(FileExistsError):
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-            return temporary
-        number = secrets.randbelow(10**9)
+def _new_number() -> str:
+    """What tells something temporary of ours from all others, a user's too: process numbers come again."""
+    return f"{secrets.randbelow(10**18):018}"
 
 
 def sync_folder(folder: Path) -> None:
@@ -237,41 +228,28 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """A new folder in ``parent`` to fill; whatever is still in it at the end is removed."""
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=TEMPORARY_FOLDER))
-    folder.chmod(parent.stat().st_mode & 0o777)  # mkdtemp's is for its owner alone
+    folder = parent / f".unfinished-{_new_number()}"
+    folder.mkdir()
     try:
-        (folder / MARKER).touch()
         yield folder
     finally:
-        _remove_temporary_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_temporary_folder(path: Path) -> bool:
-    """Whether :func:`temporary_folder` made a folder: it is ours with all that is in it. One that we had no time to
-    mark is empty."""
-    if not path.name.startswith(TEMPORARY_FOLDER) or path.is_symlink() or not path.is_dir():
-        return False
-    return _is_plain(path / MARKER) or not any(path.iterdir())
-
-
-def _remove_temporary_folder(folder: Path) -> None:
-    """Remove all that is in it, and the mark last."""
-    for path in sorted(folder.rglob("*"), key=lambda path: (path != folder / MARKER, path), reverse=True):
-        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    remove_empty_folder(folder)
+    """Whether :func:`temporary_folder` made a folder: it is ours with all that is in it."""
+    return re.fullmatch(r"\.unfinished-[0-9]{18}", path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def files_in(folder: Path) -> dict[str, Path]:
-    """Name to path of every file in a folder of :func:`temporary_folder` but its marker."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MARKER)
-    return {path.relative_to(folder).as_posix(): path for path in paths}
+    """Name to path of every file in a folder."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def remove_temporary_folders(parent: Path) -> None:
-    """Remove what killed processes left of :func:`temporary_folder` in ``parent``; a folder of that name may not be."""
-    for path in parent.glob(f"{TEMPORARY_FOLDER}*"):
-        if is_temporary_folder(path):
-            _remove_temporary_folder(path)
+    """Remove what killed processes left of :func:`temporary_folder` in ``parent``."""
+    for path in filter(is_temporary_folder, parent.iterdir()):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def clear(owned: Owned, keep: Collection[str] = ()) -> None:

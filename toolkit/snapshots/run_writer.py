@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
+from toolkit.naming import refuse_first
 from toolkit.snapshots import files
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import (
@@ -366,21 +367,22 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
     place, other = _check_place(path, is_recorded), "pass a folder of its own" if is_recorded else OTHER
     if not place.exists():
         return
-    owned = owned_files(place)
+    owned, swap = owned_files(place), _swap_of(place)
     is_finished = owned.list_name == MANIFEST
-    if is_finished and not overwrite:
-        flag = "pass overwrite=True" if is_recorded else "pass --overwrite (in Python: overwrite=True)"
-        raise ValueError(f"{path} holds a finished run{'' if is_recorded else ' of this config'}: {flag} to replace it")
-    if foreign := owned.foreign():
-        if owned.files:
-            what = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
-        else:
-            what = f"is not empty and holds no run, but {shown(foreign)}: {other}"
-        raise ValueError(f"{path} {what}; nothing there was touched")
-    if is_finished and place.is_mount():
-        raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
-    if is_finished and os.path.lexists(swap := _swap_of(place)) and not _is_swap(swap):
-        raise ValueError(f"{swap} is in the way of the run that replaces {path}: move it away")
+    is_kept = is_finished and not overwrite
+    flag = "overwrite=True" if is_recorded else "--overwrite (in Python: overwrite=True)"
+    foreign = [] if is_kept else owned.foreign()  # which reads the whole run
+    added = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
+    other_folder = f"is not empty and holds no run, but {shown(foreign)}: {other}"
+    is_swap_free = not os.path.lexists(swap) or _is_swap(swap)
+    faults = {
+        f"{path} holds a finished run{'' if is_recorded else ' of this config'}: pass {flag} to replace it": is_kept,
+        f"{path} {added if owned.files else other_folder}; nothing there was touched": foreign,
+        f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}": is_finished
+        and place.is_mount(),
+        f"{swap} is in the way of the run that replaces {path}: move it away": is_finished and not is_swap_free,
+    }
+    refuse_first(faults)
 
 
 OTHER = "pass another --output-dir"
@@ -392,14 +394,14 @@ def _check_place(path: Path, is_recorded: bool) -> Path:
     place = path.resolve() if path.is_symlink() else path
     file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
     outer = run_around(place.resolve().parent)
+    other = "pass another directory" if is_recorded else OTHER
     faults = {
         f"{file} is a file where the folder of runs should go": file is not None,
         f"{path} is a file where a run directory should go": path.exists() and not path.is_dir(),
         f"{path} is a link to nothing where a run directory should go": path.is_symlink() and not path.exists(),
         f"{path} would lie inside the run {outer}": outer is not None,
     }
-    for fault in (fault for fault, is_so in faults.items() if is_so):
-        raise ValueError(f"{fault}: {'pass another directory' if is_recorded else OTHER}")
+    refuse_first({f"{fault}: {other}": is_so for fault, is_so in faults.items()})
     return place
 
 

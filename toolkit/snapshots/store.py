@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -148,7 +148,9 @@ class Run(Described):
                 f"{self.path} was recorded in another training loop and has no RunConfig: its drift is analysed by "
                 f"python -m toolkit drift {self.path}"
             )
-        return RunConfig.from_json(self._text("config.json"), str(self.path / "config.json"))
+        return RunConfig.from_json(
+            self._existing("config.json").read_text(encoding="utf-8"), str(self.path / "config.json")
+        )
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Run(Described):
 
         ValueError when unfinished, and where the manifest's own sha256 says that it has changed.
         """
-        path = self._existing(MANIFEST)
+        path = self.path / MANIFEST if self.is_finished else self._existing(MANIFEST)
         raw = path.read_bytes()
         values = parse_object(raw, path, {"format": int, "files": dict, "sizes": dict}, version=MANIFEST_FORMAT)
         refuse_damaged(path, {"is not as it was written (its own sha256 says so)": not is_sealed(raw, values)})
@@ -183,7 +185,7 @@ class Run(Described):
         """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one."""
         if not self.is_finished:
             return None
-        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self._named)
+        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self.manifest["files"])
         return {int(each[1]) for each in found if each}
 
     @cached_property
@@ -246,7 +248,7 @@ class Run(Described):
             return []
         if self.is_finished:
             self._refuse(self._differences(SNAPSHOTS, is_hashed=False))
-            paths = [self.path / name for name in self._named if name.startswith(SNAPSHOTS)]
+            paths = [self.path / name for name in self.manifest["files"] if name.startswith(SNAPSHOTS)]
         else:
             paths = [path for path in (self.path / SNAPSHOTS).iterdir() if not is_leftover(SNAPSHOTS + path.name)]
         for path in sorted(paths):
@@ -274,7 +276,7 @@ class Run(Described):
 
     def _differences(self, *names: str, is_hashed: bool, again: bool = False) -> list[str]:
         """See :meth:`differences`; what is not hashed has changed where its size has."""
-        named, sizes = self._named, self.manifest["sizes"]
+        named, sizes = self.manifest["files"], self.manifest["sizes"]
         folders = tuple(name for name in names if name.endswith("/")) if names else ("",)
         asked = {name for name in names if not name.endswith("/")}
         for folder in folders:
@@ -314,11 +316,6 @@ class Run(Described):
             said = f"{self.path} is not as its manifest says ({'; '.join(differences)})"
             raise ValueError(f"{said}: {remedy_of(differences)}")
 
-    @property
-    def _named(self) -> Mapping[str, str]:
-        named: Mapping[str, str] = self.manifest["files"]
-        return named
-
     def _read_exposure(self) -> Exposure | None:
         path = self._checked(EXPOSURE)
         if path is None:
@@ -339,21 +336,17 @@ class Run(Described):
         refuse_damaged(path, {f"has {found} optimizer steps, the last snapshot {last}": is_other})
 
     def _existing(self, name: str) -> Path:
-        if name != MANIFEST:
-            self.check(name)
-        path = self.path / name
-        if not path.exists():
+        path = self._checked(name)
+        if path is None:
             state = "" if self.is_finished else " (the run is unfinished: run it again)"
-            raise ValueError(f"{path} is missing{' (a recorded run has none)' if self.is_recorded else state}")
+            state = " (a recorded run has none)" if self.is_recorded else state
+            raise ValueError(f"{self.path / name} is missing{state}")
         return path
 
     def _checked(self, name: str) -> Path | None:
         """One of the files that a run may have, as its manifest says; None where it has none."""
         self.check(name)
         return path if (path := self.path / name).exists() else None
-
-    def _text(self, name: str) -> str:
-        return self._existing(name).read_text(encoding="utf-8")
 
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
