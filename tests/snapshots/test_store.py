@@ -208,13 +208,6 @@ def test_what_the_library_leaves_of_a_tensor_file_is_ours(tmp_path: Path) -> Non
     assert not list(path.rglob(".tmpyEhwUZ"))
 
 
-def test_a_run_that_was_killed_before_its_first_file_starts_again(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".unfinished.json.123.tmp").touch()
-    start_run(tmp_path / "run").release()
-    assert not list((tmp_path / "run").iterdir())
-
-
 def test_a_run_directory_may_be_a_link(tmp_path: Path) -> None:
     write_run(tmp_path / "runs").finish({})
     (tmp_path / "link").symlink_to(tmp_path / "runs")
@@ -273,13 +266,6 @@ def test_a_run_that_lost_a_file_is_not_finished(name: str, tmp_path: Path) -> No
     (writer.path / name).unlink()
     check_refusals((rf"has lost {name} while it was being written: run it again", lambda: writer.finish({})))
     assert not open_run(writer.path).is_finished
-
-
-def test_verify_finds_a_single_flipped_bit(tmp_path: Path) -> None:
-    write_run(tmp_path / "run").finish({})
-    assert verify_run(tmp_path / "run") == []
-    flip_last_bit(tmp_path / "run" / "snapshots" / "epoch-001.safetensors")
-    assert verify_run(tmp_path / "run") == ["changed: snapshots/epoch-001.safetensors"]
 
 
 def set_format(file: Path, version: int) -> None:
@@ -367,11 +353,6 @@ def test_optimizer_log_round_trip() -> None:
     check_refusals(("newer format than 1: update the toolkit", lambda: OptimizerLog.from_json(newer)))
 
 
-def test_a_config_that_is_not_json_is_named(tmp_path):
-    (tmp_path / "config.json").write_text("x")
-    check_refusals((r"config\.json is not JSON", lambda: Run(tmp_path).is_recorded))
-
-
 def read_all(path: Path) -> None:
     """Everything that the commands read of a run."""
     run = open_run(path)
@@ -416,13 +397,6 @@ def test_a_manifest_that_names_a_snapshot_that_is_none_is_refused(tmp_path: Path
     rehash(path, "snapshots/notes.txt")
     said = rf"{path / 'snapshots/notes.txt'} is no snapshot \(epoch-NNN"
     check_refusals((said, lambda: open_run(path).snapshot_names()))
-
-
-def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
-    run = write_whole_run(tmp_path, "none", 0)
-    RunWriter(run.path).write_predictions(run.predictions.drop(columns="label"))
-    rehash(run.path, "predictions.parquet")
-    check_refusals((r"predictions\.parquet lacks the column label", lambda: open_run(run.path).predictions))
 
 
 def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):

@@ -100,7 +100,7 @@ def read_versions() -> dict[str, str]:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {name: next(distributions(name=name), None) for name in ("embedding-drift-toolkit", *PACKAGES)}
+    found = {name: next(iter(distributions(name=name)), None) for name in ("embedding-drift-toolkit", *PACKAGES)}
     return {name: package.version for name, package in found.items() if package is not None}
 
 
