@@ -144,7 +144,11 @@ def replaced(name: str, change: Change) -> Callable[[Path], None]:
 
 
 def at(place: Any, value: Any) -> Change:
-    return lambda array: np.put(array, place % len(array), value) or array
+    def apply(array: np.ndarray) -> np.ndarray:
+        array[place] = value
+        return array
+
+    return apply
 
 
 def json_of(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -230,7 +234,7 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ("optimizer.json", "no clipping"): (json_of(lambda v: v["clipping_factors"].__setitem__(3, None)), "holds None"),
     ("optimizer.json", "shorter"): (
         json_of(lambda v: v["clipping_factors"].pop()),
-        "29 clipping_factors, 30 learning_rates",
+        "a factor and two rates for every step belong there",
     ),
     ("optimizer.json", "all shorter"): (
         json_of(lambda v: [v[name].pop() for name in v if name.endswith(("rates", "factors"))]),
@@ -238,7 +242,7 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ),
     ("optimizer.json", "decay of text"): (json_of(lambda v: v["weight_decay"].update({WORDS: "0"})), "holds '0'"),
     ("optimizer.json", "no decay"): (json_of(lambda v: v.update(weight_decay=[])), "not an optimizer log"),
-    ("optimizer.json", "three betas"): (json_of(lambda v: v["betas"].append(0.5)), "two betas"),
+    ("optimizer.json", "three betas"): (json_of(lambda v: v["betas"].append(0.5)), "two betas,"),
     ("optimizer.json", "beta of text"): (json_of(lambda v: v.update(betas=["0.9", 0.999])), "holds '0.9'"),
     ("optimizer.json", "eps of text"): (json_of(lambda v: v.update(eps="0")), "eps holds '0'"),
     ("optimizer.json", "an entry gone"): (json_of(lambda v: v.pop("precision")), "KeyError"),

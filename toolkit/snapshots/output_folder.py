@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.families import component_of, regime_name
-from toolkit.naming import read_object
+from toolkit.naming import read_object, refuse_first
 from toolkit.snapshots.backbones import Backbone, open_place
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints
@@ -157,20 +157,19 @@ class OutputFolder(Run):
         Their epochs are those of each trainer_state.json; steps count from the first snapshot. ValueError where epochs
         do not ascend as steps do.
         """
-        for one, other in pairwise(self._kept):
-            if other.epoch <= one.epoch:
-                raise ValueError(
-                    f"{self.path}: {other.path.name} is of epoch {other.epoch:g}, {one.path.name} of epoch "
-                    f"{one.epoch:g}: these are of two trainings, pass each in a folder of its own"
-                )
         start = self._kept[0].step if self.base is None else 0
         times = [(kept.epoch, kept.step - start) for kept in self._kept]
         times = times if self.base is None else [(0.0, 0), *times]
-        if len(times) < 2:
-            raise ValueError(
-                f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: "
-                "pass base= (--base), the checkpoint that training started from"
-            )
+        faults = {
+            f"{self.path}: {other.path.name} is of epoch {other.epoch:g}, {one.path.name} of epoch {one.epoch:g}: "
+            "these are of two trainings, pass each in a folder of its own": other.epoch <= one.epoch
+            for one, other in pairwise(self._kept)
+        }
+        alone = (
+            f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: pass "
+            "base= (--base), the checkpoint that training started from"
+        )
+        refuse_first(faults | {alone: len(times) < 2})
         found = zip(self._imported.trajectory, times, strict=True)
         snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
         return replace(self._imported.trajectory, snapshots=snapshots)

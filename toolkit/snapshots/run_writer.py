@@ -142,7 +142,6 @@ class RunWriter:
     """A finished run, which stays as it is until this one is finished and takes its place."""
     background: BackgroundWriter = field(default_factory=BackgroundWriter)
     """For what is written while training goes on; a run is finished and released after it."""
-    _written: set[str] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
     _states: dict[str, str] = field(default_factory=dict)
@@ -155,7 +154,7 @@ class RunWriter:
     """Every file of the run so far, as :class:`Owned` has them."""
 
     def __post_init__(self) -> None:
-        self._names |= owned_files(self.path).files
+        self._names |= {n: known for n, known in owned_files(self.path).files.items() if (self.path / n).is_file()}
         if (self.path / MANIFEST).exists():  # a finished run that is written again
             self._names[MANIFEST] = ()
         # The list is ours from when we have written it: until then one that appears is somebody else's.
@@ -274,7 +273,8 @@ class RunWriter:
         self.background.wait()
         self.drop_states()
         self._check_held()
-        if missing := sorted(name for name in self._written if not (self.path / name).is_file()):
+        names = self._names.keys() - {MANIFEST}
+        if missing := sorted(name for name in names if not (self.path / name).is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
         others = [
             name for name in self._names.keys() - self._hashes.keys() - {MANIFEST} if (self.path / name).is_file()
@@ -318,7 +318,6 @@ class RunWriter:
                 journal = seal({"files": dict.fromkeys(sorted(self._names))})
                 files.write_text(self.path / JOURNAL, journal, self._owned)
                 self._owned = Owned(self.path, JOURNAL, self._names)
-            self._written |= set(names)
 
     def _write_with(self, name: str, write: Callable[[Path], object]) -> None:
         self._own(name)
@@ -340,7 +339,7 @@ class RunWriter:
         self._check_held()
         if name in self._names:
             remove_file(self.path / name, self._owned)
-            self._written.discard(name)
+            del self._names[name]
 
 
 def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:

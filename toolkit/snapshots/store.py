@@ -13,7 +13,7 @@ import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.naming import Described, OtherFormatError, parse_object, read_object, refuse_damaged
+from toolkit.naming import Described, OtherFormatError, parse_object, read_object, refuse_damaged, refuse_first
 from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
@@ -251,12 +251,11 @@ class Run(Described):
             paths = [self.path / name for name in self.manifest["files"] if name.startswith(SNAPSHOTS)]
         else:
             paths = [path for path in (self.path / SNAPSHOTS).iterdir() if not is_leftover(SNAPSHOTS + path.name)]
-        for path in sorted(paths):
-            # A link is judged by the manifest; of an unfinished run, which never writes one, nothing says what it is.
-            is_plain = path.is_file() and (self.is_finished or not path.is_symlink())
-            if SNAPSHOT.fullmatch(path.relative_to(self.path / SNAPSHOTS).as_posix()) is None or not is_plain:
-                what = "no snapshot (epoch-NNN or step-NNNNNNNN, .safetensors, and in an unfinished run no link)"
-                raise ValueError(f"{path} is {what}: move it away")
+        # A link is judged by the manifest; of an unfinished run, which never writes one, nothing says what it is.
+        plain = [path for path in paths if path.is_file() and (self.is_finished or not path.is_symlink())]
+        fitting = {path for path in plain if path.parent.name == "snapshots" and SNAPSHOT.fullmatch(path.name)}
+        what = "no snapshot (epoch-NNN or step-NNNNNNNN, .safetensors, and in an unfinished run no link)"
+        refuse_first({f"{path} is {what}: move it away": path not in fitting for path in sorted(paths)})
         names = sorted(path.name for path in paths)
         if not self.is_finished:
             self.check(*(SNAPSHOTS + name for name in names))
@@ -463,10 +462,11 @@ def verify_run(path: str | Path) -> list[str]:
     A file that the manifest does not name is one, wherever it lies; only what a killed writer left is passed over.
     """
     run = open_run(path)
-    if not (run.path / SNAPSHOTS).is_dir():
-        raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
-    if not run.is_finished:
-        raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
+    faults = {
+        f"{path} is not a run directory: it has no snapshots/": not (run.path / SNAPSHOTS).is_dir(),
+        f"{path} is unfinished (no {MANIFEST}): run it again with the same command": not run.is_finished,
+    }
+    refuse_first(faults)
     try:
         return run.differences(again=True)
     except ValueError as error:  # of the manifest, without which nothing can be said of the others
