@@ -65,25 +65,22 @@ class Owned:
     def holds(self, path: Path) -> bool:
         """Whether what lies at ``path`` is a file that the list names, as we left it, or what a killed writer left of
         one."""
-        if not _is_plain(path) or self.linked(path) is not None:
+        if not _is_plain(path) or self.is_linked(path):
             return False
         name = path.relative_to(self.folder).as_posix()
         if hashes := self.files.get(name):
             return sha256_of_file(path) in hashes
         return any(each == self.list_name or each in self.files for each in (name, of_temporary(name) or name))
 
-    def linked(self, path: Path) -> Path | None:
-        """The link, or the file, that stands where a folder on the way from ``folder`` to ``path`` should be."""
-        num_between = len(path.parts) - len(self.folder.parts) - 1
-        if num_between <= 0 or not path.is_relative_to(self.folder):  # the rule for every file that is written
-            return None
-        between = path.parents[:num_between]
-        return next((p for p in between if p.is_symlink() or (p.exists() and not p.is_dir())), None)
+    def is_linked(self, path: Path) -> bool:
+        """Whether a link, or a file, stands where a folder on the way from ``folder`` to ``path`` should be."""
+        between = (parent for parent in path.parents if self.folder in parent.parents)
+        return any(parent.is_symlink() or (parent.exists() and not parent.is_dir()) for parent in between)
 
     def is_free(self, path: Path) -> bool:
         """Whether nothing lies at ``path``, or a file that the list names, as we left it."""
         is_there = os.path.lexists(path)  # looked for first: what another thread writes between two looks is ours too
-        return self.linked(path) is None and (not is_there or self.holds(path))
+        return not self.is_linked(path) and (not is_there or self.holds(path))
 
     def entries(self) -> list[str]:
         """What lies in the folder but folders of :func:`temporary_folder`; see :func:`entries_of`."""

@@ -105,13 +105,11 @@ class Trajectory(Described):
         """
         if not isinstance(epoch, Real):
             raise ValueError(f"an epoch is a number; got {epoch!r}")
-        if epoch == 0:
-            return self.snapshots[0]
-        for snapshot in self.snapshots:
-            if snapshot.epoch == epoch:
-                return snapshot
-        at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
-        raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+        found = [each for each in self.snapshots if each.epoch == epoch] if epoch else self.snapshots
+        if not found:
+            at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
+            raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+        return found[0]
 
     def name_row(self, parameter: str, row: int) -> str:
         """What a reader calls a row; see :func:`name_row`."""

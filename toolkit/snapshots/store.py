@@ -177,13 +177,13 @@ class Run(Described):
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        epochs = None if self.is_recorded else self._epochs
-        return formats.read_predictions(self._existing("predictions.parquet"), epochs)
+        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
 
     @property
     def _epochs(self) -> set[int] | None:
-        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one."""
-        if not self.is_finished:
+        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one, and of
+        one that scores when it likes."""
+        if not self.is_finished or self.is_recorded:
             return None
         found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self.manifest["files"])
         return {int(each[1]) for each in found if each}
