@@ -195,22 +195,28 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
     assert sorted(place.name for place in tmp_path.iterdir()) == [".run.replaced-1", "run"]
 
 
-@pytest.mark.parametrize("kind", ["notes", "a copy of the run", "notes in one of ours"])
+def add_notes(place: Path) -> None:
+    place.mkdir(exist_ok=True)
+    (place / "notes.txt").write_text("mine")
+
+
+IN_THE_WAY: dict[str, Callable[[Path], object]] = {
+    "notes": add_notes,
+    "a copy of the run": lambda place: shutil.copytree(place.with_name("run"), place),
+    "notes in one of ours": lambda place: (
+        start_run(place.with_name("run"), overwrite=True).release(),
+        add_notes(place),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IN_THE_WAY)
 def test_a_folder_of_a_users_beside_a_run_is_not_taken_for_its_successor(kind: str, tmp_path: Path) -> None:
-    path, place = tmp_path / "run", tmp_path / ".run.swap"
+    path = tmp_path / "run"
     write_run(path, 1.0)
-    if kind == "a copy of the run":
-        shutil.copytree(path, place)
-    else:
-        if kind == "notes in one of ours":
-            start_run(path, overwrite=True).release()
-        place.mkdir(exist_ok=True)
-        (place / "notes.txt").write_text("mine")
-    check_refused_and_untouched(
-        tmp_path,
-        *starts("holds a finished run", path, overwrite=False),
-        *starts(r"\.run\.swap is in the way .*move it away", path),
-    )
+    IN_THE_WAY[kind](tmp_path / ".run.swap")
+    cases = starts("holds a finished run", path, overwrite=False)
+    check_refused_and_untouched(tmp_path, *cases, *starts(r"\.run\.swap is in the way .*move it away", path))
 
 
 @pytest.mark.parametrize("name", [".run.old", ".run.new", ".run.bak"])
@@ -218,15 +224,11 @@ def test_a_users_copy_of_a_run_beside_it_outlives_the_run(name: str, tmp_path: P
     """Every file in it is one that its manifest names; it is the user's all the same."""
     path = tmp_path / "run"
     write_run(path, 1.0)
-    copied = shutil.copytree(path, tmp_path / name)
-    before = contents(tmp_path)
-    check_refusals(("holds a finished run", lambda: start_run(path)))
-    assert contents(tmp_path) == before
+    shutil.copytree(path, tmp_path / name)
+    before = contents(tmp_path / name)
+    check_refused_and_untouched(tmp_path, ("holds a finished run", lambda: start_run(path)))
     write_run(path, 2.0, overwrite=True)
-    assert open_run(path).manifest["value"] == 2.0
-    assert {name: state for name, state in contents(tmp_path).items() if name.startswith(copied.name)} == {
-        name: state for name, state in before.items() if name.startswith(copied.name)
-    }
+    assert (open_run(path).manifest["value"], contents(tmp_path / name)) == (2.0, before)
 
 
 def test_a_run_has_one_lock_through_every_link(tmp_path: Path) -> None:

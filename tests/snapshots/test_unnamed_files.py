@@ -158,7 +158,7 @@ def test_a_note_of_the_users_is_named_by_verify_and_does_not_stop_an_analysis(pa
     assert verify_run(path) == [f"not in the manifest: {name}" for name in ("a.tmp", "notes.txt", "plots/")]
 
 
-LEFT = (".epoch-001.safetensors.123.tmp", ".epoch-007.safetensors.1.tmp", ".step-00000012.safetensors.9.tmp")
+LEFT = (".epoch-001.safetensors.123.tmp", ".epoch-002.safetensors.123456789012345678.tmp")
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

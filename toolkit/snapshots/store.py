@@ -63,13 +63,6 @@ def hash_files(path: Path, digest: Callable[[Path], str], names: Sequence[str]) 
         return dict(zip(names, pool.map(lambda name: digest(path / name), names), strict=True))
 
 
-def is_leftover(name: str, named: Iterable[str] = ()) -> bool:
-    """Whether a file of a run directory is what a writer that was killed left of a file that the run has, or could."""
-    of = files.of_temporary(name) or ""
-    is_snapshot = of.startswith(SNAPSHOTS) and SNAPSHOT.fullmatch(of.removeprefix(SNAPSHOTS)) is not None
-    return is_snapshot or of in {*SMALL_FILES, EXPOSURE, MANIFEST, DIVERGED, *named}
-
-
 def remedy_of(differences: Iterable[str]) -> str:
     """What to do about lines of :meth:`Run.differences`."""
     return "move it away" if all(line.startswith(UNNAMED) for line in differences) else "restore it, or run again"
@@ -250,7 +243,8 @@ class Run(Described):
             self._refuse(self._differences(SNAPSHOTS, is_hashed=False))
             paths = [self.path / name for name in self.manifest["files"] if name.startswith(SNAPSHOTS)]
         else:
-            paths = [path for path in (self.path / SNAPSHOTS).iterdir() if not is_leftover(SNAPSHOTS + path.name)]
+            every = (self.path / SNAPSHOTS).iterdir()
+            paths = [path for path in every if not SNAPSHOT.fullmatch(files.of_temporary(path.name) or "")]
         # A link is judged by the manifest; of an unfinished run, which never writes one, nothing says what it is.
         plain = [path for path in paths if path.is_file() and (self.is_finished or not path.is_symlink())]
         fitting = {path for path in plain if path.parent.name == "snapshots" and SNAPSHOT.fullmatch(path.name)}
@@ -290,7 +284,7 @@ class Run(Described):
         return [
             *(f"missing: {name}" for name in known if name not in digests),
             *(f"changed: {name}" for name in there if digests[name] != named[name]),
-            *(f"{UNNAMED}{name}" for name in sorted(others) if not is_leftover(name, named)),
+            *(f"{UNNAMED}{name}" for name in sorted(others) if files.of_temporary(name) not in {MANIFEST, *named}),
         ]
 
     def check(self, *names: str) -> None:
