@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +92,8 @@ def wait_until(page: Any, expression: str, arg: Any = None) -> None:
 
 
 def wait_for_text(page: Any, text: str) -> None:
-    """Wait until a mark of the chart of words is this text."""
-    found = "([where, text]) => [...document.querySelectorAll(where)].some((each) => each.textContent === text)"
+    """Wait until a mark of the chart of words holds this text."""
+    found = "([where, text]) => [...document.querySelectorAll(where)].some((each) => each.textContent.includes(text))"
     wait_until(page, found, [f"{LIVE} text", text])
 
 
@@ -122,7 +121,7 @@ def test_hostile_texts_are_shown_as_texts(visit: Callable[..., Any]):
     page = visit()
     assert page.locator("h1").inner_text() == INJECTION
     assert page.locator("main").inner_text().count(INJECTION) > 8
-    shown = f"before of {INJECTION} 0.90", "Epoch 3: 1 of 60 drawn words contain “<SCRIPT>”"
+    shown = f"before of {INJECTION} 0.90", "epoch 3: 1 of 60 drawn words contain “<SCRIPT>”"
     search(page, "<SCRIPT>", *shown)
     page.locator(MARKED).hover(force=True)
     assert INJECTION in page.locator("#vg-tooltip-element").inner_text()
@@ -141,22 +140,12 @@ def test_search_finds_a_word_marks_it_and_shows_its_neighbours(visit: Callable[.
     page = visit()
     marked = page.locator(MARKED)
     assert marked.count() == 0
-    assert "before of better 0.90" in texts(page)  # what moved most, before anything is searched
+    assert "before: before of better 0.90" in texts(page)  # what moved most, before anything is searched
     for word, count in ((" GOOD ", 1), ("word1", 10), ("no such word", 0)):  # word10 to word19
-        search(page, word, f"Epoch 3: {count} of 60 drawn words contain “{word.strip()}”")
-        listed = [text for text in texts(page) if text.startswith("before of")]
+        search(page, word, f"epoch 3: {count} of 60 drawn words contain “{word.strip()}”")
+        listed = [text for text in texts(page) if text.startswith("before: before of")]
         assert (marked.count(), len(listed)) == (count, min(count, 5)), word
-        assert count != 1 or {"good", "before of good 0.90", "after of good 0.90"} <= set(texts(page))
-
-
-def test_labels_do_not_cover_one_another(visit: Callable[..., Any]):
-    page = visit()
-    search(page, "word1", "Epoch 3: 10 of 60 drawn words contain “word1”")
-    labels = page.locator(f"{LIVE} .mark-text text[font-weight=bold]", has_text="word1")
-    boxes = [label.bounding_box() for label in labels.all() if "contain" not in label.text_content()]
-    tops = sorted(box["y"] for box in boxes)
-    assert len(tops) == 10  # five in the scatter, five in the list
-    assert min(after - before for before, after in pairwise(tops)) >= 11
+        assert count != 1 or {"good", "before: before of good 0.90", "after: after of good 0.90"} <= set(texts(page))
 
 
 def test_slider_changes_the_drift(visit: Callable[..., Any]):
@@ -176,16 +165,12 @@ def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any])
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
 
 
-def test_legend_and_list_pick_a_run(visit: Callable[..., Any]):
-    page = visit()
-    first, second = make_words(), make_words(run=f"LP-FT {INJECTION}")
-    picker = page.get_by_label("Run")
-    wait_for_text(page, drift_of(first, "better", 3))
-    page.locator(f"{LIVE} text", has_text="LP-FT").first.click()
+def test_a_list_picks_a_run(visit: Callable[..., Any]):
+    page, second = visit(), make_words(run=f"LP-FT {INJECTION}")
+    wait_for_text(page, drift_of(make_words(), "better", 3))
+    page.get_by_label("Run").select_option(index=1)
     wait_for_text(page, drift_of(second, "better", 3))
-    assert picker.input_value() == f"LP-FT {INJECTION}"
-    picker.select_option(index=0)
-    wait_for_text(page, drift_of(first, "better", 3))
+    wait_for_text(page, f"LP-FT {INJECTION}, epoch 3: the words that moved most")
 
 
 def test_a_click_on_a_mark_shows_its_word(visit: Callable[..., Any]):
@@ -194,8 +179,8 @@ def test_a_click_on_a_mark_shows_its_word(visit: Callable[..., Any]):
     mark.hover(force=True)
     assert "word59" in page.locator("#vg-tooltip-element").inner_text()
     mark.click(force=True)
-    wait_for_text(page, "Epoch 3: the word that was clicked")
-    assert "before of word59 0.90" in texts(page)
+    wait_for_text(page, "full fine-tuning, seed 0, epoch 3: the word that was clicked")
+    assert "before: before of word59 0.90" in texts(page)
 
 
 def test_words_by_keyboard_alone(visit: Callable[..., Any]):
