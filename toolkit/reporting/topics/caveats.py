@@ -1,7 +1,7 @@
 """What a reader of a comparison must know: which lines count, what probes reached, questions and their answers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,13 @@ def covered(comparison: pd.DataFrame) -> str:
     if len(scores) < 2:
         return "".join(scores)
     return " or ".join(f"{over} ({listing(list(dict.fromkeys(own)))})" for over, own in scores.items())
+
+
+def deciding(line: Mapping[Any, Any]) -> tuple[float, float, int]:
+    """The interval of a comparison's line that decided, in points, and its level in per cent: 90 for equivalent."""
+    is_equal = line.get("verdict") == "equivalent"
+    low, high = (float(line[f"{end}{'90' if is_equal else ''}_points"]) for end in ("low", "high"))
+    return low, high, 90 if is_equal else 95
 
 
 def reach_points(score: str) -> float:

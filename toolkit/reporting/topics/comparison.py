@@ -16,6 +16,7 @@ from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_b
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
     covered,
+    deciding,
     headline,
     largest_size,
     linear_probes,
@@ -54,7 +55,7 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     table = table[table["difference_points"].notna()]
     if table.empty:
         return None
-    shown = _lines(table)
+    shown = pair_lines(table)
     places, pairs = (list(dict.fromkeys(shown[name])) for name in ("place", "pair"))
     verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
     reach = max(map(reach_points, table["score"]))
@@ -107,25 +108,25 @@ def _wrap(text: str) -> list[str]:
     return [line for part in parts for line in textwrap.wrap(part, TITLE)]
 
 
-def _lines(table: pd.DataFrame) -> pd.DataFrame:
+def pair_lines(table: pd.DataFrame) -> pd.DataFrame:
     """What is drawn of each comparison: with the interval of its verdict, 90 % for equivalent and else 95 %."""
     lines: list[dict[str, Any]] = []
     tasks = task_names(table)
     has_many = tasks.nunique() > 1
     for task, line in zip(tasks, table.to_dict("records"), strict=True):
-        is_equivalent = line.get("verdict") == "equivalent"
-        low, high = (line[f"{end}{'90' if is_equivalent else ''}_points"] for end in ("low", "high"))
+        low, high, level = deciding(line)
         one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
         lines.append(
             {
                 "one": one,
                 "other": other,
                 "pair": f"{one} minus {other}",
+                "task": task,
                 "place": f"{task}: {line['split']}" if has_many else str(line["split"]),
                 "difference": line["difference_points"],
                 "low": low,
                 "high": high,
-                "interval": f"{low:+.2f} to {high:+.2f} ({90 if is_equivalent else 95} %)" if low == low else "none",
+                "interval": f"{low:+.2f} to {high:+.2f} ({level} %)" if low == low else "none",
                 "margin": line["margin_points"],
                 "verdict": str(line.get("verdict") or "not supported"),
                 "num_seeds": int(line["num_seeds"]),
