@@ -17,7 +17,7 @@ from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
 from toolkit.reporting.page import Answer, ChartBlock, Tile
-from toolkit.reporting.topics.caveats import deciding, headline, largest_size, reach_points, task_names
+from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, reach_points, task_names
 from toolkit.reporting.topics.comparison import pair_lines
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
@@ -332,7 +332,6 @@ SIZES = {
 }
 """Question to what a verdict means as its answer, with its size: "no" alone is good news under one question and bad
 news under another. ``lower`` and ``higher``: the second condition's score, where the difference is supported."""
-FEW_SEEDS = {1: "one seed: not judged", 2: "two seeds: not judged"}
 CEILING = 0.995
 """A mean score from which on less than one example in two hundred is left to gain."""
 
