@@ -12,7 +12,6 @@ from toolkit.reporting import run_screen
 from toolkit.reporting.run_screen import (
     _doubts,
     _drift_table,
-    _duration,
     _whole_drift,
     epoch_line,
     print_components,
@@ -60,13 +59,6 @@ FIRST = {"epoch": 1.0, "train_loss": 0.4321}
 )
 def test_an_epochs_line_names_every_split(score, rows, said):
     assert epoch_line(score, rows) == said
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.6, "1 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (7260, "2 h 1 min")]
-)
-def test_durations(seconds, said):
-    assert _duration(seconds) == said
 
 
 def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config, tmp_path, capsys):

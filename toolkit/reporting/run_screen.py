@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pandas as pd
@@ -121,16 +122,10 @@ def print_result(run: Run, seconds: float) -> None:
     console.print(f"Frozen: {proof}")
     for doubt in _doubts(run, drift):
         console.print(f"Did this run fail? {escape(doubt)}")
-    console.print(f"Took {_duration(seconds)}. Run: {escape(str(run.path))}", soft_wrap=True)
+    console.print(f"Took {timedelta(seconds=round(seconds))}. Run: {escape(str(run.path))}", soft_wrap=True)
     console.print(
         f"Next: python -m toolkit report {escape(shlex.quote(str(run.path)))} --out my_report", soft_wrap=True
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
