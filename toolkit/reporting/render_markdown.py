@@ -16,6 +16,7 @@ from toolkit.reporting.page import (
     TableBlock,
     TextBlock,
     shown,
+    shown_tiles,
 )
 
 MOST_LINES = 60
@@ -41,7 +42,8 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
     """
     parts = [f"# {escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
-    parts += [_tiles(page)] if page.tiles else []
+    tiles = shown_tiles(page) if page.tiles else None
+    parts += [table(tiles.header, tiles.rows)] if tiles else []
     for answer in page.answers:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
         text = "  \n".join(map(escape, answer.text.split("\n")))
@@ -59,16 +61,6 @@ def read_answers(text: str) -> list[str]:
     """The answers of a report.md that :func:`render_markdown` wrote, those to a question, as plain text."""
     found = re.findall(r"^\*\*([^*]+)\*\* (.+(?:\n.+)*)$", text.partition("\n## ")[0], re.M)
     return [html.unescape(f"{said} {told}".replace("  \n", "\n")) for said, told in found]
-
-
-def _tiles(page: Page) -> str:
-    """What was compared, one line each; a fact that a tile does not name is left empty."""
-    names = list(dict.fromkeys(name for tile in page.tiles for name, _ in tile.lines))
-    rows = []
-    for tile in page.tiles:
-        value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
-        rows.append([tile.title, value, *(dict(tile.lines).get(name, "") for name in names)])
-    return table(["", page.tiles_show, *names], rows)
 
 
 def _texts(text: str) -> list[str]:
