@@ -39,7 +39,7 @@ def test_plain_lines_where_output_is_no_terminal(tmp_path: Path) -> None:
     first = PlannedRun(planned(tmp_path, 0).cell, RunConfig(), run.path)
     second, third = planned(tmp_path, 1, arm="[bold]frozen[/]"), planned(tmp_path, 2)
     console = Console(file=io.StringIO(), width=80)
-    with StudyProgress(1, console) as progress:
+    with StudyProgress(console) as progress:
         progress.on_stage("final", [first, second, third])
         progress.on_event(Event(second.name, "waiting"))
         progress.on_event(Event(second.name, "running"))
@@ -60,7 +60,7 @@ def test_plain_lines_where_output_is_no_terminal(tmp_path: Path) -> None:
 def test_a_terminal_shows_each_running_run_with_its_scores_and_keeps_what_has_ended(tmp_path: Path) -> None:
     runs = [planned(tmp_path, seed, arm="[red]x", size=1000) for seed in range(4)]
     console = Console(file=io.StringIO(), width=120, height=10, force_terminal=True)
-    with StudyProgress(2, console) as progress:
+    with StudyProgress(console) as progress:
         progress.on_stage("final", runs)
         for seed in (0, 1):
             progress.on_event(Event(runs[seed].name, "running"))
@@ -82,7 +82,7 @@ def test_a_terminal_shows_each_running_run_with_its_scores_and_keeps_what_has_en
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_what_is_computed_beside_the_runs_is_the_text_of_the_bar(is_terminal: bool) -> None:
     """Checking what is finished reads every byte of it, and comes before the stage."""
-    with StudyProgress(1, Console(file=io.StringIO(), force_terminal=is_terminal)) as progress:
+    with StudyProgress(Console(file=io.StringIO(), force_terminal=is_terminal)) as progress:
         say("checking finished run 3 of 189")
         (bar,) = progress._bars.tasks
         assert (bar.description, bar.visible) == (
@@ -105,7 +105,7 @@ def test_an_earlier_trys_scores_are_not_shown(tmp_path: Path) -> None:
 def test_the_time_left_is_that_of_as_many_runs_at_the_speed_so_far(tmp_path: Path, num_failed: int) -> None:
     runs = [planned(tmp_path, seed) for seed in range(9)]
     console = Console(file=io.StringIO())
-    progress = StudyProgress(2, console)
+    progress = StudyProgress(console)
     progress.on_stage("final", runs)
     for i, run in enumerate(runs[:5]):
         progress._bars.get_time = partial(float, 60 * (i + 1))

@@ -119,15 +119,6 @@ def points(value: float) -> str:
     return UNDEFINED if math.isnan(value) else f"{value:+.2f}"
 
 
-def signed(value: float) -> str:
-    """A difference in points as a sentence says it: one decimal, and two where one would hide that it is not 0."""
-    if math.isnan(value):
-        return UNDEFINED
-    digits = 1 if abs(value) >= 0.05 else 2
-    text = f"{value:+.{digits}f}"
-    return text if text.strip("+-0.") else "0.0"
-
-
 def mean_text(mean: float, sd: float) -> str:
     """Mean ± standard deviation; without the latter for one seed."""
     return number(mean) + (f" ± {number(sd, 2)}" if sd == sd else "")

@@ -75,41 +75,17 @@ def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list
         place = next(i for i, block in enumerate(blocks) if block is folds[0])
         before, after = blocks[:place], [b for b in blocks[place:] if all(b is not fold for fold in folds)]
         return [*_blocks(before, tasks, level), *_shortened(folds, level), *_blocks(after, tasks, level)]
-    alike: dict[tuple[str, ...], list[Block]] = {}
-    for block in blocks:
-        if columns := _columns_of_list(block):
-            alike.setdefault(columns, []).append(block)
-    left_out = [block for same in alike.values() if len(same) > MOST_FOLDS for block in same[1:]]  # a run each, say
-    shown = [block for block in blocks if all(block is not each for each in left_out)]
-    more = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
-    return [*(text for block in shown for text in _block(block, level, tasks)), *more]
-
-
-def _columns_of_list(block: Block) -> tuple[str, ...]:
-    """The columns of a closed fold that holds a table, no folds and no chart; nothing for other blocks."""
-    if not isinstance(block, FoldBlock) or block.is_open:
-        return ()
-    if any(isinstance(inner, FoldBlock | ChartBlock) for inner in block.blocks):
-        return ()
-    tables = [inner for inner in block.blocks if isinstance(inner, TableBlock)]
-    return tuple(map(str, tables[0].table.columns)) if tables else ()
+    return [text for block in blocks for text in _block(block, level, tasks)]
 
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
     """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
-    parts: list[str] = []
-    if level > TOP:
-        return [f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
-    tables = [next((b for b in fold.blocks if isinstance(b, TableBlock)), None) for fold in folds]
-    found = [(fold.title, shown(table)) for fold, table in zip(folds, tables, strict=True) if table is not None]
-    num_lines = sum(len(cells.rows) for _, cells in found)
-    if found and num_lines <= MOST_LINES and len({cells.header for _, cells in found}) == 1:
-        rows = [(title, *row) for title, cells in found for row in cells.rows]
-        parts.append(table(["model and task", *found[0][1].header], rows))
-    elif all(len(cells.rows) <= 10 for _, cells in found):
-        for title, cells in found:
-            parts += [f"{'#' * min(level, 6)} {escape(title)}", table(cells.header, cells.rows)]
-    return [*parts, f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
+    told = f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."
+    firsts = [(fold.title, block) for fold in folds for block in fold.blocks if isinstance(block, TableBlock)]
+    found = [(title, shown(block)) for title, block in dict(reversed(firsts)).items()][::-1]
+    rows = [(title, *row) for title, cells in found for row in cells.rows]
+    is_one = level == TOP and len(rows) <= MOST_LINES and len({cells.header for _, cells in found}) == 1
+    return [*([table(["model and task", *found[0][1].header], rows)] if is_one else []), told]
 
 
 def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:

@@ -40,7 +40,6 @@ class _Told(ProgressColumn):
 class StudyProgress:
     """Follows a study; a context manager. ``on_stage``, ``on_event`` and ``on_progress`` go to ``run_study``."""
 
-    workers: int = 1
     console: Console = field(default_factory=open_console)
     _lines: dict[str, _Line] = field(default_factory=dict)
     _hearing: ExitStack = field(default_factory=ExitStack)

@@ -1,7 +1,8 @@
 """Scores: by condition, over epochs, by number of examples, and by seconds."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,6 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     Charts,
-    Picker,
     along,
     altair,
     data_of,
@@ -297,11 +297,8 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
     tasks = [task for task in dict.fromkeys(table["panel"]) if sizes.get(task, 0) > 1]
     if not tasks:
         return None
-    _, picker, look = picked(table["regime"], regimes)
-    parts = []
-    for task in tasks:
-        own = table[table["panel"] == task]
-        score = str(own["score"].iloc[0])
+
+    def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
         found = sorted(own["examples"].astype(float).unique())
         axis = altair.Axis(values=found, format=",d", grid=False, labelOverlap="greedy")
         places = altair.Scale(type="log", nice=False, padding=12)
@@ -314,15 +311,21 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
         axis = altair.Axis(tickCount=5, format="~f")
         y = altair.Y("mean:Q", scale=padded(own["value"]), title=title_of(score), axis=axis)
         means = over_seeds(own, ["regime", "examples"], "value")
-        parts.append(altair.layer(*over_seeds_layers(base, y, look), data=data_of(means)))
-    return _of_tasks(parts, tasks, picker)
+        return altair.layer(*over_seeds_layers(base, y, look), data=data_of(means))
+
+    return _of_tasks(table[table["panel"].isin(tasks)], draw, regimes)
 
 
-def _of_tasks(parts: Sequence[Chart], tasks: Sequence[str], picker: Picker | None) -> Chart:
+def _of_tasks(
+    table: pd.DataFrame, draw: Callable[[pd.DataFrame, str, Mapping[str, Any]], Chart], regimes: Iterable[str] | None
+) -> Chart:
+    """A panel for each task of a table, which ``draw`` makes of its lines, its score and the look of the regimes."""
+    _, picker, look = picked(table["regime"], regimes)
+    tasks = list(dict.fromkeys(table["panel"]))
     columns = min(len(tasks), 3)
-    width = 440 if columns == 1 else 570 // columns - 30
-    for part in parts:
-        part.width, part.height = width, 150
+    size = {"width": 440 if columns == 1 else 570 // columns - 30, "height": 150}
+    owns = [table[table["panel"] == task] for task in tasks]
+    parts = [draw(own, str(own["score"].iloc[0]), look).properties(**size) for own in owns]
     return panels(parts, columns, picker, tasks)
 
 
@@ -338,20 +341,15 @@ def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     if len(table) < 2:
         return None
     table = table.assign(panel=task_names(table), regime=regimes_of(table))
-    _, picker, look = picked(table["regime"], regimes)
-    tasks = list(dict.fromkeys(table["panel"]))
-    parts = []
-    for task in tasks:
-        own = table[table["panel"] == task]
-        score = str(own["score"].iloc[0])
+
+    def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
         wide, tall = log_axis(own["seconds"]), padded(own["value"], most=math.inf if score == "loss" else 1.0)
         chart = altair.Chart(data_of(own, ["regime", "run", "seed", "seconds", "value"])).mark_point()
-        parts.append(
-            chart.encode(
-                x=altair.X("seconds:Q", scale=wide.scale(), axis=wide.axis(grid=False), title="seconds of a run"),
-                y=altair.Y("value:Q", scale=tall, axis=altair.Axis(tickCount=5, format="~f"), title=title_of(score)),
-                tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
-                **look["points"],
-            )
+        return chart.encode(
+            x=altair.X("seconds:Q", scale=wide.scale(), axis=wide.axis(grid=False), title="seconds of a run"),
+            y=altair.Y("value:Q", scale=tall, axis=altair.Axis(tickCount=5, format="~f"), title=title_of(score)),
+            tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
+            **look["points"],
         )
-    return _of_tasks(parts, tasks, picker)
+
+    return _of_tasks(table, draw, regimes)
