@@ -148,29 +148,12 @@ def test_search_finds_a_word_marks_it_and_shows_its_neighbours(visit: Callable[.
         assert count != 1 or {"good", "before: before of good 0.90", "after: after of good 0.90"} <= set(texts(page))
 
 
-def test_slider_changes_the_drift(visit: Callable[..., Any]):
-    page, words = visit(), make_words()
-    search(page, "word7", drift_of(words, "word7", 3))
-    place = page.locator(MARKED).get_attribute("transform")
-    page.get_by_label("Epoch").fill("1")
-    wait_for_text(page, drift_of(words, "word7", 1))
-    assert page.locator(MARKED).get_attribute("transform") != place
-
-
 def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any]):
     page = visit()
     search(page, "good", "before of good 0.90")
     places = MARKED, f"{LIVE} .role-axis-domain line"
     point, floor = (page.locator(where).first.bounding_box() for where in places)
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
-
-
-def test_a_list_picks_a_run(visit: Callable[..., Any]):
-    page, second = visit(), make_words(run=f"LP-FT {INJECTION}")
-    wait_for_text(page, drift_of(make_words(), "better", 3))
-    page.get_by_label("Run").select_option(index=1)
-    wait_for_text(page, drift_of(second, "better", 3))
-    wait_for_text(page, f"LP-FT {INJECTION}, epoch 3: the words that moved most")
 
 
 def test_a_click_on_a_mark_shows_its_word(visit: Callable[..., Any]):
@@ -194,14 +177,17 @@ def test_words_by_keyboard_alone(visit: Callable[..., Any]):
     for key, shown in (("ArrowDown", second), ("ArrowUp", first)):
         page.keyboard.press(key)
         wait_for_text(page, drift_of(shown, "better", 3))
+        wait_for_text(page, f"{shown['run'].iloc[0]}, epoch 3: the words that moved most")
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Search a word"
     page.keyboard.type("word42")
     wait_for_text(page, drift_of(first, "word42", 3))
+    place = page.locator(MARKED).get_attribute("transform")
     page.keyboard.press("Tab")
     assert page.evaluate(focused).startswith("Epoch")
     page.keyboard.press("ArrowLeft")
     wait_for_text(page, drift_of(first, "word42", 2))
+    assert page.locator(MARKED).get_attribute("transform") != place
 
 
 @pytest.mark.parametrize(("scheme", "ground"), [("light", (255, 255, 255)), ("dark", (27, 31, 38))])
@@ -237,15 +223,11 @@ def test_a_table_is_sorted_undefined_last(visit: Callable[..., Any]):
     assert cells.all_inner_texts() == ["0.250", "0.500", "undefined"]
 
 
-def test_how_is_shown_on_hover_focus_and_tap(visit: Callable[..., Any]):
+def test_how_is_hidden_by_escape_and_shown_by_a_tap(visit: Callable[..., Any]):
     page = visit(has_touch=True)
     tip, head = page.locator("#tip"), page.locator("#scores th").nth(1)
-    head.locator(".sort").hover()
-    assert tip.inner_text() == f"How: {INJECTION}"
-    page.mouse.move(1, 1)
-    assert tip.is_hidden()
     head.locator(".sort").focus()
-    assert tip.is_visible()
+    assert tip.inner_text() == f"How: {INJECTION}"
     page.keyboard.press("Escape")
     assert tip.is_hidden()
     head.locator(".info").tap()

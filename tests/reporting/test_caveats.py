@@ -24,7 +24,7 @@ from toolkit.reporting.topics.caveats import (
     short_of_probe,
     unstable,
 )
-from toolkit.reporting.topics.runs import data_block, data_section, per_run, study_sections
+from toolkit.reporting.topics.runs import data_block, data_section, study_sections
 from toolkit.reporting.topics.scores import scores_section
 from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
@@ -227,7 +227,6 @@ def test_near_duplicates_are_a_range_over_runs_and_no_mean(read_run, data_of):
     assert missing == TextBlock(text="Near-duplicates were not looked for in tiny on b.")
     alone = data_section(data_of(with_duplicates(read_run, "b", (None,)))).blocks[0]
     assert alone == TextBlock(text="Near-duplicates between training data and scored splits were not looked for.")
-    assert (per_run([0, 0]), per_run([3, 1])) == ("0", "1 to 3")
 
 
 @pytest.mark.parametrize(

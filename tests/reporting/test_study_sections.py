@@ -43,7 +43,6 @@ from toolkit.reporting.topics.first_screen import (
     answers_of,
     compared_of,
     picture_of,
-    plot_pairs,
     plot_parameters,
     tiles_of,
 )
@@ -299,7 +298,7 @@ def test_a_difference_without_an_interval_says_why(changed, num_seeds, needed, t
 
 def test_a_missing_interval_has_no_ends(changed):
     none = dict.fromkeys(("low_points", "high_points"), np.nan) | {"verdict": "not supported"}
-    drawn = [image_of(plot_pairs(data), "svg").decode() for data in (changed(), changed(**none))]
+    drawn = [image_of(picture_of(data).chart, "svg").decode() for data in (changed(), changed(**none))]
     assert [len(re.findall(f"v{TICK:g}h-", svg)) for svg in drawn] == [4, 0]  # of two pairs
 
 

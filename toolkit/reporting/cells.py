@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -86,11 +85,6 @@ def p_value(value: float) -> str:
 def listing(names: Sequence[str]) -> str:
     """Names as one reads them aloud: a, b and c."""
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
-
-
-def shell_words(words: Iterable[str]) -> str:
-    """Words of a command, quoted for a shell."""
-    return " ".join(shlex.quote(word) for word in words)
 
 
 def is_number(text: str) -> bool:

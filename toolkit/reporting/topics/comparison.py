@@ -55,7 +55,7 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     table = table[table["difference_points"].notna()]
     if table.empty:
         return None
-    shown = pair_lines(table)
+    shown = _lines(table)
     places, pairs = (list(dict.fromkeys(shown[name])) for name in ("place", "pair"))
     verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
     reach = max(map(reach_points, table["score"]))
@@ -108,7 +108,7 @@ def _wrap(text: str) -> list[str]:
     return [line for part in parts for line in textwrap.wrap(part, TITLE)]
 
 
-def pair_lines(table: pd.DataFrame) -> pd.DataFrame:
+def _lines(table: pd.DataFrame) -> pd.DataFrame:
     """What is drawn of each comparison: with the interval of its verdict, 90 % for equivalent and else 95 %."""
     lines: list[dict[str, Any]] = []
     tasks = task_names(table)
@@ -121,7 +121,6 @@ def pair_lines(table: pd.DataFrame) -> pd.DataFrame:
                 "one": one,
                 "other": other,
                 "pair": f"{one} minus {other}",
-                "task": task,
                 "place": f"{task}: {line['split']}" if has_many else str(line["split"]),
                 "difference": line["difference_points"],
                 "low": low,

@@ -440,7 +440,7 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
             figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
             claim = [claims[title]] if topic.id == "drift" and title in claims else []
             bodies.append([*figure, *topic.blocks(own), *claim])
-        lead = drift_lead(tables) if topic.id == "drift" else topic.lead
+        lead = topic.lead
         if topic.id == "word-rows":
             lead = f"{words_lead(topic.lead, [own.group for own in tables])} {FIRST_SEED}"
         sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
@@ -478,9 +478,9 @@ TRAINING = (
 )
 DRIFT = (
     "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
-    "parameter that has nothing to do with what it had learned{bias}. The verdicts on drift are about the "
-    "rows that training showed, without the offset that they share, which is why their numbers differ "
-    "from those of the whole parameter."
+    "parameter that has nothing to do with what it had learned; LayerNorm.bias, where it was not 0, then becomes 0, "
+    "which is relative 1. The verdicts on drift are about the rows that training showed, without the offset that they "
+    "share, which is why their numbers differ from those of the whole parameter."
 )
 EXPOSED = (
     "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
@@ -516,18 +516,6 @@ def words_lead(lead: str, groups: Sequence[Group]) -> str:
     """What is to be known of word rows: ``lead``, unless it holds of no arm, and what holds of tied tables."""
     are_tied = [arm.is_tied for group in groups for arm in group.arms]
     return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
-
-
-def drift_lead(tables: Sequence[GroupTables]) -> str:
-    """What drift is; of LayerNorm.bias only where some model has one that was not 0 before."""
-    yardsticks = [
-        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"]
-        for own in tables
-        for arm in own.group.arms
-        if len(own.drift)
-    ]
-    has_one = any(values.notna().any() for values in yardsticks)
-    return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
 
 
 def _training(tables: GroupTables) -> list[Block]:

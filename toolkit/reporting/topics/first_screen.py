@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from toolkit.comparison.verdicts import REFUSALS
 from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
-from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
-from toolkit.reporting.page import Answer, ChartBlock, Tile
-from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, reach_points, task_names
-from toolkit.reporting.topics.comparison import pair_lines
+from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
+from toolkit.reporting.page import Answer, ChartBlock, Tile, picture
+from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, task_names
+from toolkit.reporting.topics.comparison import plot_differences
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6
@@ -378,23 +379,16 @@ def _score(line: dict[Any, Any]) -> str:
 
 def picture_of(data: ReportData) -> ChartBlock | None:
     """How far each embedding parameter moved, above what the first comparisons found."""
-    said = (
-        (plot_parameters(data), MOVED_CAPTION, "Relative drift of the embedding parameters by condition."),
-        (plot_pairs(data), PAIRS_CAPTION, "Differences of scores with intervals."),
-    )
-    known = [each for each in said if each[0] is not None]
-    if not known:
-        return None
+    charts = [chart for chart in (plot_parameters(data), *plot_pairs(data)) if chart is not None]
     own = dict.fromkeys(("color", "shape", "yOffset"), "independent")
-    parts, captions, alts = zip(*known, strict=True)
-    chart = altair.vconcat(*parts, spacing=14, resolve=altair.Resolve(scale=own))
-    return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=" ".join(alts))
+    chart = altair.vconcat(*charts, spacing=14, resolve=altair.Resolve(scale=own)) if charts else None
+    return picture("first_screen", chart, PICTURED)
 
 
-MOVED_CAPTION = "Above: at the last epoch, mean over seeds; what did not move has no mark."
-PAIRS_CAPTION = (
-    "Below: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no difference, else 95 %); "
-    "shaded: too small to matter."
+PICTURED = (
+    "How far the embedding parameters moved: at the last epoch, mean over seeds; what did not move has no mark. Below, "
+    "differences of scores: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no "
+    "difference, else 95 %); shaded: too small to matter."
 )
 
 
@@ -416,49 +410,17 @@ def plot_parameters(data: ReportData) -> Chart | None:
         x=altair.X("drift:Q", scale=axis.scale(), axis=axis.axis(), title="moved by, in % of its norm (log scale)"),
         y=altair.Y("parameter:N", sort=rows, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
         tooltip=tips(condition="condition", parameter="parameter", task="task", drift=("relative drift (%)", ".3g")),
-        **_by(names, "condition", range(len(names)), shown),  # one series too is named here alone
+        **look_of(names, shown, None, "condition", columns=1)["points"],
     )
     return chart.properties(width=WIDTH, height=max(18, 6 * len(shown)) * len(rows), title=MOVED_TITLE)
 
 
-def plot_pairs(data: ReportData) -> Chart | None:
-    """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
+def plot_pairs(data: ReportData) -> list[Chart]:
+    """The differences of each of the first pairs on the reported splits, under its name."""
     table = compared(data)
     table = table[table["difference_points"].notna()] if len(table) else table
-    if table.empty:
-        return None
-    shown = pair_lines(table)
-    names = list(dict.fromkeys(shown["pair"]))[:MOST_PAIRS]
-    shown = shown[shown["pair"].isin(names)]
-    reach = max(map(reach_points, table["score"]))
-    shown = shown.assign(low=shown["low"].clip(-reach, reach), high=shown["high"].clip(-reach, reach))
-    tasks, everything = list(dict.fromkeys(shown["task"])), conditions(data)
-    others = shown.drop_duplicates("pair")["other"]
-    places = [everything.index(other) if other in everything else i for i, other in enumerate(others)]
-    margin = float(pd.to_numeric(table["margin_points"]).max())
-    ends = [0.0, *shown["low"].dropna(), *shown["high"].dropna(), *shown["difference"]]
-    ends += [-1.2 * margin, 1.2 * margin] if margin == margin else []
-    scale = altair.Scale(domain=[min(ends), max(ends)], nice=True)
-    x = altair.X("difference:Q", scale=scale, title="points that the first scores more", axis=altair.Axis(tickCount=6))
-    base = altair.Chart(data_of(shown)).encode(
-        y=altair.Y("task:N", sort=tasks, title=None, axis=altair.Axis(domain=False, ticks=False)),
-        yOffset=altair.YOffset("pair:N", sort=names, scale=altair.Scale(paddingOuter=0.5)),
-        tooltip=tips(pair="pair", task="task", difference=("points", "+.2f"), interval="interval", verdict="verdict"),
-    )
-    look = _by(names, "pair", places, names)
-    dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, **look)
-    layers = [*around_zero(scale, margin), *intervals(base, x, color=look["color"]), dots]
-    height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(names))
-    return altair.layer(*layers, width=WIDTH, height=height, title="Difference in score")
-
-
-def _by(names: Sequence[str], field: str, places: Iterable[int], shown: Sequence[str]) -> dict[str, Any]:
-    """Colour and shape of series in their places, with a legend of those that are ``shown``, below each other."""
-    chosen = list(places)
-    legend = altair.Legend(title=None, columns=1, orient="bottom", offset=8, values=shown)
-    colours = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in chosen])
-    shapes = altair.Scale(domain=names, range=[SHAPES[i % len(SHAPES)] for i in chosen])
-    return {
-        "color": altair.Color(f"{field}:N", scale=colours, legend=legend),
-        "shape": altair.Shape(f"{field}:N", scale=shapes, legend=legend),
-    }
+    pairs = table.groupby(["first_base", "second_base"], sort=False) if len(table) else ()
+    return [
+        unthemed(plot_differences(own, width=WIDTH)).properties(title=[str(one), f"minus {other}"])
+        for (one, other), own in islice(pairs, MOST_PAIRS)
+    ]

@@ -246,8 +246,7 @@ def plot_scores_over_epochs(
     shown, picker, look = picked(lines["regime"], regimes, **legend)
     splits = list(dict.fromkeys(lines["split"]))
     floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
-    ends = [lines["value"].min(), lines["value"].max(), *floors.values()]
-    scale = padded(ends)
+    scale = padded([*lines["value"], *floors.values()])
     columns = min(len(splits), 3)
     parts = []
     for i, split in enumerate(splits):
@@ -262,23 +261,12 @@ def plot_scores_over_epochs(
             floor = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]}))).encode(y=along(y, "rate"))
             rule = floor.mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(tooltip=tips(rate=("majority class", ".4f"))))
-            side = _free_side(means, floors[split], 0.13 * (max(ends) - min(ends)))
-            if side:
-                words = floor.mark_text(align="right", baseline=side, dx=-2, fontSize=10, text="majority class")
-                layers.append(words.encode(x=altair.value("width")))
+            words = floor.mark_text(align="right", baseline="bottom", dx=-2, fontSize=10, text="majority class")
+            layers.append(words.encode(x=altair.value("width")))
         layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", shown))
         width = (620 - 24 * (columns - 1)) // max(columns, 2)
         parts.append(altair.layer(*layers, data=data_of(means), width=width, height=130, title=str(split)))
     return panels(parts, columns, picker)
-
-
-def _free_side(means: pd.DataFrame, rate: float, height: float) -> str | None:
-    """Where words at the right of a line hide no mark: above it (``bottom``), below it (``top``) or nowhere."""
-    near = means[means["time"] >= 0.4 * means["time"].max()]
-    for side, (low, high) in {"bottom": (rate, rate + height), "top": (rate - height, rate)}.items():
-        if not ((near["high"] >= low) & (near["low"] <= high)).any():
-            return side
-    return None
 
 
 def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
