@@ -29,7 +29,7 @@ def test_a_parameter_that_was_0_has_moved_or_not(read_run, capsys, regime, shown
 
 def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(read_run, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    print_task("a[red]b", "texts: c[red]d;\nlabels: e", None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
+    print_task("a[red]b", ["texts: c[red]d;\nlabels: e"], None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
     print_components("models[/v1] (BERT)", "Of 9 [red]", toolkit.what_trains(nn.ModuleDict({"[b]": nn.Linear(2, 3)})))
     run = read_run("none", 0)
     Console().print(_drift_table(run, _whole_drift(run)))

@@ -60,13 +60,6 @@ def test_the_forest_holds_every_difference_with_the_interval_that_decided(data):
         assert drawn["high"].max() - 1e-3 <= high
 
 
-def test_the_forest_takes_the_table_of_compare_as_it_is(read_study):
-    runs, labels = read_study(num_seeds=2)
-    table = toolkit.compare(runs, labels=labels)
-    drawn = pd.concat([lines_of(panel, "difference") for panel in panels_of(toolkit.plot_differences(table))])
-    np.testing.assert_allclose(drawn["difference"], headline(table)["difference_points"], rtol=1e-4)
-
-
 @pytest.mark.parametrize(("score", "end"), [("accuracy", 100), ("pearson", 140), ("r2", 140)])
 def test_the_axis_of_a_forest_ends_where_scores_end(forest, score, end):
     low, high = scale_of(forest(score=score, low_points=-140.0, verdict="supported")[0], "x")

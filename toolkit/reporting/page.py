@@ -275,11 +275,10 @@ def varying(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=name) if table[name].nunique(dropna=False) <= 1 else table
 
 
-def charts_of(page: Page) -> dict[str, dict[str, Any]]:
-    """The specification of every chart of a page by name, in the order in which it shows them."""
+def charts_of(page: Page) -> list[ChartBlock]:
+    """Every chart of a page, in the order in which it shows them."""
     first = (page.picture,) if page.picture else ()
-    blocks = (*first, *(block for section in page.sections for block in section.blocks))
-    return {block.name: block.spec for block in charts_in(blocks)}
+    return list(charts_in((*first, *(block for section in page.sections for block in section.blocks))))
 
 
 def charts_in(blocks: Collection[Block]) -> Iterator[ChartBlock]:

@@ -97,15 +97,8 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
             ),
         ]
         parts.append(altair.layer(*around_zero(scale, margin), *front, **sizes))
-        one, other = own["one"].iloc[0], own["other"].iloc[0]
-        titles.append([*_wrap(one), *_wrap(f"minus {other}")] if columns > 1 else textwrap.wrap(str(pair), 64))
+        titles.append(textwrap.wrap(str(pair), 38 if columns > 1 else 64))
     return panels(parts, columns, titles=titles)
-
-
-def _wrap(text: str) -> list[str]:
-    """Text in lines of a title; what is in brackets stays together where it can."""
-    parts = text.replace(" (", "\n(", 1).split("\n") if len(text) > TITLE else [text]
-    return [line for part in parts for line in textwrap.wrap(part, TITLE)]
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -118,8 +111,6 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
         one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
         lines.append(
             {
-                "one": one,
-                "other": other,
                 "pair": f"{one} minus {other}",
                 "place": f"{task}: {line['split']}" if has_many else str(line["split"]),
                 "difference": line["difference_points"],
@@ -135,8 +126,6 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-TITLE = 38
-"""Letters of a line in the title of one of two panels."""
 DIFFERENCE = (
     "pair split detectable_gap_points difference interval verdict first_mean second_mean interval90 margin_points "
     "num_seeds num_items score note"

@@ -248,20 +248,13 @@ def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -
         title = "inferred from the weights: the number of steps is not known"
     label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
     ends = [0.6 * strips[0] if strips else 0.85, max(1.3 * most, 2.0) if most else strips[-1] / 0.6]
-    axis = altair.Axis(values=[*strips, *step_ticks(most)], labelExpr=label, grid=False)
+    ticks = [first * 10**power for power in range(len(str(most))) for first in (1, 2, 5)]
+    values = [*strips, *(tick for tick in ticks if tick <= most)]
+    axis = altair.Axis(values=values, labelExpr=label, grid=False, labelOverlap="greedy")
     x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
     tall = log_axis(words["norm"])
     moved = "drift (norm of the change of the word's row)"
     return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=moved), tall.low
-
-
-def step_ticks(most: int) -> list[int]:
-    """Steps from 1 to ``most`` that an axis names: few are all named, of some the last is, of many powers of ten."""
-    if most <= 8:
-        return list(range(1, most + 1))
-    if most >= 100:
-        return [10**i for i in range(len(str(most)))]
-    return [*(steps for steps in (1, 2, 5, 10, 20, 50) if 1.25 * steps < most), most]
 
 
 def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
