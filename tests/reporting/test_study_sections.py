@@ -242,8 +242,9 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
     ],
 )
 def test_no_is_never_left_to_mean_good_or_bad(changed, verdict, value, freezing, extraction):
-    found = verdicts_of(changed(verdict=verdict, difference_points=value, margin_points=1.5))
-    assert (found[FREEZING], found[EXTRACTION]) == (freezing, extraction)
+    found = answers(changed(verdict=verdict, difference_points=value, margin_points=1.5))
+    assert (found[FREEZING].verdict, found[EXTRACTION].verdict) == (freezing, extraction)
+    assert f" {value:+.1f} ({90 if verdict == 'equivalent' else 95} %: " in found[FREEZING].text
 
 
 @pytest.mark.parametrize("names", [["full fine-tuning"], ["full fine-tuning", "embeddings frozen"]])
