@@ -370,7 +370,7 @@ def _difference(line: dict[Any, Any]) -> str:
     said = f"{line['task_name']} {value:+.1f} ({f'{level} %: {low:+.1f} to {high:+.1f}' if low == low else none})"
     gap = line["detectable_gap_points"]
     is_open = line["verdict"] in ("under-powered", "not supported") and gap == gap
-    return f"{said}, findable from {gap:.1f} on" if is_open else said
+    return f"{said} (gaps from {gap:.1f} on could be found)" if is_open else said
 
 
 def _score(line: dict[Any, Any]) -> str:
