@@ -320,7 +320,7 @@ def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
     html = render_page(Page(title="x", sections=(section,)))
     assert "<script>alert" not in html
     console = Console(file=io.StringIO(), width=80)
-    print_page(section, console)
+    print_page(Page(title="x", sections=(section,)), console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b" not in shown
     assert "[bold]" in shown

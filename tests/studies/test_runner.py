@@ -230,7 +230,7 @@ def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_t
     study = make_study(tiny_config, arms=arms, comparisons=comparisons)
     options = {"executor": InProcess(), "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
     for _ in range(2):
-        with StudyProgress(1) as progress:
+        with StudyProgress() as progress:
             report = run_study(study, on_stage=progress.on_stage, **options)  # type: ignore[arg-type]
         assert report is not None
     assert "final: 6 runs, 4 finished, 2 diverged, 0 to do" in capsys.readouterr().out.splitlines()

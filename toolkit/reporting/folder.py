@@ -77,7 +77,7 @@ def check_if_asked(out: Path | None) -> None:
 
 def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:
     """Write index.html, report.md and figures/ of ``page`` into ``folder``; ``tasks`` are those of render_markdown."""
-    write_charts(folder / "figures", charts_of(page))
+    write_charts(folder / "figures", {block.name: block.spec for block in charts_of(page)})
     files.write_text(folder / "report.md", render_markdown(page, tasks))
     files.write_text(folder / "index.html", render_page(page))
 
