@@ -75,7 +75,24 @@ def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list
         place = next(i for i, block in enumerate(blocks) if block is folds[0])
         before, after = blocks[:place], [b for b in blocks[place:] if all(b is not fold for fold in folds)]
         return [*_blocks(before, tasks, level), *_shortened(folds, level), *_blocks(after, tasks, level)]
-    return [text for block in blocks for text in _block(block, level, tasks)]
+    alike: dict[tuple[str, ...], list[Block]] = {}
+    for block in blocks:
+        if columns := _columns_of_list(block):
+            alike.setdefault(columns, []).append(block)
+    left_out = [block for same in alike.values() if len(same) > MOST_FOLDS for block in same[1:]]  # a run each, say
+    kept = [block for block in blocks if all(block is not each for each in left_out)]
+    more = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
+    return [*(text for block in kept for text in _block(block, level, tasks)), *more]
+
+
+def _columns_of_list(block: Block) -> tuple[str, ...]:
+    """The columns of a closed fold that holds a table, no folds and no chart; nothing for other blocks."""
+    if not isinstance(block, FoldBlock) or block.is_open:
+        return ()
+    if any(isinstance(inner, FoldBlock | ChartBlock) for inner in block.blocks):
+        return ()
+    tables = [inner for inner in block.blocks if isinstance(inner, TableBlock)]
+    return tuple(map(str, tables[0].table.columns)) if tables else ()
 
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
