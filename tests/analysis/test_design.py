@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.fixed_gauge import corpus_of
+from tests.refusals import check_refused
 from toolkit.analysis.tokens_in_use import (
     draw_combinations,
     measure_design,
@@ -176,8 +177,7 @@ def test_inseparable_rows_are_paired(make_trajectory, make_exposure):
 def test_a_design_that_lacks_a_table_is_refused(make_trajectory, make_exposure):
     exposure = make_exposure({name: [[2, 3]] if name != TABLES[2] else [[0, 0]] for name in TABLES})
     design = Design(TABLES[:2], np.array([[2, 2], [3, 3]], np.int32), np.array([1, 1]))
-    with pytest.raises(ValueError, match="lacks token_type_embeddings"):
-        measure_design(make_trajectory(0, Exposure(exposure.tables, design)))
+    check_refused("lacks token_type_embeddings", measure_design, make_trajectory(0, Exposure(exposure.tables, design)))
 
 
 def test_drawn_combinations_have_the_shares_of_the_corpus(make_trajectory, make_exposure):
