@@ -30,8 +30,7 @@ def test_every_parameter_belongs_to_exactly_one_leaf(model_type: str) -> None:
         for patterns in family.components.values()
         for pattern in patterns
     }
-    sizes = sizes_of(LIKE[model_type], vocab_size=40)
-    model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+    model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes_of(LIKE[model_type], vocab_size=40)))
     assert family.embedding_parameters["word_embeddings"] in {name for name, _ in model.named_parameters()}
     for name, _ in model.named_parameters():
         assert sum(bool(re.match(leaf, name)) for leaf in leaves) == 1, name
@@ -103,8 +102,7 @@ def test_the_table_is_what_a_decoder_reads(model_type: str) -> None:
     expected = tables["word_embeddings"][ids] * scale
     if "position_embeddings" in tables:
         expected = expected + tables["position_embeddings"][:4]
-    found = model(input_ids=ids, output_hidden_states=True).hidden_states[0]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(model(input_ids=ids, output_hidden_states=True).hidden_states[0], expected)
     assert family_of(model_type).is_causal
 
 

@@ -152,8 +152,7 @@ def test_a_row_moves_once_it_is_seen_and_from_then_on(trained: Train, family: st
         assert np.linalg.matrix_rank(tables[step].astype(np.float64) - tables[0], tol=1e-5) <= RANK
     assert num_late > 20  # rows that moved at a step that did not use them
     assert 0 < seen.sum() < len(seen)
-    strata = toolkit.measure_rows(run, W).set_index("stratum")["norm"]
-    assert (strata.loc["seen in 0 steps"] == 0).all()
+    assert (toolkit.measure_rows(run, W).set_index("stratum")["norm"].loc["seen in 0 steps"] == 0).all()
 
 
 REPLAYS: dict[str, Callable[[Run], Any]] = {
@@ -396,8 +395,7 @@ def test_it_is_a_condition_of_its_own(trained: Train) -> None:
     assert labels == ["full fine-tuning", f"{lora} 4", f"{lora} 8", "LoRA r=2 on word_embeddings", "feature extraction"]
     attention, words = group.arms[2:4]
     assert "all but the head and LoRA r=2 on word_embeddings" in " ".join(repr(words.runs[0].run).split())
-    unfinished = replace(attention.runs[0], manifest={})
-    assert unfinished.regime == attention.runs[0].regime == "lora"
+    assert replace(attention.runs[0], manifest={}).regime == attention.runs[0].regime == "lora"
     assert [arm.is_full for arm in group.arms] == [True, False, False, False, False]
     assert [pair.first.label for pair in pair_arms(group)] == ["full fine-tuning"] * 4
     pairs = pair_arms(group, [("full fine-tuning", attention.label), (attention.label, "feature extraction")])

@@ -209,8 +209,7 @@ def test_a_row_that_stayed_and_exposure_that_was_not_recorded(planted):
     def stay(after):
         after[20] = planted.path[0, 20]
 
-    stayed = decompose(_with_last(planted, stay), WORDS, 1, log=planted.log)
-    assert stayed.loc[20, "cause"] == "did not move"
+    assert decompose(_with_last(planted, stay), WORDS, 1, log=planted.log).loc[20, "cause"] == "did not move"
     without = decompose(Trajectory(planted.trajectory.snapshots), WORDS, 1, log=planted.log)
     assert without.loc[0, "cause"] == "weight decay alone"
     assert set(without["cause"]) == {"weight decay alone", "exposure unknown"}

@@ -152,8 +152,7 @@ def test_measure_design(make_trajectory, make_exposure):
     recorded, not_recorded = _with(design_of(TINY, [4, 2, 1, 1, 2, 1, 1, 1, 1]), make_trajectory, make_exposure)
     table = measure_design(recorded).set_index("measure")
     used = 6 + 4 + 2
-    expected = [14, 9, used, used - 3, 3, 2, 1]
-    assert table.value.tolist() == expected
+    assert table.value.tolist() == [14, 9, used, used - 3, 3, 2, 1]
     assert (table.note == "").all()
     table = measure_design(not_recorded).set_index("measure")
     assert table.value[["num_tokens", "num_combinations", "rank", "rank_deficiency"]].isna().all()
@@ -193,8 +192,7 @@ def test_drawn_combinations_have_the_shares_of_the_corpus(make_trajectory, make_
     assert sample == "8 tokens drawn from 9 combinations with seed 3"
     assert {tuple(row) for row in few.tolist()} <= set(TINY)
     assert of_few.sum() == pytest.approx(1)
-    again = draw_combinations(recorded, 8, 3)
-    assert np.array_equal(few, again[0])
+    assert np.array_equal(few, draw_combinations(recorded, 8, 3)[0])
     rows, shares, sample = draw_combinations(not_recorded, 20_000, 0)
     assert sample.startswith("tables drawn independently")
     assert ((rows[:, 0] == 2) == (rows[:, 1] == 0)).all()  # inseparable rows stay together

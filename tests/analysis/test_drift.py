@@ -132,8 +132,7 @@ def test_path_efficiency_goes_through_the_ends_of_epochs(make_trajectory):
 
 def test_nothing_known_of_the_run(make_trajectory):
     trajectory = Trajectory(make_trajectory().snapshots)
-    table = measure_drift(trajectory)
-    assert "exposure unknown" in set(table["stratum"])
+    assert "exposure unknown" in set(measure_drift(trajectory)["stratum"])
     rows = measure_rows(trajectory, "word_embeddings", 3)
     assert rows["num_steps"].isna().all()
     assert set(rows["token"]) == {""}

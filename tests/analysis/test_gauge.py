@@ -329,8 +329,7 @@ def test_drift_of_one_row_shows_in_that_row_and_hardly_elsewhere():
     f = corpus().frequencies[W][5]
     assert table[5] == pytest.approx((1 - f) * 3 * np.sqrt(HIDDEN))
     assert table.drop(5).max() == pytest.approx(f * 3 * np.sqrt(HIDDEN))  # the mean that was taken out
-    zero = measure_gauge_rows(trajectory(a, move(a, W=planted)), P, 1).gauge_fixed_drift
-    assert np.nanmax(zero) <= 1e-14
+    assert np.nanmax(measure_gauge_rows(trajectory(a, move(a, W=planted)), P, 1).gauge_fixed_drift) <= 1e-14
 
 
 def test_fewer_tables():
@@ -342,8 +341,7 @@ def test_fewer_tables():
     table = measure_gauge(trajectory(a, b, tables=TABLES[:1]), 1)
     values = values_of(table)
     assert np.isnan(values["all tables", "gauge_share"])
-    reasons = table.set_index("measure").reason
-    assert reasons["gauge_share"] == "one table: no gauge between tables"
+    assert table.set_index("measure").reason["gauge_share"] == "one table: no gauge between tables"
     assert values["all tables", "num_null_directions"] == 0
     assert values[W, "gauge_fixed_drift"] > 0
     check_refused(
@@ -400,6 +398,5 @@ def test_every_epoch_has_the_same_frequencies_and_a_reference_can_be_chosen():
     table = measure_gauge(source)
     assert table.epoch.unique().tolist() == [0, 1, 2]
     later = measure_gauge(source, 2, reference_epoch=1)
-    pair = values_of(measure_gauge(trajectory(*states[1:])))
-    pd.testing.assert_series_equal(values_of(later, 2), pair)
+    pd.testing.assert_series_equal(values_of(later, 2), values_of(measure_gauge(trajectory(*states[1:]))))
     assert values_of(table, 0)[W, "raw_drift"] == 0

@@ -191,8 +191,7 @@ def test_laws(seed, num_rows, hidden, factor):
     if k < 1:
         return
     indices, similarity = nearest_neighbours(rows, k)
-    expected = _brute_force(rows, k)
-    assert np.allclose(similarity, expected[1], equal_nan=True)
+    assert np.allclose(similarity, _brute_force(rows, k)[1], equal_nan=True)
     assert np.array_equal(indices[is_zero], np.full((is_zero.sum(), k), -1))
     assert (np.diff(similarity[~is_zero], axis=1) <= 0).all(), "not in descending order"
     for row in np.flatnonzero(~is_zero):  # all others, each once

@@ -126,8 +126,7 @@ def test_what_keeps_all_cosines_keeps_all_neighbours(kind, is_centred):
     measured = measure_neighbours(trajectory, is_centred=is_centred)
     assert (measured[["overlap", "corrected_overlap"]] == 1).all(axis=None)
     assert np.allclose(measured["similarity_change"], 0, atol=1e-12)
-    table = neighbours(trajectory, "word30", is_centred=is_centred)
-    assert not table[["is_new", "is_lost"]].to_numpy().any()
+    assert not neighbours(trajectory, "word30", is_centred=is_centred)[["is_new", "is_lost"]].to_numpy().any()
     if kind == "identical":
         assert (measured["similarity_change"].abs() < 1e-15).all()
     assert most_changed(trajectory, is_centred=is_centred).empty

@@ -63,8 +63,7 @@ def test_decay_is_replayed_to_the_bit_and_a_row_that_moved_otherwise_is_unexplai
     assert unexplained_by_decay(run.trajectory, run.log) == 0
     row = int(np.flatnonzero(EXPOSED.any(axis=0) & ~EXPOSED[30:].any(axis=0))[0])
     run.path[-1][row] += 1e-3  # as momentum would have moved it
-    table = decompose(run.trajectory, WORDS, 1, reference_epoch=0.5, log=run.log)
-    assert table["cause"][row] == "unexplained"
+    assert decompose(run.trajectory, WORDS, 1, reference_epoch=0.5, log=run.log)["cause"][row] == "unexplained"
 
 
 @pytest.mark.parametrize("direction", [signs, gaussian])

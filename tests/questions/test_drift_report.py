@@ -275,8 +275,7 @@ def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path, ru
     said = [table for table in stored.values() if "reason" in table]
     last = [table[table["epoch"] == table["epoch"].max()] if "step" in table else table for table in said]
     reasons = {reason for table in last for reason in table["reason"] if reason}
-    text = text_of(report)
-    before, _, after = text.partition("## What these data cannot tell")
+    before, _, after = text_of(report).partition("## What these data cannot tell")
     for reason in reasons:
         assert markdown.escape(reason) not in before
         assert after.count(f"| {markdown.escape(reason)} |") >= 1
@@ -304,8 +303,7 @@ def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
     moved = movement.most_moved(runs[0]).head(2)
     computed.frames["most_moved"] = moved.assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
     section = movement.rows_section(computed)
-    html = render_page(Page(title="x", sections=(section,)))
-    assert "<script>alert" not in html
+    assert "<script>alert" not in render_page(Page(title="x", sections=(section,)))
     console = Console(file=io.StringIO(), width=80)
     print_page(section, console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]

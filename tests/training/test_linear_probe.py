@@ -138,8 +138,7 @@ def test_its_choice_is_made_on_a_part_of_many_numbers(monkeypatch):
     features, labels = _problem(2.0, 2)
     data = encoded("classification", {"train": labels, "validation": labels}, 2)
     arrays = {"train": features, "validation": features}
-    probe = linear_probe(nn.Linear(20, 2), arrays, data, 0)
-    assert probe.num_compared == 100
+    assert linear_probe(nn.Linear(20, 2), arrays, data, 0).num_compared == 100
     monkeypatch.undo()
     assert linear_probe(nn.Linear(20, 2), arrays, data, 0).num_compared == 300
 

@@ -332,8 +332,7 @@ def test_steps_below_the_spacing_of_the_weights_are_told(
     """A float32 of .02 has neighbours 1.9e-9 apart; Adam's first steps are of the size of the learning rate."""
     run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), learning_rate=rate, weight_decay=0.0))
     sizes = toolkit.measure_step_sizes(run)
-    lost = sizes.loc[sizes["parameter"] == WORDS, "lost_to_rounding"]
-    assert lost.between(low, high).tolist() == [True] * 4
+    assert sizes.loc[sizes["parameter"] == WORDS, "lost_to_rounding"].between(low, high).tolist() == [True] * 4
 
 
 def test_what_is_frozen_takes_no_steps(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -297,8 +297,7 @@ def test_it_learns_what_can_be_learned_and_nothing_of_random_tokens(
     no model's expected loss on a token that nothing tells is below its entropy (.05: what chance may do here)."""
     words = ["hawk", "rabbit", "nurse", "painter", "train", "boat", "castle", "garden"]
     rng, folder = np.random.default_rng(0), tmp_path / "texts"
-    vocabulary = set(build_tokenizer().get_vocab())
-    assert vocabulary >= set(words)
+    assert set(build_tokenizer().get_vocab()) >= set(words)
     files = {
         f"{name}_file": write(folder, f"{name}.txt", texts_of(num, rng, words, is_learnable))
         for name, num in (("train", 200), ("validation", 300))

@@ -102,8 +102,7 @@ def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_o
         update(optimizer, model(**({"input_ids": ids} if is_known else {"inputs_embeds": words(ids)}), labels=ids).loss)
         recording.snapshot(epoch=1)
     opened = open_sources([tmp_path / "run"], at_least=2)
-    computed = Computed(opened).add(new_tokens.makers(opened))
-    text, _, table = new_tokens.section(computed).blocks
+    text, _, table = new_tokens.section(Computed(opened).add(new_tokens.makers(opened))).blocks
     known = "2 stood in the texts of training, and the rows of 2 of these left their start; of the other 1, 1 did."
     expected = known if is_known else "3 left their start; which training showed is not known."
     old = len(tokenizer) - 3
@@ -149,8 +148,7 @@ def test_what_a_tokenizer_calls_added_is_no_answer(
     model, tokenizer = grown(tokenizer)
     if build is build_tokenizer:
         tokenizer.add_tokens(["film"])  # which has a row
-    called = tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens)
-    assert called == {*ADDED, inner}
+    assert (tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens)) == {*ADDED, inner}
     recording = start(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=list(map(kind, ADDED)))
     vocabulary = recording.finish().vocabulary
     assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)

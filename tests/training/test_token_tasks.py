@@ -218,8 +218,7 @@ def test_a_run_keeps_a_row_per_word_and_repeats(
     assert (told["kind"], told["splits"]["train"]["num_words_lost"]) == ("tokens", 0)
     assert again.scores["loss"].tolist() == run.scores["loss"].tolist()
     assert last["loss"] < run.scores.iloc[0]["loss"]
-    found = logits(load_tuned(run), run).argmax(axis=1)
-    assert (found == answers["prediction"].to_numpy()).mean() > 0.999
+    assert (logits(load_tuned(run), run).argmax(axis=1) == answers["prediction"].to_numpy()).mean() > 0.999
 
 
 def test_parts_of_a_batch_weigh_by_their_words(config: RunConfig, tmp_path: Path) -> None:

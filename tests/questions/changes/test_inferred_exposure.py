@@ -371,8 +371,7 @@ def test_the_bounds_of_a_curve_wrap_at_powers_of_two() -> None:
 def test_a_curve_gives_its_own_values_back() -> None:
     before = np.random.default_rng(0).normal(size=5000).astype(np.float32)
     places, left, _ = significands(before.astype(np.float64), (before * np.float32(0.99)).astype(np.float64))
-    curve = Curve.through(places, left, 1)
-    assert (np.abs(left - np.stack(curve.bounds(places))) <= 1).all()
+    assert (np.abs(left - np.stack(Curve.through(places, left, 1).bounds(places))) <= 1).all()
 
 
 def test_a_logged_run_of_ours(read_run) -> None:

@@ -184,8 +184,7 @@ def test_a_pure_gauge_is_no_functional_drift_and_no_part_of_it():
     b = a | {W: a[W] + 2 * c + rng.normal(size=(SIZES[W], 1)), P: a[P] - 3 * c, S: a[S] + c}
     b[W][1] += k
     b[P][0] -= k
-    table = functional_drift(trajectory(a, b, design=design), 1)
-    assert table.value.abs().max() <= 1e-24
+    assert functional_drift(trajectory(a, b, design=design), 1).value.abs().max() <= 1e-24
     assert np.abs(output(a, design) - output(b, design)).max() <= 1e-12
     control = values_of(functional_drift(trajectory(a, a | {W: 1.1 * a[W]}, design=design), 1))
     assert control[W] > 0.5 * control["embedding output"] > 1e-4

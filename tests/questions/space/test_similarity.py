@@ -186,8 +186,7 @@ def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypat
     together = compare_rows(x, y, measures, num_null=8, k=4)
     assert len(threads) == num_threads
     monkeypatch.setattr(similarity, "count_threads", lambda: 1)
-    alone = compare_rows(x, y, num_null=8, k=4)
-    pd.testing.assert_frame_equal(together, alone, rtol=1e-12)
+    pd.testing.assert_frame_equal(together, compare_rows(x, y, num_null=8, k=4), rtol=1e-12)
     assert together.null_sd.gt(0).all()
 
 

@@ -90,8 +90,7 @@ def test_gaussian_30522_by_768():
 def test_gaussian_30522_by_768_from_its_rows():
     rows = np.random.default_rng(0).normal(size=(30522, 768))
     for centre in (False, True):
-        values = [rank(rows, centre=centre) for rank in RANKS.values()]
-        assert values == pytest.approx([758, 572, 749], abs=1)
+        assert [rank(rows, centre=centre) for rank in RANKS.values()] == pytest.approx([758, 572, 749], abs=1)
     assert isoscore(rows) == pytest.approx(0.975, abs=0.001)
 
 
