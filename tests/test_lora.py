@@ -20,6 +20,7 @@ from tests.by_hand import begin, logits, take_epoch
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from tests.planted_weights import altered
 from tests.refusals import check_refused
+from tests.test_new_tokens import accuracy as last_accuracy
 from toolkit import Run, finetune
 from toolkit.comparison.arms import arrange, differing_settings, pair_arms
 from toolkit.comparison.cards import make_cards
@@ -198,10 +199,6 @@ def test_an_independent_loop_over_a_peft_model_ends_with_the_same_table(trained:
     before, after = ends(run)
     np.testing.assert_allclose(after, table, rtol=1e-4, atol=1e-6)
     assert np.abs(after - before).max() > 1e3 * np.abs(after - table).max()
-
-
-def last_accuracy(run: Run) -> float:
-    return float(run.scores.query("split == 'validation' and epoch == epoch.max()")["accuracy"].item())
 
 
 def test_it_learns_what_random_features_do_not_tell(trained: Train) -> None:

@@ -24,8 +24,7 @@ from torch import nn
 import toolkit
 from tests.by_hand import begin, take_epoch
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, saved
-from tests.refusals import check_refusals, check_refused
-from tests.test_lora import last_accuracy as accuracy
+from tests.refusals import check_refused, refused
 from toolkit import Run, finetune
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.cards import make_cards
@@ -88,6 +87,11 @@ def ends(run: Run) -> tuple[np.ndarray, np.ndarray, slice]:
     first = run.manifest["added_tokens"]["first_row"]
     before, after = (np.asarray(run.trajectory.snapshots[i].tensors[W]) for i in (0, -1))
     return before, after, slice(first, first + len(TOKENS))
+
+
+def accuracy(run: Run) -> float:
+    """Of validation at the end."""
+    return float(run.scores.query("split == 'validation' and epoch == epoch.max()")["accuracy"].item())
 
 
 LONG = {"epochs": 8, "learning_rate": 3e-2, "head_learning_rate": 1e-2, "freeze": ONLY_WORDS}
@@ -318,12 +322,8 @@ def test_old_rows_stay_in_other_families_and_where_the_head_is_trained_first(
 def test_a_table_that_is_more_than_a_table_is_refused(
     planted: Callable[..., RunConfig], tiny_model: Callable[[str], Path]
 ) -> None:
-    check_refusals(
-        (
-            r"--train-rows new: the word table of .* is a \w*ScaledWordEmbedding, not",
-            lambda: grown(planted(train_rows="new"), tiny_model("gemma3_text")),
-        )
-    )
+    with refused(r"--train-rows new: the word table of .* is a \w*ScaledWordEmbedding, not"):
+        grown(planted(train_rows="new"), tiny_model("gemma3_text"))
     loaded = grown(planted(), tiny_model("bert"))
     loaded.model.backbone.decoder = nn.Linear(16, 3, bias=False)
     loaded.model.backbone.decoder.weight = loaded.model.backbone.get_input_embeddings().weight

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from tests import planted_weights
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, saved
 from tests.questions.examples import examples
-from tests.refusals import check_refusals, check_refused, leave
+from tests.refusals import check_refused, leave, refused
 from tests.training.recorded_texts import totals_of_tables
 from toolkit import (
     Run,
@@ -398,12 +398,8 @@ def test_a_checkpoint_that_lacks_an_embedding_tensor_is_refused(
     altered: Any, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     model = altered(lambda weights: weights.pop("embeddings.position_embeddings.weight"))
-    check_refusals(
-        (
-            r"lacks embedding tensors .*embeddings.position_embeddings.weight",
-            lambda: run(tiny_config, tmp_path / "runs", model=model),
-        )
-    )
+    with refused(r"lacks embedding tensors .*embeddings.position_embeddings.weight"):
+        run(tiny_config, tmp_path / "runs", model=model)
     assert not (tmp_path / "runs").exists()
     file = Path(model, "model.safetensors")
     file.write_bytes(file.read_bytes()[:1000])

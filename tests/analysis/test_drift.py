@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import check_refusals, check_refused
+from tests.refusals import check_refusals, check_refused, refused
 from toolkit.analysis.blocks import RowPass
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
 from toolkit.analysis.measures import MEASURES
@@ -164,12 +164,8 @@ def test_rows_that_were_never_read_are_undefined():
 
 @pytest.mark.parametrize("epoch", [None, "1"])
 def test_an_epoch_is_a_number(make_trajectory, epoch):
-    check_refusals(
-        (
-            f"an epoch is a number; got {epoch!r}",
-            lambda: measure_rows(make_trajectory(), "word_embeddings", 1, reference_epoch=epoch),
-        )
-    )
+    with refused(f"an epoch is a number; got {epoch!r}"):
+        measure_rows(make_trajectory(), "word_embeddings", 1, reference_epoch=epoch)
     if epoch is not None:  # which means the last
         check_refused(f"an epoch is a number; got {epoch!r}", measure_rows, make_trajectory(), "word_embeddings", epoch)
 

@@ -22,7 +22,7 @@ from tests.chart_data import values_of
 from tests.exits import exit_code_of
 from tests.planted_weights import altered
 from tests.questions.pages import page_of
-from tests.refusals import check_refusals, check_refused
+from tests.refusals import check_refusals, check_refused, refused
 from tests.run_directories import MakeRun
 from tests.training.recorded_texts import TEXTS, load
 from toolkit.comparison.evidence import written_files
@@ -227,20 +227,12 @@ def test_pictures_of_charts_are_pictures(runs: list[toolkit.Run], tmp_path: Path
 
 
 def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
-    check_refusals(
-        (
-            r"is no other seed of .*: it differs in freeze",
-            lambda: toolkit.write_drift_report([runs[0].path, runs[2].path], tmp_path / "out"),
-        )
-    )
+    with refused(r"is no other seed of .*: it differs in freeze"):
+        toolkit.write_drift_report([runs[0].path, runs[2].path], tmp_path / "out")
     config = replace(runs[0].config, output_dir=str(tmp_path), overwrite=True, max_steps=1)
     other = toolkit.finetune(replace(config, seed=7, learning_rate=0.5))
-    check_refusals(
-        (
-            "it differs in max steps and learning rate; give runs of one model",
-            lambda: toolkit.write_drift_report([runs[0].path, other.path], tmp_path / "out"),
-        )
-    )
+    with refused("it differs in max steps and learning rate; give runs of one model"):
+        toolkit.write_drift_report([runs[0].path, other.path], tmp_path / "out")
     shutil.copytree(runs[0].path, tmp_path / "copy")
     check_refusals(
         (

@@ -10,7 +10,7 @@ import torch
 
 import toolkit
 from tests.conftest import DECODERS, FAMILY_CONFIGS, SEQ2SEQ, sizes_of
-from tests.refusals import check_refusals, check_refused
+from tests.refusals import check_refusals, check_refused, refused
 from tests.training.recorded_texts import (
     TEXTS,
     count,
@@ -230,12 +230,8 @@ def test_no_optimizer_stops_the_training(
     run = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS).finish()
     assert run.optimizer_log.algorithm == f"torch.optim.{algorithm}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
-    check_refusals(
-        (
-            rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}",
-            lambda: toolkit.explain(run, "word_embeddings", 1),
-        )
-    )
+    with refused(rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}"):
+        toolkit.explain(run, "word_embeddings", 1)
 
 
 def test_plain_sgd_is_replayed(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -522,12 +518,8 @@ def test_a_table_that_is_also_the_output_layer(
     causes = toolkit.explain(run, "word_embeddings")
     assert set(causes["stratum"]) >= {"used at the input", "not used at the input"}
     assert not causes.filter(like="unexplained").fillna(0).to_numpy().any(), "of such a table nothing is explained"
-    check_refusals(
-        (
-            "is the output layer too, by which each of its rows may get a gradient",
-            lambda: toolkit.sign_noise(run, "word_embeddings", num_replicates=2),
-        )
-    )
+    with refused("is the output layer too, by which each of its rows may get a gradient"):
+        toolkit.sign_noise(run, "word_embeddings", num_replicates=2)
     show_drift((str(run.path),), tmp_path / "report")
     assert "used at the input" in (tmp_path / "report" / "report.md").read_text()
     assert not toolkit.verify_run(run.path)
