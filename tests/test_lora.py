@@ -19,7 +19,7 @@ import toolkit
 from tests.by_hand import begin, logits, take_epoch
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS
 from tests.planted_weights import altered
-from tests.refusals import check_refused
+from tests.refusals import check_refused, refused
 from tests.test_new_tokens import accuracy as last_accuracy
 from toolkit import Run, finetune
 from toolkit.comparison.arms import arrange, differing_settings, pair_arms
@@ -364,7 +364,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_one_clear_line(case: str, tiny_config: RunConfig, tmp_path: Path) -> None:
     changes, said = REFUSED[case]
-    check_refused(said, finetune, replace(tiny_config, output_dir=str(tmp_path / "runs"), **changes))
+    with refused(said):
+        finetune(replace(tiny_config, output_dir=str(tmp_path / "runs"), **changes))
     assert not (tmp_path / "runs").exists()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import toolkit
 from tests.conftest import build_tokenizer
-from tests.refusals import check_refused
+from tests.refusals import check_refused, refused
 from tests.run_directories import edit
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.config import RunConfig
@@ -383,10 +383,12 @@ def test_what_cannot_be_masked_or_trained_is_refused_in_one_line(
         },
     }  # fmt: skip
     for message, changes in lines.items():
-        check_refused(message, toolkit.finetune, replace(config, **changes))
+        with refused(message):
+            toolkit.finetune(replace(config, **changes))
     check_refused(r"^--mlm-probability 0\.3 goes with --objective mlm", RunConfig, mlm_probability=0.3)
     files = {**own, "validation_file": unknown, "task_name": "mlm", "objective": "labels"}
-    check_refused("mlm is what --task calls masked-LM training", load_task, replace(config, **files))
+    with refused("mlm is what --task calls masked-LM training"):
+        load_task(replace(config, **files))
     assert not Path(config.output_dir).exists()
 
 
