@@ -237,7 +237,7 @@ def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_t
         with StudyProgress() as progress:
             report = carry_out(study, executor=InProcess(), on_stage=progress.on_stage)
     assert "final: 6 runs, 4 finished, 2 diverged, 0 to do" in capsys.readouterr().out.splitlines()
-    assert "Every run of wild diverged: it is compared with nothing." in report.read_text()
+    assert "Every run of wild on toy diverged: it is compared with nothing there." in report.read_text()
     table = pd.read_csv(tmp_path / "r" / "tables" / "comparison.csv")
     assert set(zip(table["first"], table["second"], strict=True)) == {("full", "features")}
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
