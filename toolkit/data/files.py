@@ -65,7 +65,7 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
-            rows = _read_rows(StringIO(text), "\t", csv.QUOTE_MINIMAL)
+            rows = _read_rows(text, "\t", csv.QUOTE_MINIMAL)
         except ValueError:
             if not is_unsure:
                 raise
@@ -78,7 +78,7 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
                 )
             if not is_unsure:
                 return rows
-    return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
+    return _read_rows(text, "\t", csv.QUOTE_NONE)
 
 
 TAGGED = re.compile(r"^\S.*[\t ](O|[BIESLU]-\S+)[\t\r ]*$", re.MULTILINE)
@@ -95,23 +95,24 @@ def _no_tags(text: str) -> str:
 
 def _read_csv(file: TextIO) -> pd.DataFrame:
     """Parted by commas or, where the header has none, by its ; (so Excel writes it in many countries) or tabs."""
-    header = file.readline()
-    file.seek(0)
-    return _read_rows(file, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
+    text = file.read()
+    header = text.partition("\n")[0]
+    return _read_rows(text, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
 
 
-def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
+def _read_rows(text: str, delimiter: str, quoting: Any) -> pd.DataFrame:
     """Cells as text, indexed by the line of the file that each row begins on; None where a row is too short.
 
     ValueError for a row with more fields than the header, a quoted field that does not end as one (a stray quotation
-    mark, which would swallow the rows up to the next), and a column that the header names twice.
+    mark, which would swallow the rows up to the next), a carriage return that cuts a row in two, and a column that the
+    header names twice.
     """
     lines: list[int] = []
     rows: list[list[str | None]] = []
     header: list[str] = []
     first = 1
     csv.field_size_limit(2**31 - 1)  # not 128 KiB, which a document exceeds
-    reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
     while True:
         try:
             row = next(reader, None)
@@ -134,6 +135,9 @@ def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
         first = reader.line_num + 1
     if not header:
         raise ValueError("it is empty")
+    short = next((line for line, row in zip(lines, rows, strict=True) if None in row), 0)
+    if short and "\n" in text and re.search(r"\r(?!\n)", text):
+        raise ValueError(f"line {short} ends at a carriage return, before its last column: take it out of the text")
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"its header names the column {twice[0]!r} twice: rename or drop one of them")
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=object)
