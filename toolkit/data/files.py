@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,7 +54,7 @@ QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
 """A cell in quotation marks, as quoting writes it."""
 
 
-def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
+def _read_tsv(file: TextIO, quotes: str = "unsure") -> pd.DataFrame:
     """A mark is a character like any other, as in GLUE's files, unless ``quotes`` is ``strip``.
 
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
@@ -113,26 +112,23 @@ def _read_rows(text: str, delimiter: str, quoting: Any) -> pd.DataFrame:
     first = 1
     csv.field_size_limit(2**31 - 1)  # not 128 KiB, which a document exceeds
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error:
-            raise ValueError(
-                f"line {first}: a quotation mark opens a field there that does not end as one up to line "
-                f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
-            ) from None
-        if row is None:
-            break
-        if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
-            pass
-        elif not header:
-            header = [name.strip("\ufeff") or f"Unnamed: {i}" for i, name in enumerate(row)]
-        elif len(row) > len(header):
-            raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
-        else:
-            lines.append(first)
-            rows.append([*row, *[None] * (len(header) - len(row))])
-        first = reader.line_num + 1
+    try:
+        for row in reader:
+            if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
+                pass
+            elif not header:
+                header = [name.strip("\ufeff") or f"Unnamed: {i}" for i, name in enumerate(row)]
+            elif len(row) > len(header):
+                raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
+            else:
+                lines.append(first)
+                rows.append([*row, *[None] * (len(header) - len(row))])
+            first = reader.line_num + 1
+    except csv.Error:
+        raise ValueError(
+            f"line {first}: a quotation mark opens a field there that does not end as one up to line "
+            f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
+        ) from None
     if not header:
         raise ValueError("it is empty")
     short = next((line for line, row in zip(lines, rows, strict=True) if None in row), 0)
@@ -215,8 +211,8 @@ def _read_saved(folder: Path) -> Table:
     return _table_of(dataset)
 
 
-READERS: dict[str, Callable[[TextIO], pd.DataFrame]] = {
-    ".tsv": partial(_read_tsv, quotes="unsure"),
+READERS: dict[str, Callable[..., pd.DataFrame]] = {
+    ".tsv": _read_tsv,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
@@ -276,9 +272,9 @@ def read_file(
         if path.is_dir() or kind_of(path) == PARQUET:
             table = _read_saved(path) if path.is_dir() else _read_parquet(path)
         else:
-            own = {".tsv": partial(_read_tsv, quotes=tsv_quotes)}
+            options = {"quotes": tsv_quotes} if kind_of(path) == ".tsv" else {}
             with _open(path) as file:
-                table = Table((READERS | own)[kind_of(path)](file))
+                table = Table(READERS[kind_of(path)](file, **options))
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
     except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are of them
