@@ -243,7 +243,7 @@ def test_labels_that_carry_nothing_stop_early_and_leave_a_run(tiny_config, tmp_p
 
 
 def test_the_screen_says_how_the_head_was_trained_and_how_far_it_is_from_the_probe(tiny_config, tmp_path, capsys):
-    for mode, told in (("early-stopping", "Head: early stopping at epoch"), ("epochs", "Head: trained for 2 epochs")):
+    for mode, told in (("early-stopping", "Head: best at epoch"), ("epochs", "Head: epochs of training: 2")):
         finished = run(replace(tiny_config, freeze="backbone", head_training=mode), tmp_path)
         shown = " ".join(capsys.readouterr().out.split())
         probe = finished.manifest["linear_probe"]["validation"]["accuracy"]

@@ -152,8 +152,10 @@ def _head_lines(run: Run) -> list[str]:
     known = manifest.get("head_training") or {}
     epochs, lines = f"{run.scores['epoch'].max():g}", []
     if known.get("mode") == "early-stopping":
-        lines = [f"Head: best at epoch {known['epochs']}, by the loss on {known['num_held_out']} held-out examples of"]
-        lines[0] += f" train; {'stopped' if known['has_stopped'] else 'not done'} after at most {known['most_epochs']}"
+        end = "it stopped falling" if known["has_stopped"] else f"it fell to the last of {known['most_epochs']} epochs"
+        lines = [
+            f"Head: best at epoch {known['epochs']}, by the loss on {known['num_held_out']} held-out examples: {end}"
+        ]
     elif manifest["regime"]["label"] == "backbone":
         lines = [f"Head: epochs of training: {epochs}"]
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]
