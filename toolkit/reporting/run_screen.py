@@ -152,7 +152,7 @@ def _head_lines(run: Run) -> list[str]:
     known = manifest.get("head_training") or {}
     epochs, lines = f"{run.scores['epoch'].max():g}", []
     if known.get("mode") == "early-stopping":
-        end = "it stopped falling" if known["has_stopped"] else f"it fell to the last of {known['most_epochs']} epochs"
+        end = "it stopped falling" if known["has_stopped"] else f"not done after {known['most_epochs']} epochs"
         lines = [
             f"Head: best at epoch {known['epochs']}, by the loss on {known['num_held_out']} held-out examples: {end}"
         ]
