@@ -17,6 +17,12 @@ def refused(said: str = ".", kind: type[ValueError] = ValueError) -> Iterator[py
     assert "\n" not in str(caught.value)
 
 
+def check_refused(said: str, call: Callable[..., object], *values: Any, **named: Any) -> None:
+    """The call with these arguments ends in a refusal that says so."""
+    with refused(said):
+        call(*values, **named)
+
+
 def check_refusals(*cases: tuple[str, Callable[[], object]], kind: type[ValueError] = ValueError) -> None:
     """Each call ends in a refusal that says so; cases: the regular expression of its line, and the call."""
     for said, call in cases:

@@ -17,7 +17,7 @@ from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.ownership import seal
 from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Vocabulary
-from toolkit.snapshots.store import MANIFEST, Run, hash_files, open_run
+from toolkit.snapshots.store import MANIFEST, Run, open_run, verify_run
 
 NUM_WORDS, NUM_POSITIONS, HIDDEN, LONGEST, STEPS_PER_EPOCH = 60, 32, 8, 12, 10
 HOSTILE = ("<script>", "a|b", "`tick`", "*star*", "[x](y)", "\u202ertl", "under_score_", "\\|")
@@ -120,7 +120,7 @@ class SharedRuns:
     def changed(self) -> list[Path]:
         """The finished runs that are no longer as they were written."""
         runs = [open_run(path) for path in self._made.values()]
-        return [run.path for run in runs if run.is_finished and hash_files(run.path) != run.manifest["files"]]
+        return [run.path for run in runs if run.is_finished and verify_run(run.path)]
 
 
 def _write_snapshots(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.refusals import check_refused
 from toolkit.naming import at_least
 
 
@@ -14,5 +15,4 @@ def test_whole_numbers_pass_as_plain_ints(value):
 
 @pytest.mark.parametrize("value", [2, -1, 3.0, 3.5, float("nan"), "3", None])
 def test_others_are_refused(value):
-    with pytest.raises(ValueError, match=rf"^k must be a whole number of at least 3; got {value!r}$"):
-        at_least("k", value, 3)
+    check_refused(rf"^k must be a whole number of at least 3; got {value!r}$", at_least, "k", value, 3)

@@ -120,8 +120,7 @@ def test_where_data_are_missing_a_script_says_so_in_a_line(
     monkeypatch.setenv("EMBEDDING_DRIFT_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("POSITION_TABLES_SST2", "1")
     assert run_script(name, monkeypatch) == 2
-    said = capsys.readouterr().err
-    assert re.fullmatch(r"error: .*\bnowhere.*\n", said)
+    assert re.fullmatch(r"error: .*\bnowhere.*\n", capsys.readouterr().err)
     assert not (tmp_path / "report").exists()
 
 

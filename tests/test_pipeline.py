@@ -1,7 +1,6 @@
 """The main job on a tiny model: what a regime freezes does not move, what it does not freeze does, and why."""
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
+from tests import planted_weights
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, saved
 from tests.questions.examples import examples
-from tests.refusals import leave
-from tests.training.recorded_texts import totals
+from tests.refusals import check_refused, leave, refused
+from tests.training.recorded_texts import totals_of_tables
 from toolkit import (
     Run,
     Snapshot,
@@ -123,8 +122,7 @@ def test_commands_that_read_the_weights_of_a_decoder(
 def test_a_decoder_in_a_report(decoder_run: Run, tmp_path: Path, undrawn: None) -> None:
     write_report([decoder_run], tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
-    for name in ("position_embeddings", "LayerNorm.weight"):
-        assert f"| {name} | not applicable |" in text
+    assert all(f"| {name} | not applicable |" in text for name in ("position_embeddings", "LayerNorm.weight"))
     assert "The offset that the tables share" not in text
     assert not verify_report(tmp_path / "report")
 
@@ -134,18 +132,18 @@ def test_deterministic_algorithms_are_asked_for_while_a_run_trains(
 ) -> None:
     """On a CPU they give the bits of any other run."""
     asked: list[bool] = []
+    own = Embeddings.values
 
     def values(embeddings: Embeddings) -> dict[str, np.ndarray]:
         asked.append(torch.are_deterministic_algorithms_enabled())
         return own(embeddings)
 
-    own = Embeddings.values
     monkeypatch.setattr(Embeddings, "values", values)
     runs = [run(tiny_config, tmp_path, deterministic=value, max_steps=2) for value in (False, True)]
     assert asked == [False] * (len(asked) // 2) + [True] * (len(asked) // 2)
     assert not torch.are_deterministic_algorithms_enabled()
-    for name, tensor in runs[0].trajectory.snapshots[-1].tensors.items():
-        assert np.array_equal(tensor, runs[1].trajectory.snapshots[-1].tensors[name])
+    for name in runs[0].trajectory.parameters:
+        np.testing.assert_array_equal(*(own.trajectory.snapshots[-1].tensors[name] for own in runs))
     monkeypatch.setattr("toolkit.pipeline.train", fail)
     with pytest.raises(RuntimeError, match="planted"):
         run(tiny_config, tmp_path, deterministic=True, max_steps=3)
@@ -161,20 +159,18 @@ def test_without_decay_rows_without_gradient_do_not_move_at_all(tiny_config: Run
     exposure = finished.trajectory.exposure
     for name in TABLES:
         before, after = first_and_last(finished, name)
-        moved = (before != after).any(axis=1)
         seen = exposure.tables[name].step_counts(len(before)) > 0
-        np.testing.assert_array_equal(moved, seen)  # never-seen words, [PAD], positions beyond, the unused segment
+        # Never-seen words, [PAD], positions beyond, the unused segment.
+        np.testing.assert_array_equal((before != after).any(axis=1), seen)
     assert not seen[1]
-    assert not moved[1]
     assert not (exposure.tables["word_embeddings"].rows == finished.trajectory.vocabulary.pad_row).any()
 
 
 def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, weight_decay=0.1, precision="bf16")
-    exposure = finished.trajectory.exposure
     for name in TABLES:
         before, after = first_and_last(finished, name)
-        unseen = exposure.tables[name].step_counts(len(before)) == 0
+        unseen = finished.trajectory.exposure.tables[name].step_counts(len(before)) == 0
         replayed = replay_decay(before[unseen], finished.optimizer_log, name)
         np.testing.assert_array_equal(replayed, after[unseen])
         assert (replayed != before[unseen]).any()  # the control: decay did something
@@ -214,7 +210,7 @@ def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) 
             together[word, place, segment] += config.epochs
             for name, row in zip(TABLES, (word, place, segment), strict=True):
                 counts[name][row] += config.epochs
-    assert {name: totals(finished, name) for name in TABLES} == counts
+    assert totals_of_tables(finished) == counts
     design = finished.trajectory.exposure.design
     assert design.tables == TABLES
     found = zip(design.combinations.tolist(), design.counts.tolist(), strict=True)
@@ -238,8 +234,8 @@ def test_feature_extraction_runs_the_backbone_once_and_in_eval_mode(
     sizes = finished.manifest["task"]["splits"]
     assert sum(calls) == sum(split["num_examples"] for split in sizes.values())
     assert set(finished.manifest["linear_probe"]) == set(sizes) - {"train"}
-    exposure = finished.trajectory.exposure
-    assert np.isnan(exposure.tables["word_embeddings"].norms).all()  # frozen: no gradient, not a gradient of 0
+    norms = finished.trajectory.exposure.tables["word_embeddings"].norms
+    assert np.isnan(norms).all()  # frozen: no gradient, not a gradient of 0
 
 
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
@@ -247,11 +243,10 @@ def test_accumulation_and_repetition_change_nothing(tiny_config: RunConfig, tmp_
     config = replace(tiny_config, dropout=0.0, freeze=freeze, max_train_examples=60)  # the last batch is incomplete
     runs = [run(config, tmp_path / str(i), gradient_accumulation_steps=parts) for i, parts in enumerate((1, 1, 4))]
     tensors = [first_and_last(r, "word_embeddings")[1] for r in runs]
-    np.testing.assert_array_equal(tensors[0], tensors[1])
-    np.testing.assert_allclose(tensors[0], tensors[2], atol=2e-4)
     outputs = [np.stack(r.predictions["scores"].to_list()) for r in runs]
-    np.testing.assert_array_equal(outputs[0], outputs[1])
-    np.testing.assert_allclose(outputs[0], outputs[2], atol=2e-3)
+    for (one, again, in_parts), tolerance in ((tensors, 2e-4), (outputs, 2e-3)):
+        np.testing.assert_array_equal(one, again)
+        np.testing.assert_allclose(one, in_parts, atol=tolerance)
 
 
 @pytest.mark.parametrize("plain", [{}, {"optimizer": "sgd", "gradient_accumulation_steps": 2}])
@@ -273,13 +268,9 @@ def test_snapshots_between_epochs_and_their_order(tiny_config: RunConfig, tmp_pa
     assert [(s.epoch, s.step) for s in finished.trajectory] == [(0, 0), (0.75, 3), (1, 4), (1.5, 6), (2, 8)]
     logged = run(tiny_config, tmp_path, snapshot_steps="log", epochs=3)
     assert [s.step for s in logged.trajectory] == [0, 1, 2, 4, 8, 12]
-
-
-def test_epochs_agree_between_snapshots_and_scores(tiny_config: RunConfig, tmp_path: Path) -> None:
-    finished = run(tiny_config, tmp_path, batch_size=20, max_steps=1, gradient_accumulation_steps=1, epochs=3)
-    last = finished.scores["epoch"].max()
-    assert 0 < last < 1
-    assert finished.trajectory.at(last).step == 1
+    cut = run(tiny_config, tmp_path, batch_size=20, max_steps=1)
+    last = cut.scores["epoch"].max()
+    assert (0 < last < 1, cut.trajectory.at(last).step) == (True, 1)
 
 
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
@@ -304,8 +295,7 @@ def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig,
     one, four = (run(tiny_config, tmp_path, gradient_accumulation_steps=k, **changes) for k in (1, 4))
     assert one.path != four.path
     for name in one.trajectory.parameters:
-        last = [own.trajectory.snapshots[-1].tensors[name] for own in (one, four)]
-        np.testing.assert_allclose(*last, atol=1e-6)
+        np.testing.assert_allclose(first_and_last(one, name)[1], first_and_last(four, name)[1], atol=1e-6)
     assert not np.array_equal(*first_and_last(one, "word_embeddings"))
 
 
@@ -313,19 +303,12 @@ def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig,
 def altered(tiny_model: Callable[[str], Path], tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], str]:
     """A function: a change of tiny BERT's weights to the folder of that checkpoint, always the same folder."""
 
-    def alter(change: Callable[[dict[str, Any]], object]) -> str:
-        folder = shutil.copytree(tiny_model("bert"), tmp_path / "altered", dirs_exist_ok=True)
-        weights = load_file(folder / "model.safetensors")
-        change(weights)
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        return str(folder)
-
-    return alter
+    return lambda change: str(planted_weights.altered(tiny_model("bert"), tmp_path / "altered", change))
 
 
 def test_other_weights_in_the_same_folder_are_another_run(altered: Any, tiny_config: RunConfig, tmp_path: Path) -> None:
     first = run(tiny_config, tmp_path, model=altered(lambda _: None), max_steps=1)
-    model = altered(lambda weights: weights["embeddings.word_embeddings.weight"][5].add_(1))
+    model = altered(lambda weights: weights["embeddings.word_embeddings.weight"][5].fill(1))
     assert run(tiny_config, tmp_path, model=model, max_steps=1).path != first.path
 
 
@@ -342,8 +325,7 @@ def test_a_run_repeats_from_its_config(tiny_config: RunConfig, tmp_path: Path) -
     again = finetune(replace(RunConfig.from_json((finished.path / "config.json").read_text()), overwrite=True))
     assert again.path == finished.path
     assert not verify_run(again.path)
-    with pytest.raises(ValueError, match="pass --overwrite"):
-        run(tiny_config, tmp_path)
+    check_refused("pass --overwrite", run, tiny_config, tmp_path)
 
 
 def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -351,12 +333,9 @@ def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunCon
         run(tiny_config, tmp_path, learning_rate=1e30, head_learning_rate=1e30, warmup_fraction=0.0)
     (path,) = tmp_path.glob("tiny-*") or tmp_path.iterdir()
     unfinished = open_run(path)
-    assert not unfinished.is_finished
-    assert unfinished.has_diverged
-    assert len(unfinished.trajectory) >= 1
+    assert (unfinished.is_finished, unfinished.has_diverged) == (False, True)
     assert np.isfinite(unfinished.trajectory.snapshots[0].tensors["word_embeddings"]).all()
-    with pytest.raises(ValueError, match="unfinished"):
-        verify_run(path)
+    check_refused("unfinished", verify_run, path)
 
 
 @pytest.mark.parametrize(
@@ -375,41 +354,33 @@ def test_a_last_step_that_diverges_is_no_finished_run(
     with pytest.raises(NonFiniteLossError, match=r"outputs for validation are not finite at step 1: training stopped"):
         run(tiny_config, tmp_path, **settings, warmup_fraction=0.0)
     (path,) = tmp_path.iterdir()
-    assert open_run(path).has_diverged
-    assert not open_run(path).is_finished
-    assert open_run(path).scores["epoch"].tolist() == [0] * len(open_run(path).scores)
-    assert [snapshot.step for snapshot in open_run(path).trajectory] == [0]
+    left = open_run(path)
+    assert (left.is_finished, left.has_diverged) == (False, True)
+    assert (set(left.scores["epoch"]), [snapshot.step for snapshot in left.trajectory]) == ({0}, [0])
 
 
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
 def test_a_checkpoint_whose_outputs_are_not_finite_is_named_before_training(
     freeze: str, altered: Any, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    model = altered(lambda weights: weights["embeddings.LayerNorm.bias"][0].fill_(float("nan")))
+    model = altered(lambda weights: weights["embeddings.LayerNorm.bias"][:1].fill(np.nan))
     with pytest.raises(NonFiniteLossError, match=r"not finite before training: .* use another checkpoint or pass"):
         run(tiny_config, tmp_path / "runs", model=model, freeze=freeze)
 
 
 def test_random_initialisation_is_another_model_of_the_same_shape(tiny_config: RunConfig, tmp_path: Path) -> None:
-    pretrained = run(tiny_config, tmp_path, max_steps=1)
-    fresh = run(tiny_config, tmp_path, max_steps=1, init="random")
-    again = run(tiny_config, tmp_path, max_steps=1, init="random", seed=1)
-    tables = [np.array(r.trajectory.snapshots[0].tensors["word_embeddings"]) for r in (pretrained, fresh, again)]
-    assert tables[0].shape == tables[1].shape
+    kinds: list[dict[str, Any]] = [{}, {"init": "random"}, {"init": "random", "seed": 1}]
+    tables = [first_and_last(run(tiny_config, tmp_path, max_steps=1, **own), "word_embeddings")[0] for own in kinds]
     assert not np.allclose(tables[0], tables[1])
     assert not np.allclose(tables[1], tables[2])
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
 def test_the_pooler_is_built_only_when_it_is_used(tiny_config: RunConfig, tmp_path: Path, pooling: str) -> None:
-    finished = run(
-        tiny_config, tmp_path, max_steps=1, pooling=pooling, freeze="pooler" if pooling == "pooler" else "none"
-    )
-    assert finished.manifest["model"]["pooling"] == pooling
-    frozen = finished.manifest["frozen"]["parameters"]
-    assert sorted(frozen) == (
-        ["backbone.pooler.dense.bias", "backbone.pooler.dense.weight"] if pooling == "pooler" else []
-    )
+    freeze = "pooler" if pooling == "pooler" else "none"
+    manifest = run(tiny_config, tmp_path, max_steps=1, pooling=pooling, freeze=freeze).manifest
+    expected = ["backbone.pooler.dense.bias", "backbone.pooler.dense.weight"] if freeze == "pooler" else []
+    assert (manifest["model"]["pooling"], sorted(manifest["frozen"]["parameters"])) == (pooling, expected)
 
 
 def test_a_half_precision_checkpoint_trains_in_fp32(
@@ -427,13 +398,12 @@ def test_a_checkpoint_that_lacks_an_embedding_tensor_is_refused(
     altered: Any, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     model = altered(lambda weights: weights.pop("embeddings.position_embeddings.weight"))
-    with pytest.raises(ValueError, match=r"lacks embedding tensors .*embeddings.position_embeddings.weight"):
+    with refused(r"lacks embedding tensors .*embeddings.position_embeddings.weight"):
         run(tiny_config, tmp_path / "runs", model=model)
     assert not (tmp_path / "runs").exists()
     file = Path(model, "model.safetensors")
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="cannot read the weights"):
-        run(tiny_config, tmp_path / "runs", model=model)
+    check_refused("cannot read the weights", run, tiny_config, tmp_path / "runs", model=model)
 
 
 def test_old_gamma_and_beta_names_load(altered: Any, tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -449,15 +419,12 @@ def test_old_gamma_and_beta_names_load(altered: Any, tiny_config: RunConfig, tmp
 def test_manifest_names_what_is_needed_to_repeat(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, freeze="embeddings")
     manifest = json.loads((finished.path / "manifest.json").read_text())
-    assert manifest["model"]["head"] == "linear"
-    assert manifest["precision"] == "no"
+    assert (manifest["model"]["head"], manifest["precision"]) == ("linear", "no")
     assert {"torch", "transformers", "accelerate"} <= manifest["versions"].keys()
     assert str(tmp_path) not in json.dumps({k: v for k, v in manifest.items() if k != "model"})
     log = finished.optimizer_log
     assert "word_embeddings" not in log.weight_decay  # frozen: nothing is applied to it
-    assert log.num_steps == 8
-    assert log.weight_decay["head.bias"] == 0.0
-    assert log.weight_decay["head.weight"] == 0.01
+    assert (log.num_steps, log.weight_decay["head.bias"], log.weight_decay["head.weight"]) == (8, 0.0, 0.01)
 
 
 def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object]:
@@ -496,12 +463,9 @@ def test_kinds_of_label_and_a_split_without_labels(
     assert scores.loc["blind", ["loss", *columns]].isna().all(axis=None)
     assert np.isfinite(scores.loc["validation", "loss"]).all()
     blind = finished.predictions[finished.predictions["split"] == "blind"]
-    assert blind["label"].isna().all()
-    assert blind["prediction"].notna().all()
-    assert len(blind) == 16 * 3
+    assert (len(blind), blind["label"].count(), blind["prediction"].count()) == (16 * 3, 0, 16 * 3)
     assert finished.manifest["task"]["score"] == columns[0]
-    width = 1 if columns[0] == "pearson" else 3
-    assert {len(values) for values in blind["scores"]} == {width}
+    assert {len(values) for values in blind["scores"]} == {1 if columns[0] == "pearson" else 3}
     assert write_report([finished], tmp_path / "report").exists()
 
 
@@ -511,8 +475,7 @@ def test_sgd_is_recorded_and_replayed(regime: str, tiny_config: RunConfig, tmp_p
     config = replace(tiny_config, optimizer="sgd", learning_rate=0.5, weight_decay=0.1, freeze=regime, snapshot_steps=1)
     finished = run(config, tmp_path)
     log = finished.optimizer_log
-    assert (log.algorithm, log.is_fused) == ("torch.optim.SGD", False)
-    assert finished.manifest["optimizer"] == "sgd"
+    assert (log.algorithm, log.is_fused, finished.manifest["optimizer"]) == ("torch.optim.SGD", False, "sgd")
     assert np.isnan([*log.betas, log.eps]).all()
     assert verify_run(finished.path) == []
     if regime == "backbone":

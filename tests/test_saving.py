@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,15 +85,12 @@ def test_a_full_disk_ends_training_before_the_epoch_does(
     taken: list[int] = []
     record_step = Recorder.record_step
 
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     def noted(self: Recorder, *args: Any) -> None:
         taken.append(len(taken))
         time.sleep(0.2)
         record_step(self, *args)
 
-    monkeypatch.setattr(RunWriter, "write_scores", full)
+    monkeypatch.setattr(RunWriter, "write_scores", Mock(side_effect=OSError(28, "No space left on device")))
     monkeypatch.setattr(Recorder, "record_step", noted)
     with pytest.raises(OSError, match="No space left on device"):
         finetune(replace(tiny_config, output_dir=str(tmp_path), freeze=freeze, batch_size=4))

@@ -159,7 +159,7 @@ class StudyCommand:
         if self.dry_run:
             dry_run(study, limit=self.limit, output_dir=self.output_dir)
             return 0
-        with StudyProgress(self.options.workers) as progress:
+        with StudyProgress() as progress:
             report = run_study(
                 study,
                 executor=executor,

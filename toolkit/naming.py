@@ -76,6 +76,17 @@ def check_format(found: object, version: int, source: str | Path) -> None:
         raise OtherFormatError(f"{source} has an older format than {version}: make it again, or read it as it was made")
 
 
+def refuse_first(faults: Mapping[str, object]) -> None:
+    """ValueError of the first fault, in words, that is so."""
+    for fault in (fault for fault, is_so in faults.items() if is_so):
+        raise ValueError(fault)
+
+
+def refuse_damaged(source: str | Path, faults: Mapping[str, object]) -> None:
+    """:func:`refuse_first` of the faults of a file or a folder that was whole when it was written."""
+    refuse_first({f"{source} {fault}: {REMEDY}": is_so for fault, is_so in faults.items()})
+
+
 def _parse(text: str | bytes, source: str | Path) -> Any:
     try:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8"))

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.fixed_gauge import corpus_of
+from tests.refusals import check_refused
 from toolkit.analysis.tokens_in_use import (
     draw_combinations,
     measure_design,
@@ -151,8 +152,7 @@ def test_measure_design(make_trajectory, make_exposure):
     recorded, not_recorded = _with(design_of(TINY, [4, 2, 1, 1, 2, 1, 1, 1, 1]), make_trajectory, make_exposure)
     table = measure_design(recorded).set_index("measure")
     used = 6 + 4 + 2
-    expected = [14, 9, used, used - 3, 3, 2, 1]
-    assert table.value.tolist() == expected
+    assert table.value.tolist() == [14, 9, used, used - 3, 3, 2, 1]
     assert (table.note == "").all()
     table = measure_design(not_recorded).set_index("measure")
     assert table.value[["num_tokens", "num_combinations", "rank", "rank_deficiency"]].isna().all()
@@ -176,8 +176,7 @@ def test_inseparable_rows_are_paired(make_trajectory, make_exposure):
 def test_a_design_that_lacks_a_table_is_refused(make_trajectory, make_exposure):
     exposure = make_exposure({name: [[2, 3]] if name != TABLES[2] else [[0, 0]] for name in TABLES})
     design = Design(TABLES[:2], np.array([[2, 2], [3, 3]], np.int32), np.array([1, 1]))
-    with pytest.raises(ValueError, match="lacks token_type_embeddings"):
-        measure_design(make_trajectory(0, Exposure(exposure.tables, design)))
+    check_refused("lacks token_type_embeddings", measure_design, make_trajectory(0, Exposure(exposure.tables, design)))
 
 
 def test_drawn_combinations_have_the_shares_of_the_corpus(make_trajectory, make_exposure):
@@ -193,8 +192,7 @@ def test_drawn_combinations_have_the_shares_of_the_corpus(make_trajectory, make_
     assert sample == "8 tokens drawn from 9 combinations with seed 3"
     assert {tuple(row) for row in few.tolist()} <= set(TINY)
     assert of_few.sum() == pytest.approx(1)
-    again = draw_combinations(recorded, 8, 3)
-    assert np.array_equal(few, again[0])
+    assert np.array_equal(few, draw_combinations(recorded, 8, 3)[0])
     rows, shares, sample = draw_combinations(not_recorded, 20_000, 0)
     assert sample.startswith("tables drawn independently")
     assert ((rows[:, 0] == 2) == (rows[:, 1] == 0)).all()  # inseparable rows stay together

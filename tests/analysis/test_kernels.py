@@ -39,8 +39,7 @@ def test_each_item_once_is_the_n_by_n_form(n: int, p: int, noise: float, seed: i
     for is_standardised in (False, True):
         expected = plain_debiased(*((x / x.std(0), y / y.std(0)) if is_standardised else (x, y)))
         sides = (standardised(x), standardised(y)) if is_standardised else (x, y)
-        value = cka_of_kernels(kernel(sides[0]), kernel(sides[1]))
-        assert value == pytest.approx(expected, abs=1e-9)
+        assert cka_of_kernels(kernel(sides[0]), kernel(sides[1])) == pytest.approx(expected, abs=1e-9)
 
 
 def test_an_item_drawn_twice_is_not_evidence_of_its_own() -> None:

@@ -43,8 +43,7 @@ def test_word_strata(make_exposure, rows, data):
     )
     expected = [_word_rule(text, row, special, pad, repeats) for row, (repeats, text) in enumerate(rows)]
     assert list(strata) == expected
-    assert strata.ordered
-    assert tuple(strata.categories) == WORD_STRATA
+    assert (strata.ordered, tuple(strata.categories)) == (True, WORD_STRATA)
 
 
 def _position_rule(row, offset, longest):
@@ -122,8 +121,12 @@ def test_without_exposure_or_vocabulary(make_trajectory):
 
 
 def test_errors_say_what_does_not_fit(make_trajectory, make_exposure):
-    trajectory = make_trajectory()
+    trajectory, exposure = make_trajectory(), make_exposure({"word_embeddings": [[12]]})
     check_refusals(
+        (
+            "names row 12, but the table has 12 rows",
+            lambda: assign_strata(replace(trajectory, read_exposure=lambda: exposure), "word_embeddings"),
+        ),
         (r"did you mean 'word_embeddings'\?", lambda: assign_strata(trajectory, "word_embedding")),
         (
             "the vocabulary has 1 tokens, word_embeddings has 12 rows",
@@ -132,6 +135,3 @@ def test_errors_say_what_does_not_fit(make_trajectory, make_exposure):
             ),
         ),
     )
-    exposure = make_exposure({"word_embeddings": [[12]]})
-    with pytest.raises(ValueError, match="names row 12, but the table has 12 rows"):
-        assign_strata(replace(trajectory, read_exposure=lambda: exposure), "word_embeddings")

@@ -381,6 +381,16 @@ def test_a_quoted_tsv_is_stripped_to_what_pandas_wrote_or_refused(
     assert [text for (text,) in task.splits["train"].texts] == texts
 
 
+@pytest.mark.parametrize(("name", "mark"), [("a.tsv", "\t"), ("a.csv", ",")])
+def test_a_carriage_return_within_a_text_is_what_cuts_the_row(name: str, mark: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, f"text{mark}label\none{mark}0\ntwo\rparts{mark}1\n")
+    with refused(r"line 3 ends at a carriage return"):
+        loaded(path)
+    old = write(tmp_path / f"old {name}", f"text{mark}label\rone{mark}0\rtwo{mark}1\r")
+    with pytest.warns(UserWarning, match="the same file"):
+        assert loaded(old).splits["train"].texts == (("one",), ("two",))
+
+
 @pytest.mark.filterwarnings("ignore:the same file is trained on")
 def test_numbers_dates_and_bytes_as_they_are_meant(tmp_path: Path) -> None:
     def of(labels: list[Any], texts: list[Any] = TEXTS[:4]) -> Task:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.questions.conftest import CHANGED
+from tests.refusals import check_refused
 from toolkit.cli import parse_config
 from toolkit.config import RunConfig
 from toolkit.models.tuned import check_model
@@ -18,8 +19,7 @@ from toolkit.snapshots.store import Run, open_run
 
 def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
     """With the labels turned round, everything that is scored would be wrong without a word."""
-    with pytest.raises(ValueError, match=CHANGED):
-        task_of(changed_run)
+    check_refused(CHANGED, task_of, changed_run)
 
 
 def test_a_run_without_its_model_says_what_makes_it_again_with_one(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -53,5 +53,4 @@ def test_a_dataset_of_the_hub_that_has_changed_is_refused(
     assert finetune(config, reuse_finished=True).path == run.path
     publish(*"abcdefgx")
     for look in (lambda: task_of(run), lambda: finetune(config, reuse_finished=True)):
-        with pytest.raises(ValueError, match=r"have changed since it was trained \(train, validation\)"):
-            look()
+        check_refused(r"have changed since it was trained \(train, validation\)", look)

@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +92,8 @@ def wait_until(page: Any, expression: str, arg: Any = None) -> None:
 
 
 def wait_for_text(page: Any, text: str) -> None:
-    """Wait until a mark of the chart of words is this text."""
-    found = "([where, text]) => [...document.querySelectorAll(where)].some((each) => each.textContent === text)"
+    """Wait until a mark of the chart of words holds this text."""
+    found = "([where, text]) => [...document.querySelectorAll(where)].some((each) => each.textContent.includes(text))"
     wait_until(page, found, [f"{LIVE} text", text])
 
 
@@ -122,7 +121,7 @@ def test_hostile_texts_are_shown_as_texts(visit: Callable[..., Any]):
     page = visit()
     assert page.locator("h1").inner_text() == INJECTION
     assert page.locator("main").inner_text().count(INJECTION) > 8
-    shown = f"before of {INJECTION} 0.90", "Epoch 3: 1 of 60 drawn words contain “<SCRIPT>”"
+    shown = f"before of {INJECTION} 0.90", "epoch 3: 1 of 60 drawn words contain “<SCRIPT>”"
     search(page, "<SCRIPT>", *shown)
     page.locator(MARKED).hover(force=True)
     assert INJECTION in page.locator("#vg-tooltip-element").inner_text()
@@ -141,31 +140,12 @@ def test_search_finds_a_word_marks_it_and_shows_its_neighbours(visit: Callable[.
     page = visit()
     marked = page.locator(MARKED)
     assert marked.count() == 0
-    assert "before of better 0.90" in texts(page)  # what moved most, before anything is searched
+    assert "before: before of better 0.90" in texts(page)  # what moved most, before anything is searched
     for word, count in ((" GOOD ", 1), ("word1", 10), ("no such word", 0)):  # word10 to word19
-        search(page, word, f"Epoch 3: {count} of 60 drawn words contain “{word.strip()}”")
-        listed = [text for text in texts(page) if text.startswith("before of")]
+        search(page, word, f"epoch 3: {count} of 60 drawn words contain “{word.strip()}”")
+        listed = [text for text in texts(page) if text.startswith("before: before of")]
         assert (marked.count(), len(listed)) == (count, min(count, 5)), word
-        assert count != 1 or {"good", "before of good 0.90", "after of good 0.90"} <= set(texts(page))
-
-
-def test_labels_do_not_cover_one_another(visit: Callable[..., Any]):
-    page = visit()
-    search(page, "word1", "Epoch 3: 10 of 60 drawn words contain “word1”")
-    labels = page.locator(f"{LIVE} .mark-text text[font-weight=bold]", has_text="word1")
-    boxes = [label.bounding_box() for label in labels.all() if "contain" not in label.text_content()]
-    tops = sorted(box["y"] for box in boxes)
-    assert len(tops) == 10  # five in the scatter, five in the list
-    assert min(after - before for before, after in pairwise(tops)) >= 11
-
-
-def test_slider_changes_the_drift(visit: Callable[..., Any]):
-    page, words = visit(), make_words()
-    search(page, "word7", drift_of(words, "word7", 3))
-    place = page.locator(MARKED).get_attribute("transform")
-    page.get_by_label("Epoch").fill("1")
-    wait_for_text(page, drift_of(words, "word7", 1))
-    assert page.locator(MARKED).get_attribute("transform") != place
+        assert count != 1 or {"good", "before: before of good 0.90", "after: after of good 0.90"} <= set(texts(page))
 
 
 def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any]):
@@ -176,26 +156,14 @@ def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any])
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
 
 
-def test_legend_and_list_pick_a_run(visit: Callable[..., Any]):
-    page = visit()
-    first, second = make_words(), make_words(run=f"LP-FT {INJECTION}")
-    picker = page.get_by_label("Run")
-    wait_for_text(page, drift_of(first, "better", 3))
-    page.locator(f"{LIVE} text", has_text="LP-FT").first.click()
-    wait_for_text(page, drift_of(second, "better", 3))
-    assert picker.input_value() == f"LP-FT {INJECTION}"
-    picker.select_option(index=0)
-    wait_for_text(page, drift_of(first, "better", 3))
-
-
 def test_a_click_on_a_mark_shows_its_word(visit: Callable[..., Any]):
     page = visit()
     mark = page.locator(f"{LIVE} .mark-symbol path[fill='#767B84']")  # what training never saw
     mark.hover(force=True)
     assert "word59" in page.locator("#vg-tooltip-element").inner_text()
     mark.click(force=True)
-    wait_for_text(page, "Epoch 3: the word that was clicked")
-    assert "before of word59 0.90" in texts(page)
+    wait_for_text(page, "full fine-tuning, seed 0, epoch 3: the word that was clicked")
+    assert "before: before of word59 0.90" in texts(page)
 
 
 def test_words_by_keyboard_alone(visit: Callable[..., Any]):
@@ -209,14 +177,17 @@ def test_words_by_keyboard_alone(visit: Callable[..., Any]):
     for key, shown in (("ArrowDown", second), ("ArrowUp", first)):
         page.keyboard.press(key)
         wait_for_text(page, drift_of(shown, "better", 3))
+        wait_for_text(page, f"{shown['run'].iloc[0]}, epoch 3: the words that moved most")
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Search a word"
     page.keyboard.type("word42")
     wait_for_text(page, drift_of(first, "word42", 3))
+    place = page.locator(MARKED).get_attribute("transform")
     page.keyboard.press("Tab")
     assert page.evaluate(focused).startswith("Epoch")
     page.keyboard.press("ArrowLeft")
     wait_for_text(page, drift_of(first, "word42", 2))
+    assert page.locator(MARKED).get_attribute("transform") != place
 
 
 @pytest.mark.parametrize(("scheme", "ground"), [("light", (255, 255, 255)), ("dark", (27, 31, 38))])
@@ -252,15 +223,11 @@ def test_a_table_is_sorted_undefined_last(visit: Callable[..., Any]):
     assert cells.all_inner_texts() == ["0.250", "0.500", "undefined"]
 
 
-def test_how_is_shown_on_hover_focus_and_tap(visit: Callable[..., Any]):
+def test_how_is_hidden_by_escape_and_shown_by_a_tap(visit: Callable[..., Any]):
     page = visit(has_touch=True)
     tip, head = page.locator("#tip"), page.locator("#scores th").nth(1)
-    head.locator(".sort").hover()
-    assert tip.inner_text() == f"How: {INJECTION}"
-    page.mouse.move(1, 1)
-    assert tip.is_hidden()
     head.locator(".sort").focus()
-    assert tip.is_visible()
+    assert tip.inner_text() == f"How: {INJECTION}"
     page.keyboard.press("Escape")
     assert tip.is_hidden()
     head.locator(".info").tap()

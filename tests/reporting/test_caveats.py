@@ -14,6 +14,7 @@ from toolkit.comparison.runs import read_reported
 from toolkit.reporting.comparison_report import paper_tables, report_tables
 from toolkit.reporting.page import FoldBlock, NoteBlock, TableBlock, TextBlock
 from toolkit.reporting.topics.caveats import (
+    QUALITIES,
     against_probe_block,
     below_floor,
     caveats,
@@ -23,7 +24,7 @@ from toolkit.reporting.topics.caveats import (
     short_of_probe,
     unstable,
 )
-from toolkit.reporting.topics.runs import data_block, data_section, per_run, study_sections
+from toolkit.reporting.topics.runs import data_block, data_section, study_sections
 from toolkit.reporting.topics.scores import scores_section
 from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
@@ -132,7 +133,7 @@ def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(re
     text = unstable(above)
     assert text == (
         f"Chosen, and unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
-        f"{final:.3f} on validation, mean of 2 final runs)."
+        f"{final:.3f} on validation, final runs: 2)."
     )
     assert text in caveats(above)
     (section,) = [each for each in study_sections(above) if each.id == "tuning"]
@@ -189,28 +190,20 @@ def test_a_tuning_table_without_the_column_warns_of_nothing(read_study, data_of)
     assert edge_warning(data_of(*read_study(num_seeds=1))) == ""
 
 
-def test_failed_runs_are_counted_by_arm(read_study, data_of):
-    data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.2}))
-    text = "4 of 12 runs failed (majority class or worse, or undefined, on the reported split): feature extraction 4 (a"
-    assert failures(data).startswith(text)
-    assert failures(data) in caveats(data)
+FAILED, AT_CHANCE = QUALITIES.values()
 
 
-def test_runs_at_chance_are_counted_though_they_did_not_fail(read_study, data_of):
-    # The majority class has 60 of 100 items: about 64 right is above it, and not by more than chance.
-    data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.64}))
-    failed, at_chance = (sum(getattr(run, name) for run in data.runs) for name in ("is_failed", "is_at_chance"))
-    assert at_chance
-    among = ", the failed ones included," if failed else ""
-    assert failures(data).startswith(f"{failed or 'None'} of 12 runs failed")
-    text = f". {at_chance} of 12 runs{among} do not beat always giving the most frequent label by more than chance"
-    assert f"{text}: feature extraction {at_chance} (" in failures(data)
-
-
-def test_nothing_is_said_of_chance_where_every_run_is_above_it(read_study, data_of):
-    right = {FEATURES: 0.9}
-    assert failures(data_of(*read_study(tasks=("a", "b"), num_seeds=1, right=right))) == "None of 6 runs failed."
-    assert failures(data_of(*read_study(num_seeds=1, right=right))) == ""
+@pytest.mark.parametrize("right", [0.2, 0.64, 0.9])
+def test_failed_runs_and_those_at_chance_are_counted_by_arm(read_study, data_of, right):
+    """The majority class has 60 of 100 items: about 64 right is above it, and not by more than chance."""
+    data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: right}))
+    failed, at_chance = (sum(bool(getattr(run, name)) for run in data.runs) for name in ("is_failed", "is_at_chance"))
+    assert (failed == 4, at_chance > 0) == (right < 0.3, right < 0.7)
+    text = failures(data)
+    assert text in caveats(data)
+    for said, count in ((FAILED, failed), (AT_CHANCE, at_chance)):
+        assert f"{said}: {count} of 12" + (f"; feature extraction {count} on a" if count else ".") in text
+    assert failures(data_of(*read_study(num_seeds=1, right={FEATURES: 0.9}))) == ""
 
 
 def test_minilm_has_its_caveat_and_others_do_not(read_run, data_of):
@@ -234,7 +227,6 @@ def test_near_duplicates_are_a_range_over_runs_and_no_mean(read_run, data_of):
     assert missing == TextBlock(text="Near-duplicates were not looked for in tiny on b.")
     alone = data_section(data_of(with_duplicates(read_run, "b", (None,)))).blocks[0]
     assert alone == TextBlock(text="Near-duplicates between training data and scored splits were not looked for.")
-    assert (per_run([0, 0]), per_run([3, 1])) == ("0", "1 to 3")
 
 
 @pytest.mark.parametrize(
@@ -299,8 +291,8 @@ def last_of(run):
 def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
     line = data.floors.query("split == 'validation' and condition.str.startswith('feature')").iloc[0]
-    numbers = f"({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f})"
-    assert below_floor(data) == f"Feature extraction {numbers} on toy validation."
+    numbers = f"({line['mean']:.3f} for {line['mean'] + 0.06:.3f})"
+    assert below_floor(data) == f"Below a bag of words: feature extraction on toy validation {numbers}."
     assert below_floor(data) in caveats(data)
     others = (with_floor(read_run, 6.0), with_floor(read_run, 0.0), [read_run("none")])
     assert [below_floor(data_of(runs)) for runs in others] == [""] * 3

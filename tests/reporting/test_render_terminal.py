@@ -15,7 +15,7 @@ from toolkit.reporting.render_terminal import MOST_LINES, print_page
 
 def printed(page, width=80):
     console = Console(file=io.StringIO(), width=width)
-    print_page(page, console)
+    print_page(page if isinstance(page, Page) else Page(title="", sections=(page,)), console)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines()), default=0) <= width
     return text

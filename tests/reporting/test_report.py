@@ -235,7 +235,7 @@ def test_without_exposure(make_run):
 def test_undefined_values_are_counted(report):
     words = section(report, "Word rows")
     (line,) = [line for line in words.split("\n") if line.startswith("| &#91;PAD&#93; | full fine-tuning")]
-    assert line.count("undefined (1 of 1 rows)") == 3
+    assert line.count("undefined (undefined rows: 1 of 1)") == 3
 
 
 @pytest.mark.slow  # whole reports
@@ -258,7 +258,7 @@ def test_seeds_are_averaged_and_failures_flagged(make_run):
     assert f"| 3 | 1 | {np.mean(last):.3f} ± {np.std(last, ddof=1):.2g}" in line
     assert "not failed" in scores
     assert section(text, "Runs").count("| failed |") == 1
-    assert "1 of 3 runs failed" in section(text, LIMITS)
+    assert "on the reported split): 1 of 3; full fine-tuning 1 on toy." in section(text, LIMITS)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -116,23 +115,23 @@ def test_a_report_that_fails_leaves_the_folder_as_it_was(out: Path) -> None:
     assert not new.exists()
 
 
-def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between two files: the next report knows those that were put in place, and clears the rest away."""
-    out, moved = tmp_path / "out", []
-    replace = Path.replace
+def write_killed(out: Path, contents: dict[str, str], num_moved: int) -> None:
+    """A report that is killed when it has put so many of its files in place."""
+    replace, moves = Path.replace, iter(range(num_moved))
 
     def killed(self: Path, target: Path) -> Path:
-        if self.parent.name.startswith(".unfinished-") and moved:
+        if self.parent.name.startswith(".unfinished-") and next(moves, None) is None:
             raise KeyboardInterrupt
-        moved.append(target)
         return replace(self, target)
 
-    write(out, {"a": "1"})
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(Path, "replace", killed)
-        moved.clear()
-        with pytest.raises(KeyboardInterrupt):
-            write(out, {"b": "2", "c": "3"})
+        write(out, contents)
+
+
+def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, {"a": "1"})
     (out / ".unfinished-x").mkdir()
     (out / ".unfinished-x" / "d").write_text("mine")
     with temporary_folder(out) as left:  # SIGKILL would leave what is copied here
@@ -173,25 +172,13 @@ def test_a_list_of_another_tool_that_appears_meanwhile_is_not_replaced(out: Path
 
 
 @pytest.mark.parametrize("num_moved", range(7))
-def test_a_report_that_was_killed_again_and_again_is_made_in_the_end(
-    num_moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_was_killed_again_and_again_is_made_in_the_end(num_moved: int, tmp_path: Path) -> None:
     """Killed after any number of its moves, twice, each time in another report: every file is still known as ours."""
-    out, replace = tmp_path / "out", Path.replace
+    out = tmp_path / "out"
     write(out, {"a": "1", "b": "1", "tables/c": "1"})
     (out / "mine").write_text("mine")
     for text in ("2", "3"):
-        moves = iter(range(num_moved))
-
-        def killed(self: Path, target: Path, moves: Any = moves) -> Path:
-            if self.parent.name.startswith(".unfinished-") and next(moves, None) is None:
-                raise KeyboardInterrupt
-            return replace(self, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", killed)
-            with contextlib.suppress(KeyboardInterrupt):
-                write(out, {"a": text, "tables/c": text, "d": text})
+        write_killed(out, {"a": text, "tables/c": text, "d": text}, num_moved)
     write(out, {"a": "4", "e": "4"})
     assert names_in(out) == {"a", "e", "mine", WRITTEN}
     assert written_files(out).keys() == {"a", "e"}

@@ -12,7 +12,6 @@ from toolkit.reporting import run_screen
 from toolkit.reporting.run_screen import (
     _doubts,
     _drift_table,
-    _duration,
     _whole_drift,
     epoch_line,
     print_components,
@@ -30,7 +29,7 @@ def test_a_parameter_that_was_0_has_moved_or_not(read_run, capsys, regime, shown
 
 def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(read_run, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    print_task("a[red]b", "texts: c[red]d;\nlabels: e", None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
+    print_task("a[red]b", ["texts: c[red]d;\nlabels: e"], None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
     print_components("models[/v1] (BERT)", "Of 9 [red]", toolkit.what_trains(nn.ModuleDict({"[b]": nn.Linear(2, 3)})))
     run = read_run("none", 0)
     Console().print(_drift_table(run, _whole_drift(run)))
@@ -60,13 +59,6 @@ FIRST = {"epoch": 1.0, "train_loss": 0.4321}
 )
 def test_an_epochs_line_names_every_split(score, rows, said):
     assert epoch_line(score, rows) == said
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.6, "1 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (7260, "2 h 1 min")]
-)
-def test_durations(seconds, said):
-    assert _duration(seconds) == said
 
 
 def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config, tmp_path, capsys):

@@ -93,13 +93,11 @@ WORDS, LAYER, HEAD = (
     ],
 )
 def test_what_is_frozen_is_what_is_the_same_in_every_checkpoint(folder, changed, label):
-    for name in ("checkpoint-4", "checkpoint-6"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-        shutil.copytree(folder / "checkpoint-2", folder / name)
-    path = folder / "checkpoint-6" / "trainer_state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"epoch": 3.0, "global_step": 6}))
-    path = folder / "checkpoint-4" / "trainer_state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"epoch": 2.0, "global_step": 4}))
+    for step in (4, 6):
+        place = folder / f"checkpoint-{step}"
+        shutil.rmtree(place, ignore_errors=True)
+        state = json.loads((shutil.copytree(folder / "checkpoint-2", place) / "trainer_state.json").read_text())
+        (place / "trainer_state.json").write_text(json.dumps(state | {"epoch": step / 2, "global_step": step}))
     change(folder / "checkpoint-4", *changed)  # and back again in the last
     (group,) = arrange([toolkit.open_run(folder)])
     assert [arm.label for arm in group.arms] == [label]

@@ -186,30 +186,37 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
     writer.write_config(RunConfig())
     (path / "notes.txt").write_text("mine")
     with pytest.warns(
-        UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.swap/old"
+        UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.replaced-1"
     ):
         writer.finish({"value": 2.0})
     assert (open_run(path).manifest["value"], writer.path) == (2.0, path)
-    assert (tmp_path / ".run.swap/old/notes.txt").read_text() == "mine"
-    assert open_run(tmp_path / ".run.swap/old").manifest["value"] == 1.0
+    assert (tmp_path / ".run.replaced-1/notes.txt").read_text() == "mine"
+    assert open_run(tmp_path / ".run.replaced-1").manifest["value"] == 1.0
+    assert sorted(place.name for place in tmp_path.iterdir()) == [".run.replaced-1", "run"]
 
 
-@pytest.mark.parametrize("kind", ["notes", "a copy of the run", "notes in one of ours"])
+def add_notes(place: Path) -> None:
+    place.mkdir(exist_ok=True)
+    (place / "notes.txt").write_text("mine")
+
+
+IN_THE_WAY: dict[str, Callable[[Path], object]] = {
+    "notes": add_notes,
+    "a copy of the run": lambda place: shutil.copytree(place.with_name("run"), place),
+    "notes in one of ours": lambda place: (
+        start_run(place.with_name("run"), overwrite=True).release(),
+        add_notes(place),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IN_THE_WAY)
 def test_a_folder_of_a_users_beside_a_run_is_not_taken_for_its_successor(kind: str, tmp_path: Path) -> None:
-    path, place = tmp_path / "run", tmp_path / ".run.swap"
+    path = tmp_path / "run"
     write_run(path, 1.0)
-    if kind == "a copy of the run":
-        shutil.copytree(path, place)
-    else:
-        if kind == "notes in one of ours":
-            start_run(path, overwrite=True).release()
-        place.mkdir(exist_ok=True)
-        (place / "notes.txt").write_text("mine")
-    check_refused_and_untouched(
-        tmp_path,
-        *starts("holds a finished run", path, overwrite=False),
-        *starts(r"\.run\.swap is in the way .*move it away", path),
-    )
+    IN_THE_WAY[kind](tmp_path / ".run.swap")
+    cases = starts("holds a finished run", path, overwrite=False)
+    check_refused_and_untouched(tmp_path, *cases, *starts(r"\.run\.swap is in the way .*move it away", path))
 
 
 @pytest.mark.parametrize("name", [".run.old", ".run.new", ".run.bak"])
@@ -217,25 +224,11 @@ def test_a_users_copy_of_a_run_beside_it_outlives_the_run(name: str, tmp_path: P
     """Every file in it is one that its manifest names; it is the user's all the same."""
     path = tmp_path / "run"
     write_run(path, 1.0)
-    copied = shutil.copytree(path, tmp_path / name)
-    before = contents(tmp_path)
-    check_refusals(("holds a finished run", lambda: start_run(path)))
-    assert contents(tmp_path) == before
-    write_run(path, 2.0, overwrite=True)
-    assert open_run(path).manifest["value"] == 2.0
-    assert {name: state for name, state in contents(tmp_path).items() if name.startswith(copied.name)} == {
-        name: state for name, state in before.items() if name.startswith(copied.name)
-    }
-
-
-def test_what_a_killed_swap_left_is_removed_by_the_next_that_may_start_and_by_no_other(tmp_path: Path) -> None:
-    path, old = tmp_path / "run", tmp_path / ".run.swap" / "old"
-    write_run(path, 1.0)
-    start_run(path, overwrite=True).release()
-    shutil.copytree(path, old)
+    shutil.copytree(path, tmp_path / name)
+    before = contents(tmp_path / name)
     check_refused_and_untouched(tmp_path, ("holds a finished run", lambda: start_run(path)))
     write_run(path, 2.0, overwrite=True)
-    assert [place.name for place in tmp_path.iterdir()] == ["run"]
+    assert (open_run(path).manifest["value"], contents(tmp_path / name)) == (2.0, before)
 
 
 def test_a_run_has_one_lock_through_every_link(tmp_path: Path) -> None:
@@ -292,15 +285,6 @@ def test_a_file_of_a_users_is_no_lock(kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     NO_LOCKS[kind](tmp_path / ".run.lock")
     check_refused_and_untouched(tmp_path, ("move it away", lambda: RunLock(tmp_path / "run")))
-
-
-def test_a_write_takes_no_temporary_file_of_anybodys(tmp_path: Path) -> None:
-    """Process numbers come again, in a container most of all."""
-    left = tmp_path / f".x.{os.getpid()}.tmp"
-    left.write_text("half")
-    with atomic_path(tmp_path / "x") as temporary:
-        temporary.write_text("whole")
-    assert (contents(tmp_path).keys(), left.read_text()) == ({"x", left.name}, "half")
 
 
 def list_of(named: dict[str, str | None], list_name: str) -> str:

@@ -1,8 +1,6 @@
 """Files that a run's manifest does not name, or names otherwise, are never analysed: one line says which, and why."""
 
-import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from toolkit.reporting.sources import find_runs
 from toolkit.snapshots import files
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import FORMAT
-from toolkit.snapshots.store import SNAPSHOT, Run, open_run, verify_run
+from toolkit.snapshots.store import SNAPSHOT, open_run, verify_run
 
 PLANTED = (
     "epoch-009.safetensors",
@@ -103,8 +101,8 @@ def test_a_planted_file_that_is_passed_itself_is_refused(path: Path) -> None:
 
 def test_a_folder_among_the_snapshots_is_refused_and_named_by_verify(path: Path) -> None:
     (path / "snapshots" / "more").mkdir()
-    check_refusals((r"not in the manifest: snapshots/more\): move it away", lambda: open_run(path).trajectory))
-    assert verify_run(path) == ["not in the manifest: snapshots/more"]
+    check_refusals((r"not in the manifest: snapshots/more/\): move it away", lambda: open_run(path).trajectory))
+    assert verify_run(path) == ["not in the manifest: snapshots/more/"]
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -144,29 +142,6 @@ def test_a_snapshot_that_is_gone_is_not_passed_over(path: Path) -> None:
     check_refusals((r"missing: snapshots/epoch-001\.safetensors", lambda: toolkit.measure_drift(path)))
 
 
-def exposure_of(run: Run) -> object:
-    return run.trajectory.exposure
-
-
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("scores.csv", lambda run: run.scores),
-        ("predictions.parquet", lambda run: run.predictions),
-        ("vocabulary.json", lambda run: run.vocabulary),
-        ("config.json", lambda run: run.config),
-        ("config.json", lambda run: run.is_recorded),
-        ("exposure.safetensors", exposure_of),
-    ],
-)
-def test_every_other_file_is_checked_too(name: str, read: Callable[[Run], object], path: Path) -> None:
-    read(open_run(path))
-    (path / name).write_bytes((path / name).read_bytes() + b" ")
-    check_refusals((rf"changed: {name}\): restore it, or run again", lambda: read(open_run(path))))
-    (path / name).unlink()
-    check_refusals((rf"{name}", lambda: read(open_run(path))))
-
-
 def test_a_log_that_the_manifest_does_not_name_is_no_log_of_the_run(path: Path) -> None:
     """optimizer.json decides what the causes of drift are said to be."""
     assert open_run(path).optimizer_log is None
@@ -180,12 +155,10 @@ def test_a_note_of_the_users_is_named_by_verify_and_does_not_stop_an_analysis(pa
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text("mine")
     assert toolkit.measure_drift(path).equals(before)
-    assert verify_run(path) == [
-        f"not in the manifest: {name}" for name in ("a.tmp", "notes.txt", "plots/x.png", "plots/y.tmp.png")
-    ]
+    assert verify_run(path) == [f"not in the manifest: {name}" for name in ("a.tmp", "notes.txt", "plots/")]
 
 
-LEFT = (".epoch-001.safetensors.123.tmp", ".epoch-007.safetensors.1.tmp", ".step-00000012.safetensors.9.tmp")
+LEFT = (".epoch-001.safetensors.123.tmp", ".epoch-002.safetensors.123456789012345678.tmp")
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
@@ -207,7 +180,7 @@ def test_an_unfinished_run_has_files_of_our_names_only(name: str, tmp_path: Path
     path = write_run(tmp_path, "none", 0, epochs=2, is_finished=False).path
     toolkit.measure_drift(path)
     plant(path, name)
-    said = r"is no snapshot of an unfinished run \(epoch-NNN or step-NNNNNNNN.*move it away$"
+    said = r"is no snapshot \(epoch-NNN or step-NNNNNNNN.*move it away$"
     check_refusals((f"^{re.escape(str(path / 'snapshots' / name))} {said}", lambda: toolkit.measure_drift(path)))
 
 
@@ -237,7 +210,7 @@ def test_a_link_is_judged_by_what_it_leads_to(tmp_path: Path) -> None:
     store.write_bytes(store.read_bytes()[:-1] + b"\x07")
     check_refusals((r"changed: snapshots/epoch-001\.safetensors", lambda: toolkit.measure_drift(path)))
     (path / "manifest.json").unlink()  # nothing says what it should lead to
-    with pytest.raises(ValueError, match=r"epoch-001\.safetensors is a link, and an unfinished run has no manifest"):
+    with pytest.raises(ValueError, match=r"epoch-001\.safetensors is no snapshot \(.* in an unfinished run no link\)"):
         toolkit.measure_drift(path)
 
 
@@ -251,13 +224,18 @@ def test_a_whole_folder_may_be_a_link(tmp_path: Path) -> None:
     assert verify_run(path) == ["not in the manifest: snapshots/x"]
 
 
-def test_each_file_is_hashed_once_however_many_measures_read_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for file in path.rglob("*"):
-        if file.is_file():
-            os.utime(file, (1, 1))
-    seen: list[str] = []
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are hashed from now on, one after the other."""
+    found: list[str] = []
     real = files.sha256_of_file
-    monkeypatch.setattr(files, "sha256_of_file", lambda file: seen.append(file.name) or real(file))
+    monkeypatch.setattr(files, "sha256_of_file", lambda file: found.append(file.name) or real(file))
+    return found
+
+
+def test_each_file_is_hashed_once_however_many_measures_read_it(
+    path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "SETTLED_NS", -(10**12))  # written just now, and known to be left alone
     run = open_run(path)
     run.check("snapshots/")
@@ -266,22 +244,19 @@ def test_each_file_is_hashed_once_however_many_measures_read_it(path: Path, monk
         toolkit.measure_rows(path, "word_embeddings")
         toolkit.measure_gauge(open_run(path))
         _ = (open_run(path).scores, open_run(path).vocabulary)
-    assert sorted(seen) == sorted(set(seen))
-    assert {"epoch-000.safetensors", "epoch-001.safetensors", "epoch-002.safetensors", "scores.csv"} <= set(seen)
-    seen.clear()
+    assert sorted(hashed) == sorted(set(hashed))
+    assert {"epoch-000.safetensors", "epoch-001.safetensors", "epoch-002.safetensors", "scores.csv"} <= set(hashed)
+    hashed.clear()
     assert verify_run(path) == []  # which was asked to look again
-    assert len(seen) == sum(file.is_file() for file in path.rglob("*")) - 1
+    assert len(hashed) == sum(file.is_file() for file in path.rglob("*")) - 1
 
 
-def test_only_what_is_read_is_hashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    real = files.sha256_of_file
-    monkeypatch.setattr(files, "sha256_of_file", lambda file: seen.append(file.name) or real(file))
+def test_only_what_is_read_is_hashed(path: Path, hashed: list[str]) -> None:
     trajectory = open_run(path).trajectory
     _ = (trajectory.parameters, [snapshot.epoch for snapshot in trajectory])
-    assert {name for name in seen if name.startswith("epoch")} == {"epoch-000.safetensors"}
+    assert {name for name in hashed if name.startswith("epoch")} == {"epoch-000.safetensors"}
     _ = trajectory.at(2).tensors["word_embeddings"]
-    assert {name for name in seen if name.startswith("epoch")} == {"epoch-000.safetensors", "epoch-002.safetensors"}
+    assert {name for name in hashed if name.startswith("epoch")} == {"epoch-000.safetensors", "epoch-002.safetensors"}
 
 
 def test_values_that_change_between_two_reads_are_noticed(path: Path) -> None:
@@ -291,12 +266,6 @@ def test_values_that_change_between_two_reads_are_noticed(path: Path) -> None:
     assert toolkit.measure_drift(run).equals(before)
     flip_last_bit(path / "snapshots" / "epoch-002.safetensors")
     check_refusals((r"changed: snapshots/epoch-002\.safetensors", lambda: toolkit.measure_drift(run)))
-
-
-def test_tensors_of_a_finished_run_are_memory_mapped(path: Path) -> None:
-    tensor = open_run(path).trajectory.at(0).tensors["word_embeddings"]
-    assert isinstance(tensor, np.memmap)
-    assert not tensor.flags.writeable
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=40))
@@ -320,15 +289,3 @@ def test_a_run_that_is_not_what_it_was_is_left_out_and_no_end_of_the_report(
     found = find_runs([good.path, path])
     assert [run.path for run in found.runs] == [good.path]
     assert reason in found.left_out[0]
-
-
-def test_drift_of_a_planted_half_is_what_it_was_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a user meets it: the command says one line, exits with an error, and writes nothing."""
-    path = write_run(tmp_path, "none", 0, epochs=2).path
-    plant(path, "epoch-002b.safetensors")
-    assert exit_code_of("drift", path, "--out", tmp_path / "out") != 0
-    assert not (tmp_path / "out").exists()
-    said = capsys.readouterr().err
-    assert "not in the manifest: snapshots/epoch-002b.safetensors): move it away" in said
-    assert len(said.strip().splitlines()) == 1
-    shutil.rmtree(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import check_refused
 from tests.studies.counted_jobs import (
     KILL_FIRST,
     NOTHING_IGNORED,
@@ -78,16 +79,16 @@ def test_each_job_runs_once_and_failures_stay_alone(name: str, tmp_path: Path) -
     executor = build(name, workers=2)
     executor.run([*jobs.values(), done], watch)
     assert most == 2
-    for key in ("a", "b", "c"):
-        assert states(events[key]) == ONCE
-        assert (num_started(jobs[key]), num_completed(jobs[key])) == (1, 1)
-    assert states(events["done"]) == ["waiting", "finished"]
-    assert num_started(done) == 0
-    assert states(events["bad"]) == states(events["idle"]) == ["waiting", "running", "failed"]
+    failed = ["waiting", "running", "failed"]
+    expected = {
+        **dict.fromkeys(("a", "b", "c"), (ONCE, 1, 1)),
+        **dict.fromkeys(("bad", "idle"), (failed, 1, 0)),  # an error of its own would come again
+        "shot": (["waiting", "running", "retried", "running", "finished"], 2, 1),
+    }
+    found = {key: (states(events[key]), num_started(job), num_completed(job)) for key, job in jobs.items()}
+    assert found == expected
+    assert (states(events["done"]), num_started(done)) == (["waiting", "finished"], 0)
     assert events["bad"][-1].detail == "exit code 2: error: no such task", "named with the end of its log"
-    assert num_started(jobs["bad"]) == 1, "an error of its own would come again"
-    assert states(events["shot"]) == ["waiting", "running", "retried", "running", "finished"]
-    assert (num_started(jobs["shot"]), num_completed(jobs["shot"])) == (2, 1)
     again = run_all(executor, [jobs["a"], done])
     assert all(states(own) == ["waiting", "finished"] for own in again.values()), "and starts nothing"
     assert num_started(jobs["a"]) == 1
@@ -289,15 +290,13 @@ def test_options_that_cannot_work_are_refused(field: str, value: float) -> None:
 
 
 def test_unknown_executor_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'local'"):
-        lookup(EXECUTORS, "locl", "executor")
+    check_refused("did you mean 'local'", lookup, EXECUTORS, "locl", "executor")
 
 
 @pytest.mark.parametrize(("extra", "module"), NEEDED.items())
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, extra: str, module: str) -> None:
     monkeypatch.setattr(runner, "find_spec", lambda wanted: None if wanted == module else find_spec(wanted))
-    with pytest.raises(ValueError, match=rf"pip install 'embedding-drift-toolkit\[{extra}\]'"):
-        EXECUTORS[extra](ExecutorOptions())
+    check_refused(rf"pip install 'embedding-drift-toolkit\[{extra}\]'", EXECUTORS[extra], ExecutorOptions())
 
 
 def test_importing_executors_brings_no_extra() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import check_refused
 from tests.studies.tiny_studies import make_study
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
@@ -67,8 +68,9 @@ def test_a_data_file_that_was_exchanged_is_counted_again(tiny_config: RunConfig,
 def test_two_cells_that_are_one_run_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
     """Otherwise an arm would be compared with itself and found equal."""
     study = make_study(tiny_config, arms={"full": {}, "features": {"freeze": "none"}})
-    with pytest.raises(ValueError, match=r"^toy, full, seed 0 and toy, features, seed 0 are the same run"):
-        plan_runs(study.final_cells({}), tmp_path)
+    check_refused(
+        r"^toy, full, seed 0 and toy, features, seed 0 are the same run", plan_runs, study.final_cells({}), tmp_path
+    )
 
 
 def test_changed_data_are_another_run(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -94,8 +96,7 @@ def test_a_config_that_cannot_work_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     study = make_study(tiny_config, arms={"full": changes, "features": {"freeze": "backbone"}})
-    with pytest.raises(ValueError, match=message):
-        plan_runs(study.final_cells({}), tmp_path / "runs")
+    check_refused(message, plan_runs, study.final_cells({}), tmp_path / "runs")
     assert not list(tmp_path.iterdir())
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from tests.exits import exit_code_of
+from tests.refusals import check_refused
 from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
-from toolkit.cli import main
 from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
 from toolkit.progress import telling
@@ -35,39 +37,42 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return recorded
 
 
-def test_a_study_runs_once_and_then_only_reports(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:
-    study, executor = make_study(tiny_config), InProcess()
+@pytest.fixture
+def carry_out(tmp_path: Path) -> Callable[..., Any]:
+    """``run_study`` with the folders ``runs`` and ``r`` of the test's own."""
+    return partial(run_study, out=tmp_path / "r", output_dir=tmp_path / "runs")
+
+
+def test_a_study_runs_once_and_then_only_reports(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
+) -> None:
+    study, executor, again = make_study(tiny_config), InProcess(), InProcess()
     stages: list[tuple[str, int]] = []
 
     def on_stage(stage: str, runs: Sequence[PlannedRun]) -> None:
         stages.append((stage, len(runs)))
 
-    options = {"executor": executor, "out": tmp_path / "report", "output_dir": tmp_path / "runs"}
-    assert run_study(study, on_stage=on_stage, **options) == tmp_path / "report" / "report.md"  # type: ignore[arg-type]
-    assert len(executor.started) == 4
+    assert carry_out(study, executor=executor, on_stage=on_stage) == tmp_path / "r" / "report.md"
     assert stages == [("final", 4)], "a study without a grid has no tuning"
-    again = InProcess()
-    assert run_study(study, **{**options, "executor": again})  # type: ignore[arg-type]
-    assert again.started == []
+    assert carry_out(study, executor=again)
+    assert (len(executor.started), again.started) == (4, [])
     assert report.calls[0]["runs"] == report.calls[1]["runs"]
 
 
 def test_a_score_that_no_task_has_is_refused_before_anything_runs(
-    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
     """Recall is a score of tags: found out after training, it would be after hours."""
     message = r"^no task of the study has that score: unknown score 'recall'; .*: accuracy, macro_f1, matthews, f1$"
     for grid in ({}, GRID):
         study, executor = make_study(tiny_config, score="recall", grid=grid), InProcess()
-        with pytest.raises(ValueError, match=message):
-            run_study(study, executor=executor, out=tmp_path / "report", output_dir=tmp_path / "runs")
+        check_refused(message, carry_out, study, executor=executor)
         assert executor.started == []
-        with pytest.raises(ValueError, match=message):
-            plan_study(study, tmp_path / "runs")
-    mixed = {"toy": {}, "masked": {"objective": "mlm"}}
-    assert plan_study(make_study(tiny_config, score="macro_f1", tasks=mixed), tmp_path / "runs").final
-    with pytest.raises(ValueError, match=r"choose from: accuracy$"):
-        plan_study(make_study(tiny_config, score="r2", tasks={"masked": mixed["masked"]}), tmp_path / "runs")
+        check_refused(message, plan_study, study, tmp_path / "runs")
+    masked = {"masked": {"objective": "mlm"}}
+    assert plan_study(make_study(tiny_config, score="macro_f1", tasks={"toy": {}} | masked), tmp_path / "runs").final
+    without = make_study(tiny_config, score="r2", tasks=masked)
+    check_refused(r"choose from: accuracy$", plan_study, without, tmp_path / "runs")
 
 
 def flip(path: Path) -> None:
@@ -96,11 +101,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def test_a_damaged_run_is_named_put_aside_and_made_again(
-    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
     study = make_study(tiny_config, seeds=range(3))
-    options: dict[str, Any] = {"out": tmp_path / "report", "output_dir": tmp_path / "runs"}
-    run_study(study, executor=InProcess(), **options)
+    carry_out(study, executor=InProcess())
     runs = [run.path for run in plan_runs(study.final_cells({}), tmp_path / "runs")]
     for path, (damage, _) in zip(runs, DAMAGES.values(), strict=True):
         damage(path)
@@ -108,74 +112,79 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
 
     executor, console = InProcess(), Console(file=StringIO(), width=500)
     with StudyProgress(console=console) as progress:
-        run_study(study, executor=executor, on_stage=progress.on_stage, on_event=progress.on_event, **options)
+        carry_out(study, executor=executor, on_stage=progress.on_stage, on_event=progress.on_event)
 
     assert executor.started == [path.name for path in runs]
     shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert shown[0] == "final: 6 runs, 0 finished, 6 to do"
     for path, (_, said), line in zip(runs, DAMAGES.values(), shown[1:7], strict=True):
         kept = path.with_name(f".{path.name}.damaged-1")
-        assert line.startswith("[0/6] damaged: toy, ")
-        assert said in line
-        assert line.endswith(f"; kept as {kept}; it is made again")
-        assert verify_run(path) == []
-        assert (kept / "notes.txt").read_text() == "mine"
+        ends = rf"\[0/6\] damaged: toy, .*{re.escape(said)}.*; kept as {re.escape(str(kept))}; it is made again"
+        assert re.fullmatch(ends, line)
+        assert (verify_run(path), (kept / "notes.txt").read_text()) == ([], "mine")
     assert len(report.calls) == 2
 
     again = InProcess()
     (runs[0] / "notes.txt").write_text("mine")  # nothing of the run is damaged
     heard: list[str] = []
     with telling(heard.append):
-        run_study(study, executor=again, **options)
+        carry_out(study, executor=again)
     assert again.started == []
     assert heard == [f"checking finished run {number} of 6" for number in range(1, 7)], "every byte of it is read"
     flip(runs[0] / "scores.csv")
-    run_study(study, executor=again, **options)
+    carry_out(study, executor=again)
     assert again.started == [runs[0].name]
     assert runs[0].with_name(f".{runs[0].name}.damaged-2").is_dir()
 
 
-def test_a_run_of_a_later_version_is_not_made_again(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:
+def test_a_run_of_a_later_version_is_not_made_again(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
+) -> None:
     study, executor = make_study(tiny_config, arms={"features": {"freeze": "backbone"}}, comparisons=()), InProcess()
-    options: dict[str, Any] = {"executor": executor, "out": tmp_path / "report", "output_dir": tmp_path / "runs"}
-    run_study(study, **options)
+    carry_out(study, executor=executor)
     (path,) = (tmp_path / "runs").glob(f"*seed-1*/{MANIFEST}")
     path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(ValueError, match=rf"^{path} has a newer format than 2: update the toolkit$"):
-        run_study(study, **options)
-    assert len(executor.started) == 2
-    assert path.exists()
+    newer = rf"^{path} has a newer format than 2: update the toolkit$"
+    check_refused(newer, carry_out, study, executor=executor)
+    assert (len(executor.started), path.exists()) == (2, True)
 
 
 def test_the_report_knows_arms_pairs_margin_and_question(
-    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
     study = make_study(tiny_config, hypothesis="No.")
-    run_study(study, executor=InProcess(), out=tmp_path / "r", output_dir=tmp_path / "runs", command="again")
+    carry_out(study, executor=InProcess(), command="again")
     (call,) = report.calls
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
-    assert call["runs"] == [run.path for run in runs]
-    assert call["labels"] == {run.name: run.cell.arm for run in runs}
-    assert call["tasks"] == {run.name: "toy" for run in runs}
-    assert call["pairs"] == [("full", "features")]
-    assert (call["margin_points"], call["tuning"], call["command"]) == (2.0, None, "again")
-    assert (call["question"], call["expected"]) == ("Does it matter?", "No.")
+    expected = {
+        "runs": [run.path for run in runs],
+        "labels": {run.name: run.cell.arm for run in runs},
+        "tasks": {run.name: "toy" for run in runs},
+        "pairs": [("full", "features")],
+        "margin_points": 2.0,
+        "tuning": None,
+        "command": "again",
+        "question": "Does it matter?",
+        "expected": "No.",
+    }
+    assert call == call | expected
 
 
-def test_the_limit_is_of_this_time(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:
+def test_the_limit_is_of_this_time(tiny_config: RunConfig, report: Recorded, carry_out: Callable[..., Any]) -> None:
     study, executor = make_study(tiny_config), InProcess()
-    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs", "limit": 3}
-    assert run_study(study, **options) is None  # type: ignore[arg-type]
-    assert len(executor.started) == 3
-    assert not report.calls
-    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor, limit=3) is None
+    assert (len(executor.started), report.calls) == (3, [])
+    assert carry_out(study, executor=executor, limit=3)
     assert len(executor.started) == len(set(executor.started)) == 4
-    with pytest.raises(ValueError, match=r"--limit must be at least 1; got 0"):
-        run_study(study, **{**options, "limit": 0})  # type: ignore[arg-type]
+    check_refused(r"--limit must be at least 1; got 0", carry_out, study, executor=executor, limit=0)
 
 
 def test_tuning_comes_first_and_its_choice_is_what_runs(
-    tiny_config: RunConfig, tmp_path: Path, report: Recorded, monkeypatch: pytest.MonkeyPatch
+    tiny_config: RunConfig,
+    tmp_path: Path,
+    report: Recorded,
+    carry_out: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The choice is the second setting here; that it is the best one is a test of ``choose``."""
     chosen: list[pd.DataFrame] = []
@@ -186,80 +195,70 @@ def test_tuning_comes_first_and_its_choice_is_what_runs(
 
     monkeypatch.setattr("toolkit.studies.runner.chosen_settings", take_second)
     study, executor = make_study(tiny_config, grid=GRID, seeds=(0,)), InProcess()
-    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
-    assert run_study(study, limit=3, **options) is None  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor, limit=3) is None
     assert not chosen
     configs: list[RunConfig] = []
     executor.before = lambda job: configs.append(config_of(job))
-    assert run_study(study, limit=2, **options) is None, "the limit is over both stages"  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor, limit=2) is None, "the limit is over both stages"
     assert [config.selection_fraction for config in configs] == [0.2, 0]
-    assert run_study(study, limit=3, **options)  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor, limit=3)
     assert [config.selection_fraction for config in configs] == [0.2, 0, 0]
     assert (configs[1].learning_rate, configs[2].head_learning_rate) == (1e-2, 1e-2)
     (call,) = report.calls
     assert call["runs"] == [tmp_path / "runs" / name for name in executor.started[4:]]
     assert call["tuning"] is chosen[-1]
-    assert set(call["tuning"]["split"]) == {"selection"}
-    assert len(call["tuning"]) == 4
+    assert call["tuning"]["split"].tolist() == ["selection"] * 4
 
 
 def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
-    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+    tiny_config: RunConfig, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
     wild = {"learning_rate": 1e30, "head_learning_rate": 1e30, "warmup_fraction": 0.0}
     grid = {"full": [wild, {}], "features": [{}, {"head_learning_rate": 1e-2}]}
     study, executor = make_study(tiny_config, grid=grid, seeds=(0,)), InProcess()
-    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
-    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor)
     tuning = report.calls[0]["tuning"].set_index(["condition", "setting"])
     assert list(tuning.loc["full", "is_chosen"]) == [False, True]
     assert len(executor.started) == 6
-    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor)
     assert len(executor.started) == 6, "what diverged would diverge again"
 
 
 @pytest.mark.slow  # trains each
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.usefixtures("undrawn")
 def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(
-    tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_config: RunConfig, tmp_path: Path, carry_out: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = {"learning_rate": 1e30, "warmup_fraction": 0.0}
     comparisons = [Comparison("full", "features"), Comparison("full", "wild")]
     arms = {name: ARMS[name] for name in ("full", "features")} | {"wild": wild}
     study = make_study(tiny_config, arms=arms, comparisons=comparisons)
-    options = {"executor": InProcess(), "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
     for _ in range(2):
-        with StudyProgress(1) as progress:
-            report = run_study(study, on_stage=progress.on_stage, **options)  # type: ignore[arg-type]
-        assert report is not None
+        with StudyProgress() as progress:
+            report = carry_out(study, executor=InProcess(), on_stage=progress.on_stage)
     assert "final: 6 runs, 4 finished, 2 diverged, 0 to do" in capsys.readouterr().out.splitlines()
-    assert "Every run of wild diverged: it is compared with nothing." in report.read_text()
+    assert "Every run of wild on toy diverged: it is compared with nothing there." in report.read_text()
     table = pd.read_csv(tmp_path / "r" / "tables" / "comparison.csv")
     assert set(zip(table["first"], table["second"], strict=True)) == {("full", "features")}
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
-    labels = {run.name: run.cell.arm for run in runs}
-    with pytest.raises(ValueError, match=r"^unknown condition 'nobody'; choose from: full, features$"):
-        write_report([run.path for run in runs], tmp_path / "s", labels=labels, pairs=[("full", "nobody")])
+    own = {"labels": {run.name: run.cell.arm for run in runs}, "pairs": [("full", "nobody")]}
+    said = r"^unknown condition 'nobody'; choose from: full, features$"
+    check_refused(said, write_report, [run.path for run in runs], tmp_path / "s", **own)
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(
-    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+    tiny_config: RunConfig, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
     def fail_second(job: Job) -> None:
         if len(executor.started) == 2:
             raise ValueError("the loss is not finite")
 
     study, executor = make_study(tiny_config), InProcess(fail_second)
-    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
-    with pytest.raises(
-        ValueError, match=r"^1 run failed: toy, features, seed 0 \(the loss is not finite\)\. The others"
-    ):
-        run_study(study, **options)  # type: ignore[arg-type]
-    assert len(executor.started) == 4
-    assert not report.calls
+    said = r"^1 run failed: toy, features, seed 0 \(the loss is not finite\)\. The others"
+    check_refused(said, carry_out, study, executor=executor)
+    assert (len(executor.started), report.calls) == (4, [])
     executor.before = lambda job: None
-    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert carry_out(study, executor=executor)
     assert executor.started[4:] == [executor.started[1]]
 
 
@@ -270,11 +269,9 @@ def test_jobs_are_launched_by_accelerate_with_the_resolved_config(tiny_config: R
     (place,) = (tmp_path / "runs" / ".study").glob(f"{runs[0].name}-????????.json")
     assert job.command == launch_command(place)
     assert job.command[1:3] == ("-m", "accelerate.commands.launch")
-    assert job.command[4].endswith("finetune.py")
-    assert Path(job.command[4]).is_file()
-    config = config_of(job)
-    assert config == runs[0].config
-    assert config.precision in ("no", "bf16"), "another machine of a cluster must not choose another"
+    assert (Path(job.command[4]).name, Path(job.command[4]).is_file()) == ("finetune.py", True)
+    assert config_of(job) == runs[0].config
+    assert runs[0].config.precision in ("no", "bf16"), "another machine of a cluster must not choose another"
     assert not list((tmp_path / "runs").glob("[!.]*")), "what a shell's runs/* finds are run directories"
 
 
@@ -310,20 +307,13 @@ def study_file(tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.Monke
     return path
 
 
-def command(*words: str) -> int:
-    """The exit code of ``python -m toolkit study``."""
-    with pytest.raises(SystemExit) as stop:
-        main(["study", *words])
-    return int(stop.value.code or 0)
-
-
 def test_the_command_says_what_is_left_and_then_where_the_report_is(
     study_file: Path, report: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command("mine.py", "--limit", "1") == 0
+    assert exit_code_of("study", "mine.py", "--limit", "1") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 runs are left: the same command continues"
     report.text = "# Title\n\n**Did it? no.** Not at all.\n"
-    assert command("mine.py", "--workers", "2") == 0
+    assert exit_code_of("study", "mine.py", "--workers", "2") == 0
     out = capsys.readouterr().out.splitlines()
     lines = ["Did it? no. Not at all.", "Report: reports/mine/report.md", "Open:   reports/mine/index.html"]
     assert out[-3:] == lines
@@ -345,7 +335,7 @@ def test_a_mistake_is_one_line(
     words: list[str], message: str, study_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("empty.py").write_text("")
-    assert command(*words) == 2
+    assert exit_code_of("study", *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(message, line), line
     assert not Path("runs").exists()
@@ -383,13 +373,11 @@ def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path:
     (group,) = arrange(mixed)
     assert len(group.arms) == len(RECIPES), "arms never mix recipes"
     assert sum("features mix" in arm.label for arm in group.arms) == 1
-    with pytest.raises(ValueError, match="differ in"):
-        arrange(mixed, dict.fromkeys((run.path.name for run in mixed), "one label"))
+    check_refused("differ in", arrange, mixed, dict.fromkeys((run.path.name for run in mixed), "one label"))
 
 
 def test_epochs_of_a_study_that_a_frozen_arm_would_not_train_are_refused_before_anything_runs(
     tiny_pairs: RunConfig, tmp_path: Path
 ) -> None:
     study = make_study(replace(tiny_pairs, head_training="auto"))
-    with pytest.raises(ValueError, match="--epochs 1 with a frozen backbone"):
-        plan_runs(study.final_cells({}), tmp_path)
+    check_refused("--epochs 1 with a frozen backbone", plan_runs, study.final_cells({}), tmp_path)

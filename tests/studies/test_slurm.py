@@ -128,8 +128,7 @@ def test_the_slurm_plugin_gets_one_array_with_our_limits(tmp_path: Path, stand_i
 
 
 def test_one_job_needs_no_array(tmp_path: Path, stand_ins: Path) -> None:
-    job = counted_job(tmp_path / "a")
-    assert states(run_all(EXECUTORS["slurm"](ExecutorOptions()), [job])["a"]) == ONCE
+    assert states(run_all(EXECUTORS["slurm"](ExecutorOptions()), [counted_job(tmp_path / "a")])["a"]) == ONCE
     assert "--array" not in (tmp_path / "submitted.sh").read_text()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.refusals import check_refusals, refused
+from tests.refusals import check_refusals, check_refused
 from toolkit.studies.plan import choose, chosen_settings, is_at_edge
 from toolkit.studies.study import Comparison, Study, load_study
 
@@ -34,11 +34,10 @@ def test_every_arm_meets_every_task_and_seed_once() -> None:
     cells = make().final_cells({("pair", "full"): 1})
     assert len({(c.task, c.arm, c.seed) for c in cells}) == len(cells) == 2 * 2 * 3
     by = {(c.task, c.arm, c.seed): c.config for c in cells}
-    assert by["pair", "full", 2].learning_rate == 1e-4
-    assert by["order", "full", 2].learning_rate == 1e-5, "the first setting where nothing was chosen"
-    assert by["order", "features", 0].learning_rate == 0.5, "what all runs share"
-    assert by["order", "features", 1].seed == 1
-    assert all(config.selection_fraction == 0 for config in by.values())
+    rates = {key: by[*key, 2].learning_rate for key in (("pair", "full"), ("order", "full"), ("order", "features"))}
+    # The one chosen, the first setting where nothing was chosen, and what all runs share.
+    assert list(rates.values()) == [1e-4, 1e-5, 0.5]
+    assert {(config.seed == seed, config.selection_fraction) for (*_, seed), config in by.items()} == {(True, 0)}
 
 
 def test_seeds_come_before_arms_so_that_an_interrupted_study_holds_pairs() -> None:
@@ -48,10 +47,8 @@ def test_seeds_come_before_arms_so_that_an_interrupted_study_holds_pairs() -> No
 
 def test_tuning_runs_score_selection_alone_and_take_other_seeds() -> None:
     cells = make(sizes=(50, 100)).tuning_cells()
-    assert len(cells) == 2 * 2 * 2
-    assert {c.config.selection_fraction for c in cells} == {0.2}
-    assert {c.config.seed for c in cells} == {1000}
-    assert {c.config.max_train_examples for c in cells} == {100}
+    told = [(c.config.selection_fraction, c.config.seed, c.config.max_train_examples) for c in cells]
+    assert told == [(0.2, 1000, 100)] * (2 * 2 * 2)
 
 
 def test_a_grid_may_be_another_one_on_each_task() -> None:
@@ -60,8 +57,7 @@ def test_a_grid_may_be_another_one_on_each_task() -> None:
     study = make(grid={"full": GRID["full"], "features": own})
     tried = {(c.task, c.setting): c.config for c in study.tuning_cells() if c.arm == "features"}
     for k, task in enumerate(tasks):
-        assert tried[task, 0].head_learning_rate == 10.0**-k
-        assert tried[task, 1].features == f"layers.{k}"
+        assert (tried[task, 0].head_learning_rate, tried[task, 1].features) == (10.0**-k, f"layers.{k}")
     chosen = {(task, "features"): 1 for task in tasks}
     final = {(c.task, c.config.features) for c in study.final_cells(chosen) if c.arm == "features"}
     assert final == {(task, f"layers.{k}") for k, task in enumerate(tasks)}
@@ -109,8 +105,7 @@ def test_sizes_multiply_the_final_runs() -> None:
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(changes: dict[str, Any], message: str) -> None:
-    with refused(message):
-        make(**changes)
+    check_refused(message, make, **changes)
 
 
 def fake_run(score: float, split: str = "selection") -> Any:
@@ -162,8 +157,7 @@ def test_settings_are_chosen_by_the_score_that_the_study_names_and_undefined_is_
 
 @pytest.mark.parametrize("score", ["macro_f2", "loss", "perplexity", "", 3])
 def test_a_score_that_no_run_can_be_judged_by_is_refused_at_once(score: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^unknown score '{score}'.*choose from: accuracy, macro_f1, .*, r2$"):
-        make(score=score)
+    check_refused(rf"^unknown score '{score}'.*choose from: accuracy, macro_f1, .*, r2$", make, score=score)
 
 
 def test_a_setting_that_diverged_is_the_worst() -> None:
@@ -198,20 +192,23 @@ def test_an_edge_is_where_the_score_still_rises(name: str, order: tuple[int, ...
 def test_an_edge_of_a_grid_of_two_fields_is_in_one_of_them() -> None:
     """A neighbour differs in one field; a field of words has no edge, and nothing lies below 0."""
     grid = [{"learning_rate": rate, "epochs": epochs} for rate in (1, 2, 3) for epochs in (5, 10, 20)]
-    scores = np.array([0.1, 0.2, 0.1, 0.3, 0.6, 0.5, 0.2, 0.4, 0.9])
-    assert is_at_edge(grid, scores, 4) is False, "both values lie inside, though another setting is better"
-    assert is_at_edge(grid, scores, 8) is True
-    assert is_at_edge(grid, np.where(scores == 0.5, 1.0, np.where(scores == 0.4, 1.0, scores)), 8) is False
     diagonal = [{"learning_rate": 1, "epochs": 5}, {"learning_rate": 2, "epochs": 9}]
-    assert is_at_edge(diagonal, np.array([0.1, 0.2]), 1) is True
     words = [{"pooling": "cls", "save_model": False}, {"pooling": "mean", "save_model": True}]
-    assert is_at_edge(words, np.array([0.1, 0.2]), 1) is False
     square = [{"learning_rate": rate, "epochs": epochs} for rate in (1, 2) for epochs in (5, 10)]
-    assert is_at_edge(square, np.array([0.9, 0.5, 0.5, 0.9]), 0) is True, "the equal one differs in both fields"
     decay = [{"weight_decay": value} for value in (0.0, 0.1, 0.2)]
-    assert is_at_edge(decay, np.array([0.3, 0.2, 0.1]), 0) is False
-    assert is_at_edge(decay, np.array([0.1, 0.2, 0.3]), 2) is True
-    assert is_at_edge([{"learning_rate": 1.0}], np.array([0.5]), 0) is False
+    for fields, scores, chosen, expected in (
+        # Both values lie inside, though another setting is better.
+        (grid, [0.1, 0.2, 0.1, 0.3, 0.6, 0.5, 0.2, 0.4, 0.9], 4, False),
+        (grid, [0.1, 0.2, 0.1, 0.3, 0.6, 0.5, 0.2, 0.4, 0.9], 8, True),
+        (grid, [0.1, 0.2, 0.1, 0.3, 0.6, 1.0, 0.2, 1.0, 0.9], 8, False),
+        (diagonal, [0.1, 0.2], 1, True),
+        (words, [0.1, 0.2], 1, False),
+        (square, [0.9, 0.5, 0.5, 0.9], 0, True),  # the equal one differs in both fields
+        (decay, [0.3, 0.2, 0.1], 0, False),
+        (decay, [0.1, 0.2, 0.3], 2, True),
+        ([{"learning_rate": 1.0}], [0.5], 0, False),
+    ):
+        assert is_at_edge(fields, np.array(scores), chosen) is expected, (fields, chosen)
 
 
 def test_the_tuning_table_says_what_was_chosen_at_an_edge() -> None:
@@ -221,9 +218,7 @@ def test_the_tuning_table_says_what_was_chosen_at_an_edge() -> None:
     wanted = {"order": (0.1, 0.2, 0.3), "pair": (0.1, 0.3, 0.2)}
     table = choose(study, {c: fake_run(wanted[c.task][c.setting or 0]) for c in study.tuning_cells()})
     assert table["is_at_edge"].dtype == bool
-    assert set(table.loc[table["is_at_edge"], "task"]) == {"order"}
-    assert table.loc[table["is_at_edge"], "is_chosen"].all()
-    assert table["is_at_edge"].sum() == 2
+    assert table.loc[table["is_at_edge"], ["task", "is_chosen"]].to_numpy().tolist() == [["order", True]] * 2
 
 
 def test_a_choice_that_has_seen_another_split_or_lacks_a_run_is_refused() -> None:

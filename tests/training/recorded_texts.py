@@ -24,7 +24,8 @@ def encode(tokenizer: Any, texts: list[str]) -> dict[str, torch.Tensor]:
 
 
 def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Counter[int]]:
-    """Rows of every real token by the plain rules: [PAD] is none, positions count real tokens from the offset."""
+    """Rows of every real token, of the tables that the model has, by the plain rules: [PAD] is none, positions count
+    real tokens from the offset."""
     offset, counts = locate_embeddings(model).position_offset, {name: Counter() for name in TABLES}
     for batch in batches:
         for ids, segments in zip(batch["input_ids"], batch["token_type_ids"], strict=True):
@@ -32,7 +33,7 @@ def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Count
             counts["word_embeddings"].update(word for word, _ in real)
             counts["position_embeddings"].update(offset + place for place in range(len(real)))
             counts["token_type_embeddings"].update(segment for _, segment in real)
-    return counts
+    return {name: found for name, found in counts.items() if name in locate_embeddings(model).parameters}
 
 
 def totals(run: toolkit.Run, name: str) -> dict[int, int]:
@@ -41,15 +42,19 @@ def totals(run: toolkit.Run, name: str) -> dict[int, int]:
     return {row: int(n) for row, n in enumerate(found) if n}
 
 
+def totals_of_tables(run: toolkit.Run) -> dict[str, dict[int, int]]:
+    return {name: totals(run, name) for name in TABLES if name in run.trajectory.parameters}
+
+
 def inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Segments only where the model has more than one: RoBERTa's table has one row, some have none."""
     segments = locate_embeddings(model).parameters.get("token_type_embeddings")
     return {k: v for k, v in batch.items() if k != "token_type_ids" or (segments is not None and len(segments) > 1)}
 
 
-def start(model: Any, path: Path) -> Any:
+def start(model: Any, path: Path, **options: Any) -> Any:
     """A recording of a loop that begins with these weights."""
-    recording = toolkit.record(model, path)
+    recording = toolkit.record(model, path, **options)
     recording.snapshot(epoch=0, step=0)
     return recording
 

@@ -10,11 +10,10 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 import toolkit
-from tests.refusals import refused
-from tests.training.recorded_texts import TEXTS, count, encode, load, totals
+from tests.refusals import check_refused
+from tests.training.recorded_texts import TEXTS, count, encode, load, totals, totals_of_tables
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
-from toolkit.families import TABLES
 from toolkit.training.callback import tokenizer_of
 
 
@@ -59,16 +58,12 @@ def trained(
 def test_the_callback_in_the_real_trainer(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     trained(model, tokenizer, tmp_path, Callback(tmp_path / "run", snapshot_steps=1), seed=3)
     run = toolkit.open_run(tmp_path / "run")
-    assert run.is_finished
     assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (0.5, 1), (1, 2), (1.5, 3), (2, 4)]
-    expected = count(model, 2 * [encode(tokenizer, [text]) for text in TEXTS])
-    for name in TABLES:
-        assert totals(run, name) == dict(expected[name])
+    assert totals_of_tables(run) == count(model, 2 * [encode(tokenizer, [text]) for text in TEXTS])
     log = run.optimizer_log
     assert log.algorithm == "torch.optim.AdamW"
     assert log.learning_rates.tolist() == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
-    assert log.weight_decay["word_embeddings"] == 0.1
-    assert log.weight_decay["LayerNorm.bias"] == 0
+    assert (log.weight_decay["word_embeddings"], log.weight_decay["LayerNorm.bias"]) == (0.1, 0)
     assert unexplained_by_decay(run.trajectory, log) == 0
 
 
@@ -79,8 +74,7 @@ def test_a_trainer_without_a_tokenizer_is_warned_of_once(
     settings = TrainingArguments(**arguments(tmp_path / "out", max_steps=2, per_device_train_batch_size=1))
     own = {"processing_class": tokenizer} if has_tokenizer else {}
     trainer = Trainer(model, settings, train_dataset=Examples(tokenizer), callbacks=[Callback(tmp_path / "run")], **own)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         trainer.train()
     said = [str(warning.message) for warning in caught if "processing_class" in str(warning.message)]
     line = "no tokenizer: pass processing_class=tokenizer to the Trainer, or rows have no words"
@@ -105,13 +99,17 @@ def test_the_tokenizer_of_a_trainer_of_sentence_transformers_is_found(tiny_model
 def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     greater_is_better: bool, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    best: dict[str, Any] = {
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
-        "save_strategy": "epoch",
-    }
-    best |= {"eval_strategy": "epoch", "greater_is_better": greater_is_better}
-    trainer = trained(model, tokenizer, tmp_path, Callback(tmp_path / "run"), **best)
+    trainer = trained(
+        model,
+        tokenizer,
+        tmp_path,
+        Callback(tmp_path / "run"),
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=greater_is_better,
+        save_strategy="epoch",
+        eval_strategy="epoch",
+    )
     kept = Path(trainer.state.best_model_checkpoint).name
     assert kept == ("checkpoint-2" if greater_is_better else "checkpoint-4")  # the loss falls
     problems = toolkit.open_run(tmp_path / "run").manifest["problems"]
@@ -138,20 +136,21 @@ def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -
 
     out = tmp_path / "out"
     for place, run_dir in ((out, out), (tmp_path / "b", tmp_path / "b/../b"), (tmp_path / "c/out", tmp_path / "c")):
-        with refused(r"would hold the Trainer's output_dir .*: pass the callback a folder of its own"):
-            train(place, run_dir)
+        check_refused(
+            r"would hold the Trainer's output_dir .*: pass the callback a folder of its own", train, place, run_dir
+        )
         assert not place.exists() or not list(place.iterdir())
     train(out, out / "embeddings")
     checkpoints = {path: path.read_bytes() for path in out.glob("checkpoint-*/*")}
     assert len({path.parent for path in checkpoints}) == 4
     (out / "embeddings" / "manifest.json").rename(out / "embeddings" / "unfinished.json")  # interrupted
-    with refused(r"holds no run, but checkpoint-1/.*: pass a folder of its own"):
-        train(out, out, str(out / "checkpoint-2"))
+    check_refused(
+        r"holds no run, but checkpoint-1/.*: pass a folder of its own", train, out, out, str(out / "checkpoint-2")
+    )
     kept = {path: content for path, content in checkpoints.items() if path.parent.name <= "checkpoint-2"}
     assert {path: path.read_bytes() for path in checkpoints} == checkpoints
     train(out, out / "embeddings", str(out / "checkpoint-2"))
     assert {path: path.read_bytes() for path in kept} == kept
-    assert toolkit.open_run(out / "embeddings").is_finished
     assert toolkit.verify_run(out / "embeddings") == []
 
 

@@ -8,17 +8,16 @@ import pytest
 import torch
 
 import toolkit
-from tests.training.recorded_texts import TEXTS, encode, load, update
+from tests.training.recorded_texts import TEXTS, encode, load, start, update
 
 
 def record_two_steps(model: Any, call: Any, batch: dict[str, torch.Tensor], path: Path) -> toolkit.Run:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with toolkit.record(model, path) as recording:
-        recording.snapshot(epoch=0)
-        for step in (1, 2):
-            update(optimizer, call(**batch).logits[:, 0].sum())
-            recording.snapshot(epoch=step)
-    return toolkit.open_run(path)
+    recording = start(model, path)
+    for step in (1, 2):
+        update(optimizer, call(**batch).logits[:, 0].sum())
+        recording.snapshot(epoch=step)
+    return recording.finish()
 
 
 @pytest.mark.slow  # torch.compile takes seconds

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModel
 
 from tests.by_hand import begin
+from tests.refusals import check_refused, refused
 from tests.run_directories import edit
 from toolkit.config import RunConfig
 from toolkit.data.tasks import load_task
@@ -28,8 +29,9 @@ def test_a_text_that_names_the_padding_token_is_refused(
     words, _, label = lines[3].partition("\t")
     path.write_text("\n".join([*lines[:3], f"{words} {loaded.tokenizer.pad_token} more\t{label}", *lines[4:]]) + "\n")
     task = load_task(replace(tiny_config, **{f"{role}_file": str(path)}))
-    with pytest.raises(ValueError, match=rf"(?i)split '{role}', row 3: the text contains .*pad.*takes for padding"):
-        encode_task(task, loaded, 40)
+    check_refused(
+        rf"(?i)split '{role}', row 3: the text contains .*pad.*takes for padding", encode_task, task, loaded, 40
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
@@ -43,8 +45,7 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
     message = (
         r"row 1: the text contains '\[CLS\]', which the model takes for padding; the tokenizer pads with '\[PAD\]'"
     )
-    with pytest.raises(ValueError, match=message):
-        encode_task(load_task(tiny_config), loaded, 40)
+    check_refused(message, encode_task, load_task(tiny_config), loaded, 40)
 
 
 @pytest.mark.parametrize(
@@ -57,14 +58,13 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
 def test_positions_that_the_model_would_not_compute_are_refused(tiny_model, tmp_path: Path, fields, said) -> None:
     folder = shutil.copytree(tiny_model("roberta"), tmp_path / "model")
     edit(folder / "config.json", **fields)
-    with pytest.raises(ValueError, match=said):
-        load_classifier(str(folder), pooling="mean", num_outputs=2)
+    check_refused(said, load_classifier, str(folder), pooling="mean", num_outputs=2)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tiny_model, tmp_path: Path) -> None:
     """transformers makes up one that knows no word, and a run on unknown tokens alone would look healthy."""
     AutoModel.from_pretrained(tiny_model("bert")).save_pretrained(tmp_path / "bare")
-    with pytest.raises(ValueError, match=r"bare has no tokenizer, or an empty one: save it beside the weights"):
+    with refused(r"bare has no tokenizer, or an empty one: save it beside the weights"):
         load_classifier(str(tmp_path / "bare"), pooling="mean", num_outputs=2)
 
 

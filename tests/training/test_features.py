@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tests.by_hand import begin
 from tests.by_hand import logits as answers_of
-from tests.refusals import refused
+from tests.refusals import check_refusals, check_refused
 from tests.training.recorded_texts import totals
 from toolkit import finetune
 from toolkit.config import RunConfig, TrainingConfig, digest, resolve_head_training
@@ -33,9 +33,8 @@ def run(config, folder, **changes):
     return finetune(replace(config, output_dir=str(folder), **changes), screen=run_screen)
 
 
-def logits(finished, epoch, split="validation"):
-    table = finished.predictions
-    own = table[(table["epoch"] == epoch) & (table["split"] == split)].sort_values("id")
+def logits(finished, epoch):
+    own = finished.predictions.query("epoch == @epoch and split == 'validation'").sort_values("id")
     return np.stack(own["scores"].to_list())
 
 
@@ -180,9 +179,8 @@ def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe
 def test_an_early_stopped_run_holds_the_best_head_and_the_steps_to_it(tiny_config, tmp_path):
     config = replace(tiny_config, freeze="backbone", head_training="auto", epochs=None, head_learning_rate=0.05)
     finished = run(config, tmp_path)
-    assert finished.config.head_training == "early-stopping"
     stopped = finished.manifest["head_training"]
-    assert stopped["mode"] == "early-stopping"
+    assert finished.config.head_training == stopped["mode"] == "early-stopping"
     assert stopped["num_held_out"] == 20  # of 64: a tenth would be 6
     losses, best = stopped["held_out_losses"], stopped["epochs"]
     assert len(losses) == stopped["epochs_tried"] <= stopped["most_epochs"]
@@ -194,8 +192,7 @@ def test_an_early_stopped_run_holds_the_best_head_and_the_steps_to_it(tiny_confi
     assert sorted(finished.scores["epoch"].unique()) == [0, best]
     assert [(s.epoch, s.step) for s in finished.trajectory.snapshots] == [(0, 0), (best, steps)]
     assert finished.trajectory.exposure.tables["word_embeddings"].num_steps == steps
-    assert len(finished.optimizer_log.head_learning_rates) == steps
-    assert set(finished.optimizer_log.head_learning_rates[1:]) == {0.05}
+    assert finished.optimizer_log.head_learning_rates[1:].tolist() == [0.05] * (steps - 1)
 
 
 def test_a_head_whose_task_is_solved_stops(tiny_config, tmp_path):
@@ -243,15 +240,14 @@ def test_labels_that_carry_nothing_stop_early_and_leave_a_run(tiny_config, tmp_p
     stopped = finished.manifest["head_training"]
     assert stopped["has_stopped"]
     assert 1 <= stopped["epochs"] == stopped["epochs_tried"] - stopped["patience"] < 10
-    assert len(finished.trajectory.snapshots) == 2
 
 
 def test_the_screen_says_how_the_head_was_trained_and_how_far_it_is_from_the_probe(tiny_config, tmp_path, capsys):
-    for mode, told in (("early-stopping", "Head: early stopping at epoch"), ("epochs", "Head: trained for 2 epochs")):
+    for mode, told in (("early-stopping", "Head: best at epoch"), ("epochs", "Head: epochs of training: 2")):
         finished = run(replace(tiny_config, freeze="backbone", head_training=mode), tmp_path)
         shown = " ".join(capsys.readouterr().out.split())
-        assert told in shown
         probe = finished.manifest["linear_probe"]["validation"]["accuracy"]
+        assert told in shown
         assert f"linear probe {probe:.3f}" in shown or f"linear probe {probe:.4f}" in shown
 
 
@@ -281,8 +277,7 @@ def test_another_seed_holds_out_others():
     labels = np.arange(200) % 3
     assert not np.array_equal(hold_out(labels, 200, 0), hold_out(labels, 200, 1))
     assert np.bincount(labels[hold_out(labels, 200, 0)]).tolist() in ([7, 7, 6], [7, 6, 7], [6, 7, 7])
-    with pytest.raises(ValueError, match="pass --head-training epochs"):
-        hold_out(None, 1, 0)
+    check_refused("pass --head-training epochs", hold_out, None, 1, 0)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_mixed": 3}, {"num_mixed": 3, "is_paired": True}])
@@ -310,11 +305,11 @@ def test_standardising_does_not_change_what_a_head_answers(options, kind):
 
 def test_dropout_of_a_head_is_the_runs_own_and_off_while_scoring(tiny_config, tmp_path):
     config = replace(tiny_config, freeze="backbone", head="mlp", dropout=0.5, head_learning_rate=0.05)
-    torch.manual_seed(1)
-    one = run(config, tmp_path / "one")
-    torch.manual_seed(2)
-    two = run(config, tmp_path / "two")
-    other = run(config, tmp_path / "none", dropout=0.0)
+    runs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        runs.append(run(config, tmp_path / str(seed)))
+    (one, two), other = runs, run(config, tmp_path / "none", dropout=0.0)
     np.testing.assert_array_equal(logits(one, 2), logits(two, 2))
     np.testing.assert_array_equal(logits(one, 0), logits(other, 0))
     assert not np.allclose(logits(one, 2), logits(other, 2), atol=1e-3)
@@ -326,14 +321,15 @@ def test_dropout_of_a_head_is_the_runs_own_and_off_while_scoring(tiny_config, tm
 def test_auto_is_early_stopping_of_a_frozen_backbone_only():
     config = RunConfig()
     assert resolve_head_training(config, is_frozen=True).head_training == "early-stopping"
-    assert resolve_head_training(config, is_frozen=False).head_training == "epochs"
-    assert resolve_head_training(config, is_frozen=False).epochs == config.num_epochs == 3
-    with pytest.raises(ValueError, match="--max-steps 5 is not for"):
-        resolve_head_training(replace(config, head_training="early-stopping", max_steps=5), is_frozen=True)
+    plain = resolve_head_training(config, is_frozen=False)
+    assert (plain.head_training, plain.epochs, config.num_epochs) == ("epochs", 3, 3)
     kept = replace(config, head_training="epochs", epochs=9)
     assert resolve_head_training(kept, is_frozen=True) == kept
-    with pytest.raises(ValueError, match="needs --freeze backbone"):
-        resolve_head_training(replace(config, head_training="early-stopping"), is_frozen=False)
+    early = replace(config, head_training="early-stopping")
+    check_refusals(
+        ("--max-steps 5 is not for", lambda: resolve_head_training(replace(early, max_steps=5), is_frozen=True)),
+        ("needs --freeze backbone", lambda: resolve_head_training(early, is_frozen=False)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -342,8 +338,7 @@ def test_auto_is_early_stopping_of_a_frozen_backbone_only():
 )
 def test_epochs_that_would_not_be_trained_are_refused_in_one_line(changes, given_words):
     config = RunConfig(freeze="backbone", **changes)
-    with refused(f"^{given_words} with a frozen backbone"):
-        resolve_head_training(config, is_frozen=True)
+    check_refused(f"^{given_words} with a frozen backbone", resolve_head_training, config, is_frozen=True)
     assert resolve_head_training(config, is_frozen=False).head_training == "epochs"
 
 
@@ -422,5 +417,4 @@ def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
 
 def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tiny_pairs):
     loaded, data = begin(replace(tiny_pairs, pair_encoding="separate"))
-    with pytest.raises(ValueError, match="encoded separately"):
-        next(stream_states(loaded, data, data.splits["train"]))
+    check_refused("encoded separately", next, stream_states(loaded, data, data.splits["train"]))

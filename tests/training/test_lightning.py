@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import toolkit
-from tests.refusals import refused
-from tests.training.recorded_texts import TEXTS, count, encode, totals
-from toolkit.families import TABLES
+from tests.refusals import check_refused
+from tests.training.recorded_texts import TEXTS, count, encode, totals_of_tables
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training import lightning_callback
 from toolkit.training.record import Recording
@@ -80,9 +79,8 @@ def test_drift_is_what_numpy_says_whoever_steps(
         change = np.linalg.norm(after[name].astype(np.float64) - before[name])
         assert change > 0
         assert drift[2, "whole parameter", "value", name] == pytest.approx(change, rel=1e-12)
-    expected = count(model, 2 * batches)  # in training alone: validation and its sanity pass are not exposure
-    for name in TABLES:
-        assert totals(run, name) == dict(expected[name])
+    # In training alone: validation and its sanity pass are not exposure.
+    assert totals_of_tables(run) == count(model, 2 * batches)
 
 
 def test_an_epoch_that_is_cut_short_is_a_fraction(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -106,8 +104,7 @@ def test_an_exception_leaves_the_run_unfinished_and_the_model_free(
 
 def test_without_lightning_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lightning_callback, "Callback", None)
-    with refused("needs Lightning: pip install lightning"):
-        toolkit.LightningSnapshotCallback(tmp_path / "run")
+    check_refused("needs Lightning: pip install lightning", toolkit.LightningSnapshotCallback, tmp_path / "run")
 
 
 @pytest.mark.parametrize("settings", [{}, {"val_check_interval": 0.5}], ids=["each epoch", "each half"])

@@ -26,27 +26,36 @@ WORDS = "word_embeddings"
 def caught() -> Iterator[list[str]]:
     """The warnings of a block, as texts."""
     texts: list[str] = []
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as found:
         yield texts
     texts += [str(warning.message) for warning in found]
 
 
 def train(recording: Any, model: Any, tokenizer: Any, optimizer: Any, num_epochs: int = 2, num_steps: int = 2) -> None:
     """One short text a step, so that most rows stay unexposed."""
-    model.train()
     for epoch in range(1, num_epochs + 1):
         for _ in range(num_steps):
-            update(optimizer, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
+            learn(model, tokenizer, optimizer)
         recording.snapshot(epoch=epoch)
+
+
+def learn(model: Any, tokenizer: Any, optimizer: Any) -> None:
+    update(optimizer, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
+
+
+@contextmanager
+def watched(model: Any, path: Path, **options: Any) -> Iterator[tuple[list[str], Any]]:
+    """The warnings of a block, and the recording of what it trains, begun."""
+    with caught() as texts, toolkit.record(model.train(), path, **options) as recording:
+        recording.snapshot(epoch=0)
+        yield texts, recording
 
 
 def said_of(
     model: Any, tokenizer: Any, optimizer: Any, path: Path, **options: Any
 ) -> tuple[list[str], dict[str, float]]:
     """The warnings of a run, and its last numbers."""
-    with caught() as texts, toolkit.record(model, path, **options) as recording:
-        recording.snapshot(epoch=0)
+    with watched(model, path, **options) as (texts, recording):
         train(recording, model, tokenizer, optimizer)
         live = recording.live
     return [text for text in texts if text.startswith("run: ")], live
@@ -138,12 +147,10 @@ def test_parameters_that_no_optimizer_moves(
 def test_what_is_frozen_now_and_then_is_not_called_either(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0)
     embeddings = model.bert.embeddings
-    with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
-        recording.snapshot(epoch=0)
-        model.train()
+    with watched(model, tmp_path / "run") as (texts, recording):
         for epoch, is_trained in enumerate((False, False, True, False, False), start=1):
             embeddings.requires_grad_(is_trained)
-            update(optimizer, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
+            learn(model, tokenizer, optimizer)
             embeddings.requires_grad_(epoch == 2)  # as a callback does that runs before the snapshot
             recording.snapshot(epoch=epoch)
     assert [text for text in texts if "frozen (" in text or "exactly as" in text] == []
@@ -158,12 +165,10 @@ def test_small_steps_of_float32_are_no_matter_of_its_rounding(model: Any, tokeni
 
 
 def test_nothing_is_said_of_a_first_step_that_warms_up(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
-    model.train()
     warmup = torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: step / 2)
-    with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
-        recording.snapshot(epoch=0)
+    with watched(model, tmp_path / "run") as (texts, recording):
         for epoch in (0.5, 1):
-            update(adamw, model(**inputs(model, encode(tokenizer, TEXTS[:1])), labels=torch.tensor([0])).loss)
+            learn(model, tokenizer, adamw)
             warmup.step()
             recording.snapshot(epoch=epoch)
     assert [text for text in texts if text.startswith("run: ")] == []
@@ -176,8 +181,7 @@ def test_updates_below_the_spacing_of_the_weights(tiny_model: Any, tmp_path: Pat
         optimizer = torch.optim.AdamW(model.bfloat16().parameters(), lr=rate, weight_decay=0)
         said, live = said_of(model, tokenizer, optimizer, tmp_path / f"{rate}" / "run", allow_half=True)
         words = [text for text in said if WORDS in text]
-        assert (live[f"lost_to_rounding/{WORDS}"] > 0.5) == is_lost
-        assert len(words) == is_lost
+        assert (live[f"lost_to_rounding/{WORDS}"] > 0.5, len(words)) == (is_lost, is_lost)
         assert all("bfloat16" in text and "float32" in text for text in words)
 
 
@@ -196,8 +200,7 @@ def test_no_gradient(tiny_model: Any) -> None:
 def test_a_frozen_parameter_that_is_written_to(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     table = model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    with caught() as texts, toolkit.record(model, tmp_path / "run") as recording:
-        recording.snapshot(epoch=0)
+    with watched(model, tmp_path / "run") as (texts, recording):
         train(recording, model, tokenizer, optimizer, num_epochs=1)
         before = table.detach().clone()
         with torch.no_grad():
@@ -206,8 +209,7 @@ def test_a_frozen_parameter_that_is_written_to(model: Any, tokenizer: Any, tmp_p
         recording.snapshot(epoch=3)
         with torch.no_grad():
             table.copy_(before)
-    found = [text for text in texts if text.startswith("run: word_embeddings: frozen")]
-    assert len(found) == 1
+    assert len([text for text in texts if text.startswith("run: word_embeddings: frozen")]) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,11 +239,10 @@ def test_a_trainer_logs_drift_while_it_trains(model: Any, tokenizer: Any, tmp_pa
     callback.log_to(trainer)
     trainer.train()
     logged = [line[f"drift/{WORDS}"] for line in trainer.state.log_history if f"drift/{WORDS}" in line]
-    trajectory = toolkit.open_run(tmp_path / "run").trajectory
-    assert len(logged) == len(trajectory.snapshots)
+    kept = [snapshot.tensors for snapshot in toolkit.open_run(tmp_path / "run").trajectory]
+    expected = [drift_and_norms(kept[0], tensors)[f"drift/{WORDS}"] for tensors in kept]
+    assert logged == pytest.approx(expected, rel=1e-12)
     assert logged[0] == 0 < logged[1] < logged[2]
-    first, last = (trajectory.snapshots[i].tensors for i in (0, -1))
-    assert logged[-1] == pytest.approx(drift_and_norms(first, last)[f"drift/{WORDS}"], rel=1e-12)
 
 
 def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -249,8 +250,7 @@ def test_trackers_of_a_run_of_ours_show_its_drift(tiny_config: RunConfig, tmp_pa
 
     run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), log_with="tensorboard"))
     events = min(tmp_path.rglob("events.out.tfevents.*"), key=lambda path: len(path.parts))  # others are of settings
-    found = EventAccumulator(str(events))
-    found.Reload()
+    found = EventAccumulator(str(events)).Reload()
     first, *others = run.trajectory.snapshots
     for name in first.tensors:
         points = found.Scalars(f"drift/{name}")
@@ -287,8 +287,7 @@ def test_of_a_run_of_ours_what_stands_still_is_said_once(case: str, tiny_config:
         text = Path(str(tiny_config.train_file)).read_text()
         (tmp_path / "train.tsv").write_text(text.replace(".\t", " blorp.\t"))
         changes = changes | {"train_file": str(tmp_path / "train.tsv")}
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as found:
         run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path / "runs"), epochs=3, **changes))
     said = [str(w.message) for w in found if "exactly as before training" in str(w.message)]
     first, last = (run.trajectory.snapshots[i].tensors for i in (0, -1))
@@ -333,18 +332,14 @@ def test_steps_below_the_spacing_of_the_weights_are_told(
     """A float32 of .02 has neighbours 1.9e-9 apart; Adam's first steps are of the size of the learning rate."""
     run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), learning_rate=rate, weight_decay=0.0))
     sizes = toolkit.measure_step_sizes(run)
-    lost = sizes.loc[sizes["parameter"] == WORDS, "lost_to_rounding"]
-    assert len(lost) == 4
-    assert lost.between(low, high).all()
+    assert sizes.loc[sizes["parameter"] == WORDS, "lost_to_rounding"].between(low, high).tolist() == [True] * 4
 
 
 def test_what_is_frozen_takes_no_steps(tiny_config: RunConfig, tmp_path: Path) -> None:
     for freeze, expected in (("embeddings", set()), ("word_embeddings", {"position_embeddings"})):
         run = toolkit.finetune(replace(tiny_config, output_dir=str(tmp_path), freeze=freeze))
         found = set(toolkit.measure_step_sizes(run)["parameter"])
-        assert WORDS not in found
-        assert found >= expected
-        assert bool(found) == bool(expected)
+        assert (WORDS in found, found >= expected, bool(found)) == (False, True, bool(expected))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-3])
@@ -355,8 +350,7 @@ def test_steps_that_do_not_move_the_embeddings_have_no_size(
     head = [p for name, p in model.named_parameters() if "bert" not in name]
     first = torch.optim.AdamW(model.parameters() if not rate else head, lr=rate)
     second = torch.optim.AdamW(model.parameters(), lr=1e-3) if rate else first
-    with caught(), toolkit.record(model, tmp_path / "run") as recording:
-        recording.snapshot(epoch=0)
+    with watched(model, tmp_path / "run") as (_, recording):
         train(recording, model, tokenizer, first, num_epochs=1)
         assert not any(name.startswith("lost_to_rounding") for name in recording.live)
         second.param_groups[0]["lr"] = 1e-3
@@ -364,8 +358,7 @@ def test_steps_that_do_not_move_the_embeddings_have_no_size(
         recording.snapshot = lambda epoch: train_on(epoch=epoch + 1)
         train(recording, model, tokenizer, second, num_epochs=1, num_steps=4)
     sizes = toolkit.measure_step_sizes(tmp_path / "run")
-    steps = sizes.loc[sizes["parameter"] == WORDS, "step"].tolist()
-    assert steps == [4]
+    assert sizes.loc[sizes["parameter"] == WORDS, "step"].tolist() == [4]
     assert (sizes["lost_to_rounding"] < 0.5).all()
 
 

@@ -20,8 +20,8 @@ from transformers import (
 import toolkit
 from tests.chart_data import values_of
 from tests.conftest import build_tokenizer, sizes_of
-from tests.refusals import refused
-from tests.training.recorded_texts import update
+from tests.refusals import check_refused
+from tests.training.recorded_texts import start, update
 from toolkit.questions import drift_report
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import new_tokens
@@ -48,12 +48,11 @@ def in_a_loop(path: Path, **options: Any) -> toolkit.Run:
     model, tokenizer = grown()
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with toolkit.record(model.train(), path, tokenizer=tokenizer, **options) as recording:
-        recording.snapshot(epoch=0)
-        for epoch in (1, 2):
-            update(optimizer, model(**batch, labels=torch.tensor([0, 1])).loss)
-            recording.snapshot(epoch=epoch)
-    return toolkit.open_run(path)
+    recording = start(model.train(), path, tokenizer=tokenizer, **options)
+    for epoch in (1, 2):
+        update(optimizer, model(**batch, labels=torch.tensor([0, 1])).loss)
+        recording.snapshot(epoch=epoch)
+    return recording.finish()
 
 
 def in_a_trainer(path: Path, **options: Any) -> toolkit.Run:
@@ -80,13 +79,10 @@ def test_named_rows_are_told_of_apart_and_without_names_none_is(
     train: Callable[..., toolkit.Run], tmp_path: Path
 ) -> None:
     run, plain = train(tmp_path / "a" / "run", added_tokens=ADDED), train(tmp_path / "b" / "run")
-    tokenizer = grown()[1]
-    rows = tokenizer.convert_tokens_to_ids(list(ADDED))
+    rows = grown()[1].convert_tokens_to_ids(list(ADDED))
     assert run.vocabulary.added_rows == frozenset(rows)
-    found = toolkit.measure_added_rows(run)
-    last = found[found["epoch"] == 2]
-    assert last["token"].tolist() == list(ADDED)
-    assert (last["norm"] > 0).tolist() == [True, True, False]
+    last = toolkit.measure_added_rows(run).query("epoch == 2")
+    assert dict(zip(last["token"], last["norm"] > 0, strict=True)) == dict(zip(ADDED, (True, True, False), strict=True))
     strata = toolkit.measure_rows(run, W).set_index("row")["stratum"].astype(str)
     assert strata[rows].tolist() == ["added", "added", "added, never seen"]
     assert not strata.drop(rows).str.startswith("added").any()
@@ -102,13 +98,11 @@ def test_of_an_output_layer_the_section_says_what_the_input_showed_and_no_word_o
     model, tokenizer = grown(family="gpt2", kind=AutoModelForCausalLM)
     ids, words = tokenizer(TEXTS, return_tensors="pt")["input_ids"], model.get_input_embeddings()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with toolkit.record(model.train(), tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
-        recording.snapshot(epoch=0)
+    with start(model.train(), tmp_path / "run", tokenizer=tokenizer, added_tokens=ADDED) as recording:
         update(optimizer, model(**({"input_ids": ids} if is_known else {"inputs_embeds": words(ids)}), labels=ids).loss)
         recording.snapshot(epoch=1)
     opened = open_sources([tmp_path / "run"], at_least=2)
-    computed = Computed(opened).add(new_tokens.makers(opened))
-    text, _, table = new_tokens.section(computed).blocks
+    text, _, table = new_tokens.section(Computed(opened).add(new_tokens.makers(opened))).blocks
     known = "2 stood in the texts of training, and the rows of 2 of these left their start; of the other 1, 1 did."
     expected = known if is_known else "3 left their start; which training showed is not known."
     old = len(tokenizer) - 3
@@ -124,8 +118,8 @@ def test_the_terminal_names_a_picture_where_one_is_written(
     for out in (None, tmp_path / "report"):
         drift_report.show_drift([run.path], out)
         said = capsys.readouterr().out
-        assert "Of 3 added tokens 2 stood in the texts" in said
-        assert ("figures/added-rows.png" in said) == (out is not None)
+        places = "Of 3 added tokens 2 stood in the texts" in said, "figures/added-rows.png" in said
+        assert places == (True, out is not None)
 
 
 def published_with_added_tokens() -> Any:
@@ -154,12 +148,9 @@ def test_what_a_tokenizer_calls_added_is_no_answer(
     model, tokenizer = grown(tokenizer)
     if build is build_tokenizer:
         tokenizer.add_tokens(["film"])  # which has a row
-    called = tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens)
-    assert called == {*ADDED, inner}
-    added = list(map(kind, ADDED))
-    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=added) as recording:
-        recording.snapshot(epoch=0)
-    vocabulary = toolkit.open_run(tmp_path / "run").vocabulary
+    assert (tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens)) == {*ADDED, inner}
+    recording = start(model, tmp_path / "run", tokenizer=tokenizer, added_tokens=list(map(kind, ADDED)))
+    vocabulary = recording.finish().vocabulary
     assert [vocabulary.tokens[row] for row in sorted(vocabulary.added_rows)] == list(ADDED)
     assert min(vocabulary.added_rows) == len(tokenizer) - 3
 
@@ -178,8 +169,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_names_no_rows_is_one_line_and_writes_nothing(case: str, tmp_path: Path) -> None:
     options, line = BAD[case]
     model, tokenizer = grown()
-    with refused(line):
-        toolkit.record(model, tmp_path / "run", **{"tokenizer": tokenizer, **options})
+    check_refused(line, toolkit.record, model, tmp_path / "run", **{"tokenizer": tokenizer, **options})
     assert not (tmp_path / "run").exists()
 
 
@@ -211,19 +201,15 @@ def test_the_chart_draws_the_table(num_tokens: int, changes: dict[str, Any]) -> 
     table = table_of(num_tokens, 3, **changes)
     chart = toolkit.plot_added_rows(table)
     drawn = [line for line in values_of(chart) if "token" in line]
-    rows = {line["row"] for line in drawn}
-    assert len(rows) == min(num_tokens, new_tokens.MOST_LINES)
+    assert len({line["row"] for line in drawn}) == min(num_tokens, new_tokens.MOST_LINES)
     own = table.set_index(["epoch", "row"])
-    name = "norm" if "relative" in changes else "relative"
+    names = ["norm" if "relative" in changes else "relative", "times_old_length"]
     for line in drawn:
-        expected = own.loc[(line["epoch"], line["row"])]
-        assert line[name] == pytest.approx(expected[name], rel=1e-4)
-        assert line["times_old_length"] == pytest.approx(expected["times_old_length"], rel=1e-4)
+        expected = own.loc[(line["epoch"], line["row"]), names].tolist()
+        assert [line[name] for name in names] == pytest.approx(expected, rel=1e-4)
     series = {line["series"] for line in drawn}
-    if num_tokens <= 8:
-        assert series == {f"t{row}" for row in range(num_tokens)}
-    else:
-        assert series == ({"added token"} if "num_steps" in changes else {"training showed it", "never shown"})
+    of_many = {"added token"} if "num_steps" in changes else {"training showed it", "never shown"}
+    assert series == ({f"t{row}" for row in range(num_tokens)} if num_tokens <= 8 else of_many)
     bands = [line for line in values_of(chart) if "old_length_low" in line and "token" not in line]
     assert [(line["time"], line["old_length_low"], line["old_length_high"]) for line in bands] == [
         (epoch, 0.5, 2.0) for epoch in (0.0, 1.0, 2.0)
@@ -232,4 +218,3 @@ def test_the_chart_draws_the_table(num_tokens: int, changes: dict[str, Any]) -> 
 
 def test_of_one_snapshot_there_is_no_chart() -> None:
     assert toolkit.plot_added_rows(table_of(2, 1)) is None
-    assert toolkit.plot_added_rows(table_of(2, 2)) is not None

@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,7 +54,7 @@ QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
 """A cell in quotation marks, as quoting writes it."""
 
 
-def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
+def _read_tsv(file: TextIO, quotes: str = "unsure") -> pd.DataFrame:
     """A mark is a character like any other, as in GLUE's files, unless ``quotes`` is ``strip``.
 
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
@@ -65,7 +64,7 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
-            rows = _read_rows(StringIO(text), "\t", csv.QUOTE_MINIMAL)
+            rows = _read_rows(text, "\t", csv.QUOTE_MINIMAL)
         except ValueError:
             if not is_unsure:
                 raise
@@ -78,7 +77,7 @@ def _read_tsv(file: TextIO, quotes: str) -> pd.DataFrame:
                 )
             if not is_unsure:
                 return rows
-    return _read_rows(StringIO(text), "\t", csv.QUOTE_NONE)
+    return _read_rows(text, "\t", csv.QUOTE_NONE)
 
 
 TAGGED = re.compile(r"^\S.*[\t ](O|[BIESLU]-\S+)[\t\r ]*$", re.MULTILINE)
@@ -95,45 +94,46 @@ def _no_tags(text: str) -> str:
 
 def _read_csv(file: TextIO) -> pd.DataFrame:
     """Parted by commas or, where the header has none, by its ; (so Excel writes it in many countries) or tabs."""
-    header = file.readline()
-    file.seek(0)
-    return _read_rows(file, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
+    text = file.read()
+    header = text.partition("\n")[0]
+    return _read_rows(text, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
 
 
-def _read_rows(file: TextIO, delimiter: str, quoting: Any) -> pd.DataFrame:
+def _read_rows(text: str, delimiter: str, quoting: Any) -> pd.DataFrame:
     """Cells as text, indexed by the line of the file that each row begins on; None where a row is too short.
 
     ValueError for a row with more fields than the header, a quoted field that does not end as one (a stray quotation
-    mark, which would swallow the rows up to the next), and a column that the header names twice.
+    mark, which would swallow the rows up to the next), a carriage return that cuts a row in two, and a column that the
+    header names twice.
     """
     lines: list[int] = []
     rows: list[list[str | None]] = []
     header: list[str] = []
     first = 1
     csv.field_size_limit(2**31 - 1)  # not 128 KiB, which a document exceeds
-    reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error:
-            raise ValueError(
-                f"line {first}: a quotation mark opens a field there that does not end as one up to line "
-                f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
-            ) from None
-        if row is None:
-            break
-        if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
-            pass
-        elif not header:
-            header = [name.strip("\ufeff") or f"Unnamed: {i}" for i, name in enumerate(row)]
-        elif len(row) > len(header):
-            raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
-        else:
-            lines.append(first)
-            rows.append([*row, *[None] * (len(header) - len(row))])
-        first = reader.line_num + 1
+    reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        for row in reader:
+            if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
+                pass
+            elif not header:
+                header = [name.strip("\ufeff") or f"Unnamed: {i}" for i, name in enumerate(row)]
+            elif len(row) > len(header):
+                raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
+            else:
+                lines.append(first)
+                rows.append([*row, *[None] * (len(header) - len(row))])
+            first = reader.line_num + 1
+    except csv.Error:
+        raise ValueError(
+            f"line {first}: a quotation mark opens a field there that does not end as one up to line "
+            f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
+        ) from None
     if not header:
         raise ValueError("it is empty")
+    short = next((line for line, row in zip(lines, rows, strict=True) if None in row), 0)
+    if short and "\n" in text and re.search(r"\r(?!\n)", text):
+        raise ValueError(f"line {short} ends at a carriage return, before its last column: take it out of the text")
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"its header names the column {twice[0]!r} twice: rename or drop one of them")
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=object)
@@ -211,8 +211,8 @@ def _read_saved(folder: Path) -> Table:
     return _table_of(dataset)
 
 
-READERS: dict[str, Callable[[TextIO], pd.DataFrame]] = {
-    ".tsv": partial(_read_tsv, quotes="unsure"),
+READERS: dict[str, Callable[..., pd.DataFrame]] = {
+    ".tsv": _read_tsv,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".json": _read_json,
@@ -272,9 +272,9 @@ def read_file(
         if path.is_dir() or kind_of(path) == PARQUET:
             table = _read_saved(path) if path.is_dir() else _read_parquet(path)
         else:
-            own = {".tsv": partial(_read_tsv, quotes=tsv_quotes)}
+            options = {"quotes": tsv_quotes} if kind_of(path) == ".tsv" else {}
             with _open(path) as file:
-                table = Table((READERS | own)[kind_of(path)](file))
+                table = Table(READERS[kind_of(path)](file, **options))
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
     except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are of them
@@ -343,20 +343,14 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
     from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out. So are lines whose
     labels no other row has and that share them: a whole class between the marks, or a text that holds a table.
     """
-    columns = list(frame.columns)
-    if len(columns) < 2:
-        return
-    broken = np.zeros(len(frame), dtype=bool)
-    for name in names:
-        broken |= np.array([isinstance(x, str) and "\n" in x for x in frame[name].tolist()], dtype=bool)
-    if not broken.any():
-        return
+    columns, cells = list(frame.columns), zip(*(frame[name].tolist() for name in names), strict=True)
+    broken = [i for i, row in enumerate(cells) if any(isinstance(x, str) and "\n" in x for x in row)]
     telling = [label_column] if label_column in columns else [column for column in columns if column not in names]
-    fits = [(columns.index(column), _fit(frame[column].tolist())) for column in telling]
-    for i in np.flatnonzero(broken).tolist():
+    fits = [(columns.index(column), _fit(frame[column].tolist())) for column in telling if broken]
+    for i in broken:
         lines = ",".join(str(cell) for cell in frame.iloc[i].tolist()).split("\n")
         rows = [line.split(",") for line in lines if line.strip()]
-        if len(rows) < 2 or any(len(row) != len(columns) for row in rows):
+        if len(columns) < 2 or len(rows) < 2 or any(len(row) != len(columns) for row in rows):
             continue
         unknown = [[row[k] for row in rows if not fit(row[k])] for k, fit in fits]
         is_known = not any(unknown)

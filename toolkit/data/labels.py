@@ -150,10 +150,10 @@ def encode_labels(
     raw = {k: own and [places.get(x, x) for x in own] for k, own in raw.items()} if names else raw  # type: ignore[call-overload]
     present = {split: _refuse_partly_missing(split, labels) for split, labels in raw.items()}
     train = present["train"]
-    if train is None:
-        raise ValueError("split 'train' has no labels: check --label-column")
-    if present.get("validation", train) is None:
-        raise ValueError("split 'validation' has no labels: check --label-column")
+    for split in ("train", "validation"):
+        if split in present and present[split] is None:
+            raise ValueError(f"split {split!r} has no labels: check --label-column")
+    assert train is not None
     _check_numbers(train)
     _check_truth(present)
     written = train
@@ -189,27 +189,32 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
     parts = {label: re.split(SEPARATORS, label) for label in distinct if isinstance(label, str)}
     several = [label for label, own in parts.items() if len(own) > 1 and distinct.issuperset(own)]
     lists = [label for label in parts if re.fullmatch(r"\[.*\]", label, re.DOTALL)]
-    sizes = Counter(train).values()
-    if marks and len(distinct - marks) > 1:
-        shown = " and ".join(sorted(_shown(mark) for mark in marks))
-        doubt = f"{shown} as a label often says that an example has none ({', '.join(counts)}): drop these rows"
-    elif several:
-        doubt = f"the label {_shown(min(several))} is made of others: several labels of a text are not supported"
-    elif lists:
-        doubt = (
-            f"the label {_shown(min(lists))} is a list written as text: several labels of a text are not supported, "
-            "and words with tags are read from .jsonl or .parquet"
-        )
-    elif all(_matches(NUMBER_AS_WORD, label) for label in train):
-        doubt = f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %"
-    elif len(train) >= MANY and np.median(list(sizes)) < FEW_ROWS and len(distinct) <= MAX_CLASSES:
-        doubt = (
+    median = np.median(list(Counter(train).values()))
+    shown = {what: " and ".join(sorted(map(_shown, own))[:3]) for what, own in (("marks", marks), ("several", several))}
+    doubts = (
+        (
+            marks and len(distinct - marks) > 1,
+            f"{shown['marks']} as a label often says that an example has none ({', '.join(counts)}): drop these rows",
+        ),
+        (several, f"the label {shown['several']} is made of others: several labels of a text are not supported"),
+        (
+            lists,
+            f"the label {''.join(map(repr, lists[:1]))} is a list written as text: several labels of a text are not "
+            "supported, and words with tags are read from .jsonl or .parquet",
+        ),
+        (
+            all(_matches(NUMBER_AS_WORD, label) for label in train),
+            f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %",
+        ),
+        (
+            len(train) >= MANY and median < FEW_ROWS and len(distinct) <= MAX_CLASSES,
             f"there are {len(distinct):,} classes in {len(train):,} training examples, most of them with fewer than "
-            f"{FEW_ROWS}: is --label-column the right one (floats mean regression)?"
-        )
-    else:
-        return
-    raise ValueError(f"{doubt}; if these are classes, pass --label-kind classes")
+            f"{FEW_ROWS}: is --label-column the right one (floats mean regression)?",
+        ),
+    )
+    for is_so, doubt in doubts:
+        if is_so:
+            raise ValueError(f"{doubt}; if these are classes, pass --label-kind classes")
 
 
 def _check_numbers(train: list[object]) -> None:
@@ -349,11 +354,8 @@ def _is_float(label: object) -> bool:
 
 
 def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels:
-    targets: dict[str, NDArray[Any] | None] = {}
-    for split, labels in present.items():
-        if labels is None:
-            targets[split] = None
-            continue
+    targets: dict[str, NDArray[Any] | None] = dict.fromkeys(present)
+    for split, labels in [(split, labels) for split, labels in present.items() if labels is not None]:
         if strange := [i for i, label in enumerate(labels) if not _is_number(label)]:
             raise ValueError(
                 f"split {split!r} has labels that are not numbers, but training has floats: {_rows(labels, strange)}"
@@ -361,24 +363,20 @@ def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels
         values = np.array([float(label) for label in labels])  # type: ignore[arg-type]
         if infinite := np.flatnonzero(~np.isfinite(values)).tolist():
             raise ValueError(f"split {split!r} has an infinite label: {_rows(labels, infinite)}")
+        if split == "train" and np.ptp(values) == 0:
+            raise ValueError(f"every training label is {values[0]:g}: there is nothing to learn")
         targets[split] = values
-    train = targets["train"]
-    assert train is not None
-    if np.ptp(train) == 0:
-        raise ValueError(f"every training label is {train[0]:g}: there is nothing to learn")
     return EncodedLabels("regression", (), targets)
 
 
 def _encode_classes(
     present: Mapping[str, list[object] | None], train: list[object], names: tuple[str, ...] | None
 ) -> EncodedLabels:
-    if names is not None:
-        order: list[object] = list(range(len(names)))
-        texts = names
-    else:
-        distinct = set(train)
-        order = sorted(distinct) if all(isinstance(x, int) for x in distinct) else sorted(distinct, key=str)  # type: ignore[type-var]
-        texts = tuple(str(label) for label in order)
+    distinct: list[Any] = list(set(train))
+    order = list(range(len(names))) if names else sorted(distinct, key=str)
+    if not names and all(isinstance(label, int) for label in distinct):
+        order = sorted(distinct)
+    texts = names or tuple(map(str, order))
     if len(set(train)) == 1:
         raise ValueError(f"every training label is {_shown(train[0])}: there is nothing to learn")
     if len(order) > MAX_CLASSES:

@@ -177,7 +177,7 @@ def load_task(config: RunConfig) -> Task:
         splits = {
             role: read_file(path, config.text_columns, label_column, config.tsv_quotes) for role, path in paths.items()
         }
-        raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
+        raw = RawTask(splits, out_of_distribution=tuple(entry.partition("=")[0] for entry in config.ood_file))
         hashes = {k: sha256_of_file(path) if path.is_file() else splits[k].sha256() for k, path in paths.items()}
         if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
             warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
@@ -239,24 +239,14 @@ def file_roles(config: RunConfig) -> dict[str, Path]:
     assert config.train_file is not None
     roles = {"train": Path(config.train_file), "validation": Path(config.validation_file)}
     for flag, entries in (("--test-file", config.test_file), ("--ood-file", config.ood_file)):
-        for name, path in _named_files(entries, flag).items():
+        for entry in entries:
+            name, separator, path = entry.partition("=")
+            if not (separator and name and path):
+                raise ValueError(f"{flag} takes NAME=PATH, got {entry!r}")
             if name in roles:
                 raise ValueError(f"{flag}: the split name {name!r} is taken; choose another")
-            roles[name] = path
+            roles[name] = Path(path)
     return roles
-
-
-def _named_files(entries: tuple[str, ...], flag: str) -> dict[str, Path]:
-    """Split name to path, of a flag that takes ``NAME=PATH``."""
-    files: dict[str, Path] = {}
-    for entry in entries:
-        name, separator, path = entry.partition("=")
-        if not (separator and name and path):
-            raise ValueError(f"{flag} takes NAME=PATH, got {entry!r}")
-        if name in files:
-            raise ValueError(f"{flag}: the split name {name!r} is taken; choose another")
-        files[name] = Path(path)
-    return files
 
 
 def _refuse_stray_flags(config: RunConfig) -> None:

@@ -201,10 +201,7 @@ def _doubt_tags(train: Sequence[str], seen: Collection[str]) -> None:
 
 def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """(arrays,) objects, also where all are of one length, of which numpy would make a table."""
-    objects = np.empty(len(arrays), dtype=object)
-    for i, array in enumerate(arrays):
-        objects[i] = array
-    return objects
+    return np.fromiter(arrays, dtype=object, count=len(arrays))
 
 
 def _is_list(cell: object) -> bool:

@@ -146,7 +146,7 @@ class Source:
         """
         from transformers import AutoModel
 
-        backbone, info = self._load(AutoModel, config, options)
+        backbone, info = self.load_weights(AutoModel, config, options)
         missing = sorted(info["missing_keys"])
         if missing:
             embeddings = set(family_of(config.model_type).embedding_parameters.values())
@@ -163,7 +163,7 @@ class Source:
         from transformers import AutoModelForMaskedLM
 
         self.check_masked_lm(config)
-        model, info = self._load(AutoModelForMaskedLM, config, {})
+        model, info = self.load_weights(AutoModelForMaskedLM, config, {})
         if missing := sorted(info["missing_keys"]):
             raise ValueError(f"{self.name} {NO_HEAD}: it lacks {missing[0]}")
         return model
@@ -175,10 +175,14 @@ class Source:
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             raise ValueError(f"{self.name} {NO_HEAD}: {config.model_type} has none")
 
-    def _load(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    def load_weights(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+        """A model of a class of transformers with this checkpoint's weights, in fp32, and what the library says
+
+        ``options``: what else its ``from_pretrained`` is given. ValueError where they cannot be read, or are a pickle.
+        """
         folder = self._fetch_weights(config)
         try:
-            with _quiet():
+            with quiet():
                 model, info = kind.from_pretrained(
                     folder,
                     config=config,
@@ -252,7 +256,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep transformers from reporting, at length, that a checkpoint's pooler or other heads were not loaded."""
     from transformers.utils import logging
 

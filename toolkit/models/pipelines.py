@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.memory import is_hub_reachable
-from toolkit.models.checkpoints import Source, _quiet
+from toolkit.models.checkpoints import Source, quiet
 from toolkit.naming import read_json, read_object
 from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.importers import CONVERT
@@ -100,7 +100,7 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
     except ImportError:
         return _rebuilt(source.name, folder, modules, whole)
     try:
-        with _quiet():
+        with quiet():
             options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
             model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
     except Exception as error:  # each of its modules checks its files in its own way
@@ -108,7 +108,7 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
     for path in (path for own, path in modules if own.endswith(".Transformer")):
         # The library leaves what is missing at random numbers. Poolers are missing often, and nothing reads them.
         encoder: Any = model.transformers_model
-        _, info = Source(source.name, str(folder / path))._load(type(encoder), encoder.config, {})
+        _, info = Source(source.name, str(folder / path)).load_weights(type(encoder), encoder.config, {})
         if missing := sorted(own for own in info["missing_keys"] if not own.startswith("pooler.")):
             raise ValueError(f"checkpoint {source.name} lacks tensors that its config asks for: {missing[0]}")
     return Pipeline(_said(folder, modules, whole, model.max_seq_length), model, str(folder))

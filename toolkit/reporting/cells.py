@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -88,11 +87,6 @@ def listing(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
-def shell_words(words: Iterable[str]) -> str:
-    """Words of a command, quoted for a shell."""
-    return " ".join(shlex.quote(word) for word in words)
-
-
 def is_number(text: str) -> bool:
     """Whether a cell stands to the right: a number, an interval, or the words for one that there is not."""
     return bool(_NUMERIC.fullmatch(text))
@@ -117,15 +111,6 @@ def interval(low: float, high: float) -> str:
 def points(value: float) -> str:
     """A signed difference in points with as many decimals as its interval has."""
     return UNDEFINED if math.isnan(value) else f"{value:+.2f}"
-
-
-def signed(value: float) -> str:
-    """A difference in points as a sentence says it: one decimal, and two where one would hide that it is not 0."""
-    if math.isnan(value):
-        return UNDEFINED
-    digits = 1 if abs(value) >= 0.05 else 2
-    text = f"{value:+.{digits}f}"
-    return text if text.strip("+-0.") else "0.0"
 
 
 def mean_text(mean: float, sd: float) -> str:

@@ -373,7 +373,9 @@ def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
     """The intervals of a table's lines, from ``low`` to ``high`` on the axis ``x``, with ticks at their ends."""
     low, high = along(x, "low"), along(x, "high")
     rule = base.mark_rule(strokeWidth=2).encode(x=low, x2=altair.X2("high:Q"), **look)
-    return [rule, *(end_ticks(base.encode(**look) if look else base, end) for end in (low, high))]
+    # Taller than a mark: an interval that is narrower than its mark is seen above and below it.
+    tick = base.mark_tick(orient="vertical", size=TICK, thickness=1.6)
+    return [rule, *(tick.encode(x=end, **look) for end in (low, high))]
 
 
 def around_zero(scale: Any, margin: float) -> list[Chart]:
@@ -454,14 +456,6 @@ def spec_of(chart: Chart) -> dict[str, Any]:
         for key, value in CONFIG.items()
     }
     return {**spec, "config": {**own, **merged}}
-
-
-def end_ticks(base: Chart, end: Any) -> Chart:
-    """Where an interval ends, as ticks taller than a mark: one narrower than its mark is seen above and below it.
-
-    ``base``: the chart with its places and colours, ``end``: the end as an X. A line without an interval has no tick.
-    """
-    return base.mark_tick(orient="vertical", size=TICK, thickness=1.6).encode(x=end)
 
 
 TICK = 10

@@ -1,6 +1,7 @@
 """The report that compares finished runs: its page, tables, cards and evidence."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from toolkit.comparison.verdicts import Card, save_cards
 from toolkit.naming import command_path, command_place
 from toolkit.progress import say, shows_progress
 from toolkit.reporting import render_latex as latex
-from toolkit.reporting.cells import interval, shell_words, text_of
+from toolkit.reporting.cells import interval, text_of
 from toolkit.reporting.folder import check_out, publish, report_folder
 from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TableBlock, TextBlock, folds, shown, table_block
 from toolkit.reporting.render_html import start_library
@@ -69,7 +70,7 @@ def commands_of(
     for name, value in settings.items():
         words += [f"--{name}", str(value)] if value is not None else []
     places = " ".join(_shown_places([run.path if isinstance(run, Run) else Path(run) for run in runs]))
-    return "\n".join([command_place(), *made, f"python -m toolkit report {places} {shell_words(words)}"])
+    return "\n".join([command_place(), *made, f"python -m toolkit report {places} {shlex.join(words)}"])
 
 
 def _shown_places(paths: Sequence[Path]) -> list[str]:
@@ -84,8 +85,8 @@ def _shown_places(paths: Sequence[Path]) -> list[str]:
         common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
         for start in ("", common):
             if names == [name for name in there if name.startswith(start) and (start or not name.startswith("."))]:
-                return [shell_words([(Path(shown[0]).parent / start).as_posix()]) + ("*" if start else "/*")]
-    return [shell_words([word]) for word in shown]
+                return [shlex.join([(Path(shown[0]).parent / start).as_posix()]) + ("*" if start else "/*")]
+    return [shlex.join([word]) for word in shown]
 
 
 COMPACT = "Drift of the embedding parameters from before training, means ± standard deviations over seeds"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolkit.comparison.evidence import WRITTEN as WRITTEN
 from toolkit.comparison.evidence import WRITTEN_FORMAT, csv_of, large_tables
 from toolkit.comparison.evidence import written_files as written_files
-from toolkit.naming import shown_path
+from toolkit.naming import refuse_first, shown_path
 from toolkit.reporting.chart_files import write_charts
 from toolkit.reporting.page import Page, charts_of
 from toolkit.reporting.render_html import render_page
@@ -47,30 +47,25 @@ def check_out(out: str | Path) -> Path:
     files.json of an earlier report; and where what an earlier report wrote there has changed since.
     """
     out = Path(out)
-    if file := next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None):
-        raise ValueError(f"{shown_path(file)} is a file where the report's folder should go: pass another --out")
-    if run := run_around(out):
-        raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")
-    if not out.exists():
-        if out.is_symlink():
-            raise ValueError(f"{shown_path(out)} is a link to nothing: pass another --out")
-        return out
-    owned = read_list(out, WRITTEN)
-    if owned is None:
-        # Leftovers of a report that was killed are none of the user's.
-        if found := sorted(path.name for path in out.iterdir() if path.name != LOCK and not is_temporary_folder(path)):
-            raise ValueError(
-                f"{shown_path(out)} holds {shown(found)}, and no {WRITTEN} of a report: pass another --out, a folder "
-                "of its own; nothing there was touched"
-            )
-        return out
-    in_the_way = [owned.folder / name for name in (*owned.files, *PAGES)]
-    changed = [path.relative_to(out).as_posix() for path in in_the_way if not _is_free(path, owned)]
-    if changed:
-        raise ValueError(
-            f"{shown_path(out)} holds {shown(changed)}, not as an earlier report wrote it: move that away, or pass "
-            "another --out; nothing there was touched"
-        )
+    file = next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None)
+    run, owned = run_around(out), read_list(out, WRITTEN)
+    # Leftovers of a report that was killed are none of the user's.
+    lying = (
+        [path for path in out.iterdir() if path.name != LOCK and not is_temporary_folder(path)] if out.is_dir() else []
+    )
+    names = (*owned.files, *PAGES) if owned is not None else ()
+    changed = [name for name in names if owned is not None and not owned.is_free(out / name)]
+    found = sorted(path.name for path in lying)
+    faults = {
+        f"{shown_path(file or out)} is a file where the report's folder should go: pass another --out": file,
+        f"the report would lie inside the run {(run or out).name}: pass another --out": run,
+        f"{shown_path(out)} is a link to nothing: pass another --out": out.is_symlink() and not out.exists(),
+        f"{shown_path(out)} holds {shown(found)}, and no {WRITTEN} of a report: pass another --out, a folder of its "
+        "own; nothing there was touched": found and owned is None,
+        f"{shown_path(out)} holds {shown(changed)}, not as an earlier report wrote it: move that away, or pass another "
+        "--out; nothing there was touched": changed,
+    }
+    refuse_first(faults)
     return out
 
 
@@ -80,18 +75,9 @@ def check_if_asked(out: Path | None) -> None:
         check_out(out)
 
 
-def _is_free(path: Path, owned: Owned) -> bool:
-    """Whether the report may write to ``path``."""
-    try:
-        check_replaceable(path, owned)
-    except ValueError:
-        return False
-    return True
-
-
 def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:
     """Write index.html, report.md and figures/ of ``page`` into ``folder``; ``tasks`` are those of render_markdown."""
-    write_charts(folder / "figures", charts_of(page))
+    write_charts(folder / "figures", {block.name: block.spec for block in charts_of(page)})
     files.write_text(folder / "report.md", render_markdown(page, tasks))
     files.write_text(folder / "index.html", render_page(page))
 
@@ -170,6 +156,5 @@ def _save(
     values |= {"large": large} if large else {}
     files.write_text(folder / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
-    found = read_list(owned.folder, WRITTEN)
-    assert found is not None
-    return found
+    known = [hashes, before or {}]
+    return Owned(owned.folder, WRITTEN, {n: [each[n] for each in known if n in each] for each in known for n in each})

@@ -107,14 +107,6 @@ class Tile:
     """The colour that it has in the charts, ``#rrggbb``."""
 
 
-def facts_of(tiles: Sequence[Tile]) -> tuple[list[str], list[list[str]]]:
-    """Further facts as columns of a table: their names, then those of each tile; one column where the names differ."""
-    names = [[name for name, _ in tile.lines] for tile in tiles]
-    if all(each == names[0] for each in names):
-        return names[0], [[value for _, value in tile.lines] for tile in tiles]
-    return ["because"], [["; ".join(f"{name} {value}" for name, value in tile.lines)] for tile in tiles]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A question that the report is read for, and what its data say to it."""
@@ -158,6 +150,18 @@ class Shown:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str
+
+
+def shown_tiles(page: Page) -> Shown:
+    """The tiles of a page as a table, a line each; their further facts are one column where their names differ."""
+    facts = [dict(tile.lines) for tile in page.tiles]
+    if any(list(each) != list(facts[0]) for each in facts):
+        facts = [{"because": "; ".join(f"{name} {value}" for name, value in each.items())} for each in facts]
+    values = [f"{tile.value} ({tile.detail})" if tile.detail else tile.value for tile in page.tiles]
+    rows = zip(page.tiles, values, facts, strict=True)
+    return Shown(
+        ("", page.tiles_show, *facts[0]), tuple((tile.title, value, *own.values()) for tile, value, own in rows), ""
+    )
 
 
 def columns_of(block: TableBlock) -> Mapping[str, Column]:
@@ -271,11 +275,10 @@ def varying(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=name) if table[name].nunique(dropna=False) <= 1 else table
 
 
-def charts_of(page: Page) -> dict[str, dict[str, Any]]:
-    """The specification of every chart of a page by name, in the order in which it shows them."""
+def charts_of(page: Page) -> list[ChartBlock]:
+    """Every chart of a page, in the order in which it shows them."""
     first = (page.picture,) if page.picture else ()
-    blocks = (*first, *(block for section in page.sections for block in section.blocks))
-    return {block.name: block.spec for block in charts_in(blocks)}
+    return list(charts_in((*first, *(block for section in page.sections for block in section.blocks))))
 
 
 def charts_in(blocks: Collection[Block]) -> Iterator[ChartBlock]:

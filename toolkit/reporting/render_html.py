@@ -23,7 +23,7 @@ from toolkit.reporting.page import (
     Page,
     TableBlock,
     TextBlock,
-    charts_in,
+    charts_of,
     columns_of,
     shown,
 )
@@ -48,7 +48,7 @@ def render_page(page: Page) -> str:
     )
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    has_charts = bool(_figures(page))
+    has_charts = bool(charts_of(page))
     library = chart_library() if has_charts else ""
     return environment.get_template("page.html.j2").render(
         page=page,
@@ -83,15 +83,10 @@ def _check_ids(page: Page) -> None:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
     own = ["main", "repeat", "tip", "theme", "copy"]
-    for kind, names in (("section id", [*own, *sections]), ("figure name", _figures(page))):
+    for kind, names in (("section id", [*own, *sections]), ("figure name", [block.name for block in charts_of(page)])):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{kind} {twice[0]!r} stands twice on the page, or is one of its own: choose another")
-
-
-def _figures(page: Page) -> list[str]:
-    shown = (page.picture,) if page.picture else ()
-    return [block.name for block in charts_in((*shown, *(b for section in page.sections for b in section.blocks)))]
 
 
 def _view(block: Block) -> dict[str, Any]:

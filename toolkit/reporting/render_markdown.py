@@ -16,6 +16,7 @@ from toolkit.reporting.page import (
     TableBlock,
     TextBlock,
     shown,
+    shown_tiles,
 )
 
 MOST_LINES = 60
@@ -41,7 +42,8 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
     """
     parts = [f"# {escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
-    parts += [_tiles(page)] if page.tiles else []
+    tiles = shown_tiles(page) if page.tiles else None
+    parts += [table(tiles.header, tiles.rows)] if tiles else []
     for answer in page.answers:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
         text = "  \n".join(map(escape, answer.text.split("\n")))
@@ -61,16 +63,6 @@ def read_answers(text: str) -> list[str]:
     return [html.unescape(f"{said} {told}".replace("  \n", "\n")) for said, told in found]
 
 
-def _tiles(page: Page) -> str:
-    """What was compared, one line each; a fact that a tile does not name is left empty."""
-    names = list(dict.fromkeys(name for tile in page.tiles for name, _ in tile.lines))
-    rows = []
-    for tile in page.tiles:
-        value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
-        rows.append([tile.title, value, *(dict(tile.lines).get(name, "") for name in names)])
-    return table(["", page.tiles_show, *names], rows)
-
-
 def _texts(text: str) -> list[str]:
     """Paragraphs, each escaped as a whole."""
     return [escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
@@ -88,9 +80,9 @@ def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list
         if columns := _columns_of_list(block):
             alike.setdefault(columns, []).append(block)
     left_out = [block for same in alike.values() if len(same) > MOST_FOLDS for block in same[1:]]  # a run each, say
-    shown = [block for block in blocks if all(block is not each for each in left_out)]
+    kept = [block for block in blocks if all(block is not each for each in left_out)]
     more = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
-    return [*(text for block in shown for text in _block(block, level, tasks)), *more]
+    return [*(text for block in kept for text in _block(block, level, tasks)), *more]
 
 
 def _columns_of_list(block: Block) -> tuple[str, ...]:
@@ -105,19 +97,12 @@ def _columns_of_list(block: Block) -> tuple[str, ...]:
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
     """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
-    parts: list[str] = []
-    if level > TOP:
-        return [f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
-    tables = [next((b for b in fold.blocks if isinstance(b, TableBlock)), None) for fold in folds]
-    found = [(fold.title, shown(table)) for fold, table in zip(folds, tables, strict=True) if table is not None]
-    num_lines = sum(len(cells.rows) for _, cells in found)
-    if found and num_lines <= MOST_LINES and len({cells.header for _, cells in found}) == 1:
-        rows = [(title, *row) for title, cells in found for row in cells.rows]
-        parts.append(table(["model and task", *found[0][1].header], rows))
-    elif all(len(cells.rows) <= 10 for _, cells in found):
-        for title, cells in found:
-            parts += [f"{'#' * min(level, 6)} {escape(title)}", table(cells.header, cells.rows)]
-    return [*parts, f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
+    told = f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."
+    firsts = [(fold.title, block) for fold in folds for block in fold.blocks if isinstance(block, TableBlock)]
+    found = [(title, shown(block)) for title, block in dict(reversed(firsts)).items()][::-1]
+    rows = [(title, *row) for title, cells in found for row in cells.rows]
+    is_one = level == TOP and len(rows) <= MOST_LINES and len({cells.header for _, cells in found}) == 1
+    return [*([table(["model and task", *found[0][1].header], rows)] if is_one else []), told]
 
 
 def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:

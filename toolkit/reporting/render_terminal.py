@@ -1,7 +1,7 @@
 """The blocks of a page as text in a terminal of 80 columns: nothing is cut, and charts are named where they are."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,14 +18,13 @@ from toolkit.reporting.page import (
     Block,
     ChartBlock,
     FoldBlock,
+    NoteBlock,
     Page,
-    Section,
     Shown,
     TableBlock,
     TextBlock,
-    Tile,
-    facts_of,
     shown,
+    shown_tiles,
 )
 
 MOST_LINES = 60
@@ -36,52 +35,39 @@ LONGEST_CELL = 48
 """Letters from which a cell is prose, which needs more room than a column of many."""
 
 
-def print_page(
-    page: Page | Section | Iterable[Section], console: Console | None = None, *, has_charts: bool = True
-) -> None:
-    """Show a page without its definitions, or some sections of one, as a terminal can.
+def print_page(page: Page, console: Console | None = None, *, has_charts: bool = True) -> None:
+    """Show a page without its definitions as a terminal can.
 
     Tables fold where they are too wide, and become one paragraph a line where folding would break words. Every text is
-    shown as it is, with invisible characters as U+XXXX. Charts are one line that names their file, for pages
-    only, and not without ``has_charts``: where no report is written.
+    shown as it is, with invisible characters as U+XXXX. Charts are one line that names their file, and not without
+    ``has_charts``: where no report is written.
     """
     console = console or open_console()
-    if isinstance(page, Page):
-        _heading(console, page.title, 0)
-        _texts(console, page.question, page.lead)
-        _tiles(console, page.tiles, page.tiles_show)
-        for answer in page.answers:
-            asked = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
-            _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
-        if page.picture:
-            _block(console, page.picture, 1, names_charts=has_charts)
-    names_charts = has_charts and isinstance(page, Page)
-    sections = page.sections if isinstance(page, Page) else (page,) if isinstance(page, Section) else page
-    for section in sections:
-        if section.id == "definitions" and isinstance(page, Page):
-            continue
-        _heading(console, section.title, 1)
-        _texts(console, section.lead)
-        for block in section.blocks:
-            _block(console, block, 2, names_charts=names_charts)
-    if isinstance(page, Page):
-        _texts(console, page.footer)
+    _heading(console, page.title, 0)
+    _texts(console, page.question, page.lead)
+    if page.tiles:
+        _table(console, shown_tiles(page))
+    for answer in page.answers:
+        asked = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
+        _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
+    sections = [section for section in page.sections if section.id != "definitions"]
+    folds = [FoldBlock(title=each.title, blocks=(TextBlock(text=each.lead), *each.blocks)) for each in sections]
+    for block in (page.picture, *folds, TextBlock(text=page.footer)):
+        if block:
+            _block(console, block, 1, has_charts=has_charts)
 
 
-def _block(console: Console, block: Block, level: int, *, names_charts: bool) -> None:
+def _block(console: Console, block: Block, level: int, *, has_charts: bool) -> None:
     if isinstance(block, TableBlock):
         _table(console, shown(block))
     elif isinstance(block, FoldBlock):
         _heading(console, block.title, level)
         for inner in block.blocks:
-            _block(console, inner, level + 1, names_charts=names_charts)
+            _block(console, inner, level + 1, has_charts=has_charts)
     elif isinstance(block, ChartBlock):
-        if names_charts:
-            _texts(console, f"Chart in figures/{block.name}.png: {block.caption}")
-    elif isinstance(block, TextBlock):
-        _texts(console, block.text)
+        _texts(console, f"Chart in figures/{block.name}.png: {block.caption}" * has_charts)
     else:
-        _texts(console, f"Note: {block.text}")
+        _texts(console, "Note: " * isinstance(block, NoteBlock) + block.text)
 
 
 def _heading(console: Console, text: str, level: int) -> None:
@@ -101,14 +87,6 @@ def _text(console: Console, text: str) -> None:
 
 def _width(console: Console) -> int:
     return min(console.width, WIDEST)
-
-
-def _tiles(console: Console, tiles: Sequence[Tile], what: str) -> None:
-    if not tiles:
-        return
-    names, facts = facts_of(tiles)
-    rows = tuple((t.title, f"{t.value} {t.detail}".strip(), *own) for t, own in zip(tiles, facts, strict=True))
-    _table(console, Shown(("", what, *names), rows, ""))
 
 
 def _table(console: Console, cells: Shown) -> None:

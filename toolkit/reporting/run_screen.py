@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pandas as pd
@@ -121,16 +122,10 @@ def print_result(run: Run, seconds: float) -> None:
     console.print(f"Frozen: {proof}")
     for doubt in _doubts(run, drift):
         console.print(f"Did this run fail? {escape(doubt)}")
-    console.print(f"Took {_duration(seconds)}. Run: {escape(str(run.path))}", soft_wrap=True)
+    console.print(f"Took {timedelta(seconds=round(seconds))}. Run: {escape(str(run.path))}", soft_wrap=True)
     console.print(
         f"Next: python -m toolkit report {escape(shlex.quote(str(run.path)))} --out my_report", soft_wrap=True
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -155,15 +150,14 @@ def _head_lines(run: Run) -> list[str]:
     manifest, score = run.manifest, run.manifest["task"]["score"]
     probe = manifest.get("linear_probe") or {}
     known = manifest.get("head_training") or {}
-    lines = []
+    epochs, lines = f"{run.scores['epoch'].max():g}", []
     if known.get("mode") == "early-stopping":
-        by = f"by the loss on {known['num_held_out']} held-out examples of train"
-        lines = [f"Head: early stopping at epoch {known['epochs']} of at most {known['most_epochs']}, {by}"]
-        if not known["has_stopped"]:
-            lines = [f"Head: not done after {known['most_epochs']} epochs; the best was {known['epochs']}, {by}"]
+        end = "it stopped falling" if known["has_stopped"] else f"not done after {known['most_epochs']} epochs"
+        lines = [
+            f"Head: best at epoch {known['epochs']}, by the loss on {known['num_held_out']} held-out examples: {end}"
+        ]
     elif manifest["regime"]["label"] == "backbone":
-        epochs = f"{run.scores['epoch'].max():g}"
-        lines = [f"Head: trained for {epochs} epoch{'s' * (epochs != '1')}"]
+        lines = [f"Head: epochs of training: {epochs}"]
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]
     gaps = [
         f"{split} {_number(last[split])}, linear probe {_number(scores[score])}"

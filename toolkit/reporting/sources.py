@@ -54,10 +54,8 @@ class Sources:
             label, task = labels.get(run.path.name), tasks_of[run.path]
             if label is not None and (label, task) not in kept:
                 tasks.setdefault(label, {})[task] = None
-        several = len(set(tasks_of.values())) > 1
         sentences = [
-            f"Every run of {label}{f' on {listing(list(names))}' if several else ''} diverged: it is compared with "
-            f"nothing{' there' if several else ''}."
+            f"Every run of {label} on {listing(list(names))} diverged: it is compared with nothing there."
             for label, names in tasks.items()
         ]
         lost = frozenset(tasks) - {label for label, _ in kept if label is not None}

@@ -4,7 +4,7 @@ A manifest says that a file is as it was written, but not every run has one, and
 """
 
 import csv
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
-from toolkit.naming import REMEDY
+from toolkit.naming import REMEDY, refuse_damaged
 from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure
 
 if TYPE_CHECKING:
@@ -36,17 +36,15 @@ def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
     import pandas as pd
 
     def read(path: Path) -> pd.DataFrame:
-        if not (text := path.read_text(encoding="utf-8")).endswith("\n"):
-            raise ValueError("its last line is cut")
-        if len({len(line) for line in csv.reader(StringIO(text))}) > 1:
-            raise ValueError("its lines differ in length")
+        text = path.read_text(encoding="utf-8")
+        if not text.endswith("\n") or len({len(line) for line in csv.reader(StringIO(text))}) != 1:
+            raise ValueError("its last line is cut, or its lines differ in length")
         return pd.read_csv(path)
 
     table = _read_table(path, read, SCORE_COLUMNS, ("epoch", "step", "split", "num_examples"))
     known = table.groupby(["epoch", "split"]).size()
-    if len(known) != len(table) or len(known) != table["epoch"].nunique() * table["split"].nunique():
-        raise _damaged(path, "does not have each split once per epoch")
-    _check_epochs(path, table, epochs)
+    is_full = len(known) == len(table) == table["epoch"].nunique() * table["split"].nunique()
+    refuse_damaged(path, {"does not have each split once per epoch": not is_full} | _faults_of_epochs(table, epochs))
     return table
 
 
@@ -68,14 +66,10 @@ def read_predictions(path: Path, epochs: Collection[int] | None) -> "pd.DataFram
 
     known = set(PREDICTION_COLUMNS)
     table = _read_table(path, pd.read_parquet, PREDICTION_COLUMNS, tuple(known - {"word", "scores"}), {"id", "scores"})
-    if "scores" in table and not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in table["scores"]):
-        raise _damaged(path, "has scores that are not lists of numbers")
-    _check_epochs(path, table, epochs)
+    lists = table.get("scores", ())
+    is_listed = all(isinstance(scores, np.ndarray) and scores.dtype.kind == "f" for scores in lists)
+    refuse_damaged(path, {"has scores that are not lists of numbers": not is_listed} | _faults_of_epochs(table, epochs))
     return table
-
-
-def _damaged(path: Path, what: str) -> ValueError:
-    return ValueError(f"{path} {what}: {REMEDY}")
 
 
 def _read_table(
@@ -92,34 +86,29 @@ def _read_table(
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow have a dozen types of their own
-        raise _damaged(path, f"cannot be read ({' '.join(str(error).split())[:200]})") from None
+        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
     columns = tuple(dict.fromkeys([*needed, *map(str, table)])) if columns is None else columns
-    if missing := [name for name in columns if name in needed and name not in table]:
-        raise _damaged(path, f"lacks the column {missing[0]}")
-    if unknown := [name for name in table if name not in columns]:
-        raise _damaged(path, f"has a column {unknown[0]!r} that no run has")
-    if table.empty:
-        raise _damaged(path, "has no rows")
-    for name in table:
-        is_whole = name in needed and name not in ("label", "prediction")
-        if is_whole and table[name].isna().any():
-            raise _damaged(path, f"has a row without {name}")
-        if name not in ("split", *texts) and table[name].dtype.kind not in "iuf":
-            raise _damaged(path, f"has {name} values that are not numbers")
+    missing = [name for name in columns if name in needed and name not in table]
+    unknown = [name for name in table if name not in columns]
+    may_lack = {"label", "prediction", *missing}
+    holes = [name for name in needed if name not in may_lack and table[name].isna().any()]
+    odd = [name for name in table if name not in ("split", *texts) and table[name].dtype.kind not in "iuf"]
+    faults = {
+        f"lacks the column {', '.join(missing)}": missing,
+        f"has a column {', '.join(map(repr, unknown))} that no run has": unknown,
+        "has no rows": table.empty,
+        f"has a row without {', '.join(holes)}": holes,
+        f"has {', '.join(odd)} values that are not numbers": odd,
+    }
+    refuse_damaged(path, faults)
     return table[[name for name in columns if name in table]]
 
 
-def _check_epochs(path: Path, table: "pd.DataFrame", epochs: Collection[int] | None) -> None:
+def _faults_of_epochs(table: "pd.DataFrame", epochs: Collection[int] | None) -> dict[str, bool]:
     found = set(np.ceil(table["epoch"].to_numpy(np.float64)).tolist())
-    if epochs is not None and found != set(epochs):
-        shown = ["{" + ", ".join(f"{epoch:g}" for epoch in sorted(each)) + "}" for each in (found, epochs)]
-        raise _damaged(path, f"has the epochs {shown[0]}, the snapshots {shown[1]}")
-
-
-def check_steps(path: Path, found: int, num_steps: int, *, is_least: bool) -> None:
-    """ValueError unless a file has as many optimizer steps as the last snapshot, or ``is_least`` at least these."""
-    if found < num_steps or (found > num_steps and not is_least):
-        raise _damaged(path, f"has {found} optimizer steps, the last snapshot {num_steps}")
+    shown = ["{" + ", ".join(f"{epoch:g}" for epoch in sorted(each or ())) + "}" for each in (found, epochs)]
+    is_other = epochs is not None and found != set(epochs)
+    return {f"has the epochs {shown[0]}, the snapshots {shown[1]}": is_other}
 
 
 INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
@@ -139,49 +128,42 @@ def read_exposure(
 
     ``may_lack``: it is of another training loop, in which not every table's exposure can be known.
     """
-    for fault in _faults_of(tensors, num_rows, may_lack):
-        raise _damaged(path, fault)
-    return Exposure.from_tensors(tensors)
-
-
-def _faults_of(tensors: Mapping[str, NDArray[Any]], num_rows: Mapping[str, int], may_lack: bool) -> Iterator[str]:
-    """What is wrong with the arrays of exposure.safetensors; what follows a fault takes it to be mended."""
-    for name, tensor in tensors.items():
-        if tensor.dtype not in KINDS.get(name, ()) or tensor.ndim != 1:
-            yield f"holds {name}, {tensor.dtype.name} of {tensor.ndim} dimensions, which no run has"
     present = {name.partition(".")[0] for name in tensors}
-    wanted = [f"{name}.{part}" for name in TABLES if name in present for part in PARTS]
-    wanted += [name for name in ("design.counts",) if "design" in present]
-    yield from (f"lacks {name}" for name in wanted if name not in tensors)
     marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
-    unknown = [name for name in num_rows if name not in present and name not in marked and not may_lack]
-    yield from (f"lacks the rows of {name}" for name in unknown)
     design = {name: tensor for name, tensor in tensors.items() if name.startswith("design.")}
-    if len(design) == 1:
-        yield "counts combinations of no table"
-    if len({len(tensor) for tensor in design.values()}) > 1:
-        yield "has combinations and counts of different lengths"
-    for name in (name for name in TABLES if name in present or f"design.{name}" in design):
-        if name not in num_rows:
-            yield f"has rows of {name}, which the snapshots lack"
-        rows = [tensors[key] for key in (f"{name}.rows", f"design.{name}") if key in tensors]
-        if any(len(each) and not (each.min() >= 0 and each.max() < num_rows[name]) for each in rows):
-            yield f"has rows of {name} beyond its {num_rows[name]} rows"
-    odd = [name for name in marked if name in present or f"design.{name}" not in design]
-    yield from (f"says that of {name} the input is known, which its other arrays do not bear out" for name in odd)
-    if any((counts < 1).any() for name, counts in tensors.items() if name.endswith(".counts")):
-        yield "has counts below 1"
-    tables = Exposure.from_tensors(tensors).tables
-    for name, table in tables.items():
-        lengths = {len(table.rows), len(table.counts), len(table.norms)}
-        offsets = table.offsets
-        if not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any() or lengths != {int(offsets[-1])}:
-            yield f"has offsets of {name} that do not divide its rows, counts and norms into steps"
-        is_first = np.zeros(len(table.rows) + 1, bool)
-        is_first[offsets] = True
-        if (np.diff(table.rows)[~is_first[1 : len(table.rows)]] <= 0).any():
-            yield f"has steps whose rows of {name} do not ascend"
-        if (table.norms < 0).any():
-            yield f"has norms of {name} below 0"
-    if len({table.num_steps for table in tables.values()}) > 1:
-        yield "has another number of steps for each table"
+    odd = [name for name, each in tensors.items() if each.dtype not in KINDS.get(name, ()) or each.ndim != 1]
+    wanted = [f"{name}.{part}" for name in TABLES if name in present for part in PARTS]
+    lacking = [name for name in (*wanted, *["design.counts"] * bool(design)) if name not in tensors]
+    unknown = [name for name in num_rows if name not in present and name not in marked and not may_lack]
+    faults: dict[str, object] = {
+        f"holds {', '.join(odd)}, of a name, a type or dimensions that no run has": odd,
+        f"lacks {', '.join(lacking)}": lacking,
+        f"lacks the rows of {', '.join(unknown)}": unknown,
+        "counts combinations of no table": len(design) == 1,
+        "has combinations and counts of different lengths": len({tensor.size for tensor in design.values()}) > 1,
+    }
+    refuse_damaged(path, faults)  # what follows takes these to be mended
+    exposure = Exposure.from_tensors(tensors)
+    keys = {key: name for name in TABLES for key in (f"{name}.rows", f"design.{name}") if key in tensors}
+    beyond = [
+        key
+        for key, name in keys.items()
+        if name not in num_rows or ((tensors[key] < 0) | (tensors[key] >= num_rows[name])).any()
+    ]
+    unborne = [name for name in marked if name in present or f"design.{name}" not in design]
+    few = [key for key, counts in tensors.items() if key.endswith(".counts") and (counts < 1).any()]
+    faults = {
+        f"has rows in {', '.join(beyond)} that the snapshots lack": beyond,
+        f"says that of {', '.join(unborne)} the input is known, which its other arrays do not bear out": unborne,
+        f"has counts below 1 in {', '.join(few)}": few,
+    }
+    for name, table in exposure.tables.items():
+        lengths, offsets = {len(table.rows), len(table.counts), len(table.norms)}, table.offsets
+        is_divided = len(offsets) and offsets[0] == 0 and (np.diff(offsets) >= 0).all() and lengths == {offsets[-1]}
+        faults[f"has offsets of {name} that do not divide its rows, counts and norms into steps"] = not is_divided
+        falls = np.flatnonzero(np.diff(table.rows) <= 0) + 1  # where alone a step may begin
+        faults[f"has steps whose rows of {name} do not ascend"] = not np.isin(falls, offsets).all()
+        faults[f"has norms of {name} below 0"] = (table.norms < 0).any()
+    num_steps = {table.num_steps for table in exposure.tables.values()}
+    refuse_damaged(path, faults | {"has another number of steps for each table": len(num_steps) > 1})
+    return exposure

@@ -276,16 +276,16 @@ class OptimizerLog:
         values = parse_object(text, source, {"format": int}, version=FORMAT)
         del values["format"]
         try:
-            for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
+            steps = ("learning_rates", "head_learning_rates", "clipping_factors")
+            for name in steps:
                 values[name] = np.array(_numbers(name, values[name], name != "clipping_factors"), dtype=np.float64)
-                if len(values[name]) != len(values["learning_rates"]):
-                    raise ValueError(f"{len(values[name])} {name}, {len(values['learning_rates'])} learning_rates")
             values["betas"] = tuple(_numbers("betas", values["betas"], True))
             (values["eps"],) = _numbers("eps", [values["eps"]], True)
             _numbers("weight_decay", list(values["weight_decay"].values()), False)
             kinds = {"algorithm": str, "precision": str, "is_fused": bool, "weight_decay": dict}
-            if len(values["betas"]) != 2 or not all(isinstance(values[name], kind) for name, kind in kinds.items()):
-                raise ValueError("two betas, two names, is_fused and weight_decay belong there")
+            is_whole = len(values["betas"]) == 2 and all(isinstance(values[name], kind) for name, kind in kinds.items())
+            if not is_whole or len({len(values[name]) for name in steps}) > 1:
+                raise ValueError("two betas, two names, a factor and two rates for every step belong there")
             return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{source} is not an optimizer log ({error!r}): {REMEDY}") from None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.families import component_of, regime_name
+from toolkit.naming import refuse_first
 from toolkit.snapshots.backbones import Backbone, open_place
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
@@ -66,11 +67,6 @@ class OutputFolder(Run):
         """Nothing says whether more was to come: what was kept is taken as the run."""
         return True
 
-    @property
-    def has_diverged(self) -> bool:
-        """Not known: NaN in a checkpoint is refused where it is read."""
-        return False
-
     @cached_property
     def is_recorded(self) -> bool:
         """It is of another training loop."""
@@ -82,13 +78,6 @@ class OutputFolder(Run):
 
     def differences(self, *names: str, again: bool = False) -> list[str]:
         """None: nothing says what its files were."""
-        return []
-
-    def check(self, *names: str) -> None:
-        """Nothing says what its files were."""
-
-    def snapshot_names(self) -> list[str]:
-        """None: its checkpoints are no snapshots of ours."""
         return []
 
     def sha256_of(self, name: str) -> str:
@@ -168,20 +157,19 @@ class OutputFolder(Run):
         Their epochs are those of each trainer_state.json; steps count from the first snapshot. ValueError where epochs
         do not ascend as steps do.
         """
-        for one, other in pairwise(self._kept):
-            if other.epoch <= one.epoch:
-                raise ValueError(
-                    f"{self.path}: {other.path.name} is of epoch {other.epoch:g}, {one.path.name} of epoch "
-                    f"{one.epoch:g}: these are of two trainings, pass each in a folder of its own"
-                )
         start = self._kept[0].step if self.base is None else 0
         times = [(kept.epoch, kept.step - start) for kept in self._kept]
         times = times if self.base is None else [(0.0, 0), *times]
-        if len(times) < 2:
-            raise ValueError(
-                f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: "
-                "pass base= (--base), the checkpoint that training started from"
-            )
+        faults = {
+            f"{self.path}: {other.path.name} is of epoch {other.epoch:g}, {one.path.name} of epoch {one.epoch:g}: "
+            "these are of two trainings, pass each in a folder of its own": other.epoch <= one.epoch
+            for one, other in pairwise(self._kept)
+        }
+        alone = (
+            f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: pass "
+            "base= (--base), the checkpoint that training started from"
+        )
+        refuse_first(faults | {alone: len(times) < 2})
         found = zip(self._imported.trajectory, times, strict=True)
         snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
         return replace(self._imported.trajectory, snapshots=snapshots)

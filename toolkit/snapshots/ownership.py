@@ -11,13 +11,14 @@ import os
 import re
 import secrets
 import shutil
-import stat
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from toolkit.naming import refuse_first
 
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
@@ -30,9 +31,6 @@ own: what is not kept of a committed report is taken off it."""
 BLANK = 64 * "0"
 """Stands in the place of a list's own sha256 while that is computed."""
 
-TEMPORARY_FOLDER = ".unfinished-"
-MARKER = "temporary-folder-of-embedding-drift"
-"""An empty file in a folder that we made to fill it: what a user makes under the same name does not bear it."""
 NUM_SHOWN = 3
 
 
@@ -65,49 +63,48 @@ class Owned:
     files: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def holds(self, path: Path) -> bool:
-        """Whether what lies at ``path`` is a file that the list names, as we left it."""
-        name = path.relative_to(self.folder).as_posix()
-        if not _is_plain(path) or self.linked(path) is not None:
+        """Whether what lies at ``path`` is a file that the list names, as we left it, or what a killed writer left of
+        one."""
+        if not _is_plain(path) or self.is_linked(path):
             return False
-        if name == self.list_name:
-            return True
-        return name in self.files and (not self.files[name] or sha256_of_file(path) in self.files[name])
+        name = path.relative_to(self.folder).as_posix()
+        if hashes := self.files.get(name):
+            return sha256_of_file(path) in hashes
+        return any(each == self.list_name or each in self.files for each in (name, of_temporary(name) or name))
 
-    def linked(self, path: Path) -> Path | None:
-        """The link, or the file, that stands where a folder on the way from ``folder`` to ``path`` should be."""
-        num_between = len(path.parts) - len(self.folder.parts) - 1
-        if num_between <= 0 or not path.is_relative_to(self.folder):  # the rule for every file that is written
-            return None
-        between = path.parents[:num_between]
-        return next((p for p in between if p.is_symlink() or (p.exists() and not p.is_dir())), None)
+    def is_linked(self, path: Path) -> bool:
+        """Whether a link, or a file, stands where a folder on the way from ``folder`` to ``path`` should be."""
+        between = (parent for parent in path.parents if self.folder in parent.parents)
+        return any(parent.is_symlink() or (parent.exists() and not parent.is_dir()) for parent in between)
+
+    def is_free(self, path: Path) -> bool:
+        """Whether nothing lies at ``path``, or a file that the list names, as we left it."""
+        is_there = os.path.lexists(path)  # looked for first: what another thread writes between two looks is ours too
+        return not self.is_linked(path) and (not is_there or self.holds(path))
+
+    def entries(self) -> list[str]:
+        """What lies in the folder but folders of :func:`temporary_folder`; see :func:`entries_of`."""
+        names = entries_of(self.folder, self.files)
+        return [name for name in names if not is_temporary_folder(self.folder / name)]
 
     def foreign(self) -> list[str]:
         """What else lies in the folder, by name: the outermost folder, a changed file, a link."""
-        parents = {place.as_posix() for name in self.files for place in PurePosixPath(name).parents}
-        return sorted(self._foreign_below(self.folder, parents))
+        return [name for name in self.entries() if not self.holds(self.folder / name)]
 
-    def _foreign_below(self, folder: Path, parents: Collection[str]) -> Iterator[str]:
-        for path in folder.iterdir():
-            name = path.relative_to(self.folder).as_posix()
-            if path.is_dir() and not path.is_symlink():
-                if name in parents:
-                    yield from self._foreign_below(path, parents)
-                elif not is_temporary_folder(path):
-                    yield f"{name}/"
-            elif not (self.holds(path) or self._is_temporary(path)):
-                yield name
 
-    def _is_temporary(self, path: Path) -> bool:
-        """Whether a file is what :func:`atomic_path` left of one of ours."""
-        of = of_temporary(path.name)
-        if of is None or not _is_plain(path):
-            return False
-        name = path.with_name(of).relative_to(self.folder).as_posix()
-        return name == self.list_name or name in self.files
-
-    def named(self) -> list[Path]:
-        """Where its files lie or would lie, the list itself last."""
-        return [self.folder / name for name in self.files if name != self.list_name] + [self.folder / self.list_name]
+def entries_of(root: Path, named: Iterable[str], below: str = "") -> list[str]:
+    """What lies in ``root``/``below``, by name from ``root``: every file and link, and a folder, with a slash at its
+    end, where it is none that the ``named`` files lie in; in these, what they hold, through a link too."""
+    parents = {place.as_posix() for name in named for place in PurePosixPath(name).parents}
+    found, places = [], [root / below]
+    while places:
+        for path in places.pop().iterdir():
+            name = path.relative_to(root).as_posix()
+            if path.is_dir() and name in parents:
+                places.append(path)
+            else:
+                found.append(f"{name}/" if path.is_dir() and not path.is_symlink() else name)
+    return sorted(found)
 
 
 def read_list(folder: Path, list_name: str) -> Owned | None:
@@ -120,24 +117,20 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
         parts = [values["files"], values.get("before", {})]
         entries = [entry for part in parts for entry in part.items()]
         is_known = values["format"] == (known := FORMATS[list_name]) and (known < FORMAT or is_sealed(raw, values))
-        if not is_known or not all(_is_name(name) and _is_hash(digest, list_name) for name, digest in entries):
-            return None
-        if list_name == MANIFEST and not entries:
+        is_empty = list_name == MANIFEST and not entries
+        if is_empty or not is_known or not all(_is_entry(name, digest, list_name) for name, digest in entries):
             return None
         return Owned(folder, list_name, {n: [part[n] for part in parts if part.get(n)] for n, _ in entries})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def _is_name(name: str) -> bool:
+def _is_entry(name: str, digest: object, list_name: str) -> bool:
+    """Whether a list may name such a file: one within its folder, with its sha256 or, while it is written, without."""
     place = PurePosixPath(name)
-    return name == place.as_posix() and not place.is_absolute() and ".." not in place.parts and name != "."
-
-
-def _is_hash(digest: object, list_name: str) -> bool:
-    if digest is None:
-        return list_name == JOURNAL
-    return isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+    is_within = name == place.as_posix() and not place.is_absolute() and ".." not in place.parts and name != "."
+    is_hash = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+    return is_within and (is_hash or (digest is None and list_name == JOURNAL))
 
 
 def shown(names: Collection[str]) -> str:
@@ -148,8 +141,8 @@ def shown(names: Collection[str]) -> str:
 
 def of_temporary(name: str) -> str | None:
     """The file that :func:`atomic_path` writes under such a name before it is whole; None for any other name."""
-    found = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name, re.DOTALL)
-    return None if found is None else found[1]
+    found = re.fullmatch(r"((?:.*/)?)\.([^/]+)\.[0-9]+\.tmp", name, re.DOTALL)
+    return None if found is None else found[1] + found[2]
 
 
 def _is_plain(path: Path) -> bool:
@@ -162,21 +155,19 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
 
     ``may_replace``: the user named this one file and asked for it to be replaced.
     """
-    link = owned.linked(path) if owned is not None else None
-    if link is not None:
-        raise ValueError(f"{link} is in the way and was not written by the toolkit: move it away; nothing was touched")
-    # Looked for first: what another thread writes between two looks is ours too.
-    is_there = os.path.lexists(path)
-    if is_there and not ((owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))):
+    if not ((owned or Owned(path.parent, "")).is_free(path) or (may_replace and _is_plain(path))):
         raise ValueError(f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere")
 
 
 def check_new(path: Path, *, overwrite: bool) -> None:
     """ValueError where a file that the user names is there already; only a plain one is replaced, if they say so."""
-    if os.path.lexists(path) and not _is_plain(path):
-        raise ValueError(f"{path} is not a regular file, and nothing is written through it: pass another path")
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} is there already: pass another path, or overwrite=True to replace it")
+    is_there, is_plain = os.path.lexists(path), _is_plain(path)
+    faults = {
+        f"{path} is not a regular file, and nothing is written through it: pass another path": is_there
+        and not is_plain,
+        f"{path} is there already: pass another path, or overwrite=True to replace it": is_plain and not overwrite,
+    }
+    refuse_first(faults)
 
 
 def replace_file(source: Path, path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> None:
@@ -197,13 +188,9 @@ def remove_file(path: Path, owned: Owned) -> None:
 def _unlink(path: Path, folder: Path) -> None:
     """Remove a file that was checked, and its folders within ``folder`` that are empty then."""
     path.unlink(missing_ok=True)
-    for parent in path.parents:
-        if parent == folder or not parent.is_relative_to(folder):
-            return
-        try:
+    with suppress(OSError):  # not empty, or not there
+        for parent in takewhile(lambda parent: parent != folder, path.parents):
             parent.rmdir()
-        except OSError:  # not empty, or not there
-            return
 
 
 @contextmanager
@@ -213,7 +200,8 @@ def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = F
     ValueError as :func:`check_replaceable`, before anything is written.
     """
     check_replaceable(path, owned, may_replace=may_replace)
-    temporary = _new_temporary(path)
+    temporary = path.with_name(f".{path.name}.{_new_number()}.tmp")
+    temporary.touch(exist_ok=False)
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -222,19 +210,12 @@ def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = F
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    # Not removed here: it is gone, and another thread may have made one of its name since.
     sync_folder(path.parent)
 
 
-def _new_temporary(path: Path) -> Path:
-    """An empty file that was not there before: a process of the same number may have left one."""
-    number = os.getpid()
-    while True:
-        temporary = path.with_name(f".{path.name}.{number}.tmp")
-        with suppress(FileExistsError):
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-            return temporary
-        number = secrets.randbelow(10**9)
+def _new_number() -> str:
+    """What tells something temporary of ours from all others, a user's too: process numbers come again."""
+    return f"{secrets.randbelow(10**18):018}"
 
 
 def sync_folder(folder: Path) -> None:
@@ -249,62 +230,28 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """A new folder in ``parent`` to fill; whatever is still in it at the end is removed."""
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=TEMPORARY_FOLDER))
-    folder.chmod(parent.stat().st_mode & 0o777)  # mkdtemp's is for its owner alone
+    folder = parent / f".unfinished-{_new_number()}"
+    folder.mkdir()
     try:
-        (folder / MARKER).touch()
         yield folder
     finally:
-        _remove_temporary_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_temporary_folder(path: Path) -> bool:
     """Whether :func:`temporary_folder` made a folder: it is ours with all that is in it."""
-    return path.name.startswith(TEMPORARY_FOLDER) and is_marked(path)
-
-
-def is_marked(folder: Path) -> bool:
-    """Whether a folder bears our mark; one that we had no time to mark is empty."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    return _is_plain(folder / MARKER) or not any(folder.iterdir())
-
-
-def mark(folder: Path) -> None:
-    """Make a folder that bears our mark, where there is none or an empty one."""
-    folder.mkdir(exist_ok=True)
-    (folder / MARKER).touch()
-
-
-def remove_marked(folder: Path) -> None:
-    """Remove a folder of :func:`mark` in which nothing is left."""
-    if [path.name for path in folder.iterdir()] == [MARKER]:
-        (folder / MARKER).unlink(missing_ok=True)
-        remove_empty_folder(folder)
-
-
-def _remove_temporary_folder(folder: Path) -> None:
-    """Remove all that is in it, and the mark last."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != MARKER:
-            path.unlink(missing_ok=True)
-    (folder / MARKER).unlink(missing_ok=True)
-    remove_empty_folder(folder)
+    return re.fullmatch(r"\.unfinished-[0-9]{18}", path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def files_in(folder: Path) -> dict[str, Path]:
-    """Name to path of every file in a folder of :func:`temporary_folder` but its marker."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MARKER)
-    return {path.relative_to(folder).as_posix(): path for path in paths}
+    """Name to path of every file in a folder."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def remove_temporary_folders(parent: Path) -> None:
-    """Remove what killed processes left of :func:`temporary_folder` in ``parent``; a folder of that name may not be."""
-    for path in parent.glob(f"{TEMPORARY_FOLDER}*"):
-        if is_temporary_folder(path):
-            _remove_temporary_folder(path)
+    """Remove what killed processes left of :func:`temporary_folder` in ``parent``."""
+    for path in filter(is_temporary_folder, parent.iterdir()):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def clear(owned: Owned, keep: Collection[str] = ()) -> None:
@@ -316,31 +263,26 @@ def clear(owned: Owned, keep: Collection[str] = ()) -> None:
     if foreign := owned.foreign():
         raise ValueError(f"{owned.folder} holds {shown(foreign)}, which the toolkit did not write: move that away")
     remove_temporary_folders(owned.folder)
-    for path in sorted(owned.folder.rglob(".*.tmp")):
-        if owned._is_temporary(path):
-            path.unlink(missing_ok=True)
-    kept = {owned.folder / name for name in keep} | ({owned.folder / owned.list_name} if keep else set())
-    for path in owned.named():
-        if path not in kept:
-            _unlink(path, owned.folder)
-
-
-def swap_folders(new: Path, place: Path, old: Path) -> None:
-    """Put the folder ``new`` where ``place`` is, and that where ``old`` says: at any moment one of both is whole."""
-    if old.exists() or old.is_symlink():
-        raise ValueError(f"{old} is in the way: move it away")
-    place.rename(old)
-    new.rename(place)
-    for folder in {place.parent, old.parent}:
-        sync_folder(folder)
+    names = dict.fromkeys([*owned.entries(), *owned.files])  # the second for folders that are empty
+    for name in sorted(names, key=lambda name: name == owned.list_name):
+        if name not in keep and not (keep and name == owned.list_name):
+            _unlink(owned.folder / name, owned.folder)
 
 
 def move_folder(source: Path, place: Path) -> None:
     """Rename a folder of ours to where nothing is."""
-    if place.exists() or place.is_symlink():
+    if os.path.lexists(place):
         raise ValueError(f"{place} is in the way: move it away")
     source.rename(place)
     sync_folder(place.parent)
+
+
+def move_aside(folder: Path, word: str) -> Path:
+    """Rename a folder to a free name beside its place, hidden from what looks for runs; where it is then."""
+    places = (folder.with_name(f".{folder.name}.{word}-{number}") for number in count(1))
+    place = next(place for place in places if not os.path.lexists(place))
+    move_folder(folder, place)
+    return place
 
 
 def remove_empty_folder(path: Path) -> None:
@@ -349,13 +291,13 @@ def remove_empty_folder(path: Path) -> None:
         path.rmdir()
 
 
+def is_lock(path: Path) -> bool:
+    """Whether a file is as we make a lock: a plain one with nothing in it."""
+    return _is_plain(path) and path.stat().st_size == 0
+
+
 def remove_lock(path: Path) -> None:
-    """Remove a lock file, if it is empty, as we make it."""
-    if _is_plain(path) and path.stat().st_size == 0:
-        path.unlink(missing_ok=True)
-
-
-def is_lock(descriptor: int) -> bool:
-    """Whether an open file is as we make a lock: a plain file with nothing in it."""
-    found = os.fstat(descriptor)
-    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+    """Remove a lock file, if it is as we make it."""
+    with suppress(OSError):  # gone already, or open: Windows removes no open file, and its lock goes with its end
+        if is_lock(path):
+            path.unlink()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +20,37 @@ from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
+from toolkit.naming import refuse_first
 from toolkit.snapshots import files
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import (
     JOURNAL,
     MANIFEST,
-    MARKER,
     Owned,
     check_replaceable,
     clear,
     files_in,
-    is_marked,
-    mark,
+    move_aside,
     move_folder,
     read_list,
     remove_empty_folder,
     remove_file,
-    remove_marked,
     replace_file,
     seal,
     shown,
-    swap_folders,
     temporary_folder,
 )
 from toolkit.snapshots.snapshot import FORMAT, Vocabulary
-from toolkit.snapshots.store import DIVERGED, EXPOSURE, RECORDED, SMALL_FILES, hash_files, owned_files, run_around
+from toolkit.snapshots.store import (
+    DIVERGED,
+    EXPOSURE,
+    RECORDED,
+    SMALL_FILES,
+    SNAPSHOTS,
+    hash_files,
+    owned_files,
+    run_around,
+)
 from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, RunLock, State, Tensors, index_text, read_state, state_name
 
 if TYPE_CHECKING:
@@ -89,18 +95,13 @@ PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "sa
 
 def read_versions() -> dict[str, str]:
     """Package name to version, Python and the toolkit among them; a package that is not installed is left out."""
-    return dict(_versions())
+    return {"python": platform.python_version()} | _versions()
 
 
 @cache
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("embedding-drift-toolkit", *PACKAGES):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
+    found = {name: next(iter(distributions(name=name)), None) for name in ("embedding-drift-toolkit", *PACKAGES)}
+    return {name: package.version for name, package in found.items() if package is not None}
 
 
 @cache
@@ -129,8 +130,8 @@ class RunWriter:
 
     path: Path
     """Where it writes; from :meth:`finish` on where the run is."""
-    _digests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Per parameter: (sha256, file name) of every distinct tensor written so far."""
+    _digests: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Per parameter: sha256 of every distinct tensor written so far to the name of its file."""
     last_digests: dict[str, str] = field(default_factory=dict)
     """Per parameter the sha256 of its tensor in the last snapshot."""
     facts: dict[str, str] = field(default_factory=dict)
@@ -141,7 +142,6 @@ class RunWriter:
     """A finished run, which stays as it is until this one is finished and takes its place."""
     background: BackgroundWriter = field(default_factory=BackgroundWriter)
     """For what is written while training goes on; a run is finished and released after it."""
-    _written: set[Path] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
     _states: dict[str, str] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class RunWriter:
     """Every file of the run so far, as :class:`Owned` has them."""
 
     def __post_init__(self) -> None:
-        self._names |= owned_files(self.path).files
+        self._names |= {n: known for n, known in owned_files(self.path).files.items() if (self.path / n).is_file()}
         if (self.path / MANIFEST).exists():  # a finished run that is written again
             self._names[MANIFEST] = ()
         # The list is ours from when we have written it: until then one that appears is somebody else's.
@@ -162,35 +162,31 @@ class RunWriter:
         self._owned = Owned(self.path, list_name, self._names)
 
     def write_config(self, config: RunConfig) -> None:
-        files.write_text(self._own("config.json"), config.to_json(), self._owned)
+        self._write_text("config.json", config.to_json())
 
     def write_recorded_config(self, facts: Mapping[str, Any]) -> None:
         """The config.json of a run that another training loop made: whatever is known of it, and no RunConfig."""
         values = {"format": FORMAT_OF_CONFIG, RECORDED: True, **facts}
-        files.write_text(self._own("config.json"), json.dumps(values, indent=2, default=str) + "\n", self._owned)
+        self._write_text("config.json", json.dumps(values, indent=2, default=str) + "\n")
 
     def write_vocabulary(self, vocabulary: Vocabulary) -> None:
-        text = json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n"
-        files.write_text(self._own("vocabulary.json"), text, self._owned)
+        self._write_text("vocabulary.json", json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
 
     def write_snapshot(
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
     ) -> Path:
         """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
         name = _snapshot_name(epoch, step, is_epoch_end)
-        path = self._own(name)
-        path.parent.mkdir(exist_ok=True)
         metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
         for parameter, tensor in tensors.items():
             digest = self.last_digests[parameter] = files.sha256_of_array(tensor)
-            known = dict(self._digests.setdefault(parameter, []))
+            known = self._digests.setdefault(parameter, {})
             if digest in known:
                 metadata[f"held_by.{parameter}"] = known[digest]
             else:
-                stored[parameter] = tensor
-                self._digests[parameter].append((digest, path.name))
-        files.write_tensors(path, stored, metadata, self._owned)
+                stored[parameter], known[digest] = tensor, name.removeprefix(SNAPSHOTS)
+        path = self._write_tensors(name, stored, metadata)
         self._hashes[name] = files.sha256_of_file(path)
         return path
 
@@ -206,46 +202,43 @@ class RunWriter:
         return [name for name, tensors in self._digests.items() if len(tensors) > 1]
 
     def write_scores(self, scores: "pd.DataFrame") -> None:
-        files.write_with(self._own("scores.csv"), lambda path: scores.to_csv(path, index=False), self._owned)
+        self._write_with("scores.csv", lambda path: scores.to_csv(path, index=False))
 
     def write_predictions(self, predictions: "pd.DataFrame") -> None:
-        path = self._own("predictions.parquet")
-        files.write_with(path, lambda path: predictions.to_parquet(path, index=False), self._owned)
+        self._write_with("predictions.parquet", lambda path: predictions.to_parquet(path, index=False))
 
     def write_exposure(self, exposure: Exposure | None) -> None:
         """Write the exposure so far; None, when it is not known after all, takes it away again."""
         if exposure is None:
-            self._drop("exposure.safetensors")
+            self._drop(EXPOSURE)
         else:
-            path = self._own("exposure.safetensors")
-            files.write_tensors(path, exposure.to_tensors(), {"format": FORMAT}, self._owned)
+            self._write_tensors(EXPOSURE, exposure.to_tensors(), {"format": FORMAT})
 
     def write_optimizer_log(self, log: OptimizerLog | None) -> None:
         """Write the log so far; None, when there is none that describes the updates, takes it away again."""
         if log is None:
             self._drop("optimizer.json")
         else:
-            files.write_text(self._own("optimizer.json"), log.to_json(), self._owned)
+            self._write_text("optimizer.json", log.to_json())
 
     def write_folder(self, name: str, write: Callable[[Path], object]) -> None:
         """Let ``write`` fill a folder of the run with whatever files it makes."""
         with temporary_folder(self.path) as made:
             write(made)
-            found = files_in(made)
-            for path, source in zip(self._own_all(f"{name}/{each}" for each in found), found.values(), strict=True):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(source, path, self._owned)
+            found = {f"{name}/{each}": source for each, source in files_in(made).items()}
+            self._own(*found)
+            for each, source in found.items():
+                (self.path / each).parent.mkdir(parents=True, exist_ok=True)
+                replace_file(source, self.path / each, self._owned)
 
     def write_state(self, step: int, tensors: Tensors, facts: Mapping[str, Any]) -> None:
         """Write what the run needs to go on from here, in the place of the last state but one."""
         self.background.wait()
         state, name = State(step, tensors, facts, dict(self._hashes)), state_name(step)
-        path = self._own(name)
-        path.parent.mkdir(exist_ok=True)
-        files.write_tensors(path, tensors, state.metadata(), self._owned)
+        path = self._write_tensors(name, tensors, state.metadata())
         self._states = {name: files.sha256_of_file(path), **{k: v for k, v in self._states.items() if k != name}}
         old, self._states = list(self._states)[NUM_KEPT:], dict(list(self._states.items())[:NUM_KEPT])
-        files.write_text(self._own(INDEX), index_text(self._states), self._owned)
+        self._write_text(INDEX, index_text(self._states))
         for name in old:
             self._drop(name)
 
@@ -257,19 +250,20 @@ class RunWriter:
 
     def go_on(self, state: State) -> None:
         """Take over what a run has written until ``state``."""
-        for name, digest in state.snapshots.items():
-            path = self._own(name)
-            with safe_open(path, "numpy") as file:
+        last = state_name(state.step)
+        self._own(*state.snapshots, last)
+        self._hashes |= state.snapshots
+        for name in state.snapshots:
+            with safe_open(self.path / name, "numpy") as file:
                 for parameter in file.keys():  # noqa: SIM118 (it has no other way)
-                    own = (files.sha256_of_array(file.get_tensor(parameter)), path.name)
-                    self._digests.setdefault(parameter, []).append(own)
-            self._hashes[name] = digest
-        self._states = {state_name(state.step): files.sha256_of_file(self._own(state_name(state.step)))}
+                    digest = files.sha256_of_array(file.get_tensor(parameter))
+                    self._digests.setdefault(parameter, {})[digest] = name.removeprefix(SNAPSHOTS)
+        self._states = {last: files.sha256_of_file(self.path / last)}
 
     def write_divergence(self, message: str) -> None:
         """Note that training diverged: there will be no manifest."""
         self.drop_states()
-        files.write_text(self._own(DIVERGED), json.dumps({"message": message}) + "\n", self._owned)
+        self._write_text(DIVERGED, json.dumps({"message": message}) + "\n")
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Hash all other files and write the manifest: from now on the run counts as finished, and others may write it.
@@ -279,28 +273,25 @@ class RunWriter:
         self.background.wait()
         self.drop_states()
         self._check_held()
-        if missing := sorted(path.name for path in self._written if not path.is_file()):
+        names = self._names.keys() - {MANIFEST}
+        if missing := sorted(name for name in names if not (self.path / name).is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
-        others = (name for name in sorted(self._names) if name not in self._hashes)
-        hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
+        others = [
+            name for name in self._names.keys() - self._hashes.keys() - {MANIFEST} if (self.path / name).is_file()
+        ]
+        hashes = dict(sorted({**self._hashes, **hash_files(self.path, files.sha256_of_file, others)}.items()))
         sizes = {name: (self.path / name).stat().st_size for name in hashes}
         # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
         journal = self.path / JOURNAL
         files.write_text(journal, seal({**facts, "sizes": sizes, "files": hashes}), self._owned)
         replace_file(journal, self.path / MANIFEST, self._owned)
         if self.replaces is not None:
-            self._take_place(self.replaces)
+            if foreign := owned_files(self.replaces).foreign():
+                what = f"{self.replaces}: {shown(foreign)} was not written by the run that was replaced"
+                warnings.warn(f"{what}: it is kept in {move_aside(self.replaces, 'replaced')}", stacklevel=2)
+            _take_place(self.replaces)
+            self.path, self.replaces = self.replaces, None
         self.release()
-
-    def _take_place(self, place: Path) -> None:
-        """Put the finished run where it belongs, and remove the one that was there."""
-        if place.exists():
-            swap_folders(self.path, place, _swap_of(place) / OLD)
-        else:
-            move_folder(self.path, place)
-        self.path, self.replaces = place, None
-        _remove_replaced(place)
-        remove_marked(_swap_of(place))
 
     def release(self) -> None:
         """Let other processes write this run, when nothing here does any more."""
@@ -313,18 +304,12 @@ class RunWriter:
         if self.lock is not None and self.lock.is_lost:
             raise ValueError(f"{self.path} was started again while it was being written: this writer stops")
 
-    def _own(self, name: str) -> Path:
-        """Where a file goes that must still be there at the end; unfinished.json names it from now on.
+    def _own(self, *names: str) -> None:
+        """Files that must still be there at the end; unfinished.json names them from now on.
 
         ValueError where something lies there that is not this run's.
         """
-        (path,) = self._own_all([name])
-        return path
-
-    def _own_all(self, names: Iterable[str]) -> list[Path]:
-        """:meth:`_own` of several files."""
         self._check_held()
-        names = list(names)
         with self._journal_lock:
             if new := [name for name in names if name not in self._names or self._names[name]]:
                 for name in new:
@@ -333,23 +318,35 @@ class RunWriter:
                 journal = seal({"files": dict.fromkeys(sorted(self._names))})
                 files.write_text(self.path / JOURNAL, journal, self._owned)
                 self._owned = Owned(self.path, JOURNAL, self._names)
-            paths = [self.path / name for name in names]
-            self._written |= set(paths)
-        return paths
+
+    def _write_with(self, name: str, write: Callable[[Path], object]) -> None:
+        self._own(name)
+        files.write_with(self.path / name, write, self._owned)
+
+    def _write_text(self, name: str, text: str) -> None:
+        self._own(name)
+        files.write_text(self.path / name, text, self._owned)
+
+    def _write_tensors(self, name: str, tensors: Tensors, metadata: Mapping[str, str]) -> Path:
+        path = self.path / name
+        self._own(name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_tensors(path, tensors, metadata, self._owned)
+        return path
 
     def _drop(self, name: str) -> None:
         """Take a file of this run away again, if it is there."""
         self._check_held()
         if name in self._names:
             remove_file(self.path / name, self._owned)
-            self._written.discard(self.path / name)
+            del self._names[name]
 
 
 def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
     """A snapshot's file, from the run directory."""
     # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
     name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
-    return f"snapshots/{name}.safetensors"
+    return f"{SNAPSHOTS}{name}.safetensors"
 
 
 def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:
@@ -369,21 +366,22 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
     place, other = _check_place(path, is_recorded), "pass a folder of its own" if is_recorded else OTHER
     if not place.exists():
         return
-    owned = owned_files(place)
+    owned, swap = owned_files(place), _swap_of(place)
     is_finished = owned.list_name == MANIFEST
-    if is_finished and not overwrite:
-        flag = "pass overwrite=True" if is_recorded else "pass --overwrite (in Python: overwrite=True)"
-        raise ValueError(f"{path} holds a finished run{'' if is_recorded else ' of this config'}: {flag} to replace it")
-    if foreign := owned.foreign():
-        if owned.files:
-            what = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
-        else:
-            what = f"is not empty and holds no run, but {shown(foreign)}: {other}"
-        raise ValueError(f"{path} {what}; nothing there was touched")
-    if is_finished and place.is_mount():
-        raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
-    if is_finished and os.path.lexists(swap := _swap_of(place)) and not _is_swap(swap):
-        raise ValueError(f"{swap} is in the way of the run that replaces {path}: move it away")
+    is_kept = is_finished and not overwrite
+    flag = "overwrite=True" if is_recorded else "--overwrite (in Python: overwrite=True)"
+    foreign = [] if is_kept else owned.foreign()  # which reads the whole run
+    added = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
+    other_folder = f"is not empty and holds no run, but {shown(foreign)}: {other}"
+    is_swap_free = not os.path.lexists(swap) or _is_swap(swap)
+    faults = {
+        f"{path} holds a finished run{'' if is_recorded else ' of this config'}: pass {flag} to replace it": is_kept,
+        f"{path} {added if owned.files else other_folder}; nothing there was touched": foreign,
+        f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}": is_finished
+        and place.is_mount(),
+        f"{swap} is in the way of the run that replaces {path}: move it away": is_finished and not is_swap_free,
+    }
+    refuse_first(faults)
 
 
 OTHER = "pass another --output-dir"
@@ -392,58 +390,52 @@ OTHER = "pass another --output-dir"
 def _check_place(path: Path, is_recorded: bool) -> Path:
     """The directory of a run, through the link that it may be; ValueError where none can be: see
     :func:`check_startable`."""
-    other = "pass another directory" if is_recorded else OTHER
-    if file := next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None):
-        raise ValueError(f"{file} is a file where the folder of runs should go: {other}")
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file where a run directory should go: {other}")
-    if path.is_symlink() and not path.exists():
-        raise ValueError(f"{path} is a link to nothing where a run directory should go: {other}")
     place = path.resolve() if path.is_symlink() else path
-    if outer := run_around(place.resolve().parent):
-        raise ValueError(f"{path} would lie inside the run {outer}: {other}")
+    file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
+    outer = run_around(place.resolve().parent)
+    other = "pass another directory" if is_recorded else OTHER
+    faults = {
+        f"{file} is a file where the folder of runs should go": file is not None,
+        f"{path} is a file where a run directory should go": path.exists() and not path.is_dir(),
+        f"{path} is a link to nothing where a run directory should go": path.is_symlink() and not path.exists(),
+        f"{path} would lie inside the run {outer}": outer is not None,
+    }
+    refuse_first({f"{fault}: {other}": is_so for fault, is_so in faults.items()})
     return place
 
 
-NEW, OLD = "new", "old"
+NEW = "new"
 
 
 def _swap_of(place: Path) -> Path:
-    """The folder of our mark, beside a finished run, in which the one that is to replace it is written (``new``), and
-    in which it is kept itself (``old``) until it has been replaced."""
+    """The folder, beside a finished run, in which the one that is to replace it is written (``new``)."""
     place = place.resolve()
     return place.parent / f".{place.name}.swap"
 
 
 def _is_swap(folder: Path) -> bool:
-    """Whether a folder bears our mark and holds runs, or what is left of them, and nothing else."""
-    return is_marked(folder) and all(
-        path.name in (NEW, OLD) and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
+    """Whether a folder holds such a run, or what is left of one, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return all(
+        path.name == NEW and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
         for path in folder.iterdir()
-        if path.name != MARKER
     )
 
 
-def _remove_replaced(place: Path) -> None:
-    """Remove the run that was replaced, unless somebody has changed it meanwhile."""
-    old = _swap_of(place) / OLD
-    if not old.exists():
-        return
-    if foreign := owned_files(old).foreign():
-        kept = shown(foreign)
-        warnings.warn(
-            f"{place}: {kept} was not written by the run that was replaced: it is kept in {old}", stacklevel=3
-        )
-    else:
-        clear(owned_files(old))
-        remove_empty_folder(old)
+def _take_place(place: Path) -> None:
+    """Remove the run in a place, by its own list, and put the finished one there that was to replace it.
 
-
-def _complete_swap(place: Path) -> None:
-    """Put the finished run in place that a process left in the folder of the swap, killed between the two renames."""
-    swap = _swap_of(place)
-    if not os.path.lexists(place) and is_marked(swap) and read_list(swap / NEW, MANIFEST) is not None:
-        move_folder(swap / NEW, place)
+    At any moment one of them is whole: the old one is unfinished before the first of its files goes.
+    """
+    swap, owned = _swap_of(place), owned_files(place)
+    if owned.list_name == MANIFEST:
+        replace_file(place / MANIFEST, place / JOURNAL, owned)
+    if place.exists():
+        clear(owned_files(place))
+        remove_empty_folder(place)
+    move_folder(swap / NEW, place)
+    remove_empty_folder(swap)
 
 
 def start_run(
@@ -465,14 +457,14 @@ def start_run(
     lock = RunLock(path)
     try:
         place = _check_place(path, is_recorded).absolute()  # wherever this process goes
-        _complete_swap(place)
+        swap = _swap_of(place)
+        if not (place / MANIFEST).exists() and read_list(swap / NEW, MANIFEST) is not None and _is_swap(swap):
+            _take_place(place)  # for a process that was killed while it did
         check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
         replaced, written = None, place
         if (place / MANIFEST).exists():
-            replaced, written = place, _swap_of(place) / NEW
-            mark(written.parent)
-            _remove_replaced(place)
-        written.mkdir(exist_ok=True)
+            replaced, written = place, swap / NEW
+        written.mkdir(parents=True, exist_ok=True)
         owned, state = owned_files(written), read_state(written)
         state = state if state is not None and goes_on(state) else None
         clear(owned, () if state is None else _names_until(state, owned.files))

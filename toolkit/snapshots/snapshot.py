@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import REMEDY, Described, check_format
+from toolkit.naming import REMEDY, Described, check_format, refuse_damaged
 from toolkit.snapshots.files import CHECKED_ROWS as CHECKED_ROWS
-from toolkit.snapshots.files import NamedTensors, map_tensor, read_header, reading
+from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
 
 if TYPE_CHECKING:
@@ -109,13 +109,11 @@ class Trajectory(Described):
         """
         if not isinstance(epoch, Real):
             raise ValueError(f"an epoch is a number; got {epoch!r}")
-        if epoch == 0:
-            return self.snapshots[0]
-        for snapshot in self.snapshots:
-            if snapshot.epoch == epoch:
-                return snapshot
-        at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
-        raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+        found = [each for each in self.snapshots if each.epoch == epoch] if epoch else self.snapshots
+        if not found:
+            at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
+            raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+        return found[0]
 
     def compared(self, *names: str) -> str:
         """Of parameters, or of ``snapshots``, how much is compared: ``64 of 65 rows``; empty where that is all."""
@@ -235,13 +233,17 @@ class MappedTensors(NamedTensors):
         self._path, self._check = path, check or (lambda _: None)
         metadata, self._entries = read_header(path)
         check_metadata(metadata, path)
-        with reading(path, "does not say when it was taken"):
+        try:
             self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
-            if not (0 <= self.epoch < float("inf") and self.step >= 0):
-                raise ValueError(f"epoch {self.epoch}, step {self.step}")
-        for name, (dtype, shape, _) in self._entries.items():
-            if name in EMBEDDING_PARAMETERS and (dtype, len(shape)) != ("F32", 1 + (name in TABLES)):
-                raise ValueError(f"{path} holds {name} as {dtype} of the shape {shape}, not as fp32: {REMEDY}")
+        except (KeyError, ValueError):
+            self.epoch, self.step = float("nan"), -1
+        known = {name: entry[:2] for name, entry in self._entries.items() if name in EMBEDDING_PARAMETERS}
+        odd = [name for name, (dtype, shape) in known.items() if (dtype, len(shape)) != ("F32", 1 + (name in TABLES))]
+        faults = {
+            "does not say when it was taken": not (0 <= self.epoch < float("inf") and self.step >= 0),
+            f"holds {', '.join(odd)} not as fp32, or not in the dimensions of a model": odd,
+        }
+        refuse_damaged(path, faults)
         self._held_by = {k.removeprefix("held_by."): v for k, v in metadata.items() if k.startswith("held_by.")}
         self._names = [name for name in EMBEDDING_PARAMETERS if name in self]
 
@@ -252,15 +254,12 @@ class MappedTensors(NamedTensors):
 
     def __getitem__(self, name: str) -> np.ndarray:
         self._check(self._path.name)
-        if name in self._entries:
-            return map_tensor(self._path, self._entries[name])
-        holder = self._path.with_name(self._held_by[name])
-        self._check(holder.name)
-        if not holder.exists():
-            raise ValueError(f"{self._path} keeps {name} in {holder.name}, which is missing")
-        entries = read_header(holder)[1]
+        holder, entries = self._path, self._entries
         if name not in entries:
-            raise ValueError(f"{self._path} keeps {name} in {holder.name}, which has none: {REMEDY}")
+            holder = self._path.with_name(self._held_by[name])
+            self._check(holder.name)
+            entries = read_header(holder)[1] if holder.exists() else {}
+            refuse_damaged(self._path, {f"keeps {name} in {holder.name}, which has none": name not in entries})
         return map_tensor(holder, entries[name])
 
     def __contains__(self, name: object) -> bool:  # a mapping's own would check, map and throw away

@@ -2,24 +2,23 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
-from pathlib import Path, PurePosixPath
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.naming import REMEDY, Described, OtherFormatError, parse_object, read_object
+from toolkit.naming import Described, OtherFormatError, parse_object, read_object, refuse_damaged, refuse_first
 from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
-from toolkit.snapshots.ownership import JOURNAL, Owned, is_sealed, move_folder, read_list
+from toolkit.snapshots.ownership import JOURNAL, Owned, entries_of, is_sealed, move_aside, read_list
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
 from toolkit.snapshots.snapshot import (
     FORMAT,
@@ -56,47 +55,17 @@ RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
 
 
-def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]:
-    """Relative name to sha256 of every file of a run directory but the manifest and temporary files.
-
-    With ``names``, of those that are there; the others are not read.
-    """
-    if names is None:
-        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
-    names = [name for name in names if (path / name).is_file() and name != MANIFEST and not is_leftover(name)]
-    return _in_threads(lambda name: files.sha256_of_file(path / name), names)
-
-
-def _in_threads(digest: Callable[[str], str], names: list[str]) -> dict[str, str]:
-    """Name to hash; hashing lets other threads run."""
+def hash_files(path: Path, digest: Callable[[Path], str], names: Sequence[str]) -> dict[str, str]:
+    """Name to sha256 of files of a run directory; hashing lets other threads run."""
     if len(names) < 2:
-        return {name: digest(name) for name in names}
+        return {name: digest(path / name) for name in names}
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return dict(zip(names, pool.map(digest, names), strict=True))
-
-
-def is_leftover(name: str, named: Iterable[str] = ()) -> bool:
-    """Whether a file of a run directory is what a writer that was killed left of a file that the run has, or could."""
-    folder, slash, last = name.rpartition("/")
-    of = files.of_temporary(last)
-    if of is None:
-        return False
-    is_snapshot = folder + slash == SNAPSHOTS and SNAPSHOT.fullmatch(of) is not None
-    return is_snapshot or folder + slash + of in {*SMALL_FILES, EXPOSURE, MANIFEST, DIVERGED, *named}
+        return dict(zip(names, pool.map(lambda name: digest(path / name), names), strict=True))
 
 
 def remedy_of(differences: Iterable[str]) -> str:
     """What to do about lines of :meth:`Run.differences`."""
     return "move it away" if all(line.startswith(UNNAMED) for line in differences) else "restore it, or run again"
-
-
-def _entries(root: Path, below: str, folders: Iterable[str]) -> Iterator[str]:
-    """Every file, link and empty folder below ``root``/``below``, from ``root``; of links to folders only into those
-    that ``folders`` names."""
-    for entry in sorted((root / below).iterdir()):
-        name = f"{below}{entry.name}"
-        is_folder = entry.is_dir() and (not entry.is_symlink() or name in folders)
-        yield from (list(_entries(root, f"{name}/", folders)) if is_folder else []) or [name]
 
 
 def owned_files(place: Path) -> Owned:
@@ -172,7 +141,9 @@ class Run(Described):
                 f"{self.path} was recorded in another training loop and has no RunConfig: its drift is analysed by "
                 f"python -m toolkit drift {self.path}"
             )
-        return RunConfig.from_json(self._text("config.json"), str(self.path / "config.json"))
+        return RunConfig.from_json(
+            self._existing("config.json").read_text(encoding="utf-8"), str(self.path / "config.json")
+        )
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -180,11 +151,10 @@ class Run(Described):
 
         ValueError when unfinished, and where the manifest's own sha256 says that it has changed.
         """
-        path = self._existing(MANIFEST)
+        path = self.path / MANIFEST if self.is_finished else self._existing(MANIFEST)
         raw = path.read_bytes()
         values = parse_object(raw, path, {"format": int, "files": dict, "sizes": dict}, version=MANIFEST_FORMAT)
-        if not is_sealed(raw, values):
-            raise ValueError(f"{path} is not as it was written (its own sha256 says so): {REMEDY}")
+        refuse_damaged(path, {"is not as it was written (its own sha256 says so)": not is_sealed(raw, values)})
         return values
 
     @cached_property
@@ -200,15 +170,15 @@ class Run(Described):
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        epochs = None if self.is_recorded else self._epochs
-        return formats.read_predictions(self._existing("predictions.parquet"), epochs)
+        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
 
     @property
     def _epochs(self) -> set[int] | None:
-        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one."""
-        if not self.is_finished:
+        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one, and of
+        one that scores when it likes."""
+        if not self.is_finished or self.is_recorded:
             return None
-        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self._named)
+        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self.manifest["files"])
         return {int(each[1]) for each in found if each}
 
     @cached_property
@@ -232,8 +202,8 @@ class Run(Described):
         added = values.get("added_rows", [])
         is_whole = isinstance(added, list) and all(isinstance(token, str) for token in tokens)
         rows = [*special, *(added if is_whole else []), *([] if pad is None else [pad])]
-        if not (is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)):
-            raise ValueError(f"{path} is not a vocabulary of texts and rows: {REMEDY}")
+        is_whole = is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)
+        refuse_damaged(path, {"is not a vocabulary of texts and rows": not is_whole})
         return Vocabulary(tuple(tokens), frozenset(special), pad, frozenset(added))
 
     @cached_property
@@ -251,13 +221,13 @@ class Run(Described):
         facts = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         offset, told = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or 1e-12
         eps = None if told == "None" else float(told)
-        if not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1):
-            raise ValueError(f"{self.path} has a position offset of {offset} and a LayerNorm eps of {told}: {REMEDY}")
+        is_odd = not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1)
+        refuse_damaged(self.path, {f"has a position offset of {offset} and a LayerNorm eps of {told}": is_odd})
         check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
         words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
-        if words is not None and vocabulary is not None and len(words) != len(vocabulary.tokens):
-            has = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
-            raise ValueError(f"{self.path / 'vocabulary.json'} {has}: {REMEDY}")
+        if words is not None and vocabulary is not None:
+            fault = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
+            refuse_damaged(self.path / "vocabulary.json", {fault: len(words) != len(vocabulary.tokens)})
         return Trajectory(snapshots, vocabulary, self._read_exposure, offset, eps)
 
     def snapshot_names(self) -> list[str]:
@@ -270,26 +240,19 @@ class Run(Described):
         if not (self.path / SNAPSHOTS).is_dir():
             return []
         if self.is_finished:
-            named = {name for name in self._named if name.startswith(SNAPSHOTS)}
-            self._refuse([*self._missing(named), *self._unnamed(SNAPSHOTS)])
-            self._refuse([f"changed: {name}" for name in self._resized(sorted(named))])
-            names = sorted(name.removeprefix(SNAPSHOTS) for name in named)
-            if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
-                raise ValueError(
-                    f"{self.path / MANIFEST} names {SNAPSHOTS}{other[0]}, which is not a snapshot: run again"
-                )
-            return names
-        names = sorted(entry.name for entry in (self.path / SNAPSHOTS).iterdir())
-        names = [name for name in names if not is_leftover(SNAPSHOTS + name)]
-        for path in (self.path / SNAPSHOTS / name for name in names):
-            if SNAPSHOT.fullmatch(path.name) is None or path.is_dir():
-                what = "no snapshot of an unfinished run (epoch-NNN or step-NNNNNNNN, .safetensors)"
-                raise ValueError(f"{path} is {what}: move it away")
-            if path.is_symlink():  # which we never write, and nothing says what it should lead to
-                raise ValueError(
-                    f"{path} is a link, and an unfinished run has no manifest to judge it by: move it away"
-                )
-        self.check(*(SNAPSHOTS + name for name in names))
+            self._refuse(self._differences(SNAPSHOTS, is_hashed=False))
+            paths = [self.path / name for name in self.manifest["files"] if name.startswith(SNAPSHOTS)]
+        else:
+            every = (self.path / SNAPSHOTS).iterdir()
+            paths = [path for path in every if not SNAPSHOT.fullmatch(files.of_temporary(path.name) or "")]
+        # A link is judged by the manifest; of an unfinished run, which never writes one, nothing says what it is.
+        plain = [path for path in paths if path.is_file() and (self.is_finished or not path.is_symlink())]
+        fitting = {path for path in plain if path.parent.name == "snapshots" and SNAPSHOT.fullmatch(path.name)}
+        what = "no snapshot (epoch-NNN or step-NNNNNNNN, .safetensors, and in an unfinished run no link)"
+        refuse_first({f"{path} is {what}: move it away": path not in fitting for path in sorted(paths)})
+        names = sorted(path.name for path in paths)
+        if not self.is_finished:
+            self.check(*(SNAPSHOTS + name for name in names))
         return names
 
     def open_snapshot(self, name: str) -> Snapshot:
@@ -302,18 +265,27 @@ class Run(Described):
         ``names`` are files, or folders with a slash at the end; default: everything. A file that has not changed since
         it was last hashed by this process is not hashed again, unless ``again``.
         """
-        folders = tuple(name for name in names if name.endswith("/"))
-        if names and not folders:
-            named = [name for name in dict.fromkeys(names) if name in self._named]
-        else:
-            named = [n for n in self._named if not names or n in names or n.startswith(folders)]
-        missing = self._missing(named)
-        there = [name for name in named if (self.path / name).is_file()]
-        changed = set(self._resized(there))
-        hashed = [name for name in there if name not in changed] if self.verify or again else []
-        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), hashed)
-        changed |= {name for name, digest in digests.items() if digest != self._named[name]}
-        return [*missing, *(f"changed: {name}" for name in there if name in changed), *self._unnamed(*names)]
+        return self._differences(*names, is_hashed=self.verify or again, again=again)
+
+    def _differences(self, *names: str, is_hashed: bool, again: bool = False) -> list[str]:
+        """See :meth:`differences`; what is not hashed has changed where its size has."""
+        named, sizes = self.manifest["files"], self.manifest["sizes"]
+        folders = tuple(name for name in names if name.endswith("/")) if names else ("",)
+        asked = {name for name in names if not name.endswith("/")}
+        for folder in folders:
+            asked |= {name for name in named if name.startswith(folder)}
+            asked |= set(entries_of(self.path, named, folder)) if (self.path / folder).is_dir() else set()
+        known = [name for name in sorted(asked) if name in named]
+        there = [name for name in known if (self.path / name).is_file()]
+        sized = [name for name in there if (self.path / name).stat().st_size == sizes.get(name)]
+        digests = dict.fromkeys(there, "") | {name: named[name] for name in sized}
+        digests |= hash_files(self.path, partial(files.known_sha256, again=again), sized) if is_hashed else {}
+        others = (name for name in asked.difference(known, [MANIFEST]) if os.path.lexists(self.path / name))
+        return [
+            *(f"missing: {name}" for name in known if name not in digests),
+            *(f"changed: {name}" for name in there if digests[name] != named[name]),
+            *(f"{UNNAMED}{name}" for name in sorted(others) if files.of_temporary(name) not in {MANIFEST, *named}),
+        ]
 
     def check(self, *names: str) -> None:
         """ValueError where a finished run's files are not as they were; see :meth:`differences`.
@@ -337,30 +309,6 @@ class Run(Described):
             said = f"{self.path} is not as its manifest says ({'; '.join(differences)})"
             raise ValueError(f"{said}: {remedy_of(differences)}")
 
-    @property
-    def _named(self) -> Mapping[str, str]:
-        named: Mapping[str, str] = self.manifest["files"]
-        return named
-
-    def _resized(self, names: Iterable[str]) -> list[str]:
-        """Those of files that are there whose size is not the manifest's."""
-        sizes: Mapping[str, int] = self.manifest["sizes"]
-        return [name for name in names if (self.path / name).stat().st_size != sizes.get(name)]
-
-    def _missing(self, names: Iterable[str]) -> list[str]:
-        return [f"missing: {name}" for name in sorted(names) if not (self.path / name).is_file()]
-
-    def _unnamed(self, *names: str) -> list[str]:
-        """A line for each entry that the manifest does not name: among some files and folders, or everywhere."""
-        named = self._named
-        found = {n for n in names if n not in named and not n.endswith("/") and os.path.lexists(self.path / n)}
-        if places := [name for name in names if name.endswith("/")] if names else [""]:
-            folders = {str(parent) for name in named for parent in PurePosixPath(name).parents}
-            for place in places:
-                found |= set(_entries(self.path, place, folders)) if (self.path / place).is_dir() else set()
-        others = (name for name in found if name not in named and name != MANIFEST and not is_leftover(name, named))
-        return [f"{UNNAMED}{name}" for name in sorted(others)]
-
     def _read_exposure(self) -> Exposure | None:
         path = self._checked(EXPOSURE)
         if path is None:
@@ -376,27 +324,22 @@ class Run(Described):
 
     def _check_steps(self, path: Path, found: int) -> None:
         """Of a finished run; snapshots of another's training loop may end before its steps."""
-        if self.is_finished:
-            last = self.trajectory.snapshots[-1].step
-            formats.check_steps(path, found, last, is_least=self.is_recorded)
+        last = self.trajectory.snapshots[-1].step if self.is_finished else found
+        is_other = found < last or (found > last and not self.is_recorded)
+        refuse_damaged(path, {f"has {found} optimizer steps, the last snapshot {last}": is_other})
 
     def _existing(self, name: str) -> Path:
-        path = self.path / name
-        if not path.exists():
+        path = self._checked(name)
+        if path is None:
             state = "" if self.is_finished else " (the run is unfinished: run it again)"
             state = " (a recorded run has none)" if self.is_recorded else state
-            raise ValueError(f"{path} is missing{state}")
-        if name != MANIFEST:
-            self.check(name)
+            raise ValueError(f"{self.path / name} is missing{state}")
         return path
 
     def _checked(self, name: str) -> Path | None:
         """One of the files that a run may have, as its manifest says; None where it has none."""
         self.check(name)
         return path if (path := self.path / name).exists() else None
-
-    def _text(self, name: str) -> str:
-        return self._existing(name).read_text(encoding="utf-8")
 
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -440,22 +383,19 @@ Source = Trajectory | HasTrajectory | str | Path
 """What every analysis takes."""
 
 
-def trajectory_of(source: Source) -> Trajectory:
-    """The trajectory of whatever an analysis is given: a trajectory, a run, or the path of a run directory."""
-    if isinstance(source, Trajectory):
-        return source
-    if isinstance(source, str | Path):
-        return open_run(source).trajectory
-    if isinstance(trajectory := getattr(source, "trajectory", None), Trajectory):
-        return trajectory
-    raise ValueError(f"expected a run, its path, a trajectory or imported checkpoints; got {type(source).__name__}")
-
-
 def run_of(source: Source) -> Run | None:
     """The run behind what an analysis is given; None for a trajectory and for imported checkpoints."""
     if isinstance(source, str | Path):
         return open_run(source)
     return source if isinstance(source, Run) else None
+
+
+def trajectory_of(source: Source) -> Trajectory:
+    """The trajectory of whatever an analysis is given: a trajectory, a run, or the path of a run directory."""
+    found = source if isinstance(source, Trajectory) else getattr(run_of(source) or source, "trajectory", None)
+    if not isinstance(found, Trajectory):
+        raise ValueError(f"expected a run, its path, a trajectory or imported checkpoints; got {type(source).__name__}")
+    return found
 
 
 def listed(sources: Iterable[T]) -> list[T]:
@@ -468,12 +408,10 @@ def listed(sources: Iterable[T]) -> list[T]:
 
 def runs_of(sources: Iterable[Run | str | Path]) -> list[Run]:
     """The runs that a function of several of them is given, as runs or paths; ValueError for anything else."""
-    runs = []
-    for source in listed(sources):
-        if (run := run_of(source)) is None:
-            raise ValueError(f"expected run directories; got {type(source).__name__}: pass the run itself, or its path")
-        runs.append(run)
-    return runs
+    found = {index: (source, run_of(source)) for index, source in enumerate(listed(sources))}
+    for source in (source for source, run in found.values() if run is None):
+        raise ValueError(f"expected run directories; got {type(source).__name__}: pass the run itself, or its path")
+    return [run for _, run in found.values() if run is not None]
 
 
 DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
@@ -506,12 +444,9 @@ def put_aside(path: Path) -> str:
     try:
         if not (path / MANIFEST).exists() or not (damage := damage_of(path)):
             return ""  # another process has seen to it since
-        places = (path.with_name(f".{path.name}.damaged-{number}") for number in count(1))
-        place = next(place for place in places if not os.path.lexists(place))
-        move_folder(path, place)
+        return f"{'; '.join(damage)}; kept as {move_aside(path, 'damaged')}"
     finally:
         lock.release()
-    return f"{'; '.join(damage)}; kept as {place}"
 
 
 @shows_progress("hashing every file")
@@ -521,10 +456,11 @@ def verify_run(path: str | Path) -> list[str]:
     A file that the manifest does not name is one, wherever it lies; only what a killed writer left is passed over.
     """
     run = open_run(path)
-    if not (run.path / SNAPSHOTS).is_dir():
-        raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
-    if not run.is_finished:
-        raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
+    faults = {
+        f"{path} is not a run directory: it has no snapshots/": not (run.path / SNAPSHOTS).is_dir(),
+        f"{path} is unfinished (no {MANIFEST}): run it again with the same command": not run.is_finished,
+    }
+    refuse_first(faults)
     try:
         return run.differences(again=True)
     except ValueError as error:  # of the manifest, without which nothing can be said of the others

@@ -5,45 +5,36 @@ last two with their sha256. A state counts when its file and the snapshots that 
 one that was cut short is passed over for the one before. Nothing is pickled; a finished run has none.
 """
 
-import contextlib
 import errno
 import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from filelock import FileLock, Timeout, lock_descriptor
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from toolkit.snapshots.ownership import is_lock, remove_lock, sha256_of_file
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 _REFUSED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
-"""What file systems without locks answer."""
+"""What file systems without locks answer: who cannot lock goes on without."""
+GRACE_SECONDS = 0.2
+"""How long a lock is waited for: whoever ends just now removes its file, and that is no other process at work."""
 
 _held: "weakref.WeakValueDictionary[Path, RunLock]" = weakref.WeakValueDictionary()
 """This process's own locks, by lock file."""
 
 
-def try_lock(file: int | IO[bytes]) -> bool:
-    """Lock an open file until the last process that inherits it has closed it; False while another holds it.
-
-    True also where there are no locks: who cannot lock goes on without.
-    """
-    if fcntl is None:
-        return True
+def try_lock(file: IO[bytes]) -> bool:
+    """Lock an open file until the last process that inherits it has closed it; False while another holds it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock_descriptor(file.fileno(), blocking=False)
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
@@ -61,81 +52,57 @@ class RunLock:
         """ValueError when another process holds the lock."""
         # Beside the directory, which is removed and made again; resolved, so that a folder has one lock, links or not.
         place = path.resolve()
-        self.path = place.parent / f".{place.name}.lock"
-        self._pid, self.is_lost = os.getpid(), False
+        self.path, self.is_lost = place.parent / f".{place.name}.lock", False
         earlier = _held.get(self.path)
-        descriptor = earlier._hand_over() if earlier is not None else None
-        if descriptor is None and (descriptor := _open_locked(self.path)) is None:
-            raise _refusal(path, self.path)
-        self._close = weakref.finalize(self, _close, self.path, descriptor, self._pid)
+        lock = None if earlier is None else earlier._hand_over()
+        self._lock = lock or _lock(path, self.path)
+        self._release = weakref.finalize(self, _unlock, self._lock)
         _held[self.path] = self
 
     def release(self) -> None:
         """Let others write; to release twice, or what was taken over, does nothing."""
-        self._close()
+        self._release()
 
-    def _hand_over(self) -> int | None:
-        """The open lock file, no longer this object's; None when it is released, or is a parent process's."""
-        if self._pid != os.getpid() or (kept := self._close.detach()) is None:
-            return None
-        self.is_lost = True
-        descriptor: int = kept[2][1]
-        return descriptor
+    def _hand_over(self) -> FileLock | None:
+        """The lock, no longer this object's; None where it is released, or a parent process's."""
+        self.is_lost = self._lock.is_locked and self._release.detach() is not None
+        return self._lock if self.is_lost else None
 
 
-@contextlib.contextmanager
+@contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
     """Keep every other writer, also one of this process, out of ``folder`` by a lock file in it that goes at the end.
 
     ValueError when another has it.
     """
-    path, pid = folder / name, os.getpid()
-    if (descriptor := _open_locked(path)) is None:
-        raise _refusal(folder, path)
+    lock = _lock(folder, folder / name)
     try:
         yield
     finally:
-        _close(path, descriptor, pid)
+        _unlock(lock)
 
 
-def _refusal(path: Path, lock: Path) -> ValueError:
-    return ValueError(
-        f"another process is writing {path}: wait until it has ended, or end it (if there is none, delete {lock})"
-    )
-
-
-def _open_locked(path: Path) -> int | None:
-    """A locked file, open; None while another process holds it."""
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.EISDIR):
-                raise
-            raise ValueError(f"{path} is in the way of a lock file: move it away") from None
-        try:
-            if not is_lock(descriptor):
-                raise ValueError(f"{path} is not empty, so it is not a lock file of this toolkit: move it away")
-            if not try_lock(descriptor):
-                os.close(descriptor)
-                return None
-            # The one who held it may have removed it since it was opened: that lock would keep nobody out.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    return descriptor
-        except BaseException:
-            os.close(descriptor)
+def _lock(path: Path, place: Path) -> FileLock:
+    """A lock of ``path`` by the file at ``place``; ValueError while another holds it, or where that is a user's."""
+    if os.path.lexists(place) and not is_lock(place):
+        raise ValueError(f"{place} is not an empty file, so it is not a lock file of this toolkit: move it away")
+    lock = FileLock(place, timeout=GRACE_SECONDS, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        said = f"wait until it has ended, or end it (if there is none, delete {place})"
+        raise ValueError(f"another process is writing {path}: {said}") from None
+    except OSError as error:
+        if error.errno not in _REFUSED:
             raise
-        os.close(descriptor)
+        remove_lock(place)
+    return lock
 
 
-def _close(path: Path, descriptor: int, pid: int) -> None:
-    if fcntl is None:
-        os.close(descriptor)  # Windows removes no open file
-    if pid == os.getpid():  # a forked child shares the lock, and leaves it to its parent
-        remove_lock(path)
-    if fcntl is not None:
-        os.close(descriptor)
+def _unlock(lock: FileLock) -> None:
+    if lock.is_locked:  # not so in a forked child, which leaves it to its parent
+        remove_lock(Path(lock.lock_file))
+        lock.release(force=True)
 
 
 FOLDER = "resume/"

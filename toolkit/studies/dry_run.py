@@ -1,14 +1,13 @@
 """The dry run: which runs a study needs, and which differences they could detect."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from toolkit.progress import open_console
-from toolkit.studies.plan import PlannedRun, left_to_do, read_data
+from toolkit.reporting.page import Block, Page, Section, TableBlock, TextBlock, rows_block
+from toolkit.reporting.render_terminal import print_page
+from toolkit.studies.plan import read_data
 from toolkit.studies.runner import StudyPlan, check_limit, plan_study
 from toolkit.studies.study import Study
 
@@ -28,81 +27,60 @@ def dry_run(
     below 1.
     """
     check_limit(limit)
-    console = console or open_console()
     plan = plan_study(study, output_dir)
-    _print_head(study, console)
-    console.print(runs_table(plan))
-    for line in [*plan.notes, *_lines(plan)]:
-        console.print(Text(line))
-    console.print(gaps_table(study, plan))
-    console.print(Text("No run of the study was started."))
+    told = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)
+    blocks = (runs_block(plan), *(TextBlock(text=text) for text in told), gaps_block(study, plan))
+    expected = f"Expected: {study.hypothesis}" if study.hypothesis else ""
+    section = Section(id="runs", title="", lead="No run of the study was started.", blocks=blocks)
+    page = Page(title=study.title, question=f"Question: {study.question}", lead=expected, sections=(section,))
+    print_page(page, console)
 
 
-def _print_head(study: Study, console: Console) -> None:
-    console.print(Text(study.title, style="bold"))
-    console.print(Text(f"Question: {study.question}"))
-    if study.hypothesis:
-        console.print(Text(f"Expected: {study.hypothesis}"))
+UNTUNED = "Final runs stand here with the first setting of each arm, until tuning has chosen."
 
 
-def runs_table(plan: StudyPlan) -> Table:
+def runs_block(plan: StudyPlan) -> Block:
     """One row per stage, task, arm and size: how many runs, and how many are finished."""
-    has_sizes = any(run.cell.size is not None for run in plan.runs)
-    table = Table("stage", "task", "condition", *(["examples"] if has_sizes else []), title="Runs")
-    for name in ("runs", "finished", "diverged", "to do"):
-        table.add_column(name, justify="right")
-    for members in _groups(plan.runs).values():
-        cell, num_left = members[0].cell, len(left_to_do(members))
-        num_diverged = sum(run.has_diverged for run in members)
-        words = [cell.stage, cell.task, cell.arm]
-        words += [f"{cell.size:,}" if cell.size is not None else ""] if has_sizes else []
-        numbers = (len(members), len(members) - num_left - num_diverged, num_diverged, num_left)
-        table.add_row(*map(Text, (*words, *map(str, numbers))), style="" if num_left else "dim")
-    return table
+    names = ["stage", "task", "condition", "examples", "finished", "diverged"]
+    cells = [(run.cell, run) for run in plan.runs]
+    lines = [[c.stage, c.task, c.arm, c.size, run.is_finished, run.has_diverged] for c, run in cells]
+    grouped = pd.DataFrame(lines, columns=names).groupby(names[:4], sort=False, dropna=False)
+    table = grouped[names[4:]].sum().astype(int)
+    table.insert(0, "runs", grouped.size())
+    table["to do"] = table["runs"] - table["finished"] - table["diverged"]
+    totals = ", ".join(f"{name} {table[name].sum():,}" for name in ("runs", "finished", "to do"))
+    return TableBlock(table=table.reset_index().dropna(axis="columns", how="all"), caption=f"In all: {totals}.")
 
 
-def _groups(runs: Iterable[PlannedRun]) -> dict[tuple[object, ...], list[PlannedRun]]:
-    groups: dict[tuple[object, ...], list[PlannedRun]] = {}
-    for run in runs:
-        cell = run.cell
-        groups.setdefault((cell.stage, cell.task, cell.arm, cell.size), []).append(run)
-    return groups
-
-
-def _lines(plan: StudyPlan) -> list[str]:
-    """The table in sentences."""
-    num_left = len(left_to_do(plan.runs))
-    lines = [f"{len(plan.runs)} runs, {len(plan.runs) - num_left} finished, {num_left} to do."]
-    if not plan.is_chosen:
-        lines.append("Final runs stand here with the first setting of each arm, until tuning has chosen.")
-    return lines
-
-
-def gaps_table(study: Study, plan: StudyPlan) -> Table:
+def gaps_block(study: Study, plan: StudyPlan) -> Block:
     """The smallest difference in accuracy that the final runs can detect, per task, split and seed sd, in points."""
-    table = Table("task", "split", title="Smallest detectable difference of two arms, in points of accuracy")
-    for name in ("items", "seeds", "seed sd", *(f"{share:.0%} differ" for share in DISCORDANCES)):
-        table.add_column(name, justify="right")
-    others = []
+    rows: list[list[object]] = []
+    others: list[str] = []
     for task, run in {run.cell.task: run for run in plan.final}.items():
         data = read_data(run.config)
         if data.kind != "classification":
-            table.add_row(Text(task), "not applicable: no accuracy", "", str(len(study.seeds)))
+            rows.append([task, "not applicable: no accuracy", *[""] * (3 + len(DISCORDANCES))])
             continue
-        for split in [split for split in data.sizes if split != "train"]:
-            for seed_sd in SEED_SDS:
-                gaps = [f"{gap:.1f}" for gap in planned_gaps(len(study.seeds), data.sizes[split], seed_sd)]
-                counts = (f"{data.sizes[split]:,}", str(len(study.seeds)), f"{100 * seed_sd:g}")
-                table.add_row(Text(task), Text(split), *counts, *gaps)
+        rows += [
+            [task, split, size, len(study.seeds), f"{100 * sd:g}"]
+            + [f"{gap:.1f}" for gap in planned_gaps(len(study.seeds), size, sd)]
+            for split, size in data.sizes.items()
+            for sd in SEED_SDS
+            if split != "train"
+        ]
         score = study.score if study.score in data.scores else data.score
         others += [f"{task} ({score})"] if score != "accuracy" else []
     other = f" The headline score is another on {', '.join(others)}, where the table is only a guide." if others else ""
-    table.caption = (
-        "80 % power, two-sided alpha .05, paired seeds. On which share of the items exactly one arm is right, and how "
-        "much the true difference varies between seeds (seed sd, points), is not known beforehand. "
-        f"Margin of equivalence: {study.margin_points:g} points.{other}"
-    )
-    return table
+    caption = f"{GAPS} Margin of equivalence: {study.margin_points:g} points.{other}"
+    header = ["task", "split", "items", "seeds", "seed sd", *(f"{share:.0%} differ" for share in DISCORDANCES)]
+    return rows_block(header, rows, caption)
+
+
+GAPS = (
+    "Smallest detectable difference of two arms, in points of accuracy: 80 % power, two-sided alpha .05, paired seeds. "
+    "On which share of the items exactly one arm is right, and how much the true difference varies between seeds (seed "
+    "sd, points), is not known beforehand."
+)
 
 
 def planned_gaps(num_seeds: int, num_items: int, seed_sd: float) -> list[float]:

@@ -1,10 +1,10 @@
-"""What is shown of a study while it runs: bars on a terminal, one line per event elsewhere; and lengths of time."""
+"""What is shown of a study while it runs: bars on a terminal, one line per event elsewhere."""
 
-import heapq
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
@@ -14,6 +14,9 @@ from toolkit.progress import open_console, telling
 from toolkit.studies.executors import Event, State
 from toolkit.studies.plan import PlannedRun, describe
 
+MANY = 1e9
+"""Seconds: what is left is reckoned from all runs that this command has finished."""
+
 
 @dataclass
 class _Line:
@@ -21,10 +24,6 @@ class _Line:
 
     run: PlannedRun
     state: State
-    started: float = 0.0
-    """On the monotonic clock, of its last try."""
-    seconds: float = 0.0
-    """What it took, if this command has finished it."""
     row: TaskID | None = None
     """Its bar, while it runs."""
 
@@ -41,7 +40,6 @@ class _Told(ProgressColumn):
 class StudyProgress:
     """Follows a study; a context manager. ``on_stage``, ``on_event`` and ``on_progress`` go to ``run_study``."""
 
-    workers: int = 1
     console: Console = field(default_factory=open_console)
     _lines: dict[str, _Line] = field(default_factory=dict)
     _hearing: ExitStack = field(default_factory=ExitStack)
@@ -49,7 +47,9 @@ class StudyProgress:
     def __post_init__(self) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(20), _Told(), TimeElapsedColumn())
         is_off = not self.console.is_terminal
-        self._bars = Progress(*columns, console=self.console, disable=is_off, refresh_per_second=1)
+        self._bars = Progress(
+            *columns, console=self.console, disable=is_off, refresh_per_second=1, speed_estimate_period=MANY
+        )
         self._stage = self._bars.add_task("", visible=False, told="")
 
     def __enter__(self) -> "StudyProgress":
@@ -71,8 +71,8 @@ class StudyProgress:
         done, diverged = self._count("finished"), self._count("failed")
         words = f"{stage}: {len(runs)} runs, {done} finished{f', {diverged} diverged' if diverged else ''}"
         self._print(f"{words}, {self._count('waiting')} to do")
-        self._bars.reset(self._stage, total=len(runs), completed=done, description=f"{stage} runs", visible=True)
-        self._bars.update(self._stage, told=f"{done}/{len(runs)}")
+        self._bars.reset(self._stage, total=len(runs), completed=done + diverged, visible=True)
+        self._bars.update(self._stage, description=f"{stage} runs", told=f"{done}/{len(runs)}")
 
     def on_event(self, event: Event) -> None:
         """Show what has become of a run."""
@@ -82,47 +82,24 @@ class StudyProgress:
             self._bars.remove_task(line.row)
             line.row = None
         if event.state == "running":
-            line.started = time.monotonic()
             name, now = describe(line.run.cell), time.time()
             line.row = self._bars.add_task(name, total=None, run=line.run, since=now)
-        if event.state == "finished":
-            line.seconds = event.seconds
         if event.state == "waiting" or (event.state == "running" and self.console.is_terminal):
             return
-        number, left = f"{self._count('finished')}/{len(self._lines)}", self.seconds_left(time.monotonic())
+        self._bars.update(self._stage, completed=self._count("finished") + self._count("failed"))
+        left = self._bars.tasks[self._bars.task_ids.index(self._stage)].time_remaining
+        number = f"{self._count('finished')}/{len(self._lines)}"
         words = [f"[{number}] {event.state}: {describe(line.run.cell)}"]
         words += [last_score(line.run)] if event.state == "finished" else []
         words += [event.detail]
-        took = f" ({shown_seconds(event.seconds)})" if event.seconds else ""
-        rest = f", about {shown_roughly(left)} left" if left and event.state == "finished" else ""
+        took = f" ({timedelta(seconds=round(event.seconds))})" if event.seconds else ""
+        rest = f", about {timedelta(seconds=round(left))} left" if left and event.state == "finished" else ""
         self._print("; ".join(word for word in words if word) + took + rest)
-        self._bars.update(self._stage, completed=self._count("finished"), told=number + rest)
+        self._bars.update(self._stage, told=number + rest)
 
     def on_progress(self, line: str) -> None:
         """Show how far the report is."""
         self._print(f"report: {line}")
-
-    def seconds_left(self, now: float) -> float | None:
-        """About how long the stage still takes, from the runs that this command has finished; None before the first.
-
-        A run is taken to last as long as the mean run of its task and arm so far, or else as the mean of these means.
-        """
-        took: dict[tuple[str, str], list[float]] = {}
-        for line in self._lines.values():
-            if line.seconds:
-                took.setdefault((line.run.cell.task, line.run.cell.arm), []).append(line.seconds)
-        if not took:
-            return None
-        means = {key: sum(values) / len(values) for key, values in took.items()}
-        usual = sum(means.values()) / len(means)
-        running, waiting = [], []
-        for line in self._lines.values():
-            expected = means.get((line.run.cell.task, line.run.cell.arm), usual)
-            if line.state in ("waiting", "retried"):
-                waiting.append(expected)
-            elif line.state == "running":
-                running.append(max(expected - (now - line.started), 0.0))
-        return makespan([*running, *waiting], self.workers)
 
     def _count(self, state: State) -> int:
         return sum(line.state == state for line in self._lines.values())
@@ -155,28 +132,3 @@ def last_score(run: PlannedRun, since: float = 0.0) -> str:
         return f"epoch {last['epoch']:.3g}: {name} {last[name]:.3f}"
     except (OSError, ValueError, KeyError, IndexError, StopIteration):  # not there yet, or being replaced
         return ""
-
-
-def makespan(seconds: Iterable[float], workers: int) -> float:
-    """How long a queue of runs takes when each worker that becomes free takes the next one."""
-    ends = [0.0] * workers
-    for each in seconds:
-        heapq.heapreplace(ends, ends[0] + each)
-    return max(ends)
-
-
-def shown_seconds(seconds: float) -> str:
-    """A length of time: ``42 s``, ``3 min 5 s``, ``2 h 10 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def shown_roughly(seconds: float) -> str:
-    """An estimated length of time, without the digits that nobody can estimate: ``42 s``, ``7 min``, ``2.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

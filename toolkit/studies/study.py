@@ -109,9 +109,11 @@ class Study(Described):
         for pair in asked:
             _require(len(pair) == 2, f"an arm is compared with itself: {', '.join(pair)}")
             _require(asked.count(pair) == 1, f"{' and '.join(sorted(pair))} are compared twice")
-        for comparison in self.comparisons:
-            for arm in (comparison.first, comparison.second):
-                _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))
+        arms = [*(arm for each in self.comparisons for arm in (each.first, each.second)), *self.grid]
+        tasks = [task for settings in self.grid.values() if isinstance(settings, Mapping) for task in settings]
+        for kind, names, known in (("arm", arms, self.arms), ("task", tasks, self.tasks)):
+            for name in names:
+                _require(name in known, unknown(name, kind, tuple(known)))
         self._check_grid()
         self._check_fields()
         self.final_cells({})  # every config is built once, so that a mistake shows before anything runs
@@ -119,11 +121,6 @@ class Study(Described):
     def _check_grid(self) -> None:
         if not self.grid:
             return
-        for arm in self.grid:
-            _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))
-        for settings in self.grid.values():
-            for task in settings if isinstance(settings, Mapping) else ():
-                _require(task in self.tasks, unknown(task, "task", tuple(self.tasks)))
         counts = {arm: {len(self.tries(task, arm)) for task in self.tasks} for arm in self.arms}
         for arm, own in counts.items():
             _require(len(own) == 1, f"the grid of arm {arm!r} needs the same number of settings on every task")

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from tests.conftest import COMMON, FAMILY_CONFIGS, build_tokenizer
+from tests.exits import exit_code_of
 from tests.questions.anatomy.conftest import PAIR, TEXT
 from tests.test_notebook import check_html, check_repr
-from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.questions.anatomy.measure import Anatomy, as_document, take_apart
@@ -32,11 +32,8 @@ def print_anatomy(document: dict[str, Any]) -> None:
     print_page(anatomy_page(document), has_charts=False)
 
 
-def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["anatomy", *args])
-    printed = capsys.readouterr()
-    return int(stop.value.code or 0), printed.out, printed.err
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[object, str, str]:
+    return exit_code_of("anatomy", *args), *capsys.readouterr()
 
 
 @pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, "mpnet"])
@@ -47,8 +44,7 @@ def test_every_family_on_the_screen(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert [question for question, *_ in SECTIONS if question in out] == [question for question, *_ in SECTIONS]
-    assert "NOT" not in out.replace("Not as in BERT", "")
-    assert "nan" not in out.lower().split()
+    assert not {"NOT", "nan"} & {*out.replace("Not as in BERT", "").split()}
     assert ("Not as in BERT" in out) == (model_type != "bert")
     assert ("not applicable" in out) == (model_type in ("distilbert", "deberta-v2", "modernbert", "mpnet"))
 
@@ -57,8 +53,7 @@ def test_every_family_on_the_screen(
 def test_json_says_the_same_without_nan(anatomy_of: Callable[[str], Anatomy], model_type: str) -> None:
     anatomy = anatomy_of(model_type)
     document = as_document(anatomy)
-    text = json.dumps(document, allow_nan=False)
-    assert json.loads(text) == document
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["sentence"]["tokens"] == list(anatomy.sentence.tokens)
     assert len(document["tokens"]) == len(anatomy.tokens)
     shares = [line["share"] for line in document["tokens"] if line["index"] == 0 and line["part"] != "sum"]
@@ -95,12 +90,9 @@ def test_the_tables_admit_a_fault(anatomy_of: Callable[[str], Anatomy]) -> None:
 def test_the_command_prints_text_and_json(tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tiny_model("bert"))
     code, out, _ = run(capsys, folder, "--text", TEXT, "--pair", PAIR)
-    assert code == 0
-    assert str(tiny_model("bert").parent) not in out
-    assert "14 tokens: [CLS] the film" in out
+    assert (code, str(tiny_model("bert").parent) in out, "14 tokens: [CLS] the film" in out) == (0, False, True)
     code, out, _ = run(capsys, folder, "--text", TEXT, "--json")
-    assert code == 0
-    assert json.loads(out)["sentence"]["texts"] == [TEXT]
+    assert (code, json.loads(out)["sentence"]["texts"]) == (0, [TEXT])
 
 
 def test_the_report_shows_what_the_screen_says(
@@ -108,8 +100,7 @@ def test_the_report_shows_what_the_screen_says(
 ) -> None:
     folder, out = str(tiny_model("bert")), tmp_path / "out"
     code, printed, _ = run(capsys, folder, "--text", TEXT, "--pair", PAIR, "--out", str(out))
-    assert code == 0
-    assert str(out / "report.md") in printed
+    assert (code, str(out / "report.md") in printed) == (0, True)
     report, page = ((out / name).read_text() for name in ("report.md", "index.html"))
     assert all(question in report and question in page for question, *_ in SECTIONS)
     assert f"--text {shlex.quote(TEXT)} --pair {shlex.quote(PAIR)}" in report
@@ -118,14 +109,12 @@ def test_the_report_shows_what_the_screen_says(
     assert list(tokens["token"]) == [line["token"] for line in document["tokens"]]
     np.testing.assert_allclose(tokens["length"].astype(float), [line["length"] for line in document["tokens"]])
     code, _, err = run(capsys, folder, "--text", TEXT, "--out", str(tmp_path))
-    assert code == 2
-    assert "pass another --out" in err
+    assert (code, "pass another --out" in err) == (2, True)
 
 
 def test_a_model_without_segments_takes_a_pair(tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, str(tiny_model("distilbert")), "--text", TEXT, "--pair", PAIR)
-    assert code == 0
-    assert "Not applicable: DistilBERT has no segments." in out
+    assert (code, "Not applicable: DistilBERT has no segments." in out) == (0, True)
 
 
 BAD = {
@@ -145,33 +134,24 @@ def test_bad_input_is_one_clear_line(
     monkeypatch.chdir(tmp_path)
     flags, message = BAD[name]
     code, out, err = run(capsys, "tiny", *flags)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+    assert (code, out, message in err, len(err.splitlines())) == (2, "", True, 1)
 
 
 def test_unknown_models(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for model, message in (("minlm", "did you mean 'minilm'"), ("./nowhere", "no folder at"), (" ", "MODEL is empty")):
         code, _, err = run(capsys, model, "--text", TEXT)
-        assert code == 2
-        assert message in err
-        assert len(err.splitlines()) == 1
+        assert (code, message in err, len(err.splitlines())) == (2, True, 1)
 
 
 def test_a_run_is_shown_as_its_regime_left_it(
     tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1, freeze="embeddings")
-    kept = finetune(replace(config, save_model=True))
-    code, out, _ = run(capsys, str(kept.path), "--text", TEXT)
-    assert code == 0
-    (line,) = (line.split() for line in out.splitlines() if re.match(r"word_embeddings +no ", line))
-    assert line[-1] == "frozen"
-    lost = finetune(replace(config, seed=1))
-    code, _, err = run(capsys, str(lost.path), "--text", TEXT)
-    assert code == 2
-    assert "--save-model" in err
+    code, out, _ = run(capsys, str(finetune(replace(config, save_model=True)).path), "--text", TEXT)
+    assert (code, len(re.findall(r"^word_embeddings +no .*frozen *$", out, re.MULTILINE))) == (0, 1)
+    code, _, err = run(capsys, str(finetune(replace(config, seed=1)).path), "--text", TEXT)
+    assert (code, "--save-model" in err) == (2, True)
 
 
 def test_a_deberta_without_absolute_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

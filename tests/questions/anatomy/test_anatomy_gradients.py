@@ -76,8 +76,7 @@ def test_padding_gets_none_and_padding_idx_is_why(
     assert (padding.gradient_norm == 0).all()
     dropped = padding[padding.reason == "padding_idx: its gradient is dropped"]  # RoBERTa's position table has one too
     assert list(dropped.parameter) == ["word_embeddings", *["position_embeddings"] * (model_type == "roberta")]
-    assert gradients.padding_row == 0
-    assert gradients.unmasked_padding_norm == 0
+    assert (gradients.padding_row, gradients.unmasked_padding_norm) == (0, 0)
     loaded = opened(model_type)
     word = find_parts(loaded).word
     word.padding_idx = None
@@ -86,8 +85,7 @@ def test_padding_gets_none_and_padding_idx_is_why(
         found = _differentiate(loaded, _pad(loaded, anatomy_of(model_type).sentence, 2), 14, 0, is_masked=False)
     finally:
         word.padding_idx = 0
-    assert control.padding_row is None
-    assert np.isnan(control.unmasked_padding_norm)
+    assert (control.padding_row, np.isnan(control.unmasked_padding_norm)) == (None, True)
     assert np.abs(found["word_embeddings"][0]).max() > 0  # type: ignore[index]
 
 
@@ -95,8 +93,7 @@ def test_single_sentences_leave_segment_one_at_zero(opened: Opened) -> None:
     loaded = opened("bert")
     rows = measure_gradients(loaded, read_sentence(loaded, "the film is good .")).rows
     segments = rows[rows.parameter == "token_type_embeddings"].set_index("row")
-    assert segments.gradient_norm[0] > 0
-    assert segments.gradient_norm[1] == 0
+    assert segments.gradient_norm[0] > 0 == segments.gradient_norm[1]
     assert segments.reason[1] == "no token of this text uses it"
 
 
@@ -121,5 +118,4 @@ def test_a_text_that_fills_the_table_has_no_room_for_padding(opened: Opened) -> 
     sentence = read_sentence(loaded, "good " * 45)
     assert len(sentence) == loaded.max_length == 47
     gradients = measure_gradients(loaded, sentence)
-    assert gradients.num_padding == 0
-    assert np.isnan(gradients.unmasked_padding_norm)
+    assert (gradients.num_padding, np.isnan(gradients.unmasked_padding_norm)) == (0, True)

@@ -1,6 +1,8 @@
 """[CLS], [SEP], segments and the order of tokens: what each family does, and what planted faults look like."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,14 +29,16 @@ HAVE_SEGMENTS = ("bert", "electra", "albert")
 def test_cls_and_sep_are_equal_only_where_their_rows_are(anatomy_of: AnatomyOf, model_type: str) -> None:
     table = anatomy_of(model_type).special_tokens.table.set_index(["token", "other", "stage"]).is_equal
     has_positions, has_segments = model_type != "modernbert", model_type in HAVE_SEGMENTS
-    for other in ("same place", "next place"):
-        assert table["[CLS]", other, "embedding output"]
-    assert table["[SEP]", "same place", "embedding output"]
-    assert table["[SEP]", "next place", "embedding output"] != has_positions
-    assert table["[SEP]", "other end of the pair", "embedding output"] != has_positions
-    assert (("[SEP]", "other segment", "embedding output") in table.index) == has_segments
-    if has_segments:
-        assert not table["[SEP]", "other segment", "embedding output"]
+    expected = {
+        ("[CLS]", "same place"): True,
+        ("[CLS]", "next place"): True,
+        ("[SEP]", "same place"): True,
+        ("[SEP]", "next place"): not has_positions,
+        ("[SEP]", "other end of the pair"): not has_positions,
+        ("[SEP]", "other segment"): False if has_segments else None,
+    }
+    at_output = table.xs("embedding output", level="stage").to_dict()
+    assert {pair: at_output.get(pair) for pair in expected} == expected
     stages = table.index.get_level_values("stage")
     assert table[stages == "word row"].all()
     assert not table[stages == "encoder output"].any()
@@ -59,22 +63,17 @@ def test_an_encoder_that_sees_no_context_is_found_out(opened: Opened) -> None:
     assert after.is_equal.all()
 
 
-def _zeroed(modules: list[torch.nn.Module]):  # type: ignore[no-untyped-def]
-    import contextlib
-
-    @contextlib.contextmanager
-    def zero() -> Iterator[None]:
-        weights = [p for module in modules for p in module.parameters()]
-        kept = [p.detach().clone() for p in weights]
-        with torch.no_grad():
-            for p in weights:
-                p.zero_()
-        yield
-        with torch.no_grad():
-            for p, before in zip(weights, kept, strict=True):
-                p.copy_(before)
-
-    return zero()
+@contextmanager
+def _zeroed(modules: list[torch.nn.Module]) -> Iterator[None]:
+    weights = [p for module in modules for p in module.parameters()]
+    kept = [p.detach().clone() for p in weights]
+    with torch.no_grad():
+        for p in weights:
+            p.zero_()
+    yield
+    with torch.no_grad():
+        for p, before in zip(weights, kept, strict=True):
+            p.copy_(before)
 
 
 @families
@@ -82,10 +81,9 @@ def test_segments_matter_where_there_are_two(anatomy_of: AnatomyOf, model_type: 
     segments = anatomy_of(model_type).segments
     assert segments.token_type_ids == (0,) * 7 + (1,) * 7
     if model_type in HAVE_SEGMENTS:
-        assert set(segments.changes.change) == {"swapped", "all 0", "all 1"}
+        assert (set(segments.changes.change), segments.note) == ({"swapped", "all 0", "all 1"}, "")
         assert not segments.changes.is_equal.any()
         assert (segments.changes.relative_difference > 1e-3).all()
-        assert segments.note == ""
     else:
         assert segments.changes.empty
         assert segments.note.startswith("not applicable") or model_type == "roberta"
@@ -128,17 +126,9 @@ def test_the_local_window_of_a_long_text_is_taken_away_too(opened: Opened) -> No
     layers = loaded.model.backbone.config
     assert layers.local_attention == 128  # type: ignore[union-attr]
     words = " ".join(["the film is good . a doctor saw"] * 25)
-    loaded_long = _without_limit(loaded)
-    assert list(measure_permutation(loaded_long, read_sentence(loaded_long, words)).table.is_equivariant) == [
-        False,
-        True,
-    ]
-
-
-def _without_limit(loaded: Loaded) -> Loaded:
-    from dataclasses import replace
-
-    return replace(loaded, max_length=None)
+    unlimited = replace(loaded, max_length=None)
+    found = measure_permutation(unlimited, read_sentence(unlimited, words))
+    assert list(found.table.is_equivariant) == [False, True]
 
 
 def test_a_hidden_source_of_order_is_found_out(opened: Opened, anatomy_of: AnatomyOf) -> None:

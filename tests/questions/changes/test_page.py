@@ -1,17 +1,17 @@
 """What the page of drift says of the kind of each change, and of the words that two checkpoints tell."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import toolkit
 from tests.exits import exit_code_of
+from tests.planted_weights import altered
 from tests.questions.pages import page_of
+from tests.questions.test_drift_report import turn_positions
 from tests.run_directories import MakeRun
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.cells import number
@@ -42,12 +42,8 @@ def test_frozen_embeddings_are_0_exactly_and_what_was_0_is_undefined(
 def test_rows_in_another_order_are_said_to_be_so(
     tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after = tiny_model("bert"), tmp_path / "after"
-    shutil.copytree(before, after)
-    tensors = load_file(before / "model.safetensors")
-    (name,) = (n for n in tensors if n.endswith("position_embeddings.weight"))
-    tensors[name] = tensors[name][::-1].copy()
-    save_file(tensors, after / "model.safetensors")
+    before = tiny_model("bert")
+    after = altered(before, tmp_path / "after", turn_positions)
     show_drift([before, after])
     assert "permuted rows" in capsys.readouterr().out
     text = render_markdown(page_of([before, after]))
@@ -57,15 +53,16 @@ def test_rows_in_another_order_are_said_to_be_so(
 def test_two_checkpoints_tell_which_words_trained_the_second(
     tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after = tiny_model("bert"), tmp_path / "after"
-    shutil.copytree(before, after)
-    tensors = load_file(before / "model.safetensors")
     used = {"word_embeddings": [8, 9, 11], "position_embeddings": range(7), "token_type_embeddings": [0]}
-    for name, rows in used.items():
-        (key,) = (n for n in tensors if n.endswith(f"{name}.weight"))
-        tensors[key] = tensors[key] * np.float32(1 - 1e-4)
-        tensors[key][list(rows)] += np.random.default_rng(0).normal(size=(len(rows), tensors[key].shape[1])) / 1000
-    save_file(tensors, after / "model.safetensors")
+
+    def train(tensors: dict[str, np.ndarray]) -> None:
+        for name, rows in used.items():
+            (key,) = (n for n in tensors if n.endswith(f"{name}.weight"))
+            tensors[key] = tensors[key] * np.float32(1 - 1e-4)
+            tensors[key][list(rows)] += np.random.default_rng(0).normal(size=(len(rows), tensors[key].shape[1])) / 1000
+
+    before = tiny_model("bert")
+    after = altered(before, tmp_path / "after", train)
     assert exit_code_of("drift", before, after, "--out", tmp_path / "out") == 0
     tokens = toolkit.import_checkpoints([before]).trajectory.vocabulary.tokens
     said = f"training used 3 of {len(tokens)} words. Its longest text had 7 tokens."

@@ -60,10 +60,8 @@ def test_every_model_stands_in_every_table(tables) -> None:
         "feature extraction",
         RANDOM,
     ]
-    for name in ("ledger", "decoding", "counterfactuals"):
-        assert set(tables[name]["run"]) == set(models["run"])
-    assert (models["num_segments"] == 2).all()
-    assert list(models["seed"].fillna(-1)) == [-1, 0, 1, 0, -1]
+    assert all({*tables[name]["run"]} == {*models["run"]} for name in ("ledger", "decoding", "counterfactuals"))
+    assert [*zip(models["num_segments"], models["seed"].fillna(-1), strict=True)] == [(2, s) for s in (-1, 0, 1, 0, -1)]
 
 
 def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:

@@ -9,23 +9,18 @@ import pytest
 import torch
 
 from tests.conftest import FAMILY_CONFIGS
+from tests.questions.opened import opened
 from tests.refusals import check_refusals
 from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.classifier import Loaded
 from toolkit.questions.flow.ledger import unit_values
 from toolkit.questions.flow.measure import COUNTERFACTUALS, OutputChanges, measure_counterfactuals, replaced_positions
-from toolkit.questions.models import TEXTS, encode_texts
+from toolkit.questions.models import TEXTS
 from toolkit.sinusoid import sinusoidal_table
 
 SINGLES = tuple(BUILTIN_TASKS["order"].build()["validation"].texts[:16])
 TinyModel = Callable[[str], Path]
-
-
-def load(folder: Path) -> Loaded:
-    loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
-    loaded.model.eval()
-    return loaded
 
 
 def table_of(loaded: Loaded) -> torch.Tensor:
@@ -34,7 +29,7 @@ def table_of(loaded: Loaded) -> torch.Tensor:
 
 @pytest.mark.parametrize("model_type", [name for name in FAMILY_CONFIGS if name != "modernbert"])
 def test_each_replaces_the_rows_as_it_says_and_puts_them_back(tiny_model: TinyModel, model_type: str) -> None:
-    loaded = load(tiny_model(model_type))
+    loaded, _ = opened(tiny_model(model_type), SINGLES)
     before = table_of(loaded).detach().clone()
     start, longest = loaded.position_offset, 10
     own = before[start:].numpy()
@@ -61,7 +56,7 @@ def test_each_replaces_the_rows_as_it_says_and_puts_them_back(tiny_model: TinyMo
 
 
 def test_the_table_is_put_back_after_an_error(tiny_model: TinyModel) -> None:
-    loaded = load(tiny_model("bert"))
+    loaded, _ = opened(tiny_model("bert"), SINGLES)
     before = table_of(loaded).detach().clone()
     with pytest.raises(RuntimeError), replaced_positions(loaded, "zero", longest=5):
         raise RuntimeError
@@ -70,11 +65,9 @@ def test_the_table_is_put_back_after_an_error(tiny_model: TinyModel) -> None:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pooling: str) -> None:
-    loaded = load_classifier(str(tiny_model("bert")), pooling=pooling, num_outputs=2)
-    loaded.model.eval()
+    loaded, data = opened(tiny_model("bert"), SINGLES, pooling=pooling)
     with torch.no_grad():
         loaded.model.head.weight.mul_(50)
-    data = encode_texts(loaded, SINGLES)
     split = data.splits[TEXTS]
     table = measure_counterfactuals(loaded, data, split, has_head=True, shift=4)
     batch = make_batch(split, np.arange(len(split)), data)
@@ -90,9 +83,8 @@ def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pool
     for layer, (old, new) in enumerate(zip(before, after, strict=True)):
         expected = float((new - old)[mask].norm() / old[mask].norm())
         line = own[(own.measure == "state") & (own.layer == layer)].iloc[0]
-        assert line["value"] == pytest.approx(expected, rel=1e-4)
-        spread = float((old[mask] - old[mask].mean(dim=0)).norm())
-        assert line["reference"] == pytest.approx(2**0.5 * spread / float(old[mask].norm()), rel=1e-4)
+        reference = 2**0.5 * float((old[mask] - old[mask].mean(dim=0)).norm() / old[mask].norm())
+        assert (line["value"], line["reference"]) == pytest.approx((expected, reference), rel=1e-4)
         assert line["low"] < line["value"] < line["high"]
         assert (np.mean(line["unit_values"]), len(line["unit_values"])) == pytest.approx((line["value"], len(SINGLES)))
     logits = own[own.measure == "logits"].iloc[0]
@@ -124,10 +116,9 @@ def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
 
 def test_a_table_of_equal_rows_moves_only_under_what_changes_the_offset(tiny_model: TinyModel) -> None:
     """The negative control: where positions say nothing, shifting, permuting and averaging them does nothing."""
-    loaded = load(tiny_model("bert"))
+    loaded, data = opened(tiny_model("bert"), SINGLES)
     with torch.no_grad():
         table_of(loaded)[:] = table_of(loaded)[3].clone()
-    data = encode_texts(loaded, SINGLES)
     table = measure_counterfactuals(loaded, data, data.splits[TEXTS], shift=4)
     most = table.groupby("counterfactual")["value"].max()
     assert (most[["shifted", "permuted", "mean"]] < 1e-6).all()
@@ -135,8 +126,7 @@ def test_a_table_of_equal_rows_moves_only_under_what_changes_the_offset(tiny_mod
 
 
 def test_a_model_without_a_table_is_not_applicable_and_never_0(tiny_model: TinyModel) -> None:
-    loaded = load(tiny_model("modernbert"))
-    data = encode_texts(loaded, SINGLES)
+    loaded, data = opened(tiny_model("modernbert"), SINGLES)
     table = measure_counterfactuals(loaded, data, data.splits[TEXTS], has_head=True)
     (line,) = table.itertuples()
     assert (np.isnan(line.value), "not applicable" in line.reason) == (True, True)
@@ -145,8 +135,7 @@ def test_a_model_without_a_table_is_not_applicable_and_never_0(tiny_model: TinyM
 
 
 def test_a_shift_beyond_the_table_is_one_line(tiny_model: TinyModel) -> None:
-    loaded = load(tiny_model("bert"))
-    data = encode_texts(loaded, SINGLES)
+    loaded, data = opened(tiny_model("bert"), SINGLES)
     measure = partial(measure_counterfactuals, loaded, data, data.splits[TEXTS], shift=45)
     check_refusals(
         ("position rows, the model has 48: pass a smaller --shift", measure),

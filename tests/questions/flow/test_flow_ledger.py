@@ -93,8 +93,8 @@ def test_a_model_of_one_table_gives_all_to_it_at_the_input(tiny_model: TinyModel
                 getattr(loaded.model.backbone.embeddings, name).weight.zero_()
     ledger = position_ledger(loaded, design)
     for name, factor in zip(names, ("position", "content", "segment"), strict=True):
-        for layer in (-1, 0):
-            assert omega(ledger, factor, layer) == pytest.approx(float(name == kept), abs=1e-5)
+        found = [omega(ledger, factor, layer) for layer in (-1, 0)]
+        assert found == pytest.approx([float(name == kept)] * 2, abs=1e-5)
 
 
 def test_without_positions_no_layer_has_any_but_what_the_frame_and_the_order_bring(tiny_model: TinyModel) -> None:

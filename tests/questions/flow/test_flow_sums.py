@@ -37,13 +37,14 @@ def test_the_sums_are_those_of_an_analysis_of_variance(shape):
         for name in crossed:
             both = anova_lm(ols(f"y ~ C({name}) * C(block)", frame).fit(), typ=2)
             crossed[name] += both.loc[f"C({name}):C(block)", "sum_sq"]
-    for name in names:
-        assert squares.factors[name] == pytest.approx(oracle.loc[f"C({name})", "sum_sq"], rel=1e-9)
-        assert squares.df[name] * 3 == oracle.loc[f"C({name})", "df"]
-    assert set(squares.factors) == set(names)
-    assert squares.residual == pytest.approx(oracle.loc["Residual", "sum_sq"], rel=1e-9)
-    assert squares.df_residual * 3 == oracle.loc["Residual", "df"]
-    residual = oracle.loc["Residual", "sum_sq"] / (oracle.loc["Residual", "df"] / 3)
+    oracle["df"] /= 3  # of the dimensions
+    expected = {name: oracle.loc[f"C({name})", ["sum_sq", "df"]].tolist() for name in names}
+    expected["residual"] = oracle.loc["Residual", ["sum_sq", "df"]].tolist()
+    found = {name: [value, squares.df[name]] for name, value in squares.factors.items()}
+    found["residual"] = [squares.residual, squares.df_residual]
+    assert found.keys() == expected.keys()
+    assert [*found.values()] == pytest.approx(np.array([expected[name] for name in found]), rel=1e-9)
+    residual = oracle.loc["Residual", "sum_sq"] / oracle.loc["Residual", "df"]
     total = oracle["sum_sq"].sum()
     for name in names:
         assert (name in squares.by_block) == (name in crossed)
@@ -59,8 +60,8 @@ def test_a_planted_cause_is_found_and_the_others_stay_silent(factor):
     place = ["position", "content", "segment"].index(factor)
     states = normal(8, 6)[LEVELS[:, place]] + 1e-3 * normal(len(LEVELS), 6, seed=3)
     squares = summed(states, LEVELS, SHAPE).squares()
-    for name in squares.factors:
-        assert squares.omega_squared(name) == pytest.approx(float(name == factor), abs=1e-4)
+    shares = {name: float(squares.omega_squared(name)) for name in squares.factors}
+    assert shares == pytest.approx(dict.fromkeys(shares, 0) | {factor: 1}, abs=1e-4)
 
 
 def test_added_causes_leave_no_residual():
@@ -72,12 +73,9 @@ def test_added_causes_leave_no_residual():
 
 def test_unrelated_states_give_omega_0_and_eta_its_chance_on_average():
     levels = cells(6, 12)
-    omega, eta = [], []
-    for seed in range(200):
-        squares = summed(normal(len(levels), 4, seed=seed), levels, (6, 12, 1)).squares()
-        omega.append(squares.omega_squared("position"))
-        eta.append(squares.eta_squared("position"))
-    assert squares.eta_chance("position") == 5 / 71
+    found = [summed(normal(len(levels), 4, seed=seed), levels, (6, 12, 1)).squares() for seed in range(200)]
+    omega, eta = ([getattr(own, share)("position") for own in found] for share in ("omega_squared", "eta_squared"))
+    assert found[0].eta_chance("position") == 5 / 71
     assert np.mean(eta) == pytest.approx(5 / 71, abs=4 * np.std(eta) / 200**0.5)
     assert np.mean(omega) == pytest.approx(0, abs=4 * np.std(omega) / 200**0.5)
     assert np.min(omega) < 0  # negatives are kept
@@ -164,9 +162,7 @@ def test_a_vector_that_a_sequence_shares_leaves_chance_at_0():
 def test_the_interval_covers_the_share_that_many_blocks_have(num_blocks, size):
     """95 % nominal: 90 % and more with an effect, and no less without one, where the interval is too wide."""
     rows = size * np.random.default_rng(7).normal(size=(8, 4))
-    truth = 0.0
-    if size:
-        truth = float(blocked(np.random.default_rng(1), 3000, rows).squares().omega_squared("position"))
+    truth = float(blocked(np.random.default_rng(1), 3000, rows).squares().omega_squared("position")) if size else 0.0
     covered, means = [], []
     for seed in range(150):
         sums = blocked(np.random.default_rng([2, seed]), num_blocks, rows)

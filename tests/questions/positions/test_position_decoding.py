@@ -48,8 +48,7 @@ def test_a_rotation_and_a_factor_do_not_matter_to_a_table_in_noise():
 
 def test_no_row_helps_to_predict_itself():
     # A column that marks one row tells nothing on the others: with leakage its row would be predicted exactly.
-    table = np.eye(60)
-    assert positions.decoding_error(table) == pytest.approx(60 / 4, rel=0.1)
+    assert positions.decoding_error(np.eye(60)) == pytest.approx(60 / 4, rel=0.1)
 
 
 def test_order_of_pairs():

@@ -28,8 +28,7 @@ def test_checked_values_of_the_sinusoid():
 def test_the_sinusoid_is_the_published_formula():
     slow = [[np.sin(i / 1e4 ** (2 * (k // 2) / 6)) if k % 2 == 0 else np.cos(i / 1e4 ** (2 * (k // 2) / 6))
              for k in range(6)] for i in range(9)]  # fmt: skip
-    table = sinusoidal_table(9, 6)
-    assert table == pytest.approx(np.array(slow), abs=1e-15)
+    assert sinusoidal_table(9, 6) == pytest.approx(np.array(slow), abs=1e-15)
     check_refusals(("even hidden size; got 9 x 7", lambda: sinusoidal_table(9, 7)))
 
 

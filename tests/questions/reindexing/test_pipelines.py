@@ -204,7 +204,7 @@ def test_the_command_says_how_vectors_were_made(
     file = Path(tiny_files("polarity")["train_file"])
     assert ReindexCommand(before=said[0], after=said[1], texts=file, k=K, out=tmp_path / "report").run() == 0
     for text in (" ".join(capsys.readouterr().out.split()), (tmp_path / "report" / "report.md").read_text()):
-        assert "A vector: Transformer, Pooling (cls), Normalize, of 48 tokens at most (before); Transformer" in text
+        assert "A vector: Transformer, Pooling (cls), Normalize, of 48 tokens at most (before) and Transformer" in text
 
 
 @pytest.fixture

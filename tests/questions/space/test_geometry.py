@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, check_refused
 from toolkit.analysis.kernels import Refused
 from toolkit.questions.space import geometry
 from toolkit.questions.space.geometry import (
@@ -99,8 +99,7 @@ def test_moments_keep_their_digits_beside_a_large_mean():
     rows = np.random.default_rng(0).normal(size=(500, 4))
     scatter = accumulate_moments([rows[:100] + 1e7, rows[100:] + 1e7]).scatter
     assert np.allclose(scatter, np.cov(rows, rowvar=False) * 499, rtol=1e-6, atol=1e-4)
-    equal = accumulate_moments([np.full((300, 3), 0.1), np.full((7, 3), 0.1)])
-    assert not equal.scatter.any()
+    assert not accumulate_moments([np.full((300, 3), 0.1), np.full((7, 3), 0.1)]).scatter.any()
 
 
 @pytest.mark.parametrize("name", GEOMETRY)
@@ -213,14 +212,13 @@ def test_table(make_trajectory: Callable[..., Trajectory], monkeypatch):
     lines = table.set_index(["epoch", "stratum", "measure", "variant"])
     rows = trajectory.at(0).tensors["word_embeddings"].astype(np.float64)
     line = lines.loc[0, "all rows", "average_cosine", "raw"]
-    assert line.value == pytest.approx(_plain(rows, False)["average_cosine"])
-    assert (line.num_rows, line.num_undefined) == (12, 1)  # row 5 is 0
+    plain = pytest.approx(_plain(rows, False)["average_cosine"])
+    assert (line.value, line.num_rows, line.num_undefined) == (plain, 12, 1)  # row 5 is 0
     assert lines.loc[(3, "all rows", "effective_rank", "centred"), "num_undefined"] == 0
     assert "1 row(s), fewer than 3" in lines.loc[(0, "[PAD]", "effective_rank", "raw"), "reason"]
     assert "IsoScore needs 120 at hidden 6" in lines.loc[(0, "all rows", "isoscore", "centred"), "reason"]
     one = measure_geometry(trajectory, epochs=1.5, by_stratum=False, num_null=0)
-    assert set(one.epoch) == {1.5}
-    assert set(one.stratum) == {"all rows"}
+    assert set(zip(one.epoch, one.stratum, strict=True)) == {(1.5, "all rows")}
     assert one.null.isna().all()
 
 
@@ -231,8 +229,7 @@ def test_chosen_rows(make_trajectory: Callable[..., Trajectory]):
     assert set(table.stratum) == {"selected rows"}
     value = table.set_index(["measure", "variant"]).value["effective_rank", "centred"]
     assert value == pytest.approx(_value("effective_rank", rows, True))
-    (stratum,) = group_rows(trajectory, "word_embeddings", "[unused]", True)
-    assert stratum == "[unused]"
+    assert [*group_rows(trajectory, "word_embeddings", "[unused]", True)] == ["[unused]"]
     check_refusals(
         (r"unknown stratum.*did you mean '\[unused\]'", lambda: measure_geometry(trajectory, rows="[unuse]")),
         ("indices from 0 to 11 of word_embeddings", lambda: measure_geometry(trajectory, rows=[3, 12])),
@@ -250,8 +247,7 @@ def test_chosen_rows(make_trajectory: Callable[..., Trajectory]):
 def test_a_run_that_diverged_is_an_error_and_no_refusal():
     rows = np.ones((20, 3))
     rows[4, 1] = np.nan
-    with pytest.raises(ValueError, match="holds NaN or infinity"):
-        measure_geometry(_trajectory(rows), num_null=0)
+    check_refused("holds NaN or infinity", measure_geometry, _trajectory(rows), num_null=0)
 
 
 def test_equal_rows_are_refused_where_nothing_is_left():
@@ -283,5 +279,4 @@ def test_strata_separate_what_a_mean_over_the_table_hides():
 def test_snapshots_of_other_shapes_are_refused(measure, rows):
     tables = [np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32) for n in rows]
     trajectory = Trajectory([Snapshot(i, i, {"word_embeddings": table}) for i, table in enumerate(tables)])
-    with pytest.raises(ValueError, match="snapshots of one model are needed"):
-        measure(trajectory)
+    check_refused("snapshots of one model are needed", measure, trajectory)

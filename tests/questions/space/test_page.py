@@ -1,15 +1,15 @@
 """What the page of drift says of gauge, neighbours and the output of the embedding layer."""
 
-import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import toolkit
+from tests.planted_weights import altered
 from tests.questions.pages import page_of, section_of, tables_of
 from toolkit.questions.space import page as space
 from toolkit.questions.space.functional import functional_drift
@@ -38,17 +38,16 @@ def test_the_share_that_layer_norm_takes_away_follows_the_change(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """One number added to every coordinate of a row is what LayerNorm takes away; what was 0 before has no share."""
-    folder = tiny_model("bert")
-    for name in ("a", "b"):
-        shutil.copytree(folder, tmp_path / name)
-        tensors = load_file(folder / "model.safetensors")
+
+    def move(tensors: dict[str, np.ndarray], times: float) -> None:
         for key in tensors:
-            if key.endswith("word_embeddings.weight") and name == "b":
-                tensors[key][9] += 0.1
+            if key.endswith("word_embeddings.weight"):
+                tensors[key][9] += 0.1 * times
             if key.endswith("embeddings.LayerNorm.bias"):
-                tensors[key][:] = 0.25 * (name == "b")
-        save_file(tensors, tmp_path / name / "model.safetensors")
-    shares = shares_of([tmp_path / "a", tmp_path / "b"])
+                tensors[key][:] = 0.25 * times
+
+    folder = tiny_model("bert")
+    shares = shares_of([altered(folder, tmp_path / str(times), partial(move, times=times)) for times in (0, 1)])
     assert shares["squared drift that LayerNorm takes away (%)"] == pytest.approx(100)
 
 
@@ -56,10 +55,10 @@ def test_no_share_of_layer_norm_where_a_projection_stands_before_it(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """What DeBERTa-v2's LayerNorm takes away of narrow rows is not what it would take away of the rows themselves."""
-    folder, moved = tiny_model("deberta-v2"), tmp_path / "moved"
-    shutil.copytree(folder, moved)
-    tensors = load_file(folder / "model.safetensors")
-    save_file({name: tensor * np.float32(1.1) for name, tensor in tensors.items()}, moved / "model.safetensors")
+    folder = tiny_model("deberta-v2")
+    moved = altered(
+        folder, tmp_path / "moved", lambda own: own.update({n: t * np.float32(1.1) for n, t in own.items()})
+    )
     assert np.isnan(shares_of([folder, moved])["squared drift that LayerNorm takes away (%)"])
     page = page_of([folder, moved], gauge=toolkit.measure_gauge(toolkit.import_checkpoints([folder, moved])))
     assert "the sums are projected before LayerNorm" in render_markdown(page)

@@ -55,11 +55,10 @@ def test_ranks_of_known_spectra():
     for name, rank in RANKS.items():
         assert rank(3 * np.eye(7), centre=False) == pytest.approx(7), name
         assert rank(np.outer(np.arange(1.0, 6), [1.0, -2, 3]), centre=True) == pytest.approx(1), name
-    planted = np.diag([2.0, 1, 1, 0])
-    assert stable_rank(planted, centre=False) == pytest.approx(6 / 4)
-    assert participation_ratio(planted, centre=False) == pytest.approx(36 / 18)
     entropy = -(4 / 6 * np.log(4 / 6) + 2 / 6 * np.log(1 / 6))
-    assert effective_rank(planted, centre=False) == pytest.approx(np.exp(entropy))
+    expected = {"effective_rank": np.exp(entropy), "stable_rank": 6 / 4, "participation_ratio": 36 / 18}
+    planted = {name: rank(np.diag([2.0, 1, 1, 0]), centre=False) for name, rank in RANKS.items()}
+    assert planted == pytest.approx(expected)
     assert geometry.energy_in_top(np.array([4.0, 1, 1, 0]), 2) == pytest.approx(5 / 6)
 
 
@@ -91,8 +90,7 @@ def test_gaussian_30522_by_768():
 def test_gaussian_30522_by_768_from_its_rows():
     rows = np.random.default_rng(0).normal(size=(30522, 768))
     for centre in (False, True):
-        values = [rank(rows, centre=centre) for rank in RANKS.values()]
-        assert values == pytest.approx([758, 572, 749], abs=1)
+        assert [rank(rows, centre=centre) for rank in RANKS.values()] == pytest.approx([758, 572, 749], abs=1)
     assert isoscore(rows) == pytest.approx(0.975, abs=0.001)
 
 

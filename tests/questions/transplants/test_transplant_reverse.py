@@ -5,10 +5,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import softmax
 
 from tests.questions.conftest import GetRun
+from tests.questions.transplants.test_transplant_play import put_embeddings
 from tests.refusals import check_refusals
 from toolkit.analysis.shapley import shapley_values
 from toolkit.data.tasks import load_task
@@ -26,10 +26,7 @@ def untuned_body(run, dtype="float32", *, with_last_snapshot=False):
     loaded = load_untuned(run)
     data = encode_task(load_task(run.config), loaded, run.config.max_length)
     if with_last_snapshot:
-        named = dict(loaded.model.backbone.named_parameters())
-        with torch.no_grad():
-            for name, tensor in run.trajectory.snapshots[-1].tensors.items():
-                named[loaded.family.embedding_parameters[name]].copy_(torch.from_numpy(np.array(tensor)))
+        put_embeddings(loaded, run.trajectory.snapshots[-1].tensors)
     return Body(loaded, data, dtype), data
 
 
@@ -139,8 +136,7 @@ def test_the_probe_is_at_the_optimum_of_its_loss() -> None:
     errors = softmax(outputs, axis=1) - np.eye(3)[labels]
     weights = np.linalg.lstsq(np.column_stack([standard, np.ones(len(labels))]), outputs, rcond=None)[0]
     gradient = probe.strength * errors.T @ standard + weights[:-1].T
-    assert np.abs(gradient).max() < 1e-6 * len(labels)
-    assert np.abs(errors.sum(axis=0)).max() < 1e-6 * len(labels)
+    assert max(np.abs(gradient).max(), np.abs(errors.sum(axis=0)).max()) < 1e-6 * len(labels)
 
 
 def test_a_class_that_training_lacks_is_never_chosen_and_two_classes_have_log_odds() -> None:
@@ -149,9 +145,8 @@ def test_a_class_that_training_lacks_is_never_chosen_and_two_classes_have_log_od
         probe = Probe(labels, num_outputs, seed=0)
         probe.choose_strength([features])
         outputs = probe.outputs(features, features)
-        assert outputs.shape == (120, num_outputs)
+        assert (outputs.shape, (outputs[:, 2:] == -1e9).all()) == ((120, num_outputs), True)
         assert (outputs.argmax(axis=1) == labels).mean() > 0.7
-        assert (outputs[:, 2:] == -1e9).all()
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0, 1], [0, 0, 0, 0]])

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.exits import exit_code_of
@@ -23,8 +24,7 @@ def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
     found = measure_transplants(
         runs, TransplantSettings(num_draws=1, max_examples=12), on_progress=lambda *event: heard.append(event)
     )
-    for name, table in found.tables.items():
-        assert list(table.columns) == columns_of(f"measure_transplants.{name}")
+    assert all(list(table) == columns_of(f"measure_transplants.{name}") for name, table in found.tables.items())
     totals = found.shapley[(found.shapley["component"] == "all") & (found.shapley["score"] == "log-likelihood")]
     assert totals["num_seeds"].tolist() == [2, 1]
     assert (found.shapley["num_items"] == 12).all()
@@ -37,19 +37,17 @@ def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
     gains = (ends["all"] - ends["none"]).groupby("condition", sort=False).mean()
     np.testing.assert_allclose(totals["value"], gains, atol=1e-12)
     assert (found.checks["gauge_difference"] <= 1e-5).all()
-    names = list(dict.fromkeys(name for name, _, _ in heard))
-    assert len(names) == 3
-    for name in names:
-        done = [(d, t) for n, d, t in heard if n == name]
-        assert done[-1][0] == done[-1][1] == max(d for d, _ in done)
-        assert len({t for _, t in done}) == 1
+    progress = pd.DataFrame(heard, columns=["run", "done", "number"]).groupby("run")
+    assert (progress["done"].max() == progress["number"].min()).all()
+    assert (progress["done"].last() == progress["number"].max()).all()
+    assert len(progress) == 3
 
 
 def test_reverse_is_measured_beside_forward(tuned_run: GetRun) -> None:
     run = tuned_run("single", freeze="position_embeddings,token_type_embeddings")
     found = measure_transplants([run], TransplantSettings(coordinates="raw", num_draws=2), reverse=True)
-    for table in (found.shapley, found.singles):
-        assert table["direction"].unique().tolist() == ["forward", "reverse"]
+    directions = [table["direction"].unique().tolist() for table in (found.shapley, found.singles)]
+    assert directions == [["forward", "reverse"]] * 2
     assert found.checks["num_draws"].tolist() == [2, 1]
     drawn = found.singles[(found.singles["change"] == "rotated") & (found.singles["score"] == "log-likelihood")]
     assert drawn["value"].isna().tolist() == 2 * [False, False, False, True, False]  # LayerNorm has no rows
@@ -71,16 +69,9 @@ def test_the_command_prints_its_tables_and_writes_a_report(
     flags = "--max-examples 10 --num-draws 1 --num-reverse-draws 0"
     assert exit_code_of("transplant", run.path, *flags.split(), "--out", out) == 0
     shown, text = " ".join(capsys.readouterr().out.split()), (out / "report.md").read_text()
-    for said, where in (
-        ("inseparable rows", shown),
-        (f"Report: {out / 'report.md'}", shown),
-        ("python -m toolkit transplant", text),
-        (flags, text),
-    ):
-        assert said in where
-    assert str(tmp_path) not in text
-    for link in re.findall(r"\]\((figures/[^)]+)\)", text):
-        assert (out / link).is_file()
+    assert ("inseparable rows" in shown, f"Report: {out / 'report.md'}" in shown) == (True, True)
+    assert ("python -m toolkit transplant" in text, flags in text, str(tmp_path) in text) == (True, True, False)
+    assert all((out / link).is_file() for link in re.findall(r"\]\((figures/[^)]+)\)", text))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +85,7 @@ def test_mistakes_on_the_command_line_are_one_line(
     tuned_run: GetRun, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code_of("transplant", tuned_run("single").path, *words) == 2
-    error = capsys.readouterr().err.strip()
-    assert "\n" not in error
+    (error,) = capsys.readouterr().err.strip().splitlines()
     assert re.search(message, error)
 
 

@@ -3,14 +3,11 @@
 import json
 import re
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.pages import INJECTION, make_words
@@ -23,7 +20,7 @@ from toolkit.reporting import chart_files
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
-from toolkit.reporting.topics.words import SAME, packed_words, plot_words, step_ticks, words_section
+from toolkit.reporting.topics.words import SAME, packed_words, plot_words, words_section
 from toolkit.snapshots.store import Run
 
 
@@ -98,7 +95,7 @@ def test_words_are_those_that_training_saw_and_a_sample_of_the_rest(read_run: Ma
     made = section(("one", read_run()))
     assert runs_of(chart_of(made))[0]["table"].query("x < 1").shape[0] == 4
     assert counts_of(made) == [["one", 42, 42, 4, 15, 3, 3, ""]]
-    assert "42 of 42 words seen in training and 4 of 15 others" in picture_of(made).caption
+    assert "42 of 42 words that training used or may have used, and 4 of 15 others" in picture_of(made).caption
 
 
 def test_drift_and_exposure_are_those_of_measure_rows(read_run: MakeRun):
@@ -194,30 +191,22 @@ def test_rows_of_an_inferred_trajectory_are_drawn_as_its_section_does(read_run: 
     assert set(run["table"].query("x > 0.55").index) == {visible(TOKENS[row]) for row in USED}
 
 
-CAPTIONS = {
-    "recorded": ["in more optimizer steps", "Blue: training used it; grey: it did not; orange", "seen in training"],
-    "inferred": ["is inferred from the weights", "is not known", "Blue: training used it; grey: it did not; orange"],
-    "neither": ["was not recorded", "Grey: its steps are not known; orange"],
-}
+CAPTIONS = {"recorded": "in more optimizer steps", "inferred": "is inferred from the", "neither": "over “not recorded”"}
 
 
 @pytest.mark.parametrize("kind", CAPTIONS)
 def test_the_caption_says_what_is_known_of_the_steps(read_run: MakeRun, kind: str):
     bare = read_run(has_exposure=False)
     source = {"recorded": read_run(), "inferred": inferred(bare), "neither": bare}[kind]
-    block = picture_of(section(("one", source)))
-    assert [text for text in CAPTIONS[kind] if text not in block.caption] == []
-    assert [other for other, (first, *_) in CAPTIONS.items() if first in block.caption] == [kind]
-    assert ("optimizer steps" in block.alt) == (kind == "recorded")
-    several = picture_of(section(("one", source), ("two", source))).caption
-    assert ("The colour of its run: training used it" in several) == (kind != "neither")
+    caption = picture_of(section(("one", source))).caption
+    assert [other for other, text in CAPTIONS.items() if text in caption] == [kind]
 
 
 @pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize(
     ("kind", "ticks", "told"),
     [
-        ("recorded", ["never", "1", "2", "3", "4", "5", "6"], "steps "),
+        ("recorded", ["never", "1", "2", "5"], "steps "),
         ("inferred", ["not used by training", "used by training", "(inferred)"], "steps unknown, drift"),
         ("neither", ["not recorded"], "drift"),
     ],
@@ -234,18 +223,6 @@ def test_the_axis_names_what_stands_on_it_and_nothing_else(kind: str, ticks: lis
     assert re.findall(r">([^<>\n]+)</t", axes[0]) == ticks
     assert ("#0072B2" in picture) == (kind != "neither")
     check_listed(picture, "angle", told)
-
-
-@given(st.integers(1, 100_000))
-def test_few_steps_are_named_up_to_the_most(most: int):
-    ticks = step_ticks(most)
-    assert ticks[0] == 1
-    assert ticks[-1] <= most < 10 * ticks[-1]
-    assert len(ticks) <= 8
-    assert most <= 8 or all(b >= 1.25 * a for a, b in pairwise(ticks))  # or their texts would meet
-    if most < 100:
-        assert ticks[-1] == most
-        assert all(b < 3.2 * a for a, b in pairwise(ticks))
 
 
 def check_listed(picture: str, having: str, start: str) -> None:

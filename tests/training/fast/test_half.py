@@ -67,7 +67,6 @@ def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
     config = replace(tiny_config, precision="bf16")
     accelerator, model = build_accelerator(config), begin(config)[0].model
     before, attention = dict(model.named_parameters()), model.backbone.config._attn_implementation
-
     with pytest.raises(IndexError), scoring(accelerator, model) as backbone:  # noqa: PT012
         assert {p.dtype for p in model.backbone.encoder.parameters()} == {torch.bfloat16, torch.float32}
         backbone(input_ids=torch.tensor([[10**9]]))

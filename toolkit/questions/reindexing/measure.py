@@ -471,7 +471,7 @@ def measure_reindexing(
     advice, reason = advise(found, keep_at, map_at)
     note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
     first, second = distinct(shorten(name) for name in (before, after))
-    said = said_before if said_before == said_after else f"{said_before} (before); {said_after} (after)"
+    said = said_before if said_before == said_after else f"{said_before} (before) and {said_after} (after)"
     line = {"first": first, "second": second, "pooling": said, "num_neighbours": k, "num_texts": len(kept)}
     line |= {"num_queries": len(chosen), "keep_at": keep_at, "map_at": map_at, "advice": advice, "reason": reason}
     verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]

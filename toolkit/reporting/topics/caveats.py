@@ -1,7 +1,7 @@
 """What a reader of a comparison must know: which lines count, what probes reached, questions and their answers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,13 @@ def covered(comparison: pd.DataFrame) -> str:
     if len(scores) < 2:
         return "".join(scores)
     return " or ".join(f"{over} ({listing(list(dict.fromkeys(own)))})" for over, own in scores.items())
+
+
+def deciding(line: Mapping[Any, Any]) -> tuple[float, float, int]:
+    """The interval of a comparison's line that decided, in points, and its level in per cent: 90 for equivalent."""
+    is_equal = line.get("verdict") == "equivalent"
+    low, high = (float(line[f"{end}{'90' if is_equal else ''}_points"]) for end in ("low", "high"))
+    return low, high, 90 if is_equal else 95
 
 
 def reach_points(score: str) -> float:
@@ -219,24 +226,30 @@ def _margin(data: ReportData) -> float:
     return float(margins.max()) if len(margins) else 1.0
 
 
+QUALITIES = {
+    "is_failed": "Runs that failed (majority class or worse, or undefined, on the reported split)",
+    "is_at_chance": "Runs that do not beat always giving the most frequent label by more than chance",
+}
+"""Of a run, and what runs are that have it."""
+
+
 def failures(data: ReportData) -> str:
     """Runs that failed, and those that do not beat the majority class by more than chance; '' for one task without."""
-    failed, chance = _by_arm(data, "is_failed"), _by_arm(data, "is_at_chance")
-    count, num_failed = len(data.runs), sum(run.is_failed for run in data.runs)
-    text = f"None of {count} runs failed"
-    if failed:
-        text = (
-            f"{num_failed} of {count} runs failed (majority class or worse, or undefined, on the reported split): "
-            f"{listing(failed)}"
-        )
-    if chance:
-        is_all = all(run.is_at_chance for run in data.runs if run.is_failed)
-        among = ", the failed ones included," if failed and is_all else ""
-        text += (
-            f". {sum(bool(run.is_at_chance) for run in data.runs)} of {count} runs{among} do not beat always giving "
-            f"the most frequent label by more than chance: {listing(chance)}"
-        )
-    return f"{text}." if failed or chance or len(data.groups) > 1 else ""
+    found = {quality: _with_quality(data, quality) for quality in QUALITIES}
+    parts = []
+    for quality, runs in found.items():
+        own = [
+            f"{arm} {len(tasks)} on {listing(tasks.unique())}" for arm, tasks in runs.groupby("arm", sort=False)["task"]
+        ]
+        parts.append(f"{QUALITIES[quality]}: {'; '.join([f'{len(runs)} of {len(data.runs)}', *own])}.")
+    return " ".join(parts) if len(data.groups) > 1 or any(map(len, found.values())) else ""
+
+
+def _with_quality(data: ReportData, quality: str) -> pd.DataFrame:
+    """Arm and task of every run that has a quality."""
+    arms = [arm for group in data.groups for arm in group.arms]
+    lines = [(arm.base, run.task) for arm in arms for run in arm.runs if getattr(run, quality, False)]
+    return pd.DataFrame(lines, columns=["arm", "task"])
 
 
 def below_floor(data: ReportData) -> str:
@@ -244,24 +257,10 @@ def below_floor(data: ReportData) -> str:
     own = largest_size(data.floors)
     own = own[own["above_bag_of_words_points"] < -1e-9]  # and not by the rounding of a mean
     parts = [
-        f"{line['base']} ({number(line['mean'])}) is below a bag of words ({number(line['bag_of_words'])}) on "
-        f"{name} {line['split']}"
+        f"{line['base']} on {name} {line['split']} ({number(line['mean'])} for {number(line['bag_of_words'])})"
         for name, line in zip(task_names(own), own.to_dict("records"), strict=True)
     ]
-    return f"{_sentence('; '.join(parts))}." if parts else ""
-
-
-def _by_arm(data: ReportData, quality: str) -> list[str]:
-    """``feature extraction 5 (pair)`` for every arm that has runs of this quality."""
-    arms = [(arm.base, arm.runs) for group in data.groups for arm in group.arms]
-    found = [(label, run.task) for label, runs in arms for run in runs if bool(getattr(run, quality, False))]
-    several = len(data.groups) > 1
-    parts = []
-    for label in dict.fromkeys(label for label, _ in found):
-        tasks = [task for each, task in found if each == label]
-        where = f" ({listing(list(dict.fromkeys(tasks)))})" if several else ""
-        parts.append(f"{label} {len(tasks)}{where}")
-    return parts
+    return f"Below a bag of words: {'; '.join(parts)}." if parts else ""
 
 
 def unstable(data: ReportData) -> str:
@@ -273,15 +272,13 @@ def unstable(data: ReportData) -> str:
     scores = {(line["task"], line["condition"]): line for line in chosen.to_dict("records")}
     parts = []
     for arm in (arm for own in data.details for arm in own.group.arms):  # of the most training examples
-        first, label = arm.runs[0], arm.base
-        line = scores.get((first.task, label))
-        if line is None or line.get("score", first.score) != first.score:
-            continue
-        final, count = float(np.mean([last_score(run, run.reported_split) for run in arm.runs])), len(arm.runs)
-        if 100 * (line["mean_score"] - final) > UNSTABLE_POINTS:
-            runs = f"mean of {count} final runs" if count > 1 else "the final run"
+        first = arm.runs[0]
+        line = scores.get((first.task, arm.base), {})
+        final = float(np.mean([last_score(run, run.reported_split) for run in arm.runs]))
+        is_same = line.get("score", first.score) == first.score
+        if is_same and 100 * (line.get("mean_score", -math.inf) - final) > UNSTABLE_POINTS:
             scored = f"{number(line['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
-            parts.append(f"{label} on {first.task} ({scored}, {runs})")
+            parts.append(f"{arm.base} on {first.task} ({scored}, final runs: {len(arm.runs)})")
     return f"Chosen, and unstable: {'; '.join(parts)}." if parts else ""
 
 
@@ -291,17 +288,11 @@ def edge_warning(data: ReportData) -> str:
     if table is None or "is_at_edge" not in table:
         return ""
     is_at_edge = table["is_at_edge"].fillna(False).astype(bool) & table["is_chosen"].astype(bool)
-    tasks = (
-        table[is_at_edge].groupby("condition", sort=False)["task"].agg(lambda own: listing([str(task) for task in own]))
-    )
-    if tasks.empty:
-        return ""
-    parts = [f"{arm} on {own}" for arm, own in tasks.items()]
-    return f"Chosen at the edge of a grid, which may do better: {'; '.join(parts)}."
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    parts = [
+        f"{arm} on {listing(tasks.map(str))}"
+        for arm, tasks in table[is_at_edge].groupby("condition", sort=False)["task"]
+    ]
+    return f"Chosen at the edge of a grid, which may do better: {'; '.join(parts)}." if parts else ""
 
 
 def pair_caveats(data: ReportData) -> list[str]:
@@ -323,9 +314,9 @@ def pair_caveats(data: ReportData) -> list[str]:
     return sentences
 
 
-FREE = "With the embeddings free and forbidden to drift the scores differ"
 DECIDED = ("supported", "equivalent")
 """Verdicts by which the runs say yes or no."""
+FEW_SEEDS = dict.fromkeys((0, 1), "one seed: not judged") | {2: "two seeds: not judged"}
 HOWS = {
     "answer": "yes: the 95 % interval excludes 0 and q is below .05. No: the 90 % interval lies within the margin. "
     "Both only from three seeds on.",
@@ -337,13 +328,7 @@ HOWS = {
 
 def question_of(card: Card) -> str:
     """The claim of a card as the question that it answers."""
-    claim = card.claim
-    if card.kind == "forbid":
-        return f"Does freezing the embeddings change the score{claim.removeprefix(FREE)}?"
-    if card.kind == "score":
-        return f"Do {claim}?"
-    past = claim.replace(" moved ", " move ", 1).replace(" gained ", " gain ", 1)
-    return f"Did {past[:1].lower()}{past[1:]}?" if past[:4] in ("The ", "Task", "Seed") else f"Did {past}?"
+    return f"Is this so: {card.claim}?"
 
 
 def answer_of(card: Card) -> str:
@@ -354,10 +339,8 @@ def answer_of(card: Card) -> str:
         return f"no, within ±{number(card.margin, 2)} {card.unit}".removesuffix(" 1")
     if card.verdict in REFUSALS:
         return card.verdict
-    if card.num_seeds < 2:
-        return "one seed: not judged"
     if card.num_seeds < 3:
-        return "two seeds: not judged"
+        return FEW_SEEDS[card.num_seeds]
     return "described only" if card.kind == "drift" and card.verdict == "not judged" else "undecided"
 
 
@@ -396,12 +379,10 @@ def claims_block(cards: Sequence[Card], caption: str) -> Block:
     """Cards as a table: what is asked, the answer, then what it stands on, in the card's unit."""
     if not cards:
         return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
-    titles = {group_of(card) for card in cards}
-    shared = titles.pop() if len(titles) == 1 else ""  # of all of them, which no question then repeats
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
     rows = [
         [
-            question_of(card).replace(f", {shared}", "" if shared else ", "),
+            question_of(card),
             answer_of(card),
             f"{number(card.value)} {card.unit}".removesuffix(" 1") if card.value == card.value else UNDEFINED,
             span_of(card),
@@ -461,7 +442,8 @@ def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
     said = caveats(data)
     if any(card.kind == "drift" and NO_CONTROL in card.reason for card in cards):
         said.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")
-    notes = tuple(NoteBlock(text=text, is_warning=text.startswith("WARNING")) for text in said)
+    warning = broken_freezes(data)
+    notes = tuple(NoteBlock(text=text, is_warning=text == warning) for text in said)
     return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *table))
 
 

@@ -16,6 +16,7 @@ from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_b
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
     covered,
+    deciding,
     headline,
     largest_size,
     linear_probes,
@@ -96,15 +97,8 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
             ),
         ]
         parts.append(altair.layer(*around_zero(scale, margin), *front, **sizes))
-        one, other = own["one"].iloc[0], own["other"].iloc[0]
-        titles.append([*_wrap(one), *_wrap(f"minus {other}")] if columns > 1 else textwrap.wrap(str(pair), 64))
+        titles.append(textwrap.wrap(str(pair), 38 if columns > 1 else 64))
     return panels(parts, columns, titles=titles)
-
-
-def _wrap(text: str) -> list[str]:
-    """Text in lines of a title; what is in brackets stays together where it can."""
-    parts = text.replace(" (", "\n(", 1).split("\n") if len(text) > TITLE else [text]
-    return [line for part in parts for line in textwrap.wrap(part, TITLE)]
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -113,19 +107,16 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     tasks = task_names(table)
     has_many = tasks.nunique() > 1
     for task, line in zip(tasks, table.to_dict("records"), strict=True):
-        is_equivalent = line.get("verdict") == "equivalent"
-        low, high = (line[f"{end}{'90' if is_equivalent else ''}_points"] for end in ("low", "high"))
+        low, high, level = deciding(line)
         one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
         lines.append(
             {
-                "one": one,
-                "other": other,
                 "pair": f"{one} minus {other}",
                 "place": f"{task}: {line['split']}" if has_many else str(line["split"]),
                 "difference": line["difference_points"],
                 "low": low,
                 "high": high,
-                "interval": f"{low:+.2f} to {high:+.2f} ({90 if is_equivalent else 95} %)" if low == low else "none",
+                "interval": f"{low:+.2f} to {high:+.2f} ({level} %)" if low == low else "none",
                 "margin": line["margin_points"],
                 "verdict": str(line.get("verdict") or "not supported"),
                 "num_seeds": int(line["num_seeds"]),
@@ -135,8 +126,6 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-TITLE = 38
-"""Letters of a line in the title of one of two panels."""
 DIFFERENCE = (
     "pair split detectable_gap_points difference interval verdict first_mean second_mean interval90 margin_points "
     "num_seeds num_items score note"

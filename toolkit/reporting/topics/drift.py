@@ -1,6 +1,5 @@
 """What moved: charts, and the sections on parameters, words, positions, segments and tokens of each group."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -367,36 +366,22 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     rows: list[list[object]] = []
     for stratum in (s for s in found if s != "whole parameter"):
         for arm, own in parts:
-            if (stratum, *columns[0]) in own and (stratum == ALL_ROWS or not _is_still(own)):
+            is_still = not any((lines["value"] > 0).any() for key, lines in own.items() if key[1:] == ("norm", "max"))
+            if (stratum, *columns[0]) in own and (stratum == ALL_ROWS or not is_still):  # else one line says everything
                 cells = [_statistic(own[stratum, *column]) for column in columns]
-                counts = [count for _, _, count in own[stratum, *columns[0]]]
-                rows.append([stratum_text(stratum), arm.label, span(counts), *cells])
+                rows.append([stratum_text(stratum), arm.label, span(own[stratum, *columns[0]]["num_rows"]), *cells])
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 
-Lines = dict[tuple[str, ...], list[tuple[float, int, int]]]
+def _by_stratum(lines: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
+    """Stratum, measure and statistic to the lines of each run."""
+    keys = ["stratum", "measure", "statistic"]
+    return {(str(s), m, k): own for (s, m, k), own in lines.groupby(keys, sort=False, observed=True)}
 
 
-def _by_stratum(lines: pd.DataFrame) -> Lines:
-    """Stratum, measure and statistic to the value, the undefined rows and the rows of each run."""
-    found: Lines = {}
-    columns = ("stratum", "measure", "statistic", "value", "num_undefined", "num_rows")
-    for *key, value, num_undefined, num_rows in zip(*(lines[name].tolist() for name in columns), strict=True):
-        found.setdefault(tuple(key), []).append((value, num_undefined, num_rows))
-    return found
-
-
-def _is_still(own: Lines) -> bool:
-    """Whether no row moved; then one line for all rows says everything."""
-    return not any(value > 0 for key, each in own.items() if key[1:] == ("norm", "max") for value, _, _ in each)
-
-
-def _statistic(lines: Sequence[tuple[float, int, int]]) -> str:
-    values, undefined, rows = zip(*lines, strict=True)
-    text = mean_and_sd(values)
-    if not sum(undefined):
-        return text
-    return f"{text} ({sum(undefined)} of {sum(rows)} rows{'' if all(map(math.isnan, values)) else ' undefined'})"
+def _statistic(lines: pd.DataFrame) -> str:
+    text, num_undefined = mean_and_sd(lines["value"]), lines["num_undefined"].sum()
+    return f"{text} (undefined rows: {num_undefined} of {lines['num_rows'].sum()})" if num_undefined else text
 
 
 def _tokens(tables: GroupTables) -> list[Block]:
@@ -455,7 +440,7 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
             figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
             claim = [claims[title]] if topic.id == "drift" and title in claims else []
             bodies.append([*figure, *topic.blocks(own), *claim])
-        lead = drift_lead(tables) if topic.id == "drift" else topic.lead
+        lead = topic.lead
         if topic.id == "word-rows":
             lead = f"{words_lead(topic.lead, [own.group for own in tables])} {FIRST_SEED}"
         sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
@@ -493,9 +478,9 @@ TRAINING = (
 )
 DRIFT = (
     "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
-    "parameter that has nothing to do with what it had learned{bias}. The verdicts on drift are about the "
-    "rows that training showed, without the offset that they share, which is why their numbers differ "
-    "from those of the whole parameter."
+    "parameter that has nothing to do with what it had learned; LayerNorm.bias, where it was not 0, then becomes 0, "
+    "which is relative 1. The verdicts on drift are about the rows that training showed, without the offset that they "
+    "share, which is why their numbers differ from those of the whole parameter."
 )
 EXPOSED = (
     "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
@@ -531,18 +516,6 @@ def words_lead(lead: str, groups: Sequence[Group]) -> str:
     """What is to be known of word rows: ``lead``, unless it holds of no arm, and what holds of tied tables."""
     are_tied = [arm.is_tied for group in groups for arm in group.arms]
     return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
-
-
-def drift_lead(tables: Sequence[GroupTables]) -> str:
-    """What drift is; of LayerNorm.bias only where some model has one that was not 0 before."""
-    yardsticks = [
-        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"]
-        for own in tables
-        for arm in own.group.arms
-        if len(own.drift)
-    ]
-    has_one = any(values.notna().any() for values in yardsticks)
-    return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
 
 
 def _training(tables: GroupTables) -> list[Block]:

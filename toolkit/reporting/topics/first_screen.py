@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,16 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
-from toolkit.comparison.recorded import TASK_NOT_GIVEN
-from toolkit.comparison.report_data import GroupTables, ReportData
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import ONE
 from toolkit.comparison.verdicts import REFUSALS
 from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
-from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
-from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
-from toolkit.reporting.page import Answer, ChartBlock, Tile
-from toolkit.reporting.topics.caveats import headline, largest_size, reach_points, task_names
+from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
+from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
+from toolkit.reporting.page import Answer, ChartBlock, Tile, picture
+from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, task_names
+from toolkit.reporting.topics.comparison import plot_differences
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6
@@ -28,6 +29,7 @@ SHORT = {"word_embeddings": "words", "position_embeddings": "positions", "token_
 """Embedding table to what its rows are."""
 WHOLE = {"word_embeddings": "words (all rows)"}
 """What the picture calls them, where tiles tell the rows seen in training apart."""
+WORDS = "word_embeddings"
 NOT_MEASURABLE = REFUSALS[2]
 HELD = " (added rows only)"
 NO_SCORES = "no scores"
@@ -38,6 +40,11 @@ WIDTH = 265
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
 MOVED = "Did the embeddings move?"
+MOVED_TITLE = "How far the embeddings moved"
+OF_NOISE = (
+    "Words seen in training moved {times} times as far as random steps of equal size{differ}. This by itself does not "
+    "show that anything was learned."
+)
 RATES_DIFFER = " (other learning rates on other tasks)"
 ADDED = "Do real labels move words otherwise than shuffled ones?"
 REST = "What is not shown up here?"
@@ -60,28 +67,20 @@ def _arms(data: ReportData) -> Iterable[Arm]:
 
 
 def _tile(data: ReportData, name: str, colour: str) -> Tile:
-    scores = _scores(data, name)
-    means = [float(np.mean(values)) for values in scores.values()]
+    scores = list(_scores(data, name).values())
+    means = [f"{np.mean(values):.3f}" for values in scores]
     of_what = set(data.scores["score"])
-    score = of_what.pop() if len(of_what) == 1 else "score"
-    if not scores:
-        return Tile(title=name, value=NO_SCORES, detail="", lines=_lines(data, name), colour=colour)
-    value, detail = f"{min(means):.3f} to {max(means):.3f}", f"{score}, {len(scores)} tasks"
-    if len(scores) == 1:
-        (values,) = scores.values()
-        noun = "seed" if _has_seeds(data) else "run"
-        value, detail = f"{means[0]:.3f}", f"{data.scores['score'].iloc[0]}, {_sureness(values, noun)}"
-    return Tile(title=name, value=value, detail=detail, lines=_lines(data, name), colour=colour)
+    detail = of_what.pop() if len(of_what) == 1 else "score"
+    value = means[0] if len(scores) == 1 else f"{min(means)} to {max(means)}" if scores else NO_SCORES
+    detail += f", {len(scores)} tasks" if len(scores) > 1 else "".join(map(_sureness, scores))
+    return Tile(title=name, value=value, detail=detail * bool(scores), lines=_lines(data, name), colour=colour)
 
 
-def _sureness(values: np.ndarray[Any, Any], noun: str) -> str:
-    """The interval of a mean over seeds, or of how few there are; ``noun``: seed, or run where these are not known."""
-    if len(values) < LEAST_SEEDS:
-        return f"{len(values)} {noun}{'s' * (len(values) > 1)}"
-    if np.ptp(values) == 0:
-        return f"all {len(values)} {noun}s"
-    found = over_seeds(values, LEVEL)
-    return f"{number(found.low)} to {number(found.high)}, {len(values)} {noun}s"
+def _sureness(values: np.ndarray[Any, Any]) -> str:
+    """The interval of a mean over seeds, where there are enough that differ, and of how many runs it is."""
+    has_interval = len(values) >= LEAST_SEEDS and np.ptp(values) > 0
+    found = over_seeds(values, LEVEL) if has_interval else None
+    return (f", {number(found.low)} to {number(found.high)}" if found else "") + f", runs: {len(values)}"
 
 
 def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -92,24 +91,20 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
-    """How many runs failed, and how far words, positions and segments moved; one line where none of them moved."""
-    named = [arm for arm in _arms(data) if arm.base == name]
+    """How many runs failed, what was trained, and how far words, positions and segments moved."""
+    named, kind, drifts = [arm for arm in _arms(data) if arm.base == name], _kinds(data)[name], drifts_of(data)
+    own = drifts[(drifts["condition"] == name) & drifts["parameter"].isin(SHORT)]
     num_failed, num_runs = sum(arm.num_failed for arm in named), sum(len(arm.runs) for arm in named)
-    return ((("failed", f"{num_failed} of {num_runs} runs"),) if num_failed else ()) + _moves(data, name)
-
-
-def _moves(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
-    texts = {SHORT[parameter]: _moved(data, name, parameter) for parameter in SHORT}
-    rows = "added rows, " * _is_held(data, name)
-    trained = (("trained", rows + TRAINED[kind]),) if (kind := _kinds(data)[name]) in TRAINED else ()
-    distinct = set(texts.values()) - {NOT_APPLICABLE}
-    if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
-        return (*trained, ("embeddings moved", same))
+    lines = [("failed", f"{num_failed} of {num_runs} runs")] if num_failed else []
+    lines += [("trained", "added rows, " * bool(own["is_held"].all()) + TRAINED[kind])] if kind in TRAINED else []
+    if (own["drift"] == 0).all():
+        return (*lines, ("embeddings moved", _moved(own)))
     of = " of norm" if len(data.details) == 1 else ""  # beside a range over tasks there is no room
-    lines = [(f"{what} moved", text + of * text.endswith("%")) for what, text in texts.items()]
-    if seen := _of_seen(data, name, "word_embeddings"):
-        lines.insert(1, ("those seen in training", seen))
-    return (*trained, *lines)
+    for parameter, what in SHORT.items():
+        lines.append((f"{what} moved", _moved(own[own["parameter"] == parameter], of)))
+        if parameter == WORDS and (seen := _of_seen(own)):
+            lines.append(("those seen in training", seen))
+    return tuple(lines)
 
 
 OWN_HEAD = "own head"
@@ -123,86 +118,73 @@ TRAINED = {
 """What a condition is to what is trained under it."""
 
 
-def _moved(data: ReportData, name: str, parameter: str) -> str:
-    """Relative drift of a parameter in per cent, the range over tasks where there are several; what it is of."""
-    drifts, is_frozen = _drifts(data, name, parameter)
-    if not drifts:
-        return NOT_APPLICABLE
-    if not any(drifts):
-        return "0, bit-identical" if is_frozen else "0 exactly"
-    return _range(drifts) + HELD * (parameter == "word_embeddings" and _is_held(data, name))
+def drifts_of(data: ReportData) -> pd.DataFrame:
+    """A line per task, condition and embedding parameter that it has: how far it moved at the last epoch, as shares.
 
-
-def _is_held(data: ReportData, name: str) -> bool:
-    """Whether a condition trains of the word table the added rows alone."""
-    named = [arm for arm in _arms(data) if arm.base == name]
-    return all(arm.runs[0].setting("train_rows") == "new" for arm in named)
-
-
-def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:
-    """Relative drift under a condition on each task, and whether every run proves that the parameter was frozen."""
-    arms = [
-        (tables, arm) for tables in data.details for arm in tables.group.arms if arm.base == name and arm.has(parameter)
+    ``drift`` and ``exposed`` (of the rows that training exposed alone) are means over seeds of the relative drift;
+    ``is_frozen``: every run proves it; ``is_held``: the condition trains of the word table the added rows alone.
+    """
+    lines = [
+        {
+            "task": tables.group.title,
+            "condition": arm.base,
+            "parameter": parameter,
+            "drift": _mean(tables.relative_drift(arm, parameter)),
+            "exposed": _mean(tables.relative_drift(arm, parameter, of="exposed_")),
+            "is_frozen": arm.is_proven_frozen(parameter),
+            "is_held": arm.runs[0].setting("train_rows") == "new",
+        }
+        for tables in data.details
+        for arm in tables.group.arms
+        for parameter in EMBEDDING_PARAMETERS
+        if arm.has(parameter)
     ]
-    return [_relative(*each, parameter) for each in arms], all(arm.is_proven_frozen(parameter) for _, arm in arms)
+    names = ["task", "condition", "parameter", "drift", "exposed", "is_frozen", "is_held"]
+    return pd.DataFrame(lines, columns=names)
 
 
-def _relative(tables: GroupTables, arm: Arm, parameter: str) -> float:
-    """Mean over seeds of the relative drift of the whole parameter at the last epoch; 0 where nothing moved."""
-    return _mean(tables.relative_drift(arm, parameter))
+def _moved(drifts: pd.DataFrame, of: str = "") -> str:
+    """Relative drift of a parameter in per cent, the range over tasks where there are several; what it is of."""
+    if drifts.empty:
+        return NOT_APPLICABLE
+    if (drifts["drift"] == 0).all():
+        return "0, bit-identical" if drifts["is_frozen"].all() else "0 exactly"
+    is_held = drifts["is_held"].all() and (drifts["parameter"] == WORDS).all()
+    return _range(drifts["drift"]) + (HELD if is_held else of)
 
 
-def _of_seen(data: ReportData, name: str, parameter: str) -> str:
+def _of_seen(drifts: pd.DataFrame) -> str:
     """:func:`_moved` of the rows that training exposed alone: a table is mostly rows that no text used.
 
     Empty where nothing moved or added rows alone could, and where it is not known on every task which rows these are.
     """
-    if not any(_drifts(data, name, parameter)[0]) or _moved(data, name, parameter).endswith(HELD):
-        return ""
-    arms = [(tables, arm) for tables in data.details for arm in tables.group.arms if arm.base == name]
-    drifts = [_mean(tables.relative_drift(arm, parameter, of="exposed_")) for tables, arm in arms if arm.has(parameter)]
-    if any(map(math.isnan, drifts)):
-        return ""
-    return _range(drifts)
+    words = drifts[(drifts["parameter"] == WORDS)]
+    is_known = (words["drift"] != 0).any() and not words["is_held"].all() and words["exposed"].notna().all()
+    return _range(words["exposed"]) if is_known else ""
 
 
-def _range(drifts: Sequence[float]) -> str:
-    low, high = _percent(min(drifts)), _percent(max(drifts))
-    return f"{low} %" if low == high else f"{low} to {high} %"
+def _range(drifts: "pd.Series[float]") -> str:
+    ends = dict.fromkeys(UNDEFINED if end != end else f"{100 * end:.2g}" for end in (drifts.min(), drifts.max()))
+    return f"{' to '.join(ends)} %"
 
 
 def _mean(drift: np.ndarray[Any, Any]) -> float:
     return float(np.nanmean(drift)) if not np.isnan(drift).all() else math.nan
 
 
-def _percent(share: float) -> str:
-    return UNDEFINED if math.isnan(share) else f"{100 * share:.2g}"
-
-
 def compared_of(data: ReportData) -> str:
-    """What was trained, on what and how often, in one sentence."""
-    models = list(dict.fromkeys(str(run.model) for run in data.runs))
-    tasks = list(dict.fromkeys(str(run.task) for run in data.runs))
-    on = f" on {_quoted(tasks) if len(tasks) < 4 else f'{len(tasks)} tasks'}"
-    on = f" ({TASK_NOT_GIVEN})" if tasks == [TASK_NOT_GIVEN] else on
-    counts, noun = sorted({len(arm.runs) for arm in data.arms}), "seed" if _has_seeds(data) else "run"
-    seeds = (
-        f"{' to '.join(map(str, counts[:: len(counts) - 1 or 1]))} {noun}s each"
-        if counts != [1]
-        else f"one {noun} each"
-    )
-    ways = conditions(data)
-    how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"in one condition ({ways[0]}), {seeds}"
-    return f"{listing(models)} was trained{on} {how}: {len(data.runs)} run{'s' * (len(data.runs) > 1)}."
-
-
-def _has_seeds(data: ReportData) -> bool:
-    return all(run.seed is not None for run in data.runs)
-
-
-def _quoted(tasks: Sequence[str]) -> str:
-    """Tasks in quotation marks: one may be called order, or pair, and would be read as a word of the sentence."""
-    return listing([f"“{task}”" for task in tasks])
+    """What was trained, on what and how often."""
+    runs, ways = data.runs, conditions(data)
+    names = {name: dict.fromkeys(str(getattr(run, name)) for run in runs) for name in ("model", "task")}
+    counts = dict.fromkeys(str(number) for number in sorted({len(arm.runs) for arm in data.arms}))
+    facts = {
+        "Trained": ", ".join(names["model"]),
+        "On": ", ".join(names["task"]) if len(names["task"]) < 4 else f"{len(names['task'])} tasks",
+        f"Conditions ({len(ways)})": ", ".join(ways[:MOST_TILES]),
+        "Runs of each": ", ".join(counts),
+        "Runs": str(len(runs)),
+    }
+    return ". ".join(f"{name}: {text}" for name, text in facts.items()) + "."
 
 
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
@@ -214,15 +196,15 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         _answer(lines[(lines["first_base"] == one) & (lines["second_base"] == other)], one, other, kinds)
         for one, other in pairs[:MOST_PAIRS]
     ]
-    return (*_drift_answer(data), *_labels_answer(data), *answers, *_rest(data, len(pairs)), _open(data))
+    return (_drift_answer(data), *_labels_answer(data), *answers, *_rest(data, pairs[MOST_PAIRS:]), _open(data))
 
 
-def _rest(data: ReportData, num_pairs: int) -> tuple[Answer, ...]:
+def _rest(data: ReportData, pairs: Sequence[tuple[str, str]]) -> tuple[Answer, ...]:
     """What there is beside the tiles and the answers; nothing where they are all."""
-    names, more = conditions(data)[MOST_TILES:], num_pairs - MOST_PAIRS
-    parts = [f"{more} more {'pairs' if more > 1 else 'pair'} of conditions, under “How sure this is”"] * (more > 0)
-    parts += [f"tiles of {len(names)} more condition{'s' * (len(names) > 1)} ({_quoted(names)})"] * bool(names)
-    return (Answer(question=REST, verdict="", text=f"{', and '.join(parts)}."),) if parts else ()
+    compared = [f"{one} minus {other}" for one, other in pairs]
+    left_out = {"Pairs, under “How sure this is”": compared, "Tiles": conditions(data)[MOST_TILES:]}
+    lines = [f"{what}: {len(names)} more ({', '.join(names)})." for what, names in left_out.items() if names]
+    return (Answer(question=REST, verdict="", text=" ".join(lines)),) if lines else ()
 
 
 def _open(data: ReportData) -> Answer:
@@ -249,7 +231,7 @@ def _at_ceiling(data: ReportData) -> list[str]:
     full = [task for task in tasks if sum(own[task].mean() >= CEILING for own in scores if task in own) > 1]
     if not full:
         return []
-    return [f"What harder tasks would show: nothing is left to gain on {_quoted(full)}."]
+    return [f"What harder tasks would show: nothing is left to gain on: {', '.join(full)}."]
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -282,26 +264,25 @@ def _is_plain(arm: Arm) -> bool:
     return config.init == config.positions == "checkpoint" and not (config.shuffle_labels or config.reinject_positions)
 
 
-def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
-    trained = [name for name in conditions(data) if any(any(_drifts(data, name, each)[0]) for each in SHORT)]
-    if not trained:
-        return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
-    name = trained[0]
-    moved = {SHORT[each]: found for each in SHORT if (found := _moved(data, name, each)) != NOT_APPLICABLE}
-    if seen := _of_seen(data, name, "word_embeddings"):
-        moved["words"] += f" (those seen in training: {seen})"
-    parts = [f"{what} by {found}" for what, found in moved.items()]
-    texts = [f"Under {name}, in % of their norm: {', '.join(parts)}."]
-    own = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == "word_embeddings")]
-    means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
+def _drift_answer(data: ReportData) -> Answer:
+    drifts = drifts_of(data)
+    drifts = drifts[drifts["parameter"].isin(SHORT)]
+    moved = drifts[drifts["drift"] != 0]
+    if moved.empty:
+        return Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training.")
+    name = str(moved["condition"].iloc[0])
+    own = drifts[drifts["condition"] == name]
+    found = {SHORT[str(each)]: _moved(lines) for each, lines in own.groupby("parameter", sort=False)}
+    if seen := _of_seen(own):
+        found["words"] += f" (those seen in training: {seen})"
+    text = f"Under {name}, in % of their norm: {', '.join(f'{what} by {by}' for what, by in found.items())}."
+    joined = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == WORDS)]
+    means = joined.groupby("group", sort=False)["times_noise"].mean().dropna()
     if len(means):
-        ends = list(dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max())))
-        texts.append(
-            f"Words seen in training moved {' to '.join(ends)} times as far as random steps of equal size"
-            f"{RATES_DIFFER if own['learning_rate'].nunique() > 1 else ''}. This by itself does not show that anything "
-            "was learned."
-        )
-    return (Answer(question=MOVED, verdict="yes", text=" ".join(texts)),)
+        ends = dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max()))
+        differ = RATES_DIFFER if joined["learning_rate"].nunique() > 1 else ""
+        text += f" {OF_NOISE.format(times=' to '.join(ends), differ=differ)}"
+    return Answer(question=MOVED, verdict="yes", text=text)
 
 
 def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
@@ -317,7 +298,7 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
         return ()
     found: dict[str, list[str]] = {}
     for task, line in zip(task_names(lines), lines.to_dict("records"), strict=True):
-        word = WORDS[""].get(str(line["verdict"]), "undecided")
+        word = {"equivalent": "no", "supported": "yes"}.get(str(line["verdict"]), "undecided")
         found.setdefault(word, []).append(f"{task} {line['real_mean']:.2f} for {line['shuffled_mean']:.2f}")
     parts = "; ".join(f"{word}: {', '.join(own)}" for word, own in found.items())
     text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."
@@ -325,21 +306,33 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
 
 
 def _counted(found: Mapping[str, Sequence[Any]]) -> str:
-    """``no on 4 of 7 tasks, undecided on 3``; the word alone where all tasks have one."""
+    """``no on 4 of 7 tasks, undecided on 3 of 7 tasks``; the word alone where all tasks have one."""
     ranked = sorted(found.items(), key=lambda item: -len(item[1]))
     if len(ranked) == 1:
         return ranked[0][0]
-    (word, own), *others = ranked
     total = sum(len(each) for each in found.values())
-    return ", ".join([f"{word} on {len(own)} of {total} tasks", *(f"{other} on {len(each)}" for other, each in others)])
+    return ", ".join(f"{word} on {len(own)} of {total} tasks" for word, own in ranked)
 
 
-WORDS = {
-    FREEZING: {"equivalent": "no", "supported": "yes"},
-    EXTRACTION: {"equivalent": "yes", "supported": "no"},
-    "": {"equivalent": "no", "supported": "yes"},
+SIZES = {
+    FREEZING: {
+        "equivalent": ("no", "within ±{margin:#.3g} points"),
+        "lower": ("yes", "it costs {size:.1f} points"),
+        "higher": ("yes", "it gains {size:.1f} points"),
+    },
+    EXTRACTION: {
+        "equivalent": ("yes", "within ±{margin:#.3g} points"),
+        "lower": ("no", "{size:.1f} points worse"),
+        "higher": ("better", "{size:.1f} points more"),
+    },
+    "": {
+        "equivalent": ("no", "within ±{margin:#.3g} points"),
+        "lower": ("yes", "the second has {size:.1f} points less"),
+        "higher": ("yes", "the second has {size:.1f} points more"),
+    },
 }
-"""Question to what a verdict means as its answer; any other verdict is undecided, or not judged."""
+"""Question to what a verdict means as its answer, with its size: "no" alone is good news under one question and bad
+news under another. ``lower`` and ``higher``: the second condition's score, where the difference is supported."""
 CEILING = 0.995
 """A mean score from which on less than one example in two hundred is left to gain."""
 
@@ -347,122 +340,65 @@ CEILING = 0.995
 def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str]) -> Answer:
     kind = (kinds.get(first), kinds.get(second))
     question = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}.get(kind, "")  # type: ignore[arg-type]
-    found: dict[str, list[dict[Any, Any]]] = {}
+    found: dict[str, list[str]] = {}
     for line in lines.to_dict("records"):
-        word = WORDS[question].get(str(line["verdict"]), "")
-        if question == EXTRACTION and word == "no" and line["difference_points"] < 0:
-            word = "better"
-        kept = {"not judged": few_seeds(line), NOT_MEASURABLE: NOT_MEASURABLE}
-        word = word or kept.get(str(line["verdict"]), "undecided")
-        found.setdefault(word, []).append(line)
-    asked = question or f"Do {first} and {second} score differently?"
-    if len(lines) == 1:
-        ((word, (line,)),) = found.items()
-        return Answer(question=asked, verdict=_with_size(word, line, question), text=_alone(line, first, second))
-    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
-    verdict = _counted(found)
-    parts = [f"{word}: {', '.join(map(_among, own))}" for word, own in ranked]
-    said = "; ".join(parts)
-    scores = set(map(_score, lines.to_dict("records")))
-    unit = f"points of {scores.pop()}" if len(scores) == 1 else "points"
-    text = f"{first} minus {second}, in {unit}. {said[:1].upper()}{said[1:]}."
-    return Answer(question=asked, verdict=verdict, text=text)
+        word, size = _word(line, SIZES[question])
+        found.setdefault(word, []).append(_difference(line))
+    verdict = _counted(found) if len(lines) > 1 else f"{word}, {size}".removesuffix(", ")
+    parts = [f"{word}: " * (len(found) > 1) + ", ".join(own) for word, own in found.items()]
+    scores = ", ".join(dict.fromkeys(map(_score, lines.to_dict("records"))))
+    text = f"{first} minus {second}, in points of {scores}. {'; '.join(parts)}."
+    return Answer(question=question or f"Do {first} and {second} score differently?", verdict=verdict, text=text)
 
 
-def _with_size(word: str, line: dict[Any, Any], question: str) -> str:
-    """An answer with its size: "no" alone is good news under one question and bad news under another."""
-    if line["verdict"] == "equivalent":
-        margin = f"{line['margin_points']:g}"
-        return f"{word}, within ±{margin} point{'s' * (margin != '1')}"
-    if line["verdict"] != "supported":
-        return word
-    value = line["difference_points"]
-    if question == EXTRACTION:
-        return f"{word}, {abs(value):.1f} points {'worse' if value > 0 else 'more'}"
-    if question == FREEZING:
-        return f"{word}, it {'costs' if value > 0 else 'gains'} {abs(value):.1f} points"
-    return f"{word}, by {value:+.1f} points"
+def _word(line: dict[Any, Any], sizes: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """What a verdict says to the question, and how large the difference is where it is decided."""
+    verdict, value = str(line["verdict"]), line["difference_points"]
+    other = {"not judged": FEW_SEEDS.get(line["num_seeds"], "undecided"), NOT_MEASURABLE: NOT_MEASURABLE}
+    side = ("lower" if value > 0 else "higher") if verdict == "supported" else verdict
+    word, size = sizes.get(side, (other.get(verdict, "undecided"), ""))
+    return word, size.format(margin=line["margin_points"], size=abs(value))
 
 
-def few_seeds(line: dict[Any, Any]) -> str:
-    """What stands for a verdict where too few seeds allow none."""
-    return "one seed: not judged" if line["num_seeds"] == 1 else "two seeds: not judged"
-
-
-def _among(line: dict[Any, Any]) -> str:
-    """The difference on one of several tasks; its interval is in the picture, where it has one."""
-    value = line["difference_points"]
-    alone = f" ({_no_interval(line)})" if math.isnan(line["low_points"]) else ""
-    return f"{line['task_name']} {f'{value:+.1f}{alone}' if value == value else NOT_MEASURABLE}"
-
-
-def _no_interval(line: dict[Any, Any]) -> str:
-    """Why there is none: only of a mean over items do the items say how sure it is, of another score the seeds do."""
-    return f"no interval: {_score(line)}, {'one seed' if line['num_seeds'] < 2 else 'seeds alike'}"
+def _difference(line: dict[Any, Any]) -> str:
+    """The difference on a task, the interval that decided, and the least gap that could have been found."""
+    value, (low, high, level) = line["difference_points"], deciding(line)
+    if value != value or line["verdict"] == NOT_MEASURABLE:
+        return f"{line['task_name']}: {line['reason'] or NOT_MEASURABLE}"
+    # Only of a mean over items do the items say how sure it is, of another score the seeds do.
+    none = f"no interval: {_score(line)}, {'one seed' if line['num_seeds'] < 2 else 'seeds alike'}"
+    said = f"{line['task_name']} {value:+.1f} ({f'{level} %: {low:+.1f} to {high:+.1f}' if low == low else none})"
+    gap = line["detectable_gap_points"]
+    is_open = line["verdict"] in ("under-powered", "not supported") and gap == gap
+    return f"{said} (gaps from {gap:.1f} on could be found)" if is_open else said
 
 
 def _score(line: dict[Any, Any]) -> str:
     return str(line["score"]).replace("_", " ")
 
 
-def _alone(line: dict[Any, Any], first: str, second: str) -> str:
-    """The scores of both conditions, their difference, and the interval that decided."""
-    value = line["difference_points"]
-    if value != value or line["verdict"] == NOT_MEASURABLE:
-        why = f": {line['reason']}" if line["reason"] else ""
-        return f"{first} minus {second}{why}."
-    is_equal = line["verdict"] == "equivalent"
-    low, high = (line[f"{end}{'90' if is_equal else ''}_points"] for end in ("low", "high"))
-    span = f"{90 if is_equal else 95} % interval {low:+.1f} to {high:+.1f}" if low == low else _no_interval(line)
-    text = f"{first} minus {second}: {value:+.1f} points of {_score(line)} ({span})."
-    if is_equal:
-        text += f" Less than {line['margin_points']:g} either way counts as no difference."
-    gap = line["detectable_gap_points"]
-    if line["verdict"] in ("under-powered", "not supported") and gap == gap:
-        text += f" These runs could find gaps from {gap:.1f} points on."
-    return text
-
-
 def picture_of(data: ReportData) -> ChartBlock | None:
     """How far each embedding parameter moved, above what the first comparisons found."""
-    said = (
-        (plot_parameters(data), MOVED_CAPTION, "Relative drift of the embedding parameters by condition."),
-        (plot_pairs(data), PAIRS_CAPTION, "Differences of scores with intervals."),
-    )
-    known = [each for each in said if each[0] is not None]
-    if not known:
-        return None
+    charts = [chart for chart in (plot_parameters(data), *plot_pairs(data)) if chart is not None]
     own = dict.fromkeys(("color", "shape", "yOffset"), "independent")
-    parts, captions, alts = zip(*known, strict=True)
-    chart = altair.vconcat(*parts, spacing=14, resolve=altair.Resolve(scale=own))
-    return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=" ".join(alts))
+    chart = altair.vconcat(*charts, spacing=14, resolve=altair.Resolve(scale=own)) if charts else None
+    return picture("first_screen", chart, PICTURED)
 
 
-MOVED_CAPTION = "Above: at the last epoch, mean over seeds; what did not move has no mark."
-PAIRS_CAPTION = (
-    "Below: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no difference, else 95 %); "
-    "shaded: too small to matter."
+PICTURED = (
+    "How far the embedding parameters moved: at the last epoch, mean over seeds; what did not move has no mark. Below, "
+    "differences of scores: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no "
+    "difference, else 95 %); shaded: too small to matter."
 )
 
 
 def plot_parameters(data: ReportData) -> Chart | None:
     """A row per embedding parameter, a mark per condition and task: relative drift at the last epoch in per cent."""
     names = conditions(data)[:MOST_TILES]  # of all, so that a condition has one colour everywhere
-    lines = [
-        {
-            "parameter": WHOLE.get(parameter, SHORT.get(parameter, parameter)),
-            "condition": arm.base,
-            "task": tables.group.title,
-            "drift": 100 * _relative(tables, arm, parameter),
-        }
-        for tables in data.details
-        for arm in tables.group.arms
-        if arm.base in names
-        for parameter in EMBEDDING_PARAMETERS
-        if arm.has(parameter)
-    ]
-    table = pd.DataFrame(lines)
-    if table.empty or not (table["drift"] > 0).any():
+    table = drifts_of(data)
+    table = table[table["condition"].isin(names)].assign(drift=100 * table["drift"])
+    table["parameter"] = table["parameter"].replace(SHORT | WHOLE)
+    if not (table["drift"] > 0).any():
         return None
     rows, moved = list(dict.fromkeys(table["parameter"])), table[table["drift"] > 0]
     shown = [name for name in names if name in set(moved["condition"])]
@@ -470,72 +406,21 @@ def plot_parameters(data: ReportData) -> Chart | None:
     chart = altair.Chart(data_of(moved)).mark_point(filled=True, size=70 if len(shown) == 1 else 32, opacity=1)
     if len(shown) > 1:  # or equal drifts would hide one another
         chart = chart.encode(yOffset=altair.YOffset("condition:N", sort=shown, scale=altair.Scale(paddingOuter=0.4)))
-    title = f"How far {shown[0]} moved the embeddings" if len(shown) == 1 else "How far the embeddings moved"
     chart = chart.encode(
         x=altair.X("drift:Q", scale=axis.scale(), axis=axis.axis(), title="moved by, in % of its norm (log scale)"),
         y=altair.Y("parameter:N", sort=rows, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
         tooltip=tips(condition="condition", parameter="parameter", task="task", drift=("relative drift (%)", ".3g")),
-        **_by(names, "condition", range(len(names)), shown),
+        **look_of(names, shown, None, "condition", columns=1)["points"],
     )
-    return chart.properties(width=WIDTH, height=max(18, 6 * len(shown)) * len(rows), title=title)
+    return chart.properties(width=WIDTH, height=max(18, 6 * len(shown)) * len(rows), title=MOVED_TITLE)
 
 
-def plot_pairs(data: ReportData) -> Chart | None:
-    """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
+def plot_pairs(data: ReportData) -> list[Chart]:
+    """The differences of each of the first pairs on the reported splits, under its name."""
     table = compared(data)
     table = table[table["difference_points"].notna()] if len(table) else table
-    if table.empty:
-        return None
-    pairs = list(dict.fromkeys(zip(table["first_base"], table["second_base"], strict=True)))[:MOST_PAIRS]
-    reach = max(map(reach_points, table["score"]))
-    lines = []
-    for one, other in pairs:
-        for line in table[(table["first_base"] == one) & (table["second_base"] == other)].to_dict("records"):
-            level = 90 if line["verdict"] == "equivalent" else 95
-            ending = "90_points" if level == 90 else "_points"
-            low, high = (max(min(line[f"{end}{ending}"], reach), -reach) for end in ("low", "high"))
-            text = f"{low:+.2f} to {high:+.2f} ({level} %)" if low == low else "none"
-            lines.append(
-                {
-                    "pair": f"{one} minus {other}",
-                    "task": line["task_name"],
-                    "difference": line["difference_points"],
-                    "low": low,
-                    "high": high,
-                    "interval": text,
-                    "verdict": line["verdict"],
-                }
-            )
-    shown = pd.DataFrame(lines)
-    tasks, names = list(dict.fromkeys(shown["task"])), list(dict.fromkeys(shown["pair"]))
-    everything = conditions(data)
-    places = [everything.index(other) if other in everything else i for i, (_, other) in enumerate(pairs)]
-    margin = float(pd.to_numeric(table["margin_points"]).max())
-    ends = [0.0, *shown["low"].dropna(), *shown["high"].dropna(), *shown["difference"]]
-    ends += [-1.2 * margin, 1.2 * margin] if margin == margin else []
-    scale = altair.Scale(domain=[min(ends), max(ends)], nice=True)
-    firsts = {one for one, _ in pairs}
-    said = f"points that {firsts.pop()} scores more" if len(firsts) == 1 else "difference (points)"
-    x = altair.X("difference:Q", scale=scale, title=said, axis=altair.Axis(tickCount=6))
-    base = altair.Chart(data_of(shown)).encode(
-        y=altair.Y("task:N", sort=tasks, title=None, axis=altair.Axis(domain=False, ticks=False)),
-        yOffset=altair.YOffset("pair:N", sort=names, scale=altair.Scale(paddingOuter=0.5)),
-        tooltip=tips(pair="pair", task="task", difference=("points", "+.2f"), interval="interval", verdict="verdict"),
-    )
-    look = _by(names, "pair", places, names)
-    dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, **look)
-    layers = [*around_zero(scale, margin), *intervals(base, x, color=look["color"]), dots]
-    height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(pairs))
-    return altair.layer(*layers, width=WIDTH, height=height, title="Difference in score")
-
-
-def _by(names: Sequence[str], field: str, places: Iterable[int], shown: Sequence[str]) -> dict[str, Any]:
-    """Colour and shape of series in their places, with a legend of those that are ``shown``, below each other."""
-    chosen = list(places)
-    legend = altair.Legend(title=None, columns=1, orient="bottom", offset=8, values=shown) if len(shown) > 1 else None
-    colours = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in chosen])
-    shapes = altair.Scale(domain=names, range=[SHAPES[i % len(SHAPES)] for i in chosen])
-    return {
-        "color": altair.Color(f"{field}:N", scale=colours, legend=legend),
-        "shape": altair.Shape(f"{field}:N", scale=shapes, legend=legend),
-    }
+    pairs = table.groupby(["first_base", "second_base"], sort=False) if len(table) else ()
+    return [
+        unthemed(plot_differences(own, width=WIDTH)).properties(title=[str(one), f"minus {other}"])
+        for (one, other), own in islice(pairs, MOST_PAIRS)
+    ]

@@ -41,6 +41,13 @@ CAPTION = (
     "The rows of added tokens at each snapshot. Left: their length in medians of the words that were there, whose 5 to "
     "95 % are the grey band, the median the dashed line. Right: how far each is from its start, {}."
 )
+MOVED = {
+    "seen": "Of {num:,} added tokens {seen:,} stood in the texts of training, and the rows of {seen_moved:,} of these "
+    "left their start; of the other {rest:,}, {rest_moved:,} did.",
+    "unknown": "Of {num:,} added tokens {moved:,} left their start; which training showed is not known.",
+    "appended": "{num:,} tokens were added. The first checkpoint has a row to start from where {starts:,} of them "
+    "stand, and {moved:,} of these rows moved.",
+}
 AXES = {"relative": "in lengths of the row at the start", "norm": "in weight units"}
 """What the distance from the start is counted in; relative where each row has a length to start from."""
 
@@ -58,23 +65,12 @@ def section(computed: Computed) -> Section:
     last = rows[rows["epoch"] == rows["epoch"].max()]
     tokens = pd.to_numeric(last["num_tokens"])  # known of a table whose steps are not: tied, or with an adapter
     moved, num_starts = last["norm"] > 0, last["norm"].notna().sum()
-    if tokens.notna().any():
-        is_seen = tokens > 0
-        said = (
-            f"Of {len(last):,} added tokens {is_seen.sum():,} stood in the texts of training, and the rows of "
-            f"{(moved & is_seen).sum():,} of these left their start; of the other {(~is_seen).sum():,}, "
-            f"{(moved & ~is_seen).sum():,} did."
-        )
-    elif computed.opened.trajectory.appended is None:
-        said = f"Of {len(last):,} added tokens {moved.sum():,} left their start; which training showed is not known."
-    elif num_starts:
-        said = (
-            f"{len(last):,} tokens were added. The first checkpoint has a row already where {num_starts:,} of them "
-            f"stand, and {moved.sum():,} of these rows moved."
-        )
-    else:
-        said = f"{len(last):,} tokens were added, of which the first checkpoint has no rows to start from."
-    if computed.opened.trajectory.appended is None:
+    is_seen, is_appended = tokens > 0, computed.opened.trajectory.appended is not None
+    numbers = {"num": len(last), "starts": num_starts, "moved": moved.sum(), "seen": is_seen.sum()}
+    numbers |= {"rest": (~is_seen).sum(), "seen_moved": (moved & is_seen).sum(), "rest_moved": (moved & ~is_seen).sum()}
+    kind = "seen" if tokens.notna().any() else "appended" if is_appended else "unknown"
+    said = MOVED[kind].format(**numbers)
+    if not is_appended:
         first = rows[rows["epoch"] == rows["epoch"].min()].set_index("row")["nearest_old"]
         last = last.assign(nearest_before=last["row"].map(first))
         said += _old_rows(computed, last)

@@ -39,25 +39,32 @@ def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
 
 def notes_on_several(runs: Sequence[ReportedRun]) -> list[str]:
     """A line each: seeds and tasks that were not given, by which runs would be told apart."""
-    unseeded, unnamed = [run for run in runs if run.seed is None], [run for run in runs if run.task == TASK_NOT_GIVEN]
-    said = "Seeds not given ({}): runs that differ in nothing else are taken as replicates."
-    lines = [said.format(_named([run.name for run in unseeded]))] if unseeded else []
-    said = "What {} runs were trained on is not given (task=): those of a model are taken together; data may differ."
-    return [*lines, said.format(len(unnamed))] if len(unnamed) > 1 else lines
+    names = [run.name for run in runs if run.seed is None]
+    lines = [SEEDS.format(names=_named(names))] if names else []
+    num_unnamed = sum(run.task == TASK_NOT_GIVEN for run in runs)
+    return [*lines, TASKS.format(num=num_unnamed)] if num_unnamed > 1 else lines
+
+
+SEEDS = "Seeds not given ({names}): runs that differ in nothing else are taken as replicates."
+TASKS = "What {num} runs were trained on is not given (task=): those of a model are taken together; data may differ."
 
 
 def notes_on_groups(groups: Sequence[Group]) -> list[str]:
     """Those, and a line each on predictions and scores that were not given, and what was done without them."""
-    lines = notes_on_several([run for group in groups for run in group.runs])
-    scored = [run for group in groups for run in group.runs if run.splits]
-    if unanswered := [run.name for run in scored if not run.answers]:
-        lines.append(f"No predictions of {_named(unanswered)}: intervals of their scores are over seeds alone.")
-    named = [run for group in groups for run in group.runs if run.is_recorded]
-    if told := [run.name for run in named if calls_frozen_what_moved(run)]:
-        lines.append(f"In {len(told)} of {len(named)} runs what the name calls frozen moved: {_named(told)}.")
-    if unscored := [run.name for group in groups for run in group.runs if run.is_recorded and not run.splits]:
-        lines.append(f"No scores of {_named(unscored)}: what needs them is left out.")
-    return lines
+    runs = [run for group in groups for run in group.runs]
+    recorded = [run for run in runs if run.is_recorded]
+    found = {
+        "No predictions of {names}: intervals of their scores are over seeds alone.": [
+            run.name for run in runs if run.splits and not run.answers
+        ],
+        "In {num} of {of} runs what the name calls frozen moved: {names}.": [
+            run.name for run in recorded if calls_frozen_what_moved(run)
+        ],
+        "No scores of {names}: what needs them is left out.": [run.name for run in recorded if not run.splits],
+    }
+    said = [(text, names) for text, names in found.items() if names]
+    lines = [text.format(names=_named(names), num=len(names), of=len(recorded)) for text, names in said]
+    return [*notes_on_several(runs), *lines]
 
 
 FREEZING = re.compile(r"froz|freez|feature.?extract")

@@ -13,7 +13,7 @@ from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.config import MLM, RunConfig
 from toolkit.naming import shorten
-from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
+from toolkit.reporting.cells import NOT_APPLICABLE, listing, number, span
 from toolkit.reporting.charts import Charts, draw
 from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block, table_block
 from toolkit.reporting.topics.caveats import edge_warning, unstable
@@ -93,9 +93,8 @@ def tuning_section(data: ReportData) -> Section | None:
         )
     warned = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
     counts = table.groupby([c for c in ("task", "condition") if c in table], sort=False).size()
-    budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
     lead = (
-        f"Every condition had the same budget ({budget} settings per task), chosen by the score on the split "
+        f"Every condition had the same budget ({span(counts)} settings per task), chosen by the score on the split "
         "selection, which was held out of the training data. No setting was chosen on the reported split."
     )
     parts = list(table.groupby("task", sort=False)) if "task" in table else [("", table)]
@@ -304,16 +303,11 @@ def _duplicates(data: ReportData) -> tuple[Block, ...]:
         missed += [group.title] if all(each is None for each in found) else []
     if not counts:
         return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
-    rows = [[title, split, per_run(own), len(own)] for (title, split), own in counts.items()]
+    rows = [[title, split, span(own), len(own)] for (title, split), own in counts.items()]
     header = ["model and task", "split", "near-duplicates per run", "runs"]
     hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
     block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
     return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(missed)}.")) if missed else (block,)
-
-
-def per_run(counts: Sequence[int]) -> str:
-    """A count that every run has, or its range over the runs."""
-    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def definitions_section() -> Section:

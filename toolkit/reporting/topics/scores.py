@@ -1,7 +1,8 @@
 """Scores: by condition, over epochs, by number of examples, and by seconds."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,6 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     Charts,
-    Picker,
     along,
     altair,
     data_of,
@@ -246,8 +246,7 @@ def plot_scores_over_epochs(
     shown, picker, look = picked(lines["regime"], regimes, **legend)
     splits = list(dict.fromkeys(lines["split"]))
     floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
-    ends = [lines["value"].min(), lines["value"].max(), *floors.values()]
-    scale = padded(ends)
+    scale = padded([*lines["value"], *floors.values()])
     columns = min(len(splits), 3)
     parts = []
     for i, split in enumerate(splits):
@@ -262,23 +261,12 @@ def plot_scores_over_epochs(
             floor = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]}))).encode(y=along(y, "rate"))
             rule = floor.mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(tooltip=tips(rate=("majority class", ".4f"))))
-            side = _free_side(means, floors[split], 0.13 * (max(ends) - min(ends)))
-            if side:
-                words = floor.mark_text(align="right", baseline=side, dx=-2, fontSize=10, text="majority class")
-                layers.append(words.encode(x=altair.value("width")))
+            words = floor.mark_text(align="right", baseline="bottom", dx=-2, fontSize=10, text="majority class")
+            layers.append(words.encode(x=altair.value("width")))
         layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", shown))
         width = (620 - 24 * (columns - 1)) // max(columns, 2)
         parts.append(altair.layer(*layers, data=data_of(means), width=width, height=130, title=str(split)))
     return panels(parts, columns, picker)
-
-
-def _free_side(means: pd.DataFrame, rate: float, height: float) -> str | None:
-    """Where words at the right of a line hide no mark: above it (``bottom``), below it (``top``) or nowhere."""
-    near = means[means["time"] >= 0.4 * means["time"].max()]
-    for side, (low, high) in {"bottom": (rate, rate + height), "top": (rate - height, rate)}.items():
-        if not ((near["high"] >= low) & (near["low"] <= high)).any():
-            return side
-    return None
 
 
 def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
@@ -297,11 +285,8 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
     tasks = [task for task in dict.fromkeys(table["panel"]) if sizes.get(task, 0) > 1]
     if not tasks:
         return None
-    _, picker, look = picked(table["regime"], regimes)
-    parts = []
-    for task in tasks:
-        own = table[table["panel"] == task]
-        score = str(own["score"].iloc[0])
+
+    def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
         found = sorted(own["examples"].astype(float).unique())
         axis = altair.Axis(values=found, format=",d", grid=False, labelOverlap="greedy")
         places = altair.Scale(type="log", nice=False, padding=12)
@@ -314,15 +299,21 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
         axis = altair.Axis(tickCount=5, format="~f")
         y = altair.Y("mean:Q", scale=padded(own["value"]), title=title_of(score), axis=axis)
         means = over_seeds(own, ["regime", "examples"], "value")
-        parts.append(altair.layer(*over_seeds_layers(base, y, look), data=data_of(means)))
-    return _of_tasks(parts, tasks, picker)
+        return altair.layer(*over_seeds_layers(base, y, look), data=data_of(means))
+
+    return _of_tasks(table[table["panel"].isin(tasks)], draw, regimes)
 
 
-def _of_tasks(parts: Sequence[Chart], tasks: Sequence[str], picker: Picker | None) -> Chart:
+def _of_tasks(
+    table: pd.DataFrame, draw: Callable[[pd.DataFrame, str, Mapping[str, Any]], Chart], regimes: Iterable[str] | None
+) -> Chart:
+    """A panel for each task of a table, which ``draw`` makes of its lines, its score and the look of the regimes."""
+    _, picker, look = picked(table["regime"], regimes)
+    tasks = list(dict.fromkeys(table["panel"]))
     columns = min(len(tasks), 3)
-    width = 440 if columns == 1 else 570 // columns - 30
-    for part in parts:
-        part.width, part.height = width, 150
+    size = {"width": 440 if columns == 1 else 570 // columns - 30, "height": 150}
+    owns = [table[table["panel"] == task] for task in tasks]
+    parts = [draw(own, str(own["score"].iloc[0]), look).properties(**size) for own in owns]
     return panels(parts, columns, picker, tasks)
 
 
@@ -338,20 +329,15 @@ def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     if len(table) < 2:
         return None
     table = table.assign(panel=task_names(table), regime=regimes_of(table))
-    _, picker, look = picked(table["regime"], regimes)
-    tasks = list(dict.fromkeys(table["panel"]))
-    parts = []
-    for task in tasks:
-        own = table[table["panel"] == task]
-        score = str(own["score"].iloc[0])
+
+    def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
         wide, tall = log_axis(own["seconds"]), padded(own["value"], most=math.inf if score == "loss" else 1.0)
         chart = altair.Chart(data_of(own, ["regime", "run", "seed", "seconds", "value"])).mark_point()
-        parts.append(
-            chart.encode(
-                x=altair.X("seconds:Q", scale=wide.scale(), axis=wide.axis(grid=False), title="seconds of a run"),
-                y=altair.Y("value:Q", scale=tall, axis=altair.Axis(tickCount=5, format="~f"), title=title_of(score)),
-                tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
-                **look["points"],
-            )
+        return chart.encode(
+            x=altair.X("seconds:Q", scale=wide.scale(), axis=wide.axis(grid=False), title="seconds of a run"),
+            y=altair.Y("value:Q", scale=tall, axis=altair.Axis(tickCount=5, format="~f"), title=title_of(score)),
+            tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
+            **look["points"],
         )
-    return _of_tasks(parts, tasks, picker)
+
+    return _of_tasks(table, draw, regimes)

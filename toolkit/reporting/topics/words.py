@@ -1,8 +1,6 @@
 """How far each word's row moved, against the steps that saw it: a chart to search, and a table of nearest words."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +13,7 @@ from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_word
 from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
 from toolkit.reporting.cells import Column
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, tips
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, log_axis, tips
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
 from toolkit.reporting.render_html import script_json
 from toolkit.snapshots.store import Source, trajectory_of
@@ -70,60 +68,41 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     if not frames:
         return None
     drawn = pd.concat(frames, ignore_index=True)
-    chart, kinds = plot_words(drawn), _kinds(_places(drawn)) | ({"input"} if _is_at_input(drawn).any() else set())
+    kinds = {"input"} if _is_at_input(drawn).any() else _kinds(_places(drawn))
     drawn_seen, all_seen, drawn_rest, all_rest = (sum(line[i] for line in counts) for i in range(1, 5))
-    of_all = f"{drawn_seen:,} of {all_seen:,} words"
-    if all_rest or not kinds & {"unknown", "input"}:
-        of_all += f" {'that training used' if 'used' in kinds else 'seen in training'} and "
-        of_all += f"{drawn_rest:,} of {all_rest:,} others, evenly spaced in the vocabulary"
     caption = (
-        f"A mark is a word: upwards, its row moved farther; marks on the floor are exactly 0. {_sideways(kinds)} "
-        f"{_colours(kinds, len(tables))} Type part of a word, or click on a mark, to read its neighbours: the five "
-        "words whose rows point most nearly the same way, with their cosines. "
-        f"Of several seeds the means are shown, and the neighbours of the first. Drawn: {of_all}."
+        "A mark is a word: upwards, its row moved farther; marks on the floor are exactly 0. "
+        f"{' '.join(said for kind, said in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word, or "
+        "click on a mark, to read its neighbours: the five words whose rows point most nearly the same way, with "
+        "their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
+        f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_rest:,} of "
+        f"{all_rest:,} others, evenly spaced in the vocabulary."
     )
-    against = {
-        "counted": "in how many optimizer steps training saw each, against ",
-        "used": "whether it was used, against ",
-    }
-    across = next((text for kind, text in against.items() if kind in kinds), "")
-    alt = f"Scatter of words: {across}how far its row moved. The table below it names those that moved most."
-    picture = ChartBlock(name="words", chart=chart, caption=caption, alt=alt)
+    picture = ChartBlock(name="words", chart=plot_words(drawn), caption=caption, alt=ALT)
     moved = FoldBlock(
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
-    marks = "may have had a gradient" if "input" in kinds else "seen in training"
-    header = ("run", f"{marks}: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
+    header = ("run", "used, or maybe: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
     lines = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
     folded = FoldBlock(title="What is drawn of each run", blocks=(lines,))
     return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
 
 
-def _sideways(kinds: set[str]) -> str:
-    """What the place of a mark from left to right says of its word."""
-    said = {
-        "counted": "To the right, training saw it in more optimizer steps, and only these gave its row a gradient.",
-        "input": "To the right stand words that the input used, to the left those that it did not: as the table is the "
-        "output layer too, any step may have moved any of them. Within a group, right and left mean nothing.",
-        "used": "Whether training used it is inferred from the weights: words that it used stand to the right of those "
-        "that it did not. In how many optimizer steps is not known: within a group, right and left mean nothing.",
-        "unknown": "Of the words over “not recorded” this is not known: there, right and left mean nothing."
-        if len(kinds) > 1
-        else "In how many optimizer steps training saw it was not recorded: right and left mean nothing.",
-    }
-    if "input" in kinds:
-        said.pop("used")
-    return " ".join(text for kind, text in said.items() if kind in kinds)
-
-
-def _colours(kinds: set[str], num_runs: int) -> str:
-    """What the colours mean, in one sentence."""
-    others = {"never": "it did not", "unknown": "its steps are not known"}
-    grey = "grey: " + ", or ".join(text for kind, text in others.items() if kind in kinds)
-    used = f"{'blue' if num_runs == 1 else 'the colour of its run'}: training used it"
-    told = [*([used] if kinds & {"used", "counted"} else ()), *([grey] if kinds & set(others) else ())]
-    said = "; ".join([*told, "orange: searched or clicked."])
-    return said[0].upper() + said[1:]
+SIDEWAYS = {
+    "counted": "To the right, training saw it in more optimizer steps, and only these gave its row a gradient.",
+    "input": "To the right stand words that the input used, to the left those that it did not: as the table is the "
+    "output layer too, any step may have moved any of them. Within a group, right and left mean nothing.",
+    "used": "Whether training used it is inferred from the weights: words that it used stand to the right of those "
+    "that it did not. In how many optimizer steps is not known: within a group, right and left mean nothing.",
+    "unknown": "Of words over “not recorded” it is not known whether training used them: there, right and left mean "
+    "nothing.",
+}
+"""Kind of place on the axis of steps to what it says of its words."""
+COLOURED = "Blue: training used it; grey: it did not, or that is not known; orange: searched or clicked."
+ALT = (
+    "Scatter of words: how far each row moved, against what is known of the optimizer steps that used it. The table "
+    "below it names those that moved most."
+)
 
 
 def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame, int, int]:
@@ -169,8 +148,8 @@ NUM_LISTED = 5
 """So many words, the best matches of a search, have their neighbours beside the scatter."""
 MOST_MARKED = 200
 """Words that a search marks, the best matches first."""
-WIDTH, HEIGHT, LABEL = 600, 280, 13
-"""Pixels: of the scatter, and from one label to the next."""
+WIDTH, HEIGHT, LINE = 600, 280, 13
+"""Pixels: of the scatter, and of a line of the list."""
 UNKNOWN, NEVER, USED = STRIPS = 0.1, 0.4, 0.75
 """Where words stand on the axis of steps: of which nothing was recorded, that training never saw, and that it used in
 steps that nobody counted."""
@@ -215,18 +194,17 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     places = slider_places(words)
     runs = packed_words(words, places)
     names = [run["run"] for run in runs]
-    axes = _Axes.of(words, np.concatenate([run["x"] for run in runs]), is_input=any("is_input" in run for run in runs))
+    is_input = any("is_input" in run for run in runs)
+    x, y, low = _axes(words, np.concatenate([run["x"] for run in runs]), is_input=is_input)
     clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
-    shown = _choice(names)
-    views = [_scatter(axes, names, clicked, _inputs(places)), _list(has_epochs="epoch" in words)]
-    views = [_legend(names, shown), *views] if len(names) > 1 else views
+    views = [_scatter(x, y, [clicked, *_inputs(places, names)]), _list(has_epochs="epoch" in words, names=names)]
     # A text is handed through as it is; Altair takes seconds to look at every number of a list.
     data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
     first, step = places[0], _step(places)
     most = max(len(run["epochs"]) for run in runs)
     wanted, word = "lower(trim(search))", "lower(datum.word)"
     # The transforms first: with each one a compound chart is copied whole, which takes a second.
-    lines = altair.Chart().transform_filter(shown) if len(names) > 1 else altair.Chart()
+    lines = altair.Chart().transform_filter("datum.run == shown_run") if len(names) > 1 else altair.Chart()
     lines = (
         lines.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
         .transform_calculate(
@@ -237,7 +215,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
         )
         .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
         .transform_calculate(
-            y=f"max(datum.drift, {axes.low:g})",
+            y=f"max(datum.drift, {low:g})",
             steps=f"datum.is_input ? '{ANY_STEP}' : "
             + _by_kind("'not recorded'", "'0'", "'unknown (inferred from the weights)'", "format(datum.x, ',')"),
             tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : "
@@ -257,122 +235,44 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     return altair.vconcat(*views, data=data, spacing=14, transform=lines.transform)
 
 
-@dataclass(frozen=True)
-class _Axes:
-    """Both axes: the same for every run and epoch, so that what is seen to move moved."""
-
-    low: float
-    """The floor, on which words stand that did not move."""
-    high: float
-    left: float
-    right: float
-    strips: tuple[float, ...]
-    is_input: bool
-    """Whether of any run the use at the input is known, and no steps."""
-    most: int
-    """Steps that saw the word of the most; 0 where steps are known of no word that training used."""
-
-    @classmethod
-    def of(cls, words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -> "_Axes":
-        moved = words["norm"][words["norm"] > 0]
-        kinds = _kinds(places)
-        strips = tuple(place for kind, place in zip(KINDS, STRIPS, strict=False) if kind in kinds)
-        most = int(places.max()) if "counted" in kinds else 0
-        left = 0.6 * strips[0] if strips else 0.85
-        right = max(1.3 * most, 2.0) if most else strips[-1] / 0.6
-        low = 0.7 * float(moved.min())
-        room = math.log(moved.max() / low) * NUM_LISTED * LABEL / (HEIGHT - NUM_LISTED * LABEL)
-        high = float(f"{1.2 * moved.max() * math.exp(room):.2g}")
-        return cls(float(f"{low:.2g}"), high, left, right, strips, is_input, most)
-
-    def x(self) -> Any:
-        scale = altair.Scale(type="log", domain=[self.left, self.right], nice=False)
-        never, used, title = "'never'", "'used'", "optimizer steps that saw the word"
-        if not self.most and USED in self.strips:
-            never, used = "'not used by training'", "['used by training', '(inferred)']"
-            title = "inferred from the weights: the number of steps is not known"
-            if self.is_input:
-                never, used, title = "'not at the input'", "'at the input'", "use by the input, in any number of steps"
-        label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
-        axis = altair.Axis(values=[*self.strips, *step_ticks(self.most)], labelExpr=label, grid=False, title=title)
-        return altair.X("x:Q", scale=scale, axis=axis)
-
-    def y(self, field: str = "y") -> Any:
-        scale = altair.Scale(type="log", domain=[self.low, self.high], nice=False)
-        powers = [10.0**i for i in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
-        ticks = {"values": powers} if len(powers) > 1 else {"tickCount": 4}
-        axis = altair.Axis(format="~g", **ticks, title="drift (norm of the change of the word's row)")
-        return altair.Y(f"{field}:Q", scale=scale, axis=axis)
-
-    def pixels_down(self, field: str) -> str:
-        """The expression for a height, counted from the top."""
-        return f"{HEIGHT} * log({self.high:g} / {field}) / {math.log(self.high / self.low):.6g}"
-
-    def at_pixel(self, pixels: str) -> str:
-        """The drift of a height, counted from the top."""
-        return f"{self.high:g} * exp(-({pixels}) * {math.log(self.high / self.low) / HEIGHT:.6g})"
-
-    @property
-    def per_pixel(self) -> float:
-        """What one pixel to the right multiplies steps by, as a logarithm."""
-        return math.log(self.right / self.left) / WIDTH
+def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -> tuple[Any, Any, float]:
+    """Both axes, the same for every run and epoch, so that what is seen to move moved; and where the floor is."""
+    kinds = _kinds(places)
+    strips = [place for kind, place in zip(KINDS, STRIPS, strict=False) if kind in kinds]
+    most = int(places.max()) if "counted" in kinds else 0
+    never, used, title = "'never'", "'used'", "optimizer steps that saw the word"
+    if is_input and not most:
+        never, used, title = "'not at the input'", "'at the input'", "use by the input, in any number of steps"
+    elif USED in strips and not most:
+        never, used = "'not used by training'", "['used by training', '(inferred)']"
+        title = "inferred from the weights: the number of steps is not known"
+    label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
+    ends = [0.6 * strips[0] if strips else 0.85, max(1.3 * most, 2.0) if most else strips[-1] / 0.6]
+    ticks = [first * 10**power for power in range(len(str(most))) for first in (1, 2, 5)]
+    values = [*strips, *(tick for tick in ticks if tick <= most)]
+    axis = altair.Axis(values=values, labelExpr=label, grid=False, labelOverlap="greedy")
+    x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
+    tall = log_axis(words["norm"])
+    moved = "drift (norm of the change of the word's row)"
+    return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=moved), tall.low
 
 
-def step_ticks(most: int) -> list[int]:
-    """Steps from 1 to ``most`` that an axis names: few are all named, of some the last is, of many powers of ten."""
-    if most <= 8:
-        return list(range(1, most + 1))
-    if most >= 100:
-        return [10**i for i in range(len(str(most)))]
-    return [*(steps for steps in (1, 2, 5, 10, 20, 50) if 1.25 * steps < most), most]
-
-
-def _inputs(places: Sequence[float]) -> list[Any]:
+def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
+    """What a reader sets: the run of several, the word that is searched, the epoch of several."""
+    runs = altair.binding_select(options=list(names), name="Run ")
     box = altair.binding(
         input="search", name="Search a word ", placeholder="part of a word", autocomplete="off", debounce=120
     )
-    inputs = [altair.param(name="search", value="", bind=box)]
+    inputs = [altair.param(name="shown_run", value=names[0], bind=runs)] if len(names) > 1 else []
+    inputs.append(altair.param(name="search", value="", bind=box))
     if step := _step(places):
         slider = altair.binding_range(min=places[0], max=places[-1], step=step, name="Epoch ", debounce=40)
         inputs.append(altair.param(name="epoch", value=places[-1], bind=slider))
     return inputs
 
 
-def _choice(names: Sequence[str]) -> Any:
-    """One run of several, by the list or by a click on its name."""
-    return altair.selection_point(
-        name="shown",
-        fields=["run"],
-        value=[{"run": names[0]}],
-        bind=altair.binding_select(options=list(names), name="Run "),
-        on="click",
-        toggle=False,
-        clear=False,
-    )
-
-
-def _legend(names: Sequence[str], shown: Any) -> Any:
-    line = altair.Chart(altair.Data(values=[{"run": name} for name in names])).encode(
-        y=altair.Y("run:N", sort=list(names), axis=None)
-    )
-    opacity = altair.when(shown).then(altair.value(1)).otherwise(altair.value(0.25))
-    dots = line.mark_point(filled=True, size=70, cursor="pointer").encode(
-        color=_colour(names), x=altair.value(5), opacity=opacity
-    )
-    texts = line.mark_text(align="left", cursor="pointer", limit=WIDTH).encode(
-        text=altair.Text("run:N"), x=altair.value(16)
-    )
-    return altair.layer(dots, texts.add_params(shown), width=WIDTH, height=18 * len(names))
-
-
-def _colour(names: Sequence[str]) -> Any:
-    colours = [colour for colour in COLOURS if colour not in (MARKED, REFERENCE)]
-    cycle = [colours[i % len(colours)] for i in range(len(names))]
-    return altair.Color("run:N", scale=altair.Scale(domain=list(names), range=cycle), legend=None)
-
-
-def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[Any]) -> Any:
-    """The words, those that were searched marked, and those of the list labelled."""
+def _scatter(x: Any, y: Any, params: Sequence[Any]) -> Any:
+    """The words, and those that were searched marked."""
     said = tips(
         word="word",
         steps="steps that saw it",
@@ -382,94 +282,52 @@ def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[A
         nearest_before="nearest before",
         nearest_after="nearest after",
     )
-    x, y = axes.x(), axes.y()
     base = altair.Chart().encode(x=x, y=y, tooltip=said)
-    # A word that training did not use is grey in every run.
-    colour = altair.when(f"datum.x < {ENDS[1]}").then(altair.value(REFERENCE)).otherwise(_colour(names))
+    colour = altair.when(f"datum.x < {ENDS[1]}").then(altair.value(REFERENCE)).otherwise(altair.value(COLOURS[0]))
     points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour)
-    points = points.add_params(clicked, *inputs)
-    marked = (
-        base.mark_point(filled=True, size=50, opacity=1, color=MARKED, cursor="pointer")
-        .transform_filter("datum.order < 4")
-        .transform_window(best="row_number()", sort=_BEST)
-        .transform_filter(f"datum.best <= {MOST_MARKED}")
-    )
-    # From the lowest up, each label is a line above the one before, or at its word; above all words there is room.
-    upwards = altair.SortField("down", order="descending")
-    labels = (
-        _best(altair.Chart())
-        .transform_calculate(down=axes.pixels_down("datum.y"))
-        .transform_window(i="row_number()", sort=[upwards])
-        .transform_calculate(free=f"datum.down + {LABEL} * datum.i")
-        .transform_window(height="min(free)", frame=[None, 0], sort=[upwards])
-        .transform_calculate(
-            label_height=f"datum.height - {LABEL} * datum.i",
-            is_right=f"log(datum.x / {axes.left:g}) > {0.75 * math.log(axes.right / axes.left):g}",
-        )
-        .transform_calculate(
-            label_y=axes.at_pixel("datum.label_height"),
-            label_x=f"datum.x * exp((datum.is_right ? -12 : 12) * {axes.per_pixel:.6g})",
-        )
-    )
-    label_x, label_y = altair.X("label_x:Q", scale=x["scale"]), axes.y("label_y")
-    lines = labels.mark_rule(color=MARKED, strokeWidth=1).encode(
-        x=x, y=y, x2=altair.X2("label_x:Q"), y2=altair.Y2("label_y:Q")
-    )
-    side = altair.ExprRef("datum.is_right ? 'right' : 'left'")
-    shift = altair.ExprRef("datum.is_right ? -3 : 3")
-    texts = labels.mark_text(align=side, dx=shift, fontWeight="bold", limit=150).encode(
-        x=label_x, y=label_y, text=altair.Text("word:N")
-    )
-    return altair.layer(points, marked, lines, texts, width=WIDTH, height=HEIGHT)
-
-
-_BEST = [{"field": "order"}, {"field": "drift", "order": "descending"}]
-
-
-def _best(chart: Any) -> Any:
-    """The words of the list."""
-    return (
-        chart.transform_filter("datum.order < 9")
-        .transform_window(best="row_number()", sort=_BEST)
-        .transform_filter(f"datum.best <= {NUM_LISTED}")
+    marked = base.mark_point(filled=True, size=50, opacity=1, color=MARKED, cursor="pointer")
+    return altair.layer(
+        points.add_params(*params), _best(marked, "datum.order < 4", MOST_MARKED), width=WIDTH, height=HEIGHT
     )
 
 
-def _list(*, has_epochs: bool) -> Any:
+def _best(chart: Any, which: str, most: int) -> Any:
+    """The best matches among some words, and of equal ones those that moved most."""
+    best = [{"field": "order"}, {"field": "drift", "order": "descending"}]
+    ranked = chart.transform_filter(which).transform_window(best="row_number()", sort=best)
+    return ranked.transform_filter(f"datum.best <= {most}")
+
+
+def _list(*, has_epochs: bool, names: Sequence[str]) -> Any:
     """The neighbours of the word that was clicked, of those that were searched, or else of those that moved most."""
     which = (
         "(trim(search) == '' ? (clicked.word ? 'the word that was clicked' : 'the words that moved most') : "
         "format(datum.found, ',') + ' of ' + format(datum.all, ',') + ' drawn words contain “' + trim(search) + '”')"
     )
-    epoch = "'Epoch ' + format(datum.at_epoch, '~g') + ': '" if has_epochs else "''"
+    epoch = "'epoch ' + format(datum.at_epoch, '~g') + ': '" if has_epochs else "''"
+    run = "datum.run + ', '" if len(names) > 1 else "''"
     heading = (
         altair.Chart()
         .transform_calculate(is_found="datum.match > 0")
         .transform_aggregate(found="sum(is_found)", all="count()", groupby=["run", "at_epoch"])
-        .transform_calculate(text=f"{epoch} + {which}")
+        .transform_calculate(text=f"{run} + {epoch} + {which}")
         .mark_text(align="left", fontWeight="bold", limit=WIDTH)
         .encode(x=altair.value(-40), y=altair.value(0), text=altair.Text("text:N"))
     )
-    line = _best(altair.Chart()).transform_calculate(
-        moved="(datum.is_input ? '' : "
-        + _by_kind("''", "'steps 0, '", "'steps unknown, '", "'steps ' + datum.steps + ', '")
-        + ")"
-        + " + 'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
+    steps = _by_kind("''", "'steps 0, '", "'steps unknown, '", "'steps ' + datum.steps + ', '")
+    line = _best(altair.Chart(), "datum.order < 9", NUM_LISTED).transform_calculate(
+        moved=f"(datum.is_input ? '' : {steps}) + 'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned",
+        was="'before: ' + datum.nearest_before",
+        became="'after: ' + datum.nearest_after",
     )
-    parts = [heading]
-    for field, x, shift, style in (
-        ("word", -40, -7, {"fontWeight": "bold", "limit": 150}),
-        ("moved", -40, 7, {"limit": 215}),
-        ("before", 185, -7, {"limit": WIDTH - 210}),
-        ("after", 185, 7, {"limit": WIDTH - 210}),
-    ):
-        text = line.mark_text(align="left", dy=shift, **style)
-        shown = f"nearest_{field}" if field in ("before", "after") else field
-        y = altair.Y("best:Q", scale=altair.Scale(domain=[NUM_LISTED + 0.5, 0.3]), axis=None)
-        parts.append(text.encode(x=altair.value(x + (44 if x > 0 else 0)), y=y, text=altair.Text(f"{shown}:N")))
-        if x > 0:
-            parts.append(line.mark_text(align="left", dy=shift, text=field).encode(x=altair.value(x), y=y))
-    return altair.layer(*parts, width=WIDTH, height=NUM_LISTED * 38 + 10)
+    y = altair.Y("best:Q", scale=altair.Scale(domain=[NUM_LISTED + 0.5, 0.3]), axis=None)
+    texts = [
+        line.mark_text(align="left", dy=LINE * i, limit=WIDTH - x).encode(
+            x=altair.value(x), y=y, text=altair.Text(f"{name}:N")
+        )
+        for name, x, i in (("word", -40, 0), ("moved", 100, -1), ("was", 100, 0), ("became", 100, 1))
+    ]
+    return altair.layer(heading, *texts, width=WIDTH, height=NUM_LISTED * 4 * LINE)
 
 
 def slider_places(words: pd.DataFrame) -> list[float]:
