@@ -24,10 +24,11 @@ from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.regimes import locate_embeddings
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.render_markdown import render_markdown
-from toolkit.snapshots.backbones import hash_weights, open_backbones
-from toolkit.snapshots.files import WidenedRows, sha256_of_array
-from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots.backbones import hash_weights, open_backbones, open_place
+from toolkit.snapshots.files import WidenedRows, read_header, sha256_of_array
+from toolkit.snapshots.importers import find_places, import_checkpoints
 from toolkit.snapshots.run_writer import start_run
+from toolkit.snapshots.weights import SINGLE
 
 WORDS = "embeddings.word_embeddings.weight"
 SHARD = {"max_shard_size": "4KB"}
@@ -559,3 +560,12 @@ def test_what_a_sentencepiece_model_alone_needs_is_named(tmp_path: Path, monkeyp
         monkeypatch.setattr(f"transformers.utils.is_{package}_available", lambda: False)
     said = "is a sentencepiece model: pip install sentencepiece protobuf$"
     check_refusals((said, lambda: find_checkpoint(str(tmp_path / "x")).read_tokenizer()))
+
+
+def test_parameters_stand_in_the_order_of_their_file(tiny_model: Callable[[str], Path]) -> None:
+    (place,) = find_places(tiny_model("bert"))
+    found = list(open_place(place, "a").tensors)
+    stored = [name for name in read_header(tiny_model("bert") / SINGLE)[1] if name in found]
+    embeddings = [name for name in found if name.startswith("embeddings.")]
+    assert found[: len(embeddings)] == embeddings
+    assert found[len(embeddings) :] == [name for name in stored if name not in embeddings]
