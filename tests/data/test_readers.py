@@ -268,6 +268,9 @@ IN_DOUBT = [
         "classes",
     ),
     ("a.csv", labelled("0,5", "1,5", "2,5", times=10), "labels such as '0,5' read as numbers", "classes"),
+    ("a.csv", labelled("a,b", "b,c", "a,c", times=10), "label 'a,b'.* is made of others", "classes"),
+    ("a.csv", labelled("1,5", "2,5", "3", "4", times=10), "labels such as '1,5' read as numbers", "classes"),
+    ("a.csv", labelled("\u22121.5", "0.5", times=10), "read as numbers", "classes"),
     ("a.csv", labelled(*range(30)), "there are 30 classes in 30", "classes"),
     ("a.csv", labelled(*(f"c{i // 2}" for i in range(60))), "there are 30 classes in 60", "classes"),
 ]
@@ -368,6 +371,75 @@ def test_what_is_no_doubt_is_read(tmp_path: Path) -> None:
     assert task.splits["t"].labels is None
     signs = write(tmp_path / "c.csv", labelled(-1, 1, times=10).to_csv(index=False))
     assert loaded(signs).label_names == ("-1", "1")
+
+
+COUNTED = ["0 EU N B-X\n1 is N O\n\n", "4 EU N B-X\n5 is N O\n\n", "1-1 EU N B-X\n1-2 is N O\n\n"]
+
+
+@pytest.mark.parametrize("sentence", COUNTED)
+def test_words_counted_from_anywhere_are_no_words(sentence: str, tmp_path: Path) -> None:
+    with refused("column 1 holds the numbers of words"):
+        loaded(write(tmp_path / "a.conll", sentence * 3))
+
+
+def test_tags_that_pandas_made_floats_of_and_marks_among_tags(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"tokens": WORDS, "ner_tags": [[-100.0, 0.0], *map(list, TAGS[1:])]}).to_parquet(path)
+    with pytest.warns(UserWarning, match="mark no spans"):
+        assert loaded(str(path)).label_names == ("0", "1")
+    with refused("the tag NULL often says that a word has none"):
+        loaded(write(tmp_path / "a.conll", "a X\nb NULL\nc Y\n\n"))
+
+
+def test_names_that_are_numerals_are_not_taken_for_numbers(tmp_path: Path) -> None:
+    """Of the names 1 and 2 the text 1 is a name and a number: it is refused; numbers, and other texts, are clear."""
+    train = tmp_path / "a.parquet"
+    dataset({"text": TEXTS, "label": [0, 1] * 12}, label=datasets.ClassLabel(names=["1", "2"])).to_parquet(train)
+
+    def scored(labels: list[object]) -> list[int]:
+        path = write(tmp_path / "b.jsonl", labelled(*labels).to_json(orient="records", lines=True))
+        found = load_task(RunConfig(train_file=str(train), validation_file=path)).splits["validation"].labels
+        return list(found)  # type: ignore[arg-type]
+
+    assert scored([0, 0, 1]) == [0, 0, 1]
+    assert scored(["0", "0", "1"]) == [0, 0, 1]
+    assert scored(["1", "2", "2"]) == [0, 1, 1]
+    with refused("labels such as '1', which are numbers of classes and names of others"):
+        scored(["1", "1"])
+    broken = tmp_path / "c.parquet"
+    made = datasets.Dataset.from_dict({"text": TEXTS, "label": [0, 1, 5] * 8})
+    made.cast(datasets.Features({**made.features, "label": datasets.ClassLabel(names=["a", "b"])})).to_parquet(broken)
+    with refused(r"a label is the number of none of its 2 names: row 3 \(5\)"):
+        loaded(str(broken))
+
+
+def test_a_split_of_marks_is_withheld_aloud_and_not_where_they_are_classes(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.csv", labelled(-1, 0, 1, times=10).to_csv(index=False))
+    marks = write(tmp_path / "b.csv", labelled(-1, -1).to_csv(index=False))
+    held = (f"t={marks}",)
+    task = load_task(RunConfig(train_file=train, validation_file=train, test_file=held, label_kind="classes"))
+    assert task.splits["t"].labels.tolist() == [0, 0]  # type: ignore[union-attr]
+    plain = write(tmp_path / "c.csv", labelled("a", "b", times=10).to_csv(index=False))
+    with pytest.warns(UserWarning, match="every label of split 't' is '-1': taken as withheld"):
+        assert load_task(RunConfig(train_file=plain, validation_file=plain, test_file=held)).splits["t"].labels is None
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_files_in_a_folder_are_read_as_files_are(name: str, tmp_path: Path) -> None:
+    """Not as pandas does, which takes null for missing and 000 for 0, and quotation marks off a .tsv."""
+    frame = pd.DataFrame({"text": ["null", "000", "NA", "say no"] * 6, "label": ["true", "false"] * 12})
+    content = str(frame.to_csv(index=False, sep="," if name == "a.csv" else "\t"))
+    for split in ("train", "validation"):
+        write(tmp_path / name.replace("a.", f"{split}."), content)
+    task = load_task(RunConfig(dataset=str(tmp_path)))
+    assert [text for (text,) in task.splits["train"].texts] == frame["text"].tolist()
+    assert task.label_names == ("false", "true")
+    quoted = tsv([('a "b"', "0"), ("b", "1")], csv.QUOTE_MINIMAL)
+    for split in ("train", "validation"):
+        write(tmp_path / name.replace("a.", f"{split}."), quoted if name == "a.tsv" else content)
+    if name == "a.tsv":
+        with refused("--tsv-quotes strip"):
+            load_task(RunConfig(dataset=str(tmp_path)))
 
 
 @given(st.lists(st.text(st.sampled_from('ab "\t\n'), min_size=1).filter(str.strip), min_size=2, max_size=8))

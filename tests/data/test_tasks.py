@@ -215,7 +215,7 @@ def test_nullable_columns_are_read(tmp_path: Path) -> None:
         ({"task_name": "mine"}, "--task-name goes with --train-file or --dataset"),
         ({"dataset_config": "x"}, "--dataset-config goes with --dataset"),
         ({"label_column": "y"}, "--label-column goes with --train-file or --dataset"),
-        ({"dataset": "a/b", "tsv_quotes": "strip"}, "--tsv-quotes goes with --train-file"),
+        ({"tsv_quotes": "strip"}, "--tsv-quotes goes with --train-file or --dataset"),
     ],
 )
 def test_flags_that_would_be_ignored_are_refused(changes: dict[str, Any], message: str) -> None:

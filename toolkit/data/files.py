@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import numpy as np
 import pandas as pd
 
-from toolkit.data.labels import FLOAT, RawSplit, RawTask, labels_of, plain_text
+from toolkit.data.labels import FLOAT, RawSplit, RawTask, joined, labels_of, plain_text
 from toolkit.data.tokens import read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import lookup, unknown
@@ -428,8 +428,14 @@ def read_glue(name: str) -> RawTask:
     return replace(raw, score=glue.score, out_of_distribution=glue.out_of_distribution)
 
 
-def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str | None) -> RawTask:
-    """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``, or one that ``save_to_disk`` wrote.
+def read_dataset(
+    name: str,
+    config: str | None,
+    text_columns: tuple[str, ...],
+    label_column: str | None,
+    tsv_quotes: str = "unsure",
+) -> RawTask:
+    """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``, a folder of files, or one that ``save_to_disk`` wrote.
 
     The commit of a revision stands among the hashes, as ``@REVISION``. ValueError when it cannot be read, which says
     what to pass instead.
@@ -439,8 +445,14 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
     is_named = any(own.startswith("validation") for own in dataset)
     also = None if is_named else next((own for own in VALIDATION if own in dataset), None)
     names = {"validation" if own == also else own: own for own in dataset if own != "unsupervised"}
+
+    def split_called(own: str) -> RawSplit:
+        if isinstance(files := dataset[own], list):
+            return joined([read_file(path, text_columns, label_column, tsv_quotes) for path in files])
+        return split_of(_table_of(dataset[own]), text_columns, label_column, f"{name} ({own})")
+
     splits = {
-        split_name: split_of(_table_of(dataset[own]), text_columns, label_column, f"{name} ({own})")
+        split_name: split_called(own)
         for split_name, own in sorted(names.items(), key=lambda pair: rank.get(pair[0].split("_")[0], 2))
     }
     if not any(split_name.startswith("validation") for split_name in splits):
@@ -472,8 +484,10 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
             # A cache of its own: where the hub is away the library reads whatever commit it kept last.
             pinned = {"revision": commit, "cache_dir": str(Path(datasets.config.HF_DATASETS_CACHE) / commit)}
         # By its list of files: a saved folder holds caches beside them, of which load_dataset would take the rows too.
-        is_saved = (Path(name) / SAVED[0]).is_file()
-        dataset = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(location, config, **pinned)
+        if (Path(name) / SAVED[0]).is_file():
+            dataset = datasets.load_from_disk(name)
+        elif not (dataset := _files_of(location, config)):
+            dataset = datasets.load_dataset(location, config, **pinned)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         is_told = is_online or Path(name).exists()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_told else unreachable_hub()
@@ -484,6 +498,20 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
     return dataset, commits
+
+
+def _files_of(folder: str, config: str | None) -> dict[str, list[Path]]:
+    """Split to the files of text in a folder, as ``datasets`` sorts them: these are read as --train-file reads them.
+
+    Empty for anything else.
+    """
+    import datasets
+
+    if not Path(folder).is_dir():
+        return {}
+    found = datasets.load_dataset_builder(folder, config).config.data_files or {}
+    files = {str(split): [Path(path) for path in paths] for split, paths in found.items()}
+    return files if all(kind_of(path) in READERS for paths in files.values() for path in paths) else {}
 
 
 def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +49,18 @@ class RawSplit:
         for texts, label in zip(self.texts, self.labels or repeat(None), strict=False):
             hashed.update(json.dumps([*texts, label], default=float).encode() + b"\n")
         return hashed.hexdigest()
+
+
+def joined(parts: Sequence[RawSplit]) -> RawSplit:
+    """The examples of several files, as one split; labels where all have them."""
+    labels = [part.labels for part in parts if part.labels is not None]
+    words = [part.words for part in parts if part.words is not None]
+    return replace(
+        parts[0],
+        texts=[text for part in parts for text in part.texts],
+        labels=list(chain.from_iterable(labels)) if len(labels) == len(parts) else None,
+        words=list(chain.from_iterable(words)) if len(words) == len(parts) else None,
+    )
 
 
 def split_of_words(words: list[tuple[str, ...]], tags: Sequence[object] | None) -> RawSplit:
@@ -92,14 +104,21 @@ def plain_text(cell: object, source: str, what: str = "text") -> str | None:
 
 
 def labels_of(cells: list[object], source: str, names: tuple[str, ...] | None) -> list[object] | None:
-    """Labels as they came, None where one is missing; None as a whole where all of them say that they are withheld.
+    """Labels as they came, None where one is missing; None as a whole for targets that are all -1, which the hub writes
+    where they are withheld.
 
-    ``names``: what the numbers are called; -1 is none of them.
+    ``names``: what the numbers are called; -1 is none of them. ValueError for another number that has no name.
     """
     labels = [_label(cell, source) for cell in cells]
-    if labels and all(label in MARKS for label in labels):
+    if labels and all(isinstance(label, float) and label == -1 for label in labels):
         return None
-    return labels if names is None else [None if label == -1 else label for label in labels]
+    labels = labels if names is None else [None if label == -1 else label for label in labels]
+    nameless = [i for i, x in enumerate(labels) if names and _is_number(x) and not 0 <= float(x) < len(names)]  # type: ignore[arg-type]
+    if nameless:
+        raise ValueError(
+            f"{source}: a label is the number of none of its {len(names or ())} names: {_rows(labels, nameless)}"
+        )
+    return labels
 
 
 def _label(cell: object, source: str) -> object:
@@ -146,10 +165,12 @@ def encode_labels(
     labels, one label only, a label that training lacks, words beside numbers that read as targets, true beside 1, and
     two spellings of one class.
     """
-    places = {name: i for i, name in enumerate(names or ())}
-    raw = {k: own and [places.get(x, x) for x in own] for k, own in raw.items()} if names else raw  # type: ignore[call-overload]
-    present = {split: _refuse_partly_missing(split, labels) for split, labels in raw.items()}
+    present = {split: _refuse_partly_missing(split, _numbered(split, own, names)) for split, own in raw.items()}
     train = present["train"]
+    for split, labels in present.items():
+        if kind == "auto" and split != "train" and labels and set(labels) <= set(MARKS) - set(train or ()):
+            warnings.warn(f"every label of split {split!r} is {_shown(labels[0])}: taken as withheld", stacklevel=2)
+            present[split] = None
     for split in ("train", "validation"):
         if split in present and present[split] is None:
             raise ValueError(f"split {split!r} has no labels: check --label-column")
@@ -174,10 +195,26 @@ def encode_labels(
     return _encode_classes(present, train, names)
 
 
+def _numbered(split: str, labels: list[object] | None, names: tuple[str, ...] | None) -> list[object] | None:
+    """Labels that are texts as the numbers of their names; ValueError for texts that are names and numbers alike."""
+    texts = {label for label in labels or () if isinstance(label, str)}
+    if not texts or not names or labels is None:
+        return labels
+    places = {name: i for i, name in enumerate(names)}
+    numbers = {text: int(text) for text in texts if _matches(INTEGER, text) and 0 <= int(text) < len(names)}
+    if texts <= places.keys() and texts <= numbers.keys() and any(places[text] != numbers[text] for text in texts):
+        raise ValueError(
+            f"split {split!r} has labels such as {_shown(min(texts))}, which are numbers of classes and names of "
+            f"others ({', '.join(names[:5])}): write them as integers"
+        )
+    known = places if texts <= places.keys() else numbers if texts <= numbers.keys() else places
+    return [known.get(label, label) for label in labels]  # type: ignore[call-overload]
+
+
 MANY, FEW_ROWS = 20, 3
 """With at least so many examples, fewer than so many of the median class are hardly classes."""
 SEPARATORS = r"\s*[,;|]\s*"
-NUMBER_AS_WORD = r"[+-]?\d+([.,]\d+)?\s*%|[+-]?\d+,\d+"
+NUMBER_AS_WORD = r"[+-]?\d+([.,]\d+)?\s*%|[+-]?\d+,\d+|\u2212\d+(\.\d+)?"
 
 
 def _doubt_classes(present: Mapping[str, list[object] | None], train: list[object]) -> None:
@@ -187,7 +224,8 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
     found = {k: sum(label in marks for label in labels or ()) for k, labels in present.items()}
     counts = [f"{k}: {num:,} of {len(present[k] or ()):,}" for k, num in found.items() if num]
     parts = {label: re.split(SEPARATORS, label) for label in distinct if isinstance(label, str)}
-    several = [label for label, own in parts.items() if len(own) > 1 and distinct.issuperset(own)]
+    occurs = Counter(part for own in parts.values() for part in set(own))
+    several = [label for label, own in parts.items() if len(own) > 1 and all(occurs[part] > 1 for part in own)]
     lists = [label for label in parts if re.fullmatch(r"\[.*\]", label, re.DOTALL)]
     median = np.median(list(Counter(train).values()))
     shown = {what: " and ".join(sorted(map(_shown, own))[:3]) for what, own in (("marks", marks), ("several", several))}
@@ -203,7 +241,8 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
             "supported, and words with tags are read from .jsonl or .parquet",
         ),
         (
-            all(_matches(NUMBER_AS_WORD, label) for label in train),
+            any(_matches(NUMBER_AS_WORD, x) for x in distinct)
+            and all(_is_number(x) or _matches(f"{FLOAT}|{NUMBER_AS_WORD}", x) for x in distinct),
             f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %",
         ),
         (

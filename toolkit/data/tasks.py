@@ -182,7 +182,8 @@ def load_task(config: RunConfig) -> Task:
         if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
             warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
-        raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, label_column)
+        columns = config.text_columns, label_column
+        raw = read_dataset(config.dataset, config.dataset_config, *columns, config.tsv_quotes)
     else:
         raw = TASKS[config.task]()
     if config.objective == MLM:
@@ -261,7 +262,7 @@ def _refuse_stray_flags(config: RunConfig) -> None:
         "text_columns": (config.train_file or config.dataset, own),
         "label_column": (config.train_file or config.dataset, own),
         "label_kind": (config.train_file or config.dataset, own),
-        "tsv_quotes": (config.train_file, "--train-file"),
+        "tsv_quotes": (config.train_file or config.dataset, own),
     }
     for name, (is_there, flags) in needs.items():
         if not is_there and getattr(config, name) != getattr(RunConfig(), name):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.labels import MANY, MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
+from toolkit.data.labels import MANY, MARKS, MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
 from toolkit.naming import unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words", "form", "1")
@@ -119,6 +119,8 @@ def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, co
     flat = [word for row in words for word in row]
     often, count = (Counter(map(str, flat)).most_common(1) or [("", 0)])[0]
     num_counted = sum(str(word) == str(k) for row in words for k, word in enumerate(row, 1))
+    if len(columns) > 2:  # beside a column of words and one of tags: 0, 1, 2; numbers through the file; 1-1, 1-2
+        num_counted = max(num_counted, sum(re.fullmatch(r"\d+([-.:]\d+)*", str(word)) is not None for word in flat))
     if 2 * sum(not isinstance(word, str) for word in flat) > len(flat):
         what = "numbers"
     elif 2 * num_counted > len(flat):
@@ -161,7 +163,8 @@ def encode_tags(
     named: dict[str, list[list[str]]] = {}
     for split, own in raw.items():
         if own.labels is not None:
-            named[split] = [[str(places.get(tag, tag)) for tag in tags] for tags in own.labels]  # type: ignore[attr-defined]
+            whole = ([int(x) if isinstance(x, float) and x.is_integer() else x for x in tags] for tags in own.labels)  # type: ignore[attr-defined]
+            named[split] = [[str(places.get(tag, tag)) for tag in tags] for tags in whole]
     tagged = {k: [tag for tags in own for tag in tags if tag != str(UNTAGGED)] for k, own in named.items()}
     train = tagged["train"]
     seen = set(train)
@@ -188,7 +191,7 @@ def encode_tags(
 
 def _doubt_tags(train: Sequence[str], seen: Collection[str]) -> None:
     """ValueError, which --label-kind classes says no to, for tags that may be none."""
-    marks = [mark for mark in ("_", "-1") if mark in seen]
+    marks = [mark for mark in ("_", *map(str, MARKS)) if mark in seen]
     if marks and len(seen) > 2:
         count = f"{train.count(marks[0]):,} of {len(train):,} words"
         doubt = f"the tag {marks[0]} often says that a word has none ({count}): write -100 for it"

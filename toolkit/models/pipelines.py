@@ -141,18 +141,22 @@ def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
 
 def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
     """ValueError where sentence-transformers or transformers would open a pickle or import what it does not hold."""
-    classes, weights = [own for own, _ in modules], []
-    for path in (path for pattern in CHECKED for path in folder.rglob(pattern)):
+    classes, weights, places = [own for own, _ in modules], [], {folder, *(folder / path for _, path in modules)}
+    for place in list(places):  # of a Router, whose modules lie below it
+        types = _settings(place, "router_config.json").get("types")
+        places |= {place / str(name) for name in types} if isinstance(types, dict) else set()
+    for path in (path for place in places for pattern in CHECKED for path in place.glob(pattern)):
         fields = read_object(path)
         if path.name == SETTINGS:
             raise ValueError(f"{name} holds an adapter: {MERGE_IT}")
-        classes += [*dict(fields.get("types") or ()).values(), *dict(fields.get("auto_map") or ()).values()]
+        named = [own for own in (fields.get("types"), fields.get("auto_map")) if isinstance(own, dict)]
+        classes += [str(value) for own in named for value in own.values()]
         classes += [fields["activation_function"]] if {"in_features", "activation_function"} <= set(fields) else []
         weights += [fields.get("transformers_weights") or SAFE, *dict(fields.get("weight_map") or ()).values()]
     if foreign := [own for own in classes if not str(own).startswith(OWN_CODE)]:
         raise ValueError(f"{name} asks for {foreign[0]}, which is no part of sentence-transformers: it is never run")
-    pickles = [path for path in folder.rglob("pytorch_model.bin") if not (path.parent / f"model{SAFE}").is_file()]
-    weights += [str(path.relative_to(folder)) for path in pickles]
+    pickles = [place / "pytorch_model.bin" for place in places if not any(place.glob(f"model*{SAFE}"))]
+    weights += [str(path.relative_to(folder)) for path in pickles if path.is_file()]
     if pickled := [own for own in weights if not str(own).endswith(SAFE)]:
         raise ValueError(f"{name} holds weights only as a pickle ({pickled[0]}): {CONVERT}")
 

@@ -34,7 +34,8 @@ def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace
 def write_new(path: Path, text: str) -> None:
     """Write UTF-8 text atomically; ValueError where a file lies there that holds anything else."""
     digest = hashlib.sha256(text.encode()).hexdigest()
-    write_text(path, text, Owned(path.parent, "", {path.name: [digest]}))
+    owned = Owned(path.parent, "", {path.name: [digest]})
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), owned)
 
 
 def write_bytes(path: Path, content: bytes, *, may_replace: bool = False) -> None:

@@ -48,7 +48,9 @@ def test_the_same_vectors_find_all() -> None:
     assert found["value"].tolist()[:3] == [1, 1, 1]
     assert not losses.any()
     line = found.set_index("measure").loc[AS_IS]
-    assert (line["low"], line["high"], line["note"]) == (1, 1, probe.ALL_SAME)
+    # Equal vectors of these texts: another query may still be of what changed.
+    assert (line["high"], line["note"]) == (1, probe.ALL_EQUAL)
+    assert 0.95 < line["low"] < 1
     assert advise(found, 0.95, 0.95) == (KEEP, "")
 
 
