@@ -217,7 +217,7 @@ def vectors_both_ways(folder: str, texts: list[str], request: pytest.FixtureRequ
     vectors, words = [], []
     for fixture in ("tmp_path", "without_library"):
         request.getfixturevalue(fixture)
-        read, said = probe.open_reader(folder, None)
+        read, said, _ = probe.open_reader(folder, None)
         vectors.append(read([(text,) for text in texts]).vectors(np.arange(len(texts)), print))
         words.append(said)
     return vectors, words
@@ -390,7 +390,7 @@ def test_a_folder_of_the_hub_is_read_whole_too(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "modules.json").write_text("[1]")
     readings = [probe.open_reader(name, None) for name in ("me/made", folder)]
-    vectors = [read([(text,) for text in texts]).vectors(np.arange(9), print) for read, _ in readings]
+    vectors = [read([(text,) for text in texts]).vectors(np.arange(9), print) for read, *_ in readings]
     assert np.array_equal(*vectors)
     with refused("cannot read the config of 'me/other'"):
         probe.open_reader("me/other", None)

@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import hypergeom, ortho_group
 
 from tests.chart_data import values_of
+from tests.planted_weights import altered
 from toolkit.questions.models import encode_texts, open_model
 from toolkit.questions.reindexing import measure as probe
 from toolkit.questions.reindexing import page as topic
@@ -258,7 +259,7 @@ def other(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 def test_queries_are_read_by_the_tuned_model(tiny_model: Callable[[str], Path], other: str, texts: list[str]) -> None:
     stored, asked = texts[:40], texts[40:]
     tables = measure_reindexing(str(tiny_model("bert")), other, stored, queries=asked, k=3)
-    (before, said), (after, _) = (probe.open_reader(name, None) for name in (str(tiny_model("bert")), other))
+    (before, said, _), (after, *_) = (probe.open_reader(name, None) for name in (str(tiny_model("bert")), other))
     assert tables["verdict"]["pooling"].tolist() == [said] == ["mean, of 48 tokens at most"]
 
     def vectors(read: Any, own: list[str]) -> Any:
@@ -266,6 +267,22 @@ def test_queries_are_read_by_the_tuned_model(tiny_model: Callable[[str], Path], 
 
     sides = vectors(before, stored), vectors(after, stored), vectors(after, asked)
     pd.testing.assert_frame_equal(tables["recall"], compare_vectors(*sides, k=3)[0])
+
+
+def test_of_a_word_that_no_text_uses_equal_vectors_tell_nothing(
+    tiny_model: Callable[[str], Path], texts: list[str], tmp_path: Path
+) -> None:
+    def turn(tensors: dict[str, np.ndarray]) -> None:
+        tensors["embeddings.word_embeddings.weight"][-1] += 1  # a row to spare, beyond the tokenizer
+
+    other = altered(tiny_model("bert"), tmp_path / "other", turn)
+    line = measure_reindexing(str(tiny_model("bert")), str(other), texts, k=3)["recall"].set_index("measure").loc[AS_IS]
+    assert (line["value"], line["high"], line["note"]) == (1, 1, probe.ALL_EQUAL)
+    assert line["low"] < 1
+    same = measure_reindexing(str(tiny_model("bert")), str(tiny_model("bert")), texts, k=3)["recall"].set_index(
+        "measure"
+    )
+    assert (same.loc[AS_IS, "low"], same.loc[AS_IS, "note"]) == (1, probe.ALL_SAME)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -299,7 +316,7 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
     model = str(tiny_model("bert"))
     chosen = np.array([5, 0, 17, 3, 9, 1])
     for pooling in ("mean", "cls", "last"):
-        read, _ = probe.open_reader(model, pooling)
+        read, *_ = probe.open_reader(model, pooling)
         found = read([(text,) for text in texts]).vectors(chosen, print)
         loaded = open_model(model)
         for row, text in zip(found, chosen, strict=True):
