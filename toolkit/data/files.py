@@ -95,8 +95,8 @@ def _no_tags(text: str) -> str:
 def _read_csv(file: TextIO) -> pd.DataFrame:
     """Parted by commas or, where the header has none, by its ; (so Excel writes it in many countries) or tabs."""
     text = file.read()
-    header = text.partition("\n")[0]
-    return _read_rows(text, next((mark for mark in ",;\t" if mark in header), ","), csv.QUOTE_MINIMAL)
+    marks = (mark for mark in ",;\t" if mark in text.partition("\n")[0])
+    return _read_rows(text, next(marks, ","), csv.QUOTE_MINIMAL)
 
 
 def _read_rows(text: str, delimiter: str, quoting: Any) -> pd.DataFrame:
@@ -171,8 +171,8 @@ def _read_json(file: TextIO) -> pd.DataFrame:
 
 def _read_lines(file: TextIO) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    written = StringIO(_no_tags(file.read()))
-    lines = {number: line.rstrip("\r\n") for number, line in enumerate(written, 1) if line.strip()}
+    written = enumerate(StringIO(_no_tags(file.read())), 1)
+    lines = {number: line.rstrip("\r\n") for number, line in written if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
@@ -194,10 +194,6 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {column: tuple(feature.names) for column, feature in inner.items() if hasattr(feature, "names")}
 
 
-def _table_of(dataset: Any) -> Table:
-    return Table(dataset.to_pandas(), _class_names(dataset.features))
-
-
 SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` writes into the folder of a DatasetDict and of a Dataset."""
 
@@ -208,7 +204,7 @@ def _read_saved(folder: Path) -> Table:
     dataset = datasets.load_from_disk(str(folder))
     if isinstance(dataset, datasets.DatasetDict):
         raise ValueError(f"it holds the splits {', '.join(dataset)}: pass the folder of one, or --dataset {folder}")
-    return _table_of(dataset)
+    return Table(dataset.to_pandas(), _class_names(dataset.features))
 
 
 READERS: dict[str, Callable[..., pd.DataFrame]] = {
@@ -442,14 +438,15 @@ def read_dataset(
     """
     dataset, commits = _load(name, config)
     rank = {"train": 0, "validation": 1}
-    is_named = any(own.startswith("validation") for own in dataset)
-    also = None if is_named else next((own for own in VALIDATION if own in dataset), None)
+    others = () if any(own.startswith("validation") for own in dataset) else VALIDATION
+    also = next((own for own in others if own in dataset), None)
     names = {"validation" if own == also else own: own for own in dataset if own != "unsupervised"}
 
     def split_called(own: str) -> RawSplit:
-        if isinstance(files := dataset[own], list):
-            return joined([read_file(path, text_columns, label_column, tsv_quotes) for path in files])
-        return split_of(_table_of(dataset[own]), text_columns, label_column, f"{name} ({own})")
+        if isinstance(held := dataset[own], list):
+            return joined([read_file(path, text_columns, label_column, tsv_quotes) for path in held])
+        table = Table(held.to_pandas(), _class_names(held.features))
+        return split_of(table, text_columns, label_column, f"{name} ({own})")
 
     splits = {
         split_name: split_called(own)

@@ -290,15 +290,13 @@ def _converter(train: list[object]) -> Callable[[object], object]:
 
 def _as_integers(split: str, labels: list[object] | None) -> list[object] | None:
     """Labels with the floats among them as integers; ValueError for one that is not whole."""
-    if labels is None:
-        return None
-    broken = [i for i, label in enumerate(labels) if _is_float(label) and not float(label).is_integer()]  # type: ignore[arg-type]
-    if broken:
+    broken = [i for i, x in enumerate(labels or ()) if _is_float(x) and not float(x).is_integer()]  # type: ignore[arg-type]
+    if labels and broken:
         raise ValueError(
             f"--label-kind classes: split {split!r} has numbers that are not whole, {_rows(labels, broken)}: write "
             "these classes as words"
         )
-    return [int(label) if _is_float(label) else label for label in labels]  # type: ignore[call-overload]
+    return labels and [int(label) if _is_float(label) else label for label in labels]  # type: ignore[call-overload]
 
 
 def _check_truth(present: Mapping[str, list[object] | None]) -> None:
@@ -352,10 +350,7 @@ def _matches(pattern: str, label: object) -> bool:
 
 def _is_hole(label: object) -> bool:
     """Whether a label is the text of a number that is not there, such as nan or inf."""
-    try:
-        return isinstance(label, str) and not math.isfinite(float(label))
-    except ValueError:
-        return False
+    return _matches("(?i:[+-]?(nan|inf|infinity))", label)
 
 
 def _rows(labels: list[object], rows: list[int]) -> str:
@@ -370,14 +365,12 @@ def _is_number(label: object) -> bool:
 
 def _refuse_partly_missing(split: str, labels: list[object] | None) -> list[object] | None:
     """None for a split without any label; ValueError for one where only some are missing."""
-    if labels is None:
-        return None
-    missing = [i for i, label in enumerate(labels) if _is_missing(label)]
-    if not missing:
-        return labels
-    if len(missing) == len(labels):
-        return None
-    raise ValueError(f"split {split!r}, row {missing[0] + 1}: the label is missing (rows without one: {len(missing)})")
+    missing = [i for i, label in enumerate(labels or ()) if _is_missing(label)]
+    if labels and 0 < len(missing) < len(labels):
+        raise ValueError(
+            f"split {split!r}, row {missing[0] + 1}: the label is missing (rows without one: {len(missing)})"
+        )
+    return None if missing else labels
 
 
 def _is_missing(label: object) -> bool:

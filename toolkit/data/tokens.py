@@ -121,20 +121,21 @@ def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, co
     num_counted = sum(str(word) == str(k) for row in words for k, word in enumerate(row, 1))
     if len(columns) > 2:  # beside a column of words and one of tags: 0, 1, 2; numbers through the file; 1-1, 1-2
         num_counted = max(num_counted, sum(re.fullmatch(r"\d+([-.:]\d+)*", str(word)) is not None for word in flat))
-    if 2 * sum(not isinstance(word, str) for word in flat) > len(flat):
-        what = "numbers"
-    elif 2 * num_counted > len(flat):
-        what = "the numbers of words (1, 2, 3)"
-    elif 2 * sum(word == OUTSIDE or _marks_span(str(word)) for word in flat) > len(flat):
-        what = "tags, not words"
-    elif len(flat) >= MANY and 2 * count > len(flat):
-        what = f"{often} in place of {count:,} of {len(flat):,} words (withheld?)"
-    else:
-        return
-    raise ValueError(
-        f"{source}: the column {column} holds {what}: pass --text-columns {column} if it is meant, or the column of "
-        f"the words (columns: {', '.join(columns)})"
+    num_tags = sum(word == OUTSIDE or _marks_span(str(word)) for word in flat)
+    doubts = (
+        (2 * sum(not isinstance(word, str) for word in flat) > len(flat), "numbers"),
+        (2 * num_counted > len(flat), "the numbers of words (1, 2, 3)"),
+        (2 * num_tags > len(flat), "tags, not words"),
+        (
+            len(flat) >= MANY and 2 * count > len(flat),
+            f"{often} in place of {count:,} of {len(flat):,} words (withheld?)",
+        ),
     )
+    for what in (what for is_so, what in doubts if is_so):
+        raise ValueError(
+            f"{source}: the column {column} holds {what}: pass --text-columns {column} if it is meant, or the column "
+            f"of the words (columns: {', '.join(columns)})"
+        )
 
 
 def _marks_span(tag: str) -> bool:
@@ -192,14 +193,17 @@ def encode_tags(
 def _doubt_tags(train: Sequence[str], seen: Collection[str]) -> None:
     """ValueError, which --label-kind classes says no to, for tags that may be none."""
     marks = [mark for mark in ("_", *map(str, MARKS)) if mark in seen]
-    if marks and len(seen) > 2:
-        count = f"{train.count(marks[0]):,} of {len(train):,} words"
-        doubt = f"the tag {marks[0]} often says that a word has none ({count}): write -100 for it"
-    elif len(seen) > min(MAX_CLASSES, max(len(train) / 2, 20)):
-        doubt = f"there are {len(seen):,} tags on {len(train):,} words: is --label-column the right one?"
-    else:
-        return
-    raise ValueError(f"{doubt}; if these are tags, pass --label-kind classes")
+    mark = "".join(marks[:1])
+    of_all = f"{train.count(mark):,} of {len(train):,} words"
+    doubts = (
+        (marks and len(seen) > 2, f"the tag {mark} often says that a word has none ({of_all}): write -100 for it"),
+        (
+            len(seen) > min(MAX_CLASSES, max(len(train) / 2, 20)),
+            f"there are {len(seen):,} tags on {len(train):,} words: is --label-column the right one?",
+        ),
+    )
+    for doubt in (doubt for is_so, doubt in doubts if is_so):
+        raise ValueError(f"{doubt}; if these are tags, pass --label-kind classes")
 
 
 def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
