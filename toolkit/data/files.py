@@ -433,8 +433,7 @@ def read_dataset(
 ) -> RawTask:
     """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``, a folder of files, or one that ``save_to_disk`` wrote.
 
-    The commit of a revision stands among the hashes, as ``@REVISION``. ValueError when it cannot be read, which says
-    what to pass instead.
+    ValueError when it cannot be read, which says what to pass instead.
     """
     dataset, commits = _load(name, config)
     rank = {"train": 0, "validation": 1}
@@ -454,8 +453,7 @@ def read_dataset(
     }
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
-    hashes = {split_name: split.sha256() for split_name, split in splits.items()}
-    return RawTask(splits, hashes=hashes | commits)
+    return RawTask(splits, hashes={name: split.sha256() for name, split in splits.items()}, commits=commits)
 
 
 def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:

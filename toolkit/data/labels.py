@@ -82,6 +82,8 @@ class RawTask:
     """The splits that are not of the distribution of the training data, as the source or the user says."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Split to the sha256 of its texts and labels, of a dataset of the hub: what its name stands for can change."""
+    commits: Mapping[str, str] = field(default_factory=dict)
+    """``@REVISION`` to the commit that it stood for, where a dataset of the hub was asked for at one."""
 
 
 MARKS = (-100, -1, "-100", "-1", "-", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "<NA>")

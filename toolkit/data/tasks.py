@@ -77,6 +77,8 @@ class Task:
     """Role to sha256 of each data file; empty unless the data are files. They are part of the run's name."""
     split_hashes: Mapping[str, str] = field(default_factory=dict)
     """Split to sha256 of what it holds, of a dataset of the hub; else empty."""
+    commits: Mapping[str, str] = field(default_factory=dict)
+    """``@REVISION`` of a dataset of the hub to its commit; else empty."""
     num_near_duplicates: Mapping[str, int] | None = None
     """Scored split to the training examples removed as they nearly repeat one of its items; None: not looked for."""
     carrier: str | None = None
@@ -124,13 +126,14 @@ class Task:
     @property
     def data_hashes(self) -> Mapping[str, str]:
         """What the data are known by: of files or of splits; empty for a built-in task."""
-        return {**self.file_hashes, **self.split_hashes}
+        return {**self.file_hashes, **self.split_hashes, **self.commits}
 
     def check_data(self, known: Mapping[str, str], run: str) -> None:
         """ValueError where the data are not those of a ``run``, ``known`` by their hashes."""
-        # Not its commit ("@main"): a branch moves on, and may hold the same rows.
-        rows = {name: sha256 for name, sha256 in self.data_hashes.items() if not name.startswith("@")}
-        changed = [name for name, sha256 in rows.items() if known.get(name) != sha256]
+        # Not by commits: a branch moves on, and may hold the same rows.
+        changed = [
+            name for name in (*self.file_hashes, *self.split_hashes) if known.get(name) != self.data_hashes[name]
+        ]
         if changed:
             raise ValueError(
                 f"the data of {run} have changed since it was trained ({', '.join(changed)}): put them back, or run "
@@ -311,6 +314,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         score="accuracy" if kind == "masked" else raw.score or ("pearson" if kind == "regression" else headline),
         file_hashes=hashes,
         split_hashes=raw.hashes,
+        commits=raw.commits,
         carrier=raw.carrier,
         out_of_distribution=tuple(k for k in raw.out_of_distribution if k in splits),
         num_near_duplicates=removed,
