@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: a process that meets one last keeps the others waiting."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
-        if os.environ.get("TEST_ON_GPU") and "fast" in item.path.parts:
+        if os.environ.get("TEST_ON_GPU") and "step" in item.path.parts:
             item.add_marker(pytest.mark.skip(reason="the step of a single CPU"))
 
 

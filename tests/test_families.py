@@ -51,8 +51,7 @@ def test_embedding_parameters_are_those_of_the_embedding_module(model_type: str)
         for name, _ in child.named_parameters(recurse=False)
     }
     names = {name for name, _ in model.named_parameters()}
-    found = {name for name in family_of(model_type).embedding_parameters.values() if name in names}
-    assert found == expected
+    assert {name for name in family_of(model_type).embedding_parameters.values() if name in names} == expected
 
 
 COUNTS = {
@@ -86,8 +85,7 @@ ESM: list[tuple[str, dict[str, object], int]] = [
 )
 def test_number_of_embedding_parameters(model_type: str, changes: dict[str, object], number: int) -> None:
     names = {name for name, _ in backbone_of(model_type, **changes).named_parameters()}
-    known = family_of(model_type).embedding_parameters.values()
-    assert len(names & set(known)) == number
+    assert len(names & set(family_of(model_type).embedding_parameters.values())) == number
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
@@ -142,7 +140,6 @@ def test_position_rows_are_those_the_module_looks_up(model_type: str, tiny_model
     batch = loaded.tokenizer(["the nurse", "the nurse saw the dog"], padding=True, return_tensors="pt")
     loaded.model.features({k: batch[k] for k in ("input_ids", "attention_mask")})
     mask = batch["attention_mask"].bool()
-    rows = seen[0].expand(mask.shape)
-    for example, real in zip(rows, mask, strict=True):
+    for example, real in zip(seen[0].expand(mask.shape), mask, strict=True):
         length = int(real.sum())
         assert example[real].tolist() == list(range(loaded.position_offset, loaded.position_offset + length))

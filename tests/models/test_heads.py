@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.by_hand import begin
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, build_tokenizer, saved, sizes_of
-from tests.refusals import refused
+from tests.refusals import check_refused
 from tests.run_directories import edit
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import make_batch
@@ -130,8 +130,7 @@ def extracted(config, num_outputs=2, split="validation"):
 def assert_close(found, expected):
     """1e-6 relative to the size of each row's part: rounding of a mean is relative to what is summed."""
     assert found.shape == expected.shape
-    size = np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * size)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -183,8 +182,7 @@ def test_separate_pairs_of_every_family(deep_model, tiny_pairs, family):
 
 def test_the_pooler_of_two_texts(tiny_pairs):
     """Pooled by the pooler, texts encoded apart are compared too."""
-    config = replace(tiny_pairs, pooling="pooler", pair_encoding="separate")
-    found, _, loaded, _ = extracted(config)
+    found, _, loaded, _ = extracted(replace(tiny_pairs, pooling="pooler", pair_encoding="separate"))
     assert found.shape[1] == 4 * loaded.model.backbone.config.hidden_size
 
 
@@ -213,8 +211,7 @@ def test_mlp_is_a_layer_of_the_hidden_size_with_tanh_and_the_models_dropout(tiny
 
 def test_the_default_head_is_what_it_was(tiny_model):
     """One linear layer of the same draw, under the same names."""
-    config = RunConfig()
-    loaded = load_classifier(str(tiny_model("bert")), **recipe_of(config), num_outputs=3, seed=5)
+    loaded = load_classifier(str(tiny_model("bert")), **recipe_of(RunConfig()), num_outputs=3, seed=5)
     names = [name for name, _ in loaded.model.named_parameters() if name.startswith("head.")]
     assert names == ["head.weight", "head.bias"]
     drawn = torch.empty(3, 16).normal_(0.0, 0.02, generator=torch.Generator().manual_seed(5))
@@ -229,28 +226,29 @@ def test_layers_that_are_not_there_are_refused(tiny_model):
         ("last4-sum", "needs four blocks; the model has 3"),
         ("last4-concat", "needs four blocks; the model has 3"),
     ):
-        with refused(told):
-            load_classifier(folder, pooling="mean", num_outputs=2, features=features)
-    with pytest.raises(ValueError, match="second-to-last needs two blocks"):
-        chosen_layers("second-to-last", 1)
+        check_refused(told, load_classifier, folder, pooling="mean", num_outputs=2, features=features)
+    check_refused("second-to-last needs two blocks", chosen_layers, "second-to-last", 1)
 
 
 @pytest.mark.parametrize("features", ["layers.x", "layers.-1", "first", "", "layers", "last5-sum"])
 def test_features_that_no_model_has_are_refused(features):
-    with refused("features"):
-        RunConfig(features=features)
+    check_refused("features", RunConfig, features=features)
 
 
 @pytest.mark.parametrize("features", FEATURES[1:])
 def test_the_pooler_goes_with_the_last_layer_alone(features):
-    with pytest.raises(ValueError, match=f"last layer's states, and cannot go with --features {features}"):
-        RunConfig(pooling="pooler", features=features)
+    check_refused(
+        f"last layer's states, and cannot go with --features {features}", RunConfig, pooling="pooler", features=features
+    )
     RunConfig(pooling="pooler")
 
 
 def test_single_texts_are_not_encoded_apart(tiny_config):
-    with pytest.raises(ValueError, match="--pair-encoding separate needs two texts in each example"):
-        begin(replace(tiny_config, pair_encoding="separate"))
+    check_refused(
+        "--pair-encoding separate needs two texts in each example",
+        begin,
+        replace(tiny_config, pair_encoding="separate"),
+    )
 
 
 def test_every_recipe_has_its_own_digest():
@@ -264,8 +262,15 @@ def test_every_recipe_has_its_own_digest():
 @pytest.mark.parametrize("facts", [{"initializer_range": math.nan}, {"initializer_range": -1}, {"dropout": math.nan}])
 def test_a_config_that_no_head_can_be_drawn_from_is_one_line(facts: dict[str, float]) -> None:
     config = SimpleNamespace(hidden_size=4, **facts)
-    with pytest.raises(ValueError, match=r"config\.json has an initializer_range of .*: restore|restore the file"):
-        build_head("linear", config, width=4, num_outputs=2, generator=torch.Generator())
+    check_refused(
+        r"config\.json has an initializer_range of .*: restore|restore the file",
+        build_head,
+        "linear",
+        config,
+        width=4,
+        num_outputs=2,
+        generator=torch.Generator(),
+    )
 
 
 def test_the_last_token_is_the_last_that_is_read():
@@ -299,8 +304,7 @@ def test_the_last_token_of_a_decoder_does_not_see_its_padding(deep_model, family
     ],
 )
 def test_poolings_that_a_decoder_lacks(deep_model, family, options, message):
-    with pytest.raises(ValueError, match=message):
-        load_classifier(str(deep_model(family)), num_outputs=2, **options)
+    check_refused(message, load_classifier, str(deep_model(family)), num_outputs=2, **options)
 
 
 def test_a_decoder_without_a_padding_token_pads_with_its_end_of_text(deep_model, tiny_config, tmp_path):
@@ -311,8 +315,13 @@ def test_a_decoder_without_a_padding_token_pads_with_its_end_of_text(deep_model,
         tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
         tokenizer.save_pretrained(tmp_path / family)
         edit(tmp_path / family / "config.json", pad_token_id=None)
-    with pytest.raises(ValueError, match=r"the tokenizer of .* has no padding token"):
-        load_classifier(str(tmp_path / "bert"), pooling="mean", num_outputs=2)
+    check_refused(
+        r"the tokenizer of .* has no padding token",
+        load_classifier,
+        str(tmp_path / "bert"),
+        pooling="mean",
+        num_outputs=2,
+    )
     with pytest.warns(
         UserWarning, match=r"has no padding token: texts are padded with '\[SEP\]', which the attention mask"
     ):

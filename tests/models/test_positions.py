@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import FAMILY_CONFIGS
+from tests.refusals import check_refused
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import POSITION_TABLES, derangement, position_rows, prepare_positions
@@ -57,8 +58,7 @@ def test_every_order_without_a_fixed_place_is_as_likely() -> None:
 def test_a_seed_is_one_order_and_another_seed_another() -> None:
     assert (derangement(128, 1) == derangement(128, 1)).all()
     assert (derangement(128, 1) != derangement(128, 2)).any()
-    with pytest.raises(ValueError, match="at least two rows to shuffle; --max-length reaches 1"):
-        derangement(1)
+    check_refused("at least two rows to shuffle; --max-length reaches 1", derangement, 1)
 
 
 def test_sinusoidal_rows_are_waves_of_the_size_of_the_rows_that_they_replace() -> None:
@@ -71,16 +71,16 @@ def test_sinusoidal_rows_are_waves_of_the_size_of_the_rows_that_they_replace() -
         expected = np.cos(lag * 10_000.0 ** (-2 * np.arange(8) / 16)).mean()
         np.testing.assert_allclose(np.diagonal(gram, lag), expected, atol=1e-6)
     np.testing.assert_allclose(table[0, 1::2], norms[0] / np.sqrt(8), rtol=1e-6)  # cosines of 0
-    with pytest.raises(ValueError, match="even hidden size"):
-        position_rows("sinusoidal", rows[:, :15], num_reached=8)
+    check_refused("even hidden size", position_rows, "sinusoidal", rows[:, :15], num_reached=8)
 
 
 def test_zero_rows_are_zero_and_an_unknown_kind_is_refused() -> None:
     assert not position_rows("zero", learned(), num_reached=8).any()
     rows = learned()
     assert position_rows("checkpoint", rows, num_reached=8) is rows
-    with pytest.raises(ValueError, match=r"unknown positions 'sinusoid' \(did you mean 'sinusoidal'\?\)"):
-        position_rows("sinusoid", rows, num_reached=8)
+    check_refused(
+        r"unknown positions 'sinusoid' \(did you mean 'sinusoidal'\?\)", position_rows, "sinusoid", rows, num_reached=8
+    )
 
 
 @pytest.mark.parametrize("model_type", WITH_TABLE)
@@ -112,8 +112,12 @@ def test_a_model_without_a_table_says_not_applicable(
     changes: dict[str, object], tiny_model: Callable[[str], Path]
 ) -> None:
     loaded = load_classifier(str(tiny_model("modernbert")), pooling="mean", num_outputs=2)
-    with pytest.raises(ValueError, match=r"^--[a-z -]+: not applicable, .* \(ModernBERT\) has no position table$"):
-        prepare_positions(loaded, replace(RunConfig(), **changes))
+    check_refused(
+        r"^--[a-z -]+: not applicable, .* \(ModernBERT\) has no position table$",
+        prepare_positions,
+        loaded,
+        replace(RunConfig(), **changes),
+    )
     assert prepare_positions(loaded, RunConfig()).positions is None
 
 
@@ -160,5 +164,4 @@ def test_the_digest_tells_interventions_apart_and_defaults_name_the_table(
     facts = run.manifest["positions"]
     assert facts["table"] == "checkpoint"
     assert facts["checkpoint_sha256"] == facts["start_sha256"]
-    again = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, positions="zero"))
-    assert again.path != run.path
+    assert finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, positions="zero")).path != run.path

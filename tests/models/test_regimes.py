@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, check_refused
 from toolkit.cli import parse_config
 from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
@@ -56,8 +56,9 @@ def test_a_named_regime_is_one_entry(bottom: str) -> None:
 
 def test_a_named_regime_that_a_model_is_too_small_for_is_refused_and_harms_no_other(bottom: str) -> None:
     leaves = (*EMBEDDING_PARAMETERS, "layers.0", "layers.1", "head")
-    with pytest.raises(ValueError, match=r"--freeze layers\.0-2: the model has the layers layers\.0 to layers\.1"):
-        parse_regime(bottom, leaves)
+    check_refused(
+        r"--freeze layers\.0-2: the model has the layers layers\.0 to layers\.1", parse_regime, bottom, leaves
+    )
     assert parse_regime("embeddings,layers.0-1", leaves).label == "backbone"
     assert parse_regime("embeddings,layers.0", leaves).label == "embeddings,layers.0"
 
@@ -93,8 +94,7 @@ def test_ranges() -> None:
 @given(st.sets(st.sampled_from(LEAVES)).filter(lambda s: s != set(LEAVES)))
 def test_a_label_names_its_set_and_only_that(frozen: set[str]) -> None:
     """Any spelling of a set gives one label, and the label gives the set back."""
-    text = ",".join(sorted(frozen)) or "none"
-    regime = parse_regime(text, LEAVES)
+    regime = parse_regime(",".join(sorted(frozen)) or "none", LEAVES)
     assert regime.frozen == frozen
     assert parse_regime(regime.label, LEAVES) == regime
     assert parse_regime(",".join(sorted(frozen, reverse=True)) or "none", LEAVES).label == regime.label
@@ -114,13 +114,11 @@ def test_a_label_names_its_set_and_only_that(frozen: set[str]) -> None:
     ],
 )
 def test_mistakes(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_regime(text, LEAVES)
+    check_refused(message, parse_regime, text, LEAVES)
 
 
 def test_a_component_that_the_model_lacks_is_not_applicable() -> None:
     leaves = tuple(leaf for leaf in LEAVES if leaf not in ("token_type_embeddings", "projection"))
     for name in ("token_type_embeddings", "projection"):
-        with pytest.raises(ValueError, match="not applicable, this model has none"):
-            parse_regime(name, leaves)
+        check_refused("not applicable, this model has none", parse_regime, name, leaves)
     assert parse_regime("embeddings", leaves).frozen == EMBEDDINGS - {"token_type_embeddings"}

@@ -62,8 +62,7 @@ def test_the_part_is_what_the_positions_are_of_the_first_layers_input(
     with torch.no_grad():
         backbone(**batch)
         whole, part, sigma = grabbed["states"], grabbed["part"], (grabbed["total"].var(-1, False) + norm.eps).sqrt()
-        name = loaded.family.embedding_parameters["position_embeddings"]
-        dict(backbone.named_parameters())[name].zero_()
+        dict(backbone.named_parameters())[loaded.family.embedding_parameters["position_embeddings"]].zero_()
         grabbed.clear()
         backbone(**batch)
         assert not grabbed["part"].any()
@@ -83,8 +82,7 @@ def _projection_after(backbone: Any, model_type: str) -> Callable[[torch.Tensor]
 
 
 def test_outputs_are_those_of_a_forward_pass_written_out(tiny_model: Callable[[str], Path]) -> None:
-    loaded = load(tiny_model, "bert", reinject_positions=True)
-    backbone, batch = loaded.model.backbone, texts()
+    backbone, batch = load(tiny_model, "bert", reinject_positions=True).model.backbone, texts()
     embeddings, mask = backbone.embeddings, batch["attention_mask"].bool()[:, None, None, :]
     with torch.no_grad():
         found = backbone(**batch).last_hidden_state

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.questions.examples import commands_of_questions
-from tests.refusals import leave, refused
+from tests.refusals import check_refused, leave
 from tests.run_directories import edit
 from toolkit.cli import main
 from toolkit.config import RunConfig
@@ -99,8 +99,7 @@ def test_an_unknown_architecture_is_refused_in_one_line(plant: Plant, tiny_confi
         lambda: open_model(folder),
     )
     for call in calls:
-        with refused(r"its own code \(auto_map\) is never run: unknown architecture 'pl"):
-            call()
+        check_refused(r"its own code \(auto_map\) is never run: unknown architecture 'pl", call)
 
 
 def test_tensors_that_only_the_code_reads_are_refused(plant: Plant) -> None:
@@ -110,8 +109,13 @@ def test_tensors_that_only_the_code_reads_are_refused(plant: Plant) -> None:
     for extra, is_refused in (("embeddings.gate", True), ("bert.encoder.layer.0.gate", True), ("cls.head", False)):
         save_file(tensors | {extra: torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
         if is_refused:
-            with pytest.raises(ValueError, match=rf"needs its own code .* a plain bert has no place for {extra}$"):
-                load_classifier(str(folder), pooling="mean", num_outputs=2)
+            check_refused(
+                rf"needs its own code .* a plain bert has no place for {extra}$",
+                load_classifier,
+                str(folder),
+                pooling="mean",
+                num_outputs=2,
+            )
         else:
             with pytest.warns(UserWarning, match="auto_map"):
                 load_classifier(str(folder), pooling="mean", num_outputs=2)
@@ -138,23 +142,20 @@ def test_no_command_runs_it(plant: Plant, tiny_config: RunConfig, tmp_path: Path
         for seed in (0, 1)
     ]
     places |= {"run": runs[0], "other": runs[1], "tuned": f"{runs[0]}/model"}
-    commands = (["drift", "{model}", "{checkpoint}"], ["drift", "{run}"], *commands_of_questions().values())
-    for command in commands:
+    for command in (["drift", "{model}", "{checkpoint}"], ["drift", "{run}"], *commands_of_questions().values()):
         assert not leave(main, [word.format(**places) for word in command]), command
 
 
 def test_every_call_that_loads_says_that_code_is_not_trusted() -> None:
     """``load_dataset`` takes no such argument any more: the library has no code of data sets left to run."""
-    files = [*(ROOT / "toolkit").rglob("*.py"), *(ROOT / "experiments").rglob("*.py"), ROOT / "finetune.py"]
     calls = []
-    for path in files:
+    for path in [*(ROOT / "toolkit").rglob("*.py"), *(ROOT / "experiments").rglob("*.py"), ROOT / "finetune.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             if node.func.attr in ("from_pretrained", "from_config", "pipeline"):
                 calls.append(node.func.attr)
-                given = {word.arg: word.value for word in node.keywords}
-                trust = given.get("trust_remote_code")
+                trust = {word.arg: word.value for word in node.keywords}.get("trust_remote_code")
                 assert isinstance(trust, ast.Constant), f"{path.name}, line {node.lineno}"
                 assert trust.value is False, f"{path.name}, line {node.lineno}"
     assert sorted(set(calls)) == ["from_config", "from_pretrained"]
@@ -182,8 +183,7 @@ def test_a_file_that_transformers_cannot_take_is_one_line(
     values = json.loads((folder / f"{name}.json").read_text())
     (values["model"] if name == "tokenizer" else values).update(facts)
     (folder / f"{name}.json").write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=rf"^cannot read the {name} of [^\n]*$"):
-        reader(find_checkpoint(str(folder)))
+    check_refused(rf"^cannot read the {name} of [^\n]*$", reader, find_checkpoint(str(folder)))
 
 
 RUNS_CODE = {

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.by_hand import logits
-from tests.refusals import refused
+from tests.refusals import check_refused, refused
 from tests.run_directories import edit, rehash, write_manifest
 from toolkit.config import RunConfig
 from toolkit.models.checkpoints import find_checkpoint
@@ -41,8 +41,9 @@ def test_a_head_of_another_form_is_refused_in_one_line(tiny_config: RunConfig, t
     for changed in (cut, renamed, dict(list(whole.items())[:1]), None):
         save_file(changed, path) if changed is not None else path.write_bytes(b"")
         rehash(run.path, "model/head.safetensors")
-        with pytest.raises(ValueError, match=rf"^{path} is not this model's head \([^\n]*\): restore it or make it"):
-            load_tuned(open_run(run.path))
+        check_refused(
+            rf"^{path} is not this model's head \([^\n]*\): restore it or make it", load_tuned, open_run(run.path)
+        )
 
 
 def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
@@ -56,8 +57,7 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
     weights = load_file(folder / "model.safetensors")
     save_file({name: tensor + 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     refusal = r"the weights of .*base are not those that .* started from: put these back"
-    with pytest.raises(ValueError, match=refusal):
-        load_untuned(run)
+    check_refused(refusal, load_untuned, run)
     manifest = json.loads((run.path / "manifest.json").read_text())
     model = manifest["model"]
     for changed, is_refused in (
@@ -68,8 +68,7 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
         write_manifest(run.path, manifest | {"model": changed})
         with pytest.raises(ValueError, match=refusal) if is_refused else nullcontext():
             load_untuned(open_run(run.path))
-    again = replace(run.config, init="random", overwrite=True)
-    random = finetune(again)
+    random = finetune(replace(run.config, init="random", overwrite=True))
     save_file({name: tensor - 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     load_untuned(random)  # which never read these weights
 
@@ -110,8 +109,7 @@ def test_a_run_does_not_stand_for_another_config_or_tokenizer(
     )
     for look in looks:
         refusal = rf"^the {changed} of .*base changed since {run.path.name} was trained: put back what it was, or run"
-        with pytest.raises(ValueError, match=refusal):
-            look()
+        check_refused(refusal, look)
 
 
 def test_a_tokenizer_that_is_saved_again_is_the_same_one(tmp_path: Path) -> None:
@@ -198,5 +196,4 @@ def test_a_checkpoint_of_the_hub_is_known_by_its_commit(
 
 def test_a_run_without_its_model_says_what_to_do(tiny_config: RunConfig, tmp_path: Path) -> None:
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
-    with pytest.raises(ValueError, match="--save-model"):
-        load_tuned(run)
+    check_refused("--save-model", load_tuned, run)

@@ -1,7 +1,9 @@
 """The linear probe is what scikit-learn's own search finds, to the item, whatever the size and width of features."""
 
+import joblib
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -104,8 +106,7 @@ def test_it_answers_every_item_as_scikit_learn_does(kind, width):
     scores = {name: array @ weights + noise[name] for name, array in arrays.items()}
     is_regression = kind == "regression"
     labels = {name: s[:, 0] if is_regression else s.argmax(axis=1) for name, s in scores.items()}
-    head = nn.Linear(width, 1 if is_regression else 3)
-    probe = linear_probe(head, arrays, encoded(kind, labels, 3), seed=4)
+    probe = linear_probe(nn.Linear(width, 1 if is_regression else 3), arrays, encoded(kind, labels, 3), seed=4)
     search = searched(arrays["train"], labels["train"], is_regression=is_regression, seed=4)
     expected = search.predict(arrays["validation"])
     if is_regression:
@@ -120,8 +121,7 @@ def test_it_answers_every_item_as_scikit_learn_does(kind, width):
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_nothing_warns_of_features_that_say_one_thing_twice(kind):
     """Singular products, constant coordinates and separable classes: what made SciPy and scikit-learn warn."""
-    rng = np.random.default_rng(0)
-    base = rng.standard_normal((60, 5)).astype(np.float32)
+    base = np.random.default_rng(0).standard_normal((60, 5)).astype(np.float32)
     features = np.hstack([base, base, base * 1e-4, np.full((60, 2), 3.0, np.float32), np.zeros((60, 1), np.float32)])
     labels = base[:, 0].astype(float) if kind == "regression" else (base[:, 0] > 0).astype(int)
     data = encoded(kind, {"train": labels, "validation": labels}, 2)
@@ -150,10 +150,23 @@ def test_a_class_of_one_example_has_no_probe():
     assert linear_probe(nn.Linear(20, 2), {"train": features, "validation": features}, data, 0) is None
 
 
+def test_folds_run_side_by_side_though_torch_sees_one_thread_within_the_fits(monkeypatch):
+    asked, features = [], {name: _problem(2.0, 3)[0] for name in ("train", "validation")}
+    data = encoded("classification", {name: _problem(2.0, 3)[1] for name in features}, 3)
+    fit_all = joblib.Parallel
+    monkeypatch.setattr(joblib, "Parallel", lambda n_jobs, **kind: asked.append(n_jobs) or fit_all(n_jobs, **kind))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        linear_probe(nn.Linear(20, 3), features, data, 0)
+    finally:
+        torch.set_num_threads(before)
+    assert set(asked) == {3}
+
+
 @pytest.mark.parametrize("threads", [1, 3])
-def test_it_does_not_depend_on_the_number_of_threads(monkeypatch, threads):
-    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    assert choose_strength(*_problem(2.0, 3), 4, seed=0) == choose_strength(*_problem(2.0, 3), 4, seed=0)
+def test_it_does_not_depend_on_the_number_of_threads(threads):
+    assert choose_strength(*_problem(2.0, 3), 4, 0) == choose_strength(*_problem(2.0, 3), 4, 0, threads)
     features, labels = _problem(2.0, 3)
     check_refused("n_splits", choose_strength, features, labels, 1, seed=0)
 

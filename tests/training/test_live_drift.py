@@ -64,8 +64,7 @@ def said_of(
 @pytest.mark.parametrize("num_rows", [1, 4096, 9001])
 def test_drift_is_the_quotient_of_two_norms(num_rows: int) -> None:
     """And the norms of the weights are there, as Lightning-AI/pytorch-lightning#20190 asks."""
-    rng = np.random.default_rng(0)
-    before, now = rng.normal(size=(2, num_rows, 3)).astype(np.float32)
+    before, now = np.random.default_rng(0).normal(size=(2, num_rows, 3)).astype(np.float32)
     expected = np.linalg.norm(now.astype(float) - before) / np.linalg.norm(before.astype(float))
     found = drift_and_norms({"a": before, "b": before, "c": 0 * before}, {"a": now, "b": before, "c": now})
     norms = {f"norm/{name}": np.linalg.norm(own.astype(float)) for name, own in (("a", now), ("b", before), ("c", now))}
@@ -299,10 +298,10 @@ def test_of_a_run_of_ours_what_stands_still_is_said_once(case: str, tiny_config:
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "fast step": {},
-    "fast step in bf16": {"precision": "bf16"},
+    "AdamW": {},
+    "bf16": {"precision": "bf16"},
     "two parts of a batch": {"gradient_accumulation_steps": 2},
-    "plain step": {"optimizer": "sgd", "learning_rate": 0.1},
+    "SGD": {"optimizer": "sgd", "learning_rate": 0.1},
     "tight clipping": {"max_gradient_norm": 1e-3},
 }
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import toolkit
 from tests.conftest import build_tokenizer
-from tests.refusals import check_refused, refused
+from tests.refusals import check_refused
 from tests.run_directories import edit
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.config import RunConfig
@@ -28,9 +28,8 @@ from toolkit.reporting.topics.drift import TIED
 from toolkit.reporting.topics.words import packed_words
 from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
-from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task, mask_task, unknown_share
-from toolkit.training.fast_step import serves
+from toolkit.training.weights import is_halved
 
 MASK, SPECIAL, ROWS = 4, (0, 1, 2, 3, 4), np.arange(5, 60)
 WORDS = "word_embeddings"
@@ -191,10 +190,9 @@ def test_it_ends_where_transformers_own_model_ends(
     assert load_tuned(run).model(**batch).detach().numpy() == pytest.approx(right.numpy(), abs=1e-5)
 
 
-def test_the_fast_step_is_passed_by(config: RunConfig) -> None:
-    accelerator = build_accelerator(config)
-    assert serves(accelerator, load_classifier(config.model, pooling="mean", num_outputs=2).model)
-    assert not serves(accelerator, encoded(config)[0].model)
+def test_half_precision_is_left_to_autocast(config: RunConfig) -> None:
+    assert is_halved(load_classifier(config.model, pooling="mean", num_outputs=2).model)
+    assert not is_halved(encoded(config)[0].model)
 
 
 def moved(run: Run) -> np.ndarray:
@@ -230,8 +228,7 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
 
 
 def test_words_of_a_tied_table_are_drawn_by_use_at_the_input(config: RunConfig) -> None:
-    rows = toolkit.measure_rows(toolkit.finetune(config), WORDS, 2)
-    (packed,) = packed_words(rows, [0.0])
+    (packed,) = packed_words(toolkit.measure_rows(toolkit.finetune(config), WORDS, 2), [0.0])
     tokens, x = np.array(packed["num_tokens"]), np.array(packed["x"])
     assert packed["is_input"]
     assert 0.3 < x[tokens == 0].min() < x[tokens == 0].max() < 0.5  # the strip of words that were never used
@@ -383,12 +380,10 @@ def test_what_cannot_be_masked_or_trained_is_refused_in_one_line(
         },
     }  # fmt: skip
     for message, changes in lines.items():
-        with refused(message):
-            toolkit.finetune(replace(config, **changes))
+        check_refused(message, lambda changes=changes: toolkit.finetune(replace(config, **changes)))
     check_refused(r"^--mlm-probability 0\.3 goes with --objective mlm", RunConfig, mlm_probability=0.3)
     files = {**own, "validation_file": unknown, "task_name": "mlm", "objective": "labels"}
-    with refused("mlm is what --task calls masked-LM training"):
-        load_task(replace(config, **files))
+    check_refused("mlm is what --task calls masked-LM training", load_task, replace(config, **files))
     assert not Path(config.output_dir).exists()
 
 

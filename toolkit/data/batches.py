@@ -185,7 +185,7 @@ def encode_split(
     columns = [list(column) for column in zip(*split.texts, strict=True)]
     if num_sequences > 1:
         columns = [[text for example in split.texts for text in example]]
-    encoded = tokenizer(*columns, truncation=False, verbose=False)
+    encoded = tokenizer(*columns, truncation=False, verbose=False, return_attention_mask=False)
     ids: list[list[int]] = encoded["input_ids"]
     has_segments = num_segments > 1 and "token_type_ids" in encoded
     segments: list[list[int]] = encoded["token_type_ids"] if has_segments else [[0] * len(x) for x in ids]
@@ -271,8 +271,12 @@ def _addresses(offsets: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[N
     return np.repeat(offsets[owners], sizes) + place, place
 
 
-def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:
+def make_batch(
+    split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask, longest: int | None = None
+) -> dict[str, torch.Tensor]:
     """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (sequences, longest) int64.
+
+    ``longest``: tokens to pad to; by default those of the longest sequence.
 
     Of a token task also ``is_word``, bool: the tokens that answer for words; of masked ones ``labels`` (rows,) too.
     Sequences are examples; of texts encoded apart there are twice as many, the two of an example in a row.
@@ -281,7 +285,7 @@ def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTas
     sequences = split.sequences_of(indices)
     lengths = split.offsets[sequences + 1] - split.offsets[sequences]
     row = np.repeat(np.arange(len(sequences)), lengths)
-    shape = (len(sequences), int(lengths.max()))
+    shape = (len(sequences), longest or int(lengths.max()))
     input_ids, mask = np.full(shape, data.pad_id, np.int64), np.zeros(shape, np.int64)
     input_ids[row, place] = split.tokens[address]
     mask[row, place] = 1

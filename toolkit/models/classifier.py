@@ -45,6 +45,8 @@ class Classifier(nn.Module):
         self.is_summed = features == "last4-sum"
         self.asked: dict[str, bool] = {} if self.layers is None else {"output_hidden_states": True}
         """What the backbone must be asked for besides."""
+        self.is_hooked = False
+        """Whether hooks hand something from one module to a later one, so that passes must not run side by side."""
         self.make_head = partial(
             build_head,
             head,
@@ -71,7 +73,8 @@ class Classifier(nn.Module):
         ``width`` is the hidden size; times the number of layers where several are concatenated or mixed, the lowest
         first; times two where the texts of an example are encoded apart, the first text first. Nothing in it is
         learned, so that a frozen backbone has to give it only once. ``is_read``: (sequences, tokens) the tokens that
-        count, 1 or True. Of a token task nothing is pooled: each of them gives a row, (words, width).
+        count, 1 or True. Of a token task nothing is pooled: each of them gives a row, (words, width); there it may also
+        be their places in the batch, (words,) int64.
         """
         if self.pooling == "pooler":
             pooled = output.pooler_output.to(dtype)
@@ -88,7 +91,7 @@ class Classifier(nn.Module):
         """(sequences, hidden) vectors, or (words, hidden), from (sequences, tokens, hidden) states."""
         states = states.to(dtype)
         if self.is_token_task:
-            return states[is_read]
+            return states[is_read] if is_read.dtype == torch.bool else states.flatten(0, 1).index_select(0, is_read)
         if self.pooling == "cls":
             return states[:, 0]
         if self.pooling == "last":
@@ -116,7 +119,8 @@ class Classifier(nn.Module):
         features = self.pool(output, is_read)
         # The head is a few thousand weights: fp32 costs nothing and keeps logits exact under autocast.
         with torch.autocast(features.device.type, enabled=False):
-            logits: torch.Tensor = answer(self.head, features, is_read.sum(dim=1) if self.is_token_task else None)
+            sizes = is_read.sum(dim=1) if self.is_token_task and is_read.ndim == 2 else None
+            logits: torch.Tensor = answer(self.head, features, sizes)
         return logits
 
 

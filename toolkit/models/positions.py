@@ -143,6 +143,7 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
             table[first:] = torch.from_numpy(rows).to(table)
     if config.reinject_positions:
         Reinjection(loaded.model.backbone, loaded.family)
+        loaded.model.is_hooked = True
     return replace(loaded, positions=_describe(config, before, to_array(table), first, num_reached))
 
 

@@ -186,7 +186,7 @@ def use_all_cores(accelerator: Any) -> None:
 
 
 def is_fast(accelerator: Any) -> bool:
-    """Whether `toolkit.training.fast_step` serves a run: one process on a CPU. Others are Accelerate's to share out."""
+    """Whether a run is one process on a CPU, which shares its batches out between threads."""
     from accelerate.utils import DistributedType
 
     return bool(accelerator.distributed_type == DistributedType.NO and accelerator.device.type == "cpu")

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from toolkit.data.tokens import has_entities
 from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import is_fast
-from toolkit.training.fast_layer import NAME, narrow_top, part_layers, use_attention
-from toolkit.training.fast_step import HalfBackbone, halved_names, serves
+from toolkit.training.graphs import padded_length, quick_attention, to_device
+from toolkit.training.shortcuts import leave_shortcuts, take_shortcuts
+from toolkit.training.weights import HalfWeights, halved_names, is_halved
 
 TOKEN_SCORES = ("accuracy", "precision", "recall", "f1")
 """Of a token task: of words, and of entities, an entity being right when its words and its type are."""
@@ -154,20 +156,20 @@ def _regression(labels: NDArray[np.float64], outputs: NDArray[np.float32]) -> di
 Batch = dict[str, torch.Tensor]
 Results = list[NDArray[np.float32]]
 
-THREAD_TOKENS = 2048
-"""Of a batch that one CPU thread works on: states of more leave the cache (experiments/benchmarks/NOTES.md)."""
+THREAD_TOKENS, GPU_TOKENS = 2048, 16_384
+"""Of a batch of a CPU thread, whose cache states of more leave (experiments/benchmarks/NOTES.md), and of a GPU."""
 
 
 def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str, NDArray[np.float32]]:
     """Outputs of every split but ``train``, on all processes; dropout off, and the mode put back afterwards."""
     others = {name: split for name, split in data.splits.items() if name != "train"}
-    with scoring(accelerator, model) as backbone:
 
-        def score(batch: Batch) -> torch.Tensor:
-            outputs = model.classify(*model.run(backbone, batch))
-            return told_of_tokens(outputs, batch[LABELS]) if LABELS in batch else outputs
+    def score(batch: Batch) -> torch.Tensor:
+        outputs: torch.Tensor = model(**batch)
+        return told_of_tokens(outputs, batch[LABELS]) if LABELS in batch else outputs
 
-        return {name: run_over(accelerator, model, score, split, data) for name, split in others.items()}
+    with scoring(accelerator, model) as precision:
+        return {name: run_over(accelerator, model, score, split, data, precision) for name, split in others.items()}
 
 
 def told_of_tokens(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -187,36 +189,32 @@ def extract_features(
     """
     model.to(accelerator.device)
     chosen = {name: split for name, split in data.splits.items() if splits is None or name in splits}
-    with scoring(accelerator, model) as backbone:
-
-        def pool(batch: Batch) -> torch.Tensor:
-            return model.pool(*model.run(backbone, batch))
-
-        return {name: run_over(accelerator, model, pool, split, data) for name, split in chosen.items()}
+    with scoring(accelerator, model) as precision:
+        features = model.features
+        return {name: run_over(accelerator, model, features, split, data, precision) for name, split in chosen.items()}
 
 
 @contextmanager
-def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]:
-    """The backbone to score with; in one bf16 CPU process it holds half-precision copies, instead of casts per batch.
+def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+    """Inside, the model is ready to be scored with: in bf16 it holds half-precision copies, instead of casts per batch.
 
-    Afterwards the model has its own weights again: they must not be used or changed inside. Where only the first
-    token's state is pooled, the last states may be (examples, 1, hidden).
+    What it gives is the precision to run each batch in. Afterwards the model has its own weights again: they must not
+    be used or changed inside. Where only the first token's state is pooled, the last states may be (examples, 1,
+    hidden).
     """
-    if not (accelerator.mixed_precision == "bf16" and serves(accelerator, model)):
-        yield model.backbone
+    if not (accelerator.mixed_precision == "bf16" and is_halved(model)):
+        yield accelerator.autocast
         return
     embeddings = locate_embeddings(model.backbone)
     parameters = dict(embeddings.backbone.named_parameters())
-    copies = {name: parameters[name].detach().bfloat16() for name in halved_names(embeddings)}
-    attention = use_attention(embeddings.backbone, NAME)
+    names = halved_names(embeddings, accelerator.device)
+    attention = None
     try:
-        narrow_top(embeddings.backbone, model.pooling)
-        with HalfBackbone(embeddings, copies, torch.bfloat16) as backbone:
-            yield backbone
+        attention = take_shortcuts(embeddings.backbone, model.pooling)
+        with HalfWeights(embeddings, {name: parameters[name].detach().bfloat16() for name in names}):
+            yield nullcontext
     finally:
-        part_layers(embeddings.backbone)
-        if attention is not None:
-            use_attention(embeddings.backbone, attention)
+        leave_shortcuts(embeddings.backbone, attention)
 
 
 def run_over(
@@ -225,16 +223,19 @@ def run_over(
     function: Callable[[Batch], torch.Tensor],
     split: EncodedSplit,
     data: EncodedTask,
+    precision: Callable[[], AbstractContextManager[Any]] | None = None,
 ) -> NDArray[np.float32]:
     """(rows, width) ``function`` of every example in eval mode, shared out over processes and gathered on all.
 
-    Rows are examples, or of a token task words.
+    Rows are examples, or of a token task words. ``precision``: what each batch runs in, by default Accelerate's.
     """
     from accelerate.utils import gather_object
 
-    batches = evaluation_batches(split.lengths, THREAD_TOKENS if is_fast(accelerator) else EVALUATION_TOKENS)
+    num_tokens = THREAD_TOKENS if is_fast(accelerator) else EVALUATION_TOKENS
+    batches = evaluation_batches(split.lengths, GPU_TOKENS if accelerator.device.type == "cuda" else num_tokens)
     mine = batches[accelerator.process_index :: accelerator.num_processes]
-    results = list(zip(mine, run_batches(accelerator, model, function, split, data, mine), strict=True))
+    run = partial(_run, accelerator, function, split, data, precision or accelerator.autocast)
+    results = list(zip(mine, run_batches(accelerator, model, run, mine), strict=True))
     results = gather_object(results)
     gathered = np.empty((split.num_rows, results[0][1].shape[1]), np.float32)
     for indices, values in results:
@@ -242,38 +243,45 @@ def run_over(
     return gathered
 
 
-def run_batches(
+def _run(
     accelerator: Any,
-    model: torch.nn.Module,
     function: Callable[[Batch], torch.Tensor],
     split: EncodedSplit,
     data: EncodedTask,
+    precision: Callable[[], AbstractContextManager[Any]],
+    indices: NDArray[np.int64],
+) -> torch.Tensor:
+    """(rows, width) ``function`` of a batch, fp32, where it was computed."""
+    longest = None
+    if accelerator.device.type == "cuda":
+        longest = padded_length(int(split.lengths[indices].max()) // split.num_sequences)
+    batch = to_device(make_batch(split, indices, data, longest), accelerator.device)
+    with torch.inference_mode(), precision(), quick_attention(accelerator.device):  # each a thread's own
+        return function(batch).float()
+
+
+def run_batches(
+    accelerator: Any,
+    model: torch.nn.Module,
+    run: Callable[[NDArray[np.int64]], torch.Tensor],
     batches: Sequence[NDArray[np.int64]],
 ) -> Results:
-    """(examples, width) ``function`` of each batch in eval mode.
+    """(rows, width) ``run`` of each batch in eval mode; of a GPU all are read back together.
 
     A single CPU process works on as many batches at a time as it has threads, each on one: two threads on one batch
     take 1.6 times less time than one, on two batches half. With fewer batches than threads, all work on each.
     """
-
-    def run(indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, data).items()}
-        with torch.inference_mode(), accelerator.autocast():  # both are a thread's own
-            values: NDArray[np.float32] = function(batch).float().cpu().numpy()
-        return values
-
     num_threads = torch.get_num_threads()
     with in_eval_mode(model):
-        is_plain = is_fast(accelerator) and not _has_memory(model) and not getattr(model, "asked", None)
-        if not 1 < num_threads <= len(batches) or not is_plain:
-            return [run(indices) for indices in batches]
+        has_memory = getattr(model, "is_hooked", False) or getattr(model, "asked", None)
+        if not 1 < num_threads <= len(batches) or not is_fast(accelerator) or has_memory:
+            results = [run(indices) for indices in batches]
+            if not results:  # of several processes one may have none
+                return []
+            whole = torch.cat(results).cpu().numpy()
+            return np.split(whole, np.cumsum([len(result) for result in results])[:-1])
         try:
             with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return list(pool.map(run, batches))
+                return [result.numpy() for result in pool.map(run, batches)]
         finally:
             torch.set_num_threads(num_threads)  # what a thread sets for itself reaches MKL's setting for all
-
-
-def _has_memory(model: torch.nn.Module) -> bool:
-    """Whether hooks hand something from one module to a later one, as `toolkit.models.positions` does."""
-    return any(module._forward_pre_hooks for module in model.modules())

@@ -6,7 +6,7 @@ The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone 
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -276,6 +276,7 @@ class HeadStepper:
         assert labels is not None
         self.head, self.features, self.config, self.recorder = head, features, config, recorder
         self.data = data
+        self.report: Callable[[StepLog], None] = lambda log: None
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
         self.factors = factors
         model = nn.ModuleDict({HEAD.rstrip("."): head})
@@ -300,7 +301,12 @@ class HeadStepper:
             self.recorder.record_rates(float("nan"), rate, clipping_factor(norm, limit))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return StepLog(step + 1, float(loss.detach()), rate, norm)
+        log = StepLog(step + 1, float(loss.detach()), rate, norm)
+        self.report(log)
+        return log
+
+    def settle(self) -> None:
+        """No-op: each step reports at once, and the head is the model's."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """Weights and moments of the head."""
@@ -396,9 +402,9 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
     if num_folds < 2:
         return None  # too few examples of a class to choose by
     others = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
-    with quiet_fits():
-        choose = choose_ridge if is_regression else choose_strength
-        strength, is_standardised = choose(own[chosen], few, num_folds, seed)
+    with quiet_fits() as num_threads:
+        given = own[chosen], few, num_folds, seed
+        strength, is_standardised = choose_ridge(*given) if is_regression else choose_strength(*given, num_threads)
         center, scale = _scaling(own, is_standardised)
         inputs = (own - center) / scale
         if is_regression:
@@ -417,13 +423,14 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
 
 
 @contextmanager
-def quiet_fits() -> Iterator[None]:
-    """No warning of an unfinished fit, and one thread."""
+def quiet_fits() -> Iterator[int]:
+    """No warning of an unfinished fit, and one thread; what it gives is how many there were."""
     from sklearn.exceptions import ConvergenceWarning
 
+    num_threads = torch.get_num_threads()
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
+        yield num_threads
 
 
 @torch.inference_mode()
@@ -467,14 +474,14 @@ def _folds(
 
 
 def choose_strength(
-    features: NDArray[np.float32], labels: NDArray[np.int64], num_folds: int, seed: int
+    features: NDArray[np.float32], labels: NDArray[np.int64], num_folds: int, seed: int, num_threads: int = 1
 ) -> tuple[float, bool]:
     """The C of PROBE_STRENGTHS, and whether to standardise, with the least log loss (nats), its mean over stratified
     folds.
 
     Each fold fits the strengths in turn, each from where the one before ended, which takes a third of the iterations;
-    folds run side by side. Strengths beyond two that were each worse than the one before are not tried: there the
-    fits take longest and lose most.
+    folds run side by side in ``num_threads``. Strengths beyond two that were each worse than the one before are not
+    tried: there the fits take longest and lose most.
     """
     from joblib import Parallel, delayed
     from sklearn.metrics import log_loss
@@ -493,7 +500,7 @@ def choose_strength(
 
         means: list[float] = []
         for strength in PROBE_STRENGTHS:
-            run = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")
+            run = Parallel(n_jobs=num_threads, prefer="threads")
             means.append(float(np.mean(run(delayed(loss)(k, strength) for k in range(len(cuts))))))
             found[strength, is_standardised] = means[-1]
             if len(means) > 2 and means[-1] > means[-2] > means[-3]:

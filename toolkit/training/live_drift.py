@@ -87,10 +87,16 @@ class LiveDrift:
         self.sizes: list[StepSize] = []
         """The same of all steps that were looked at."""
 
-    def before_update(self, step: int, groups: Iterable[Mapping[str, Any]] = ()) -> None:
+    def before_update(
+        self,
+        step: int,
+        groups: Iterable[Mapping[str, Any]] = (),
+        values: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         """Note what step number ``step``, from 1, of an optimizer with these parameter groups will change.
 
         What it does not hold, or holds at a rate of 0, takes no step. Without groups all that is trainable does.
+        ``values``: name to the parameter before the update, where that has been made and gradients are kept.
         """
         groups = list(groups)
         trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
@@ -110,7 +116,12 @@ class LiveDrift:
                 self._has_gradient.add(name)
             if len(rows) and (not groups or rates.get(id(parameter))):
                 rows = rows[:: -(-len(rows) // ROWS)]
-                self._before[name] = rows, parameter.detach()[rows], gradient[rows] != 0
+                before = parameter.detach() if values is None else values[name]
+                self._before[name] = rows, before[rows], gradient[rows] != 0
+
+    def copy_values(self) -> dict[str, torch.Tensor]:
+        """Name to a copy of each parameter that is trained, for :meth:`before_update`."""
+        return {name: p.detach().clone() for name, p in self._parameters.items() if p.requires_grad}
 
     def after_update(self) -> list[StepSize]:
         """Hold what was noted against what the update made of it, and give that: before anything else changes."""

@@ -8,30 +8,16 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedTask, epoch_batches, make_batch, parts_of_batch
+from toolkit.data.batches import EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier
-from toolkit.models.heads import example_losses
 from toolkit.training.evaluation import evaluate
-from toolkit.training.fast_step import FastStepper, serves
 from toolkit.training.going_on import GoingOn, Trainer
-from toolkit.training.live_drift import LiveDrift
-from toolkit.training.optimizer import (
-    StepLog,
-    build_optimizer,
-    check_finite,
-    check_outputs,
-    clipping_factor,
-    embedding_rate,
-    group_parameters,
-    learning_rate_factors,
-    restore_state,
-    state_of,
-)
+from toolkit.training.optimizer import StepLog, check_outputs
 from toolkit.training.recorder import Recorder
+from toolkit.training.step import Stepper
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +38,7 @@ class Moment:
 
 
 OnStep = Callable[[StepLog, float], None]
-"""Called after each step with its log and its seconds."""
+"""Called with the log of each step, when it is known, and the seconds of training since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,37 +87,22 @@ def train(
     recorder: Recorder,
     on_step: OnStep,
     going_on: GoingOn,
+    facts: dict[str, Any],
 ) -> Iterator[Moment]:
     """Fine-tune ``model`` in place; yield epoch 0 first, then every epoch end and snapshot step.
 
     A run that was cut short goes on behind its last state, and yields what is left. Components are frozen before this
     is called. NonFiniteLossError names the step at which training diverged, by its
-    gradient or by the outputs that are scored.
+    gradient or by the outputs that are scored. ``facts``: what the manifest says of how steps ran is put here.
     """
     plan = Plan.of(config, data.splits["train"].lengths)
-    stepper = build_stepper(accelerator, model, data, config, plan.num_steps, recorder)
-
-    def outputs() -> Mapping[str, NDArray[np.float32]]:
-        stepper.settle()
-        return evaluate(accelerator, model, data)
-
+    stepper = Stepper(accelerator, model, data, config, plan.num_steps, recorder)
+    outputs = partial(evaluate, accelerator, model, data)
     try:
-        for moment in run_epochs(plan, data, config, recorder, stepper, outputs, on_step, going_on):
-            stepper.settle()
-            yield moment
+        yield from run_epochs(plan, data, config, recorder, stepper, outputs, on_step, going_on)
     finally:
+        facts["cuda_graph"] = stepper.graph_facts()
         stepper.release()
-
-
-def build_stepper(
-    accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig, num_steps: int, recorder: Recorder
-) -> "Stepper | FastStepper":
-    """What takes the optimizer steps of a run of ``num_steps``: the fast one for AdamW in a single CPU process.
-
-    The plain one for what :func:`toolkit.training.fast_step.serves` leaves to it.
-    """
-    kind = FastStepper if config.optimizer == "adamw" and serves(accelerator, model) else Stepper
-    return kind(accelerator, model, data, config, num_steps, recorder)
 
 
 class TakesSteps(Trainer, Protocol):
@@ -139,9 +110,14 @@ class TakesSteps(Trainer, Protocol):
 
     data: EncodedTask
     """What its steps learn from, of which the loop puts that of each epoch there."""
+    report: Callable[[StepLog], None]
+    """Is given the log of each step, by `take` or later, and by `settle` at the latest."""
 
-    def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
+    def take(self, indices: NDArray[np.int64], step: int) -> Any:
         """One update on a batch; ``step`` counts from 0."""
+
+    def settle(self) -> None:
+        """Report all steps that were taken, and leave the model as others know it."""
 
 
 def run_epochs(
@@ -163,7 +139,17 @@ def run_epochs(
         check_outputs(found := outputs(), step)
         return found
 
+    reported = time.perf_counter()
+
+    def report(log: StepLog) -> None:
+        nonlocal reported
+        now = time.perf_counter()
+        losses.append(log.loss)
+        on_step(log, now - reported)
+        reported = now
+
     losses: list[float] = going_on.restore(stepper).get("losses", np.empty(0)).tolist()
+    stepper.report = report
     lengths, step, end = data.splits["train"].lengths, going_on.step, 0
     if not step:
         yield Moment(0, 0, True, float("nan"), partial(checked, 0))
@@ -176,101 +162,21 @@ def run_epochs(
         if data.masking is not None:
             stepper.data = of_epoch = data.of_epoch(config.seed, epoch)
         recorder.expect(batches, of_epoch)
+        reported = time.perf_counter()
         for indices in batches:
-            started = time.perf_counter()
-            log = stepper.take(indices, step)
+            stepper.take(indices, step)
             step += 1
-            losses.append(log.loss)
-            on_step(log, time.perf_counter() - started)
+            is_snapshot = plan.is_snapshot(step) and not plan.is_epoch_end(step)
+            if step == end or is_snapshot:
+                stepper.settle()
             if step == end:
                 break  # somebody who asks for the run to end now gets the scores of the epoch too
-            if plan.is_snapshot(step) and not plan.is_epoch_end(step):
+            if is_snapshot:
                 yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
+                reported = time.perf_counter()  # what others do with a moment is no training
+            before = time.perf_counter()
             going_on.after_step(step, stepper, losses=losses)
+            reported += time.perf_counter() - before
         yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), partial(checked, step))
-        losses = []
+        losses.clear()
         going_on.after_epoch(step, stepper, losses=losses)
-
-
-class Stepper:
-    """One optimizer step at a time over a global batch, whatever the number of processes and accumulation steps."""
-
-    def __init__(
-        self,
-        accelerator: Any,
-        model: Classifier,
-        data: EncodedTask,
-        config: RunConfig,
-        num_steps: int,
-        recorder: Recorder,
-    ) -> None:
-        self.accelerator, self.data, self.config, self.recorder = accelerator, data, config, recorder
-        self.groups = group_parameters(model, config)
-        self.factors = learning_rate_factors(num_steps, config.warmup_fraction)
-        self.embedding_rate = embedding_rate(model, self.groups)
-        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.parameters = list(self.trained.values())
-        self.live = LiveDrift(recorder.tables)
-        optimizer = build_optimizer(model, self.groups, config, accelerator.device)
-        self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        self.model.train()
-
-    def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
-        """Backward passes over this process's parts of a global batch, then one update; ``step`` counts from 0."""
-        accelerator = self.accelerator
-        factor = float(self.factors[step])
-        for group, own in zip(self.optimizer.param_groups, self.groups, strict=True):
-            group["lr"] = own.rate * factor
-        num_parts = accelerator.num_processes * accelerator.gradient_accumulation_steps
-        loss_sum, norm = torch.zeros((), device=accelerator.device), 0.0
-        parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
-        split = self.data.splits["train"]
-        num_rows = int(split.sizes_of(indices).sum())
-        for part, weight in parts:
-            with accelerator.accumulate(self.model):
-                weights = np.repeat(weight, split.sizes_of(part))
-                losses = self._losses(part) * torch.from_numpy(weights).to(accelerator.device)
-                loss_sum += losses.detach().sum()
-                # Accelerate divides by the accumulation steps and DDP by the processes; the sum over the global batch
-                # divided by its answers is what we want.
-                accelerator.backward(losses.sum() * (num_parts / num_rows))
-                if accelerator.sync_gradients:
-                    norm = self._clip(indices, factor, step)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-        self.recorder.step_sizes += self.live.after_update()
-        loss = float(accelerator.reduce(loss_sum, "sum")) / num_rows
-        return StepLog(step + 1, loss, self.config.learning_rate * factor, norm)
-
-    def _losses(self, indices: NDArray[np.int64]) -> torch.Tensor:
-        """(rows,) loss of each example, or word."""
-        split, device = self.data.splits["train"], self.accelerator.device
-        batch = {k: v.to(device) for k, v in make_batch(split, indices, self.data).items()}
-        assert split.labels is not None
-        labels = torch.from_numpy(split.labels[split.rows_of(indices)]).to(device)
-        return example_losses(self.data.task.kind, self.model(**batch), labels)
-
-    def _clip(self, indices: NDArray[np.int64], factor: float, step: int) -> float:
-        """Record the step and clip; NonFiniteLossError, on every process alike, when the gradient is not finite."""
-        if self.accelerator.is_main_process:
-            self.recorder.record_batch(indices)
-            self.live.before_update(step + 1)
-        norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
-        check_finite(norm, step)
-        rates = (self.embedding_rate * factor, self.config.head_rate * factor)
-        self.recorder.record_rates(*rates, clipping_factor(norm, self.config.max_gradient_norm))
-        return norm
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Weights and moments of what is trained."""
-        return state_of(self.trained, self.optimizer)
-
-    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take up what :meth:`state` gave."""
-        restore_state(self.trained, self.optimizer, state)
-
-    def settle(self) -> None:
-        """No-op: parameters are never swapped here."""
-
-    def release(self) -> None:
-        """No-op: the parameters keep their memory."""

@@ -141,9 +141,16 @@ def embedding_rate(model: nn.Module, groups: list[ParameterGroup]) -> float:
 
 
 def build_optimizer(
-    model: nn.Module, groups: list[ParameterGroup], config: RunConfig, device: torch.device
+    model: nn.Module,
+    groups: list[ParameterGroup],
+    config: RunConfig,
+    device: torch.device,
+    *,
+    is_captured: bool = False,
 ) -> torch.optim.Optimizer:
     """The config's optimizer over ``groups``, at the peak learning rates; AdamW fused as :func:`is_fused` says.
+
+    ``is_captured``: AdamW is what a CUDA graph can hold, fused, and its decay is the caller's.
 
     ``sgd`` is torch.optim.SGD without momentum. Each step first multiplies weights by 1 - lr·decay, as AdamW does, and
     then takes lr times the gradient: without momentum the same as adding decay·w to the gradient (Loshchilov & Hutter
@@ -155,12 +162,13 @@ def build_optimizer(
         {
             "params": [parameters[name] for name in group.names],
             "lr": group.rate,
-            DECAY if is_sgd else "weight_decay": group.weight_decay,
+            DECAY if is_sgd else "weight_decay": 0.0 if is_captured and not is_sgd else group.weight_decay,
         }
         for group in groups
     ]
     if not is_sgd:
-        return torch.optim.AdamW(options, betas=BETAS, eps=EPS, fused=is_fused(device))
+        kind = {"fused": True, "capturable": True} if is_captured else {"fused": is_fused(device)}
+        return torch.optim.AdamW(options, betas=BETAS, eps=EPS, **kind)
     optimizer = torch.optim.SGD(options, lr=config.learning_rate)
     optimizer.register_step_pre_hook(_decay)
     return optimizer

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from toolkit.training.fast_step import CompactWords
+from toolkit.training.weights import CompactWords
 
 ROWS, WIDTH, PADDING = 50, 12, 3
 USED = np.array([0, 3, 7, 8, 20, 49])
@@ -75,7 +75,6 @@ def test_places():
 
 def test_a_row_that_was_not_announced_is_an_error_and_not_another_row():
     table = _table()
-    words = CompactWords(table, USED)
-    words.install()
+    CompactWords(table, USED).install()
     with pytest.raises(IndexError):
         table(torch.tensor([1]))

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import load_classifier
-from toolkit.training.fast_layer import NAME, SHORT, attend, use_attention
+from toolkit.training.shortcuts import NAME, SHORT, attend, use_attention
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -35,8 +35,7 @@ def test_dropout_drops_shares_and_keeps_their_mean():
 
 @pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_a_backbone_computes_the_same_with_it(tiny_model, family):
-    loaded = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2)
-    model = loaded.model.eval()
+    model = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model.eval()
     ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     with torch.inference_mode():

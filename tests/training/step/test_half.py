@@ -1,6 +1,7 @@
 """Scores in half precision are as near to fp32 as autocast's; in fp32 they are the model's own, bit for bit."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,13 +9,13 @@ import torch
 
 from tests.by_hand import begin
 from tests.conftest import FAMILY_CONFIGS
-from toolkit.data.batches import evaluation_batches
+from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.models.classifier import load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.evaluation import evaluate, run_batches, run_over, scoring
-from toolkit.training.fast_step import HalfBackbone, halved_names
+from toolkit.training.weights import HalfWeights, halved_names
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +47,18 @@ def test_in_fp32_the_copies_give_the_backbones_own_states(tiny_model, family):
     model = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model.eval()
     embeddings = locate_embeddings(model)
     parameters = dict(embeddings.backbone.named_parameters())
-    copies = {name: parameters[name].detach().clone() for name in halved_names(embeddings)}
+    copies = {name: parameters[name].detach().clone() for name in halved_names(embeddings, torch.device("cpu"))}
     ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     with torch.inference_mode():
-        with HalfBackbone(embeddings, copies, torch.float32) as backbone:
-            states = backbone(**batch).last_hidden_state
+        with HalfWeights(embeddings, copies):
+            states = model.backbone(**batch).last_hidden_state
         assert torch.equal(states, model.backbone(**batch).last_hidden_state)
         for copy in copies.values():
             copy.zero_()
-        with HalfBackbone(embeddings, copies, torch.float32) as backbone:
-            assert not torch.equal(backbone(**batch).last_hidden_state, states)
+        with HalfWeights(embeddings, copies):
+            assert not torch.equal(model.backbone(**batch).last_hidden_state, states)
+        assert torch.equal(model.backbone(**batch).last_hidden_state, states)
     after = dict(embeddings.backbone.named_parameters())
     assert after.keys() == parameters.keys()
     assert all(after[name] is parameter for name, parameter in parameters.items())
@@ -67,12 +69,20 @@ def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
     config = replace(tiny_config, precision="bf16")
     accelerator, model = build_accelerator(config), begin(config)[0].model
     before, attention = dict(model.named_parameters()), model.backbone.config._attn_implementation
-    with pytest.raises(IndexError), scoring(accelerator, model) as backbone:  # noqa: PT012
+    values = {name: parameter.data.clone() for name, parameter in before.items()}
+    with pytest.raises(IndexError), scoring(accelerator, model):  # noqa: PT012
         assert {p.dtype for p in model.backbone.encoder.parameters()} == {torch.bfloat16, torch.float32}
-        backbone(input_ids=torch.tensor([[10**9]]))
+        model.backbone(input_ids=torch.tensor([[10**9]]))
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
+    assert all(torch.equal(values[name], parameter) for name, parameter in model.named_parameters())
     assert model.backbone.config._attn_implementation == attention
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def first_states(model, data, precision, indices):
+    with torch.inference_mode(), precision():
+        output = model.backbone(**make_batch(data.splits["train"], indices, data))
+    return output.last_hidden_state[:, 0].float()
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -86,13 +96,8 @@ def test_several_threads_compute_what_one_does(tiny_model, tiny_config, family, 
     for threads in (1, 3):
         torch.set_num_threads(threads)
         try:
-            with scoring(accelerator, model) as backbone:
-                found.append(
-                    run_batches(
-                        *(accelerator, model, lambda b, run=backbone: run(**b).last_hidden_state[:, 0]),
-                        *(split, data, batches),
-                    )
-                )
+            with scoring(accelerator, model) as precision:
+                found.append(run_batches(accelerator, model, partial(first_states, model, data, precision), batches))
             assert torch.get_num_threads() == threads
         finally:
             torch.set_num_threads(before)
@@ -110,9 +115,10 @@ def test_threads_share_no_batches_of_a_model_that_hands_something_on_nor_too_few
     monkeypatch.setattr("toolkit.training.evaluation.ThreadPoolExecutor", None)
 
     def run(number):
-        batches = evaluation_batches(split.lengths, 64)[:number]
-        return run_batches(accelerator, loaded.model, lambda batch: loaded.model(**batch), split, data, batches)
+        run_one = partial(first_states, loaded.model, data, accelerator.autocast)
+        return run_batches(accelerator, loaded.model, run_one, evaluation_batches(split.lengths, 64)[:number])
 
+    assert run(0) == []  # of several processes one may have none
     assert len(run(1)) == 1  # both threads work on it
     with pytest.raises(TypeError):
         run(2)
