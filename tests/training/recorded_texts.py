@@ -37,8 +37,7 @@ def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Count
 
 
 def totals(run: toolkit.Run, name: str) -> dict[int, int]:
-    exposure = run.trajectory.exposure
-    found = exposure.tables[name].token_counts(len(run.trajectory.snapshots[0].tensors[name]))
+    found = run.trajectory.exposure.tables[name].token_counts(len(run.trajectory.snapshots[0].tensors[name]))
     return {row: int(n) for row, n in enumerate(found) if n}
 
 
@@ -57,6 +56,12 @@ def start(model: Any, path: Path, **options: Any) -> Any:
     recording = toolkit.record(model, path, **options)
     recording.snapshot(epoch=0, step=0)
     return recording
+
+
+def ended(recording: Any, **moment: Any) -> Any:
+    """The run of a recording whose last snapshot is of this ``epoch``, and of this ``step`` where it is given."""
+    recording.snapshot(**moment)
+    return recording.finish()
 
 
 def update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:

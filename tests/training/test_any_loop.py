@@ -68,8 +68,7 @@ def freeze(model: Any, freezing: str, phase: int) -> None:
         if freezing != "all trained"
         else False
     )
-    part = backbone if freezing in ("head alone", "eval()") else backbone.embeddings
-    part.requires_grad_(not is_frozen)
+    (backbone if freezing in ("head alone", "eval()") else backbone.embeddings).requires_grad_(not is_frozen)
     if freezing == "eval()":
         backbone.train = lambda mode=True: backbone  # dropout stays off, whoever calls model.train()
         backbone.eval()

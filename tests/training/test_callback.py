@@ -49,8 +49,14 @@ def trained(
 ) -> Trainer:
     """A Trainer, which has trained, of the folder ``out`` in this one."""
     examples, settings = Examples(tokenizer), TrainingArguments(**arguments(folder / "out", **changes))
-    own = {"train_dataset": examples, "eval_dataset": examples, "processing_class": tokenizer}
-    trainer = Trainer(model=model, args=settings, callbacks=[callback], **own)
+    trainer = Trainer(
+        model=model,
+        args=settings,
+        callbacks=[callback],
+        train_dataset=examples,
+        eval_dataset=examples,
+        processing_class=tokenizer,
+    )
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
 
@@ -89,9 +95,12 @@ def test_the_tokenizer_of_a_trainer_of_sentence_transformers_is_found(tiny_model
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
     model = SentenceTransformer(str(tiny_model("bert")), device="cpu")
-    data = {"train_dataset": Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS})}
-    options = {"args": SentenceArguments(**arguments(tmp_path / "out")), "loss": MultipleNegativesRankingLoss(model)}
-    trainer = SentenceTransformerTrainer(model=model, **data, **options)
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        train_dataset=Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS}),
+        args=SentenceArguments(**arguments(tmp_path / "out")),
+        loss=MultipleNegativesRankingLoss(model),
+    )
     assert tokenizer_of(trainer.processing_class) is model.tokenizer
 
 
@@ -117,8 +126,7 @@ def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
 
 
 def test_training_that_ends_within_an_epoch_and_goes_on(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    saves = {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}
-    trained(model, tokenizer, tmp_path, Callback(tmp_path / "first"), **saves)
+    trained(model, tokenizer, tmp_path, Callback(tmp_path / "first"), max_steps=3, save_strategy="steps", save_steps=3)
     assert [(s.epoch, s.step) for s in toolkit.open_run(tmp_path / "first").trajectory] == [(0, 0), (1, 2), (1.5, 3)]
     checkpoint = str(tmp_path / "out" / "checkpoint-3")
     trained(model, tokenizer, tmp_path, Callback(tmp_path / "second"), checkpoint=checkpoint, max_steps=6)
@@ -131,8 +139,16 @@ def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -
     """A callback on the Trainer's own folder is refused, before and after there are checkpoints, and leaves them."""
 
     def train(out: Path, run_dir: Path, checkpoint: str | None = None) -> None:
-        saves = {"output_dir": str(out), "max_steps": 4, "save_strategy": "steps", "save_steps": 1}
-        trained(*load(tiny_model("bert")), out.parent, Callback(run_dir), checkpoint=checkpoint, **saves)
+        trained(
+            *load(tiny_model("bert")),
+            out.parent,
+            Callback(run_dir),
+            checkpoint=checkpoint,
+            output_dir=str(out),
+            max_steps=4,
+            save_strategy="steps",
+            save_steps=1,
+        )
 
     out = tmp_path / "out"
     for place, run_dir in ((out, out), (tmp_path / "b", tmp_path / "b/../b"), (tmp_path / "c/out", tmp_path / "c")):

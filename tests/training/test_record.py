@@ -10,11 +10,12 @@ import torch
 
 import toolkit
 from tests.conftest import DECODERS, FAMILY_CONFIGS, SEQ2SEQ, sizes_of
-from tests.refusals import check_refusals, check_refused, refused
+from tests.refusals import check_refusals, check_refused
 from tests.training.recorded_texts import (
     TEXTS,
     count,
     encode,
+    ended,
     inputs,
     load,
     recorded,
@@ -177,8 +178,7 @@ def test_a_discarded_batch_is_no_exposure(way: str, model: Any, tokenizer: Any, 
             if batch is kept:
                 adamw.step()
         adamw.zero_grad(set_to_none=way != "zeros")
-    recording.snapshot(epoch=1, step=1)
-    tables = recording.finish().trajectory.exposure.tables
+    tables = ended(recording, epoch=1, step=1).trajectory.exposure.tables
     expected = {name: sorted(rows) for name, rows in count(model, [kept]).items()}
     assert {name: table.rows.tolist() for name, table in tables.items()} == expected
     assert all((table.norms > 0).all() for table in tables.values())
@@ -231,8 +231,13 @@ def test_no_optimizer_stops_the_training(
     run = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS).finish()
     assert run.optimizer_log.algorithm == f"torch.optim.{algorithm}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
-    with refused(rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}"):
-        toolkit.explain(run, "word_embeddings", 1)
+    check_refused(
+        rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}",
+        toolkit.explain,
+        run,
+        "word_embeddings",
+        1,
+    )
 
 
 def test_plain_sgd_is_replayed(model: Any, tokenizer: Any, tmp_path: Path) -> None:
@@ -318,8 +323,7 @@ def test_a_gradient_scaler_with_a_fused_optimizer(
     scaler.scale(model(**batch).logits.sum() * (float("inf") if is_overflowing else 1.0)).backward()
     scaler.step(optimizer)
     scaler.update()
-    recording.snapshot(epoch=1, step=0 if is_overflowing else 1)
-    table = recording.finish().trajectory.exposure.tables["word_embeddings"]
+    table = ended(recording, epoch=1, step=0 if is_overflowing else 1).trajectory.exposure.tables["word_embeddings"]
     assert (table.num_steps, len(table.rows) == 0) == (0 if is_overflowing else 1, is_overflowing)
     np.testing.assert_allclose(table.norms, expected[table.rows].numpy(), rtol=1e-5)
 
@@ -353,8 +357,7 @@ def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: P
     check_refused("bfloat16, where most small updates are rounded away", toolkit.record, model, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with toolkit.record(model, tmp_path / "run", allow_half=True) as recording:
-        recording.snapshot(epoch=0, step=0)
-        assert recording.finish().is_finished  # the end of the block finds it done
+        assert ended(recording, epoch=0, step=0).is_finished  # the end of the block finds it done
     assert toolkit.open_run(tmp_path / "run").optimizer_log is None  # no step was taken
     for parameter in locate_embeddings(model).parameters.values():
         parameter.requires_grad_(False)
@@ -476,8 +479,7 @@ def test_a_copy_of_the_model_is_not_watched(model: Any, tokenizer: Any, tmp_path
 def test_embeddings_given_as_vectors_leave_exposure_unknown(family: str, model: Any, tmp_path: Path) -> None:
     model = model if family == "bert" else language_model(family, is_tied=False)
     recording = start(model.train(), tmp_path / "run")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    update(optimizer, model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum())
+    update(torch.optim.AdamW(model.parameters(), lr=1e-3), model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum())
     recording.snapshot(epoch=1, step=1)
     with pytest.warns(UserWarning, match="inputs_embeds"):
         run = recording.finish()
@@ -520,8 +522,13 @@ def test_a_table_that_is_also_the_output_layer(
     causes = toolkit.explain(run, "word_embeddings")
     assert set(causes["stratum"]) >= {"used at the input", "not used at the input"}
     assert not causes.filter(like="unexplained").fillna(0).to_numpy().any(), "of such a table nothing is explained"
-    with refused("is the output layer too, by which each of its rows may get a gradient"):
-        toolkit.sign_noise(run, "word_embeddings", num_replicates=2)
+    check_refused(
+        "is the output layer too, by which each of its rows may get a gradient",
+        toolkit.sign_noise,
+        run,
+        "word_embeddings",
+        num_replicates=2,
+    )
     show_drift((str(run.path),), tmp_path / "report")
     assert "used at the input" in (tmp_path / "report" / "report.md").read_text()
     assert not toolkit.verify_run(run.path)
@@ -562,8 +569,7 @@ def test_a_causal_language_model(model_type: str, is_tied: bool, tmp_path: Path)
     counts = {row: 2 * words.count(row) for row in words}
     assert bool(exposure.input_only) == is_tied
     if is_tied:
-        used = exposure.input_tokens("word_embeddings", 40)
-        assert {row: int(n) for row, n in enumerate(used) if n} == counts
+        assert {row: int(n) for row, n in enumerate(exposure.input_tokens("word_embeddings", 40)) if n} == counts
         strata = toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]
         assert set(strata.astype(str)) >= {"used at the input", "not used at the input"}
         assert any("also serves elsewhere" in problem for problem in run.manifest["problems"])
@@ -607,8 +613,7 @@ def test_a_table_under_two_names_that_only_looks_rows_up_is_an_ordinary_one(tmp_
     recording = start(model.train(), tmp_path / "run")
     states = model(input_ids=IDS, attention_mask=(IDS != 0).long()).last_hidden_state
     update(optimizer, states[IDS != 0].square().mul(torch.arange(16)).sum())
-    recording.snapshot(epoch=1)
-    run = recording.finish()
+    run = ended(recording, epoch=1)
     assert run.manifest["problems"] == []
     assert totals(run, "word_embeddings") == {7: 3, 8: 2, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1}
 

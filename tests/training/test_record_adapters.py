@@ -55,8 +55,7 @@ def adapt(model_type: str, way: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 def train(model: Any, path: Path, idle: Collection[int] = (), num_epochs: int = 2) -> toolkit.Run:
     """``idle``: the ids of parameters that the optimizer does not hold."""
-    held = [p for p in model.parameters() if p.requires_grad and id(p) not in idle]
-    optimizer = torch.optim.AdamW(held, lr=0.05)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad and id(p) not in idle], lr=0.05)
     labels = torch.tensor([0, 1]) if hasattr(model.base_model.model, "classifier") else IDS
     recording = start(model, path)
     for epoch in range(1, num_epochs + 1):
@@ -172,8 +171,7 @@ def test_exposure_counts_the_input_and_no_update_is_replayed(way: str, model_typ
     assert exposure.input_only == (("word_embeddings",) if is_adapted else ())
     assert ("word_embeddings is changed by an adapter" in problems) == is_adapted
     if is_adapted:
-        used = exposure.input_tokens("word_embeddings", 40)
-        assert {row: int(n) for row, n in enumerate(used) if n} == counts
+        assert {row: int(n) for row, n in enumerate(exposure.input_tokens("word_embeddings", 40)) if n} == counts
         said = "trained by an adapter, not as a table: updates cannot be replayed"
         assert (said in problems, run.optimizer_log) == (True, None)
         check_refused(said, toolkit.sign_noise, run, "word_embeddings", num_replicates=2)

@@ -1,5 +1,5 @@
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.refusals import check_refused
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.families import TABLES
@@ -17,7 +18,7 @@ from toolkit.snapshots.logs import Exposure
 from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
-from toolkit.training.recorder import BATCHES_AHEAD, Norms, Recorder
+from toolkit.training.recorder import BATCHES_AHEAD, Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
 OFFSET = 2
@@ -43,13 +44,15 @@ def _record(data: EncodedTask, batches: list[NDArray[np.int64]], expected: list[
     recorder = Recorder({name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()}, data)
     recorder.expect(expected)
     for step, batch in enumerate(batches):
-        recorder.record_batch(batch, _norms_of(step))
+        _record_batch(recorder, batch, step)
     assert recorder.num_examples == sum(map(len, batches))
     return recorder.exposure()
 
 
-def _norms_of(step: int) -> Norms:
-    return lambda _, rows: (step + rows / 100).astype(np.float32)
+def _record_batch(recorder: Recorder, batch: NDArray[np.int64], step: int) -> None:
+    used = recorder.rows_of(batch)
+    norms = {name: (step + rows / 100).astype(np.float32) for name, (rows, _) in used.rows.items()}
+    recorder.record_batch(batch, norms, used)
 
 
 def _check_same(one: Exposure, other: Exposure) -> None:
@@ -96,8 +99,7 @@ def test_what_is_recorded_is_what_the_batches_hold_however_many_were_expected(
     for name, table in exposure.tables.items():
         steps = np.repeat(np.arange(len(batches)), np.diff(table.offsets))
         assert list(zip(steps, table.rows, table.counts, table.norms, strict=True)) == entries[name]
-    counts = dict(zip(map(tuple, exposure.design.combinations), exposure.design.counts, strict=True))
-    assert counts == together
+    assert dict(zip(map(tuple, exposure.design.combinations), exposure.design.counts, strict=True)) == together
 
 
 def test_more_batches_than_are_looked_at_together() -> None:
@@ -115,7 +117,7 @@ def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
 
     recorder.expect(batches)
     for step, batch in enumerate(batches):
-        recorder.record_batch(batch, _norms_of(step))
+        _record_batch(recorder, batch, step)
         assert recorder.exposure().tables["word_embeddings"].num_steps == step + 1
 
     _check_same(recorder.exposure(), _record(data, batches, batches))
@@ -124,8 +126,7 @@ def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
 def test_another_batch_than_was_expected_is_refused() -> None:
     data = _data([3, 5, 2], seed=0)
 
-    with pytest.raises(ValueError, match="recorded another batch than was expected"):
-        _record(data, [np.array([0, 1])], [np.array([0, 2])])
+    check_refused("recorded another batch than was expected", _record, data, [np.array([0, 1])], [np.array([0, 2])])
 
 
 def test_what_is_expected_anew_takes_the_place_of_what_was() -> None:
@@ -133,9 +134,9 @@ def test_what_is_expected_anew_takes_the_place_of_what_was() -> None:
     recorder = Recorder({name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()}, data)
 
     recorder.expect([np.array([0]), np.array([1])])
-    recorder.record_batch(np.array([0]), _norms_of(0))
+    _record_batch(recorder, np.array([0]), 0)
     recorder.expect([np.array([2])])
-    recorder.record_batch(np.array([2]), _norms_of(1))
+    _record_batch(recorder, np.array([2]), 1)
 
     _check_same(recorder.exposure(), _record(data, [np.array([0]), np.array([2])], []))
 
@@ -157,20 +158,32 @@ def test_training_says_which_batches_come() -> None:
     data, config = _data([3, 5, 2, 7, 1, 4], seed=3), RunConfig(batch_size=2, epochs=3, max_steps=5)
     told: list[list[list[int]]] = []
     taken: list[list[int]] = []
+    unreported: list[StepLog] = []
+    reported: list[int] = []
 
     class Spy(Recorder):
         def expect(self, batches: Iterable[NDArray[np.int64]], data: EncodedTask | None = None) -> None:
             told.append([batch.tolist() for batch in batches])
 
     class Taker:
-        def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
+        report: Callable[[StepLog], None]
+
+        def take(self, indices: NDArray[np.int64], step: int) -> None:
             taken.append(indices.tolist())
-            return StepLog(step + 1, 0.0, 0.0, 0.0)
+            unreported.append(StepLog(step + 1, float(step), 0.0, 0.0))
+
+        def settle(self) -> None:
+            while unreported:
+                self.report(unreported.pop(0))
 
     plan = Plan.of(config, data.splits["train"].lengths)
     recorder, stepper = Spy({}, data), cast(Any, Taker())
     anew = GoingOn(SimpleNamespace(num_processes=1), recorder, None, None, {})
-    list(run_epochs(plan, data, config, recorder, stepper, dict, lambda log, seconds: None, anew))
+    moments = list(
+        run_epochs(plan, data, config, recorder, stepper, dict, lambda log, seconds: reported.append(log.step), anew)
+    )
 
     assert [len(batches) for batches in told] == [3, 2]
     assert taken == [batch for batches in told for batch in batches]
+    assert reported == [1, 2, 3, 4, 5]  # all steps of an epoch before its end, whenever the stepper tells them
+    assert [moment.train_loss for moment in moments[1:]] == [1.0, 3.5]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import toolkit
-from tests.training.recorded_texts import TEXTS, count, encode, load, start, totals, update
+from tests.training.recorded_texts import TEXTS, count, encode, ended, load, start, totals, update
 from tests.training.test_any_loop import Own
 from tests.training.test_callback import Examples, arguments
 from toolkit import EmbeddingSnapshotCallback as Callback
@@ -146,8 +146,7 @@ def test_a_step_that_no_pass_was_seen_to_lead_to_leaves_exposure_unknown(
         start(model.eval(), tmp_path / "run"),
     )
     update(optimizer, by_parts(model, encode(tokenizer, TEXTS), True))
-    recording.snapshot(epoch=1)
-    run = recording.finish()
+    run = ended(recording, epoch=1)
     assert run.trajectory.exposure is None
     assert any("no forward pass of the model was seen to lead to" in problem for problem in run.manifest["problems"])
 
@@ -316,8 +315,7 @@ def test_a_checkpoint_that_is_saved_with_other_weights_is_told(model: Any, token
 
     problems = {}
     for name, others in (("swapped", [Averages()]), ("plain", [])):
-        callback = Callback(tmp_path / name)
-        train(model, tokenizer, tmp_path / f"{name}_out", *others, callback, save_strategy="epoch")
+        train(model, tokenizer, tmp_path / f"{name}_out", *others, Callback(tmp_path / name), save_strategy="epoch")
         problems[name] = toolkit.open_run(tmp_path / name).manifest["problems"]
     assert [problem.partition(" was saved")[0] for problem in problems["swapped"]] == ["checkpoint-2", "checkpoint-4"]
     assert problems["plain"] == []
@@ -331,9 +329,7 @@ def test_an_optimizer_of_two_modes_that_does_not_say_which(model: Any, tokenizer
 
     optimizer, recording = TwoModes(model.parameters(), lr=1e-2), start(model.train(), tmp_path / "run")
     update(optimizer, model(**encode(tokenizer, TEXTS)).logits.sum())
-    recording.snapshot(epoch=1)
-    problems = recording.finish().manifest["problems"]
-    assert any("does not say which it is in" in problem for problem in problems)
+    assert any("does not say which it is in" in problem for problem in ended(recording, epoch=1).manifest["problems"])
 
 
 def test_a_snapshot_of_an_average_leaves_training_as_it_was(tiny_model: Any, tmp_path: Path) -> None:
@@ -364,8 +360,7 @@ def test_a_table_that_is_replaced_after_the_first_step_ends_no_training(
     model.bert.embeddings.word_embeddings.weight = torch.nn.Parameter(torch.zeros_like(
         model.bert.embeddings.word_embeddings.weight))  # fmt: skip
     update(adamw, model(**encode(tokenizer, TEXTS)).logits.sum())
-    recording.snapshot(epoch=1)
-    run = recording.finish()
+    run = ended(recording, epoch=1)
     assert [snapshot.epoch for snapshot in run.trajectory] == [0]
     assert any("was replaced while it was recorded" in problem for problem in run.manifest["problems"])
 
@@ -475,8 +470,7 @@ def test_only_what_a_step_learned_from_is_exposed(
             expected = [{k: v.clone() for k, v in own.items()}]
             own["input_ids"].fill_(3)
         update(optimizer, loss)
-    recording.snapshot(epoch=1)
-    run = recording.finish()
+    run = ended(recording, epoch=1)
     assert totals(run, WORDS) == dict(count(model, expected)[WORDS]), run.manifest["problems"]
     assert run.trajectory.snapshots[-1].step == 1
 
@@ -496,8 +490,7 @@ def test_a_recording_ends_no_training(way: str, model: Any, tokenizer: Any, tmp_
         torch.func.grad(lambda p: torch.func.functional_call(model, p, (), batch).logits.sum())(own)
     model.bert.embeddings.requires_grad_(True)
     update(optimizer, model(**batch).logits.sum())
-    recording.snapshot(epoch=1)
-    problems = " ".join(recording.finish().manifest["problems"])
+    problems = " ".join(ended(recording, epoch=1).manifest["problems"])
     assert "bfloat16, where most small updates are rounded away" in problems or way == "functional"
 
 
@@ -506,14 +499,14 @@ def test_predictions_that_are_kept_bring_intervals_over_items(model: Any, tokeni
     runs = []
     for condition in ("a", "b"):
         for seed in (0, 1, 2):
-            given = {"condition": condition, "seed": seed, "task": "mine"}
-            with toolkit.record(model.train(), tmp_path / f"{condition}{seed}", **given) as recording:
+            with toolkit.record(
+                model.train(), tmp_path / f"{condition}{seed}", condition=condition, seed=seed, task="mine"
+            ) as recording:
                 recording.snapshot(epoch=0)
                 update(optimizer, model(**encode(tokenizer, TEXTS)).logits[:, 0].sum())
                 recording.snapshot(epoch=1)
                 answers = [label if rng.random() < 0.8 else 1 - label for label in labels]
-                right = float(np.mean(np.equal(answers, labels)))
-                recording.score("accuracy", validation=right)
+                recording.score("accuracy", validation=float(np.mean(np.equal(answers, labels))))
                 recording.keep_predictions("validation", ids=range(40), labels=labels, predictions=answers)
             runs.append(tmp_path / f"{condition}{seed}")
     (line,) = toolkit.compare(runs, pairs=[("a", "b")]).to_dict("records")

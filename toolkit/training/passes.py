@@ -12,12 +12,15 @@ from torch import nn
 
 from toolkit.families import TABLES
 from toolkit.models.regimes import Embeddings
-from toolkit.training.recorder import RowsByTable
+from toolkit.training.device_steps import RowsByTable, is_read_later
 
 ROWS_NOT_KNOWN = "which rows the steps used is not known"
 IN_REPLICAS = f"the model runs in replicas (nn.DataParallel), which are not watched: {ROWS_NOT_KNOWN}"
 BY_VECTORS = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
 
+Rows = RowsByTable | torch.Tensor
+"""Of one pass: table to (tokens,), the row of each real token; on a GPU one tensor there, (tables, tokens) int32, of
+all tokens, with -1 for those that are not real."""
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
@@ -74,9 +77,9 @@ class PassWatch:
         self._tables = [embeddings.parameters[name] for name in self._names]
         self._depth = 0
         """Calls of modules around the look-ups that are going on, one within another."""
-        self._call: list[tuple[RowsByTable, bool]] = []
+        self._call: list[tuple[Rows, bool]] = []
         """Of the outermost call that is going on: the look-ups of frozen tables, and whether gradients were enabled."""
-        self._passes: list[RowsByTable] = []
+        self._passes: list[Rows] = []
         self._given: dict[tuple[int, ...], tuple[torch.Tensor, Any, Any]] = {}
         """By their place in memory (a look-up may be given a view) the ids of the last call of the backbone, with their
         mask and positions."""
@@ -175,8 +178,8 @@ class PassWatch:
         elif self._depth and not any(p.requires_grad for p in self._tables):
             self._call.append((rows, torch.is_grad_enabled()))
 
-    def _rows(self, ids: torch.Tensor, given: Mapping[str, Any]) -> RowsByTable:
-        """The rows of each real token, as the module itself derives them; every array (tokens,)."""
+    def _rows(self, ids: torch.Tensor, given: Mapping[str, Any]) -> Rows:
+        """The rows of each real token, as the module itself derives them."""
         _, mask, positions = self._given.get(_place(ids), (ids, None, None))
         positions, segments = given.get("position_ids", positions), given.get("token_type_ids")
         padding, past = self._embeddings.padding_row, int(given.get("past_key_values_length") or 0)
@@ -189,6 +192,9 @@ class PassWatch:
         if segments is None:
             segments = torch.zeros_like(ids)
         tables = dict(zip(TABLES, (ids, positions, segments), strict=True))
+        if is_read_later(ids):
+            rows = torch.stack([tables[name].expand_as(ids) for name in self._names])
+            return rows.int().masked_fill_(~is_real, -1).flatten(1)
         return {name: tables[name].expand_as(ids)[is_real].cpu().numpy().astype(np.int64) for name in self._names}
 
     @property
@@ -196,7 +202,7 @@ class PassWatch:
         """Whether a step would have learned from any since the last one."""
         return bool(self._passes)
 
-    def take(self) -> list[RowsByTable]:
+    def take(self) -> list[Rows]:
         """The passes since the last call that a step learns from, one after another."""
         found = self._passes
         self.drop()

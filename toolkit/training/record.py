@@ -22,9 +22,10 @@ from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, r
 from toolkit.snapshots.snapshot import Snapshot, Vocabulary, check_word_rows, name_undefined, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
+from toolkit.training.device_steps import rows_on_host
 from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
-from toolkit.training.passes import PassWatch, uncompiled
-from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder, RowsByTable
+from toolkit.training.passes import PassWatch, Rows, uncompiled
+from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder
 from toolkit.training.trains import describe_training
 from toolkit.training.updates import Updates
 
@@ -389,6 +390,7 @@ class Recording:
         with self._updates.as_saved():
             tensors = self._embeddings.values()  # may be a collective
         span, self._last = self._last, (epoch, step)
+        self._recorder.settle()
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
             digests, before = self._writer.last_digests, self._digests
@@ -453,8 +455,11 @@ class Recording:
             return open_run(self.path)
         self._is_finished = True
         self._unhook()
+        self._recorder.settle()
         try:
             put_back_shards(self._model)
+            if self.num_steps:
+                self._is_same()
             after = _fingerprint(self._frozen)
             if self._last is not None and (left := self.num_steps - self._last[1]):
                 last = f"epoch {self._last[0]:g}, step {self._last[1]}"
@@ -517,9 +522,10 @@ class Recording:
         The passes of ``optimizer.step(closure)``, as Lightning calls it, run within the step: then the closure's end
         is the moment before the update, and the optimizer gets a closure that says so.
         """
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not any(id(p) in own for p in self._model.parameters()):
-            return None
+        if not any(each is optimizer for each in self._updates.optimizers):  # those are the model's
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            if not any(id(p) in own for p in self._model.parameters()):
+                return None
         if any(each is optimizer for each in self._inside) and not self._watch.has_passes:
             return None  # a class of the user's own calls its parent's step, of which torch tells again
         self._inside.append(optimizer)
@@ -538,7 +544,8 @@ class Recording:
         """What is to be seen before the passes of a step, where they run within it."""
         self._live.after_update()
         self._forget_unfrozen()
-        if self._is_same() and self._last is None:
+        # Later a snapshot looks, before it is written: to look for every parameter takes as long as a small layer.
+        if not self.num_steps and self._is_same() and self._last is None:
             self.snapshot(epoch=self._first_epoch)  # the last moment at which it can be taken
         self._updates.note_frozen(self.num_steps)
 
@@ -731,9 +738,16 @@ def _barrier() -> None:
         torch.distributed.barrier()
 
 
-def _gather(passes: list[RowsByTable], names: Sequence[str]) -> tuple[RowsByTable, int]:
-    """The rows of the passes of every process, and the number of these passes; one collective per optimizer step."""
-    own = {name: np.concatenate([np.empty(0, np.int64), *(rows[name] for rows in passes)]) for name in names}
+def _gather(passes: list[Rows], names: Sequence[str]) -> tuple[Rows, int]:
+    """The rows of the passes of every process, and the number of these passes; one collective per optimizer step.
+
+    Those of a single process stay on the GPU where they are there.
+    """
+    on_device = [rows for rows in passes if isinstance(rows, torch.Tensor)]
+    if _world_size() == 1 and on_device and len(on_device) == len(passes):
+        return torch.cat(on_device, dim=1), len(passes)
+    on_host = [rows_on_host(rows.cpu().numpy(), names) if isinstance(rows, torch.Tensor) else rows for rows in passes]
+    own = {name: np.concatenate([np.empty(0, np.int64), *(rows[name] for rows in on_host)]) for name in names}
     if _world_size() == 1:
         return own, len(passes)
     parts: list[Any] = [None] * _world_size()

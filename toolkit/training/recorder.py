@@ -1,7 +1,7 @@
 """The one recorder of steps: rows, gradient norms and rates, of our own loop and of anybody's."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +12,9 @@ from numpy.typing import NDArray
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.logs import DesignCounter, Exposure, StepRows, TableExposure, TableLog
+from toolkit.training.device_steps import RowsByTable, look_at, rows_on_host
+from toolkit.training.graphs import Blocks
 from toolkit.training.live_drift import StepSize
-
-
-def norms_of_rows(
-    table: torch.Tensor | None, rows: NDArray[np.integer], first_row: int | None = None
-) -> NDArray[np.float32]:
-    """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none.
-
-    ``first_row``: the tensor holds the gradients of the rows from this one on, and the optimizer sees 0 of all others.
-    """
-    if table is None:
-        return norms_of(None, len(rows))
-    if first_row is None:
-        return norms_of(pick(whole(table), rows), len(rows))
-    norms, is_there = np.zeros(len(rows), np.float32), (rows >= first_row) & (rows < first_row + len(table))
-    norms[is_there] = norms_of(pick(whole(table), rows[is_there] - first_row), int(is_there.sum()))
-    return norms
 
 
 def whole(table: Any) -> torch.Tensor | None:
@@ -66,10 +52,6 @@ def _is_finite(table: torch.Tensor | None) -> bool:
     return table is None or bool(torch.isfinite(table.values() if table.is_sparse else table).all())
 
 
-RowsByTable = dict[str, NDArray[np.int64]]
-"""Table to (tokens,): the row of each real token of some passes; all arrays have one length."""
-Norms = Callable[[str, NDArray[np.int32]], NDArray[np.float32]]
-"""Table and rows to the Euclidean norms of these rows' gradients."""
 BATCHES_AHEAD, TOKENS_AHEAD = 64, 50_000
 """Batches whose rows are found together, and tokens: many calls for few tokens each take longer than one for them all,
 but sorting far more takes longer again."""
@@ -116,6 +98,7 @@ class Recorder:
         self._input_only = tuple(name for name in self.names if name in shared)
         self._rows = {name: TableLog() for name in self.names if name not in shared}
         self._design = DesignCounter(self.names)
+        self._blocks: Blocks | None = None
         self.batches = None if data is None else ComingBatches(data, self.names)
         self.num_examples = 0
         """Examples of all steps so far, where batches were given."""
@@ -142,21 +125,29 @@ class Recorder:
         assert self.batches is not None
         self.batches.expect(batches, data)
 
-    def record_batch(self, indices: NDArray[np.int64], norms: Norms | None = None) -> None:
-        """Note the rows of one global batch; call it after the backward pass and before clipping.
-
-        ``norms(name, rows)``: norms of rows' gradients, where the tables' own ``.grad`` does not hold them. ValueError
-        for another batch than the one that is expected; where none is, any batch is taken.
-
-        Every process holds the whole epoch's order, so the main process sees the global batch without communication,
-        and gradients are already averaged over processes.
-        """
+    def rows_of(self, indices: NDArray[np.int64]) -> "BatchRows":
+        """The rows of the next global batch; ValueError for another than is expected. Where none is, any is taken."""
         assert self.batches is not None
-        norms = norms or (lambda name, rows: self.norms(name, self.tables[name].grad, rows))
-        used = self.batches.take(indices)
-        own = {name: used.rows[name] for name in self._rows}
-        rows = {n: StepRows(rows, counts, norms(n, rows)) for n, (rows, counts) in own.items()}
-        self.record_step(used.tokens, rows)
+        return self.batches.take(indices)
+
+    def record_batch(
+        self,
+        indices: NDArray[np.int64],
+        norms: Mapping[str, NDArray[np.float32]] | None = None,
+        used: "BatchRows | None" = None,
+    ) -> None:
+        """Note the rows of one global batch.
+
+        ``norms``: table to norms of its rows' gradients, averaged over processes and before clipping; ``used``: what
+        :meth:`rows_of` gave for the batch, which else is the next one.
+
+        Every process holds the whole epoch's order, so the main process sees the global batch without communication.
+        """
+        used, norms, steps = used or self.rows_of(indices), norms or {}, {}
+        for name in self._rows:
+            rows, counts = used.rows[name]
+            steps[name] = StepRows(rows, counts, norms.get(name, np.full(len(rows), np.nan, np.float32)))
+        self.record_step(used.tokens, steps)
         self.num_examples += len(indices)
 
     def record_step(
@@ -168,7 +159,7 @@ class Recorder:
         for name in self._rows:
             self._rows[name].add(rows[name])
 
-    def record_passes(self, tokens: RowsByTable, num_passes: int, gradient_scale: float = 1.0) -> None:
+    def record_passes(self, tokens: RowsByTable | torch.Tensor, num_passes: int, gradient_scale: float = 1.0) -> None:
         """Note a step by the rows that its forward passes looked up, and its gradients, before the update.
 
         A row whose gradient is exactly 0 is left out. So are those of passes whose gradients were thrown away before
@@ -176,6 +167,9 @@ class Recorder:
         used them too: then their tokens count with its own. Of a table of which a row gets a gradient that no pass used
         nothing is known. Every process calls this with the rows of them all: sharded gradients are gathered.
         ``gradient_scale``: what the optimizer will divide the gradients by. The rates are NaN until they are known.
+
+        On a GPU ``tokens`` is one tensor there, as :func:`look_at` takes it: then the step is looked at there too, and
+        noted when that has come over, or at :meth:`settle`.
         """
         self.record_rates(np.nan, np.nan, 1.0)
         gradients = {name: whole(self.tables[name].grad) for name in self.names if name not in self._input_only}
@@ -183,6 +177,12 @@ class Recorder:
             self.problem = self.problem or NO_PASS_SEEN
         if self.problem:
             return
+        if isinstance(tokens, torch.Tensor):
+            if not any(gradient is not None and gradient.is_sparse for gradient in gradients.values()):
+                self._look_at(tokens, gradients, gradient_scale)
+                return
+            self.settle()
+            tokens = rows_on_host(tokens.cpu().numpy(), self.names)
         used = {}
         for name in list(self._rows):
             gradient = gradients[name]
@@ -193,14 +193,33 @@ class Recorder:
                 self.leave_out(name, USED_ELSEWHERE if _is_finite(gradient) else NOT_FINITE)
                 continue
             norms = norms_of(picked, len(distinct)) / np.float32(gradient_scale)
-            # The zeros that a frozen table may keep from before it was frozen say nothing.
-            is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
-            used[name] = StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
+            used[name] = _with_gradient(distinct, counts, norms, is_trained=is_trained)
         self.record_step(tokens, used)
 
-    def norms(self, name: str, gradient: torch.Tensor | None, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """(rows,) norms of rows of a table, from the gradient of what is trained of it: :func:`norms_of_rows`."""
-        return norms_of_rows(gradient, rows, self.first_rows.get(name))
+    def _look_at(self, rows: torch.Tensor, gradients: Mapping[str, torch.Tensor | None], scale: float) -> None:
+        """Note a step on a GPU when it has come over: ``rows`` as :func:`look_at` takes them."""
+        values, read = look_at(rows, {name: gradients.get(name) for name in self.names})
+        trained = [name for name in self._rows if self.tables[name].requires_grad]
+
+        def note(values: NDArray[np.float32]) -> None:
+            tables, used = read(values), {}
+            for name in list(self._rows):
+                seen, norms = tables[name], np.empty(len(self.tables[name]), np.float32)
+                if name in trained and seen.elsewhere != 0:
+                    self.leave_out(name, USED_ELSEWHERE if np.isfinite(seen.largest) else NOT_FINITE)
+                    continue
+                norms[seen.rows] = seen.norms / np.float32(scale)  # cheaper than to find each row's first place
+                distinct, counts = np.unique(seen.rows, return_counts=True)
+                used[name] = _with_gradient(distinct, counts, norms[distinct], is_trained=name in trained)
+            self.record_step(np.stack([tables[name].rows for name in self.names], axis=1), used)
+
+        self._blocks = self._blocks or Blocks(rows.device)
+        self._blocks.add(values, note)
+
+    def settle(self) -> None:
+        """Note all steps that a GPU has been given."""
+        if self._blocks is not None:
+            self._blocks.drain()
 
     def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
         """Note the learning rates and clipping factor of one step."""
@@ -215,6 +234,7 @@ class Recorder:
 
     def exposure(self) -> Exposure | None:
         """The exposure of all steps so far; None where it is not known."""
+        self.settle()
         if self.problem:
             return None
         tables = {name: rows.exposure() for name, rows in self._rows.items()}
@@ -238,6 +258,15 @@ class Recorder:
         self.num_examples = int(state["num_examples"])
         lines = state["step_sizes"].tolist()
         self.step_sizes[:] = [StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *own) for step, k, *own in lines]
+
+
+def _with_gradient(
+    distinct: NDArray[np.integer], counts: NDArray[np.int64], norms: NDArray[np.float32], *, is_trained: bool
+) -> StepRows:
+    """Without the rows whose gradient is exactly 0; the zeros that a frozen table may keep from before it was frozen
+    say nothing."""
+    is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
+    return StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
 
 
 @dataclass(frozen=True, slots=True)
