@@ -30,8 +30,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def flags(tiny_config: RunConfig, tmp_path: Path) -> list[str]:
     """Flags of a tiny run from files."""
-    words = tiny_config.to_command().split()[3:]
-    return [*words, "--output-dir", str(tmp_path / "runs")]
+    return [*tiny_config.to_command().split()[3:], "--output-dir", str(tmp_path / "runs")]
 
 
 def fail(words: list[str], capsys: pytest.CaptureFixture[str], entry: Callable = finetune_main) -> str:
@@ -144,7 +143,7 @@ def test_a_full_disk_is_one_line(
     """The disk fills up while the first snapshot is written: no manifest, no torn file, and the reason."""
     from toolkit.snapshots import files
 
-    monkeypatch.setattr(files, "save_file", Mock(side_effect=error))
+    monkeypatch.setattr(files, "_write_parts", Mock(side_effect=error))
     assert re.search("No space left on device.*; free some space or pass another --output-dir$", fail(flags, capsys))
     (run,) = (tmp_path / "runs").iterdir()
     assert not (run / "manifest.json").exists()

@@ -243,8 +243,7 @@ ALLOWED = {
     # into a temporary file or folder that snapshots/ownership.py made
     ("snapshots/files.py", "temporary.write_text(text, encoding='utf-8')"),
     ("snapshots/files.py", "temporary.write_bytes(content)"),
-    ("snapshots/files.py", "save_file(contiguous, made / path.name, metadata=dict(metadata))"),
-    ("snapshots/files.py", "open(path, 'r+b')"),
+    ("snapshots/files.py", "temporary.open('wb')"),
     ("snapshots/run_writer.py", "scores.to_csv(path, index=False)"),
     ("snapshots/run_writer.py", "predictions.to_parquet(path, index=False)"),
     (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 from tests import planted_weights
 from tests.conftest import DECODERS, ENCODERS, FAMILY_CONFIGS, saved
 from tests.questions.examples import examples
-from tests.refusals import check_refused, leave, refused
+from tests.refusals import check_refused, leave
 from tests.training.recorded_texts import totals_of_tables
 from toolkit import (
     Run,
@@ -37,7 +38,9 @@ from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
 from toolkit.models.classifier import Classifier, load_classifier
 from toolkit.models.regimes import Embeddings, list_components
+from toolkit.training.features import HeadStepper
 from toolkit.training.optimizer import NonFiniteLossError
+from toolkit.training.step import Stepper
 
 
 def run(config: RunConfig, tmp_path: Path, **changes: object) -> Run:
@@ -150,6 +153,30 @@ def test_deterministic_algorithms_are_asked_for_while_a_run_trains(
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [({"snapshot_steps": 3}, [4, 4]), ({"max_steps": 6}, [4, 2]), ({"freeze": "backbone"}, [4, 4])],
+    ids=str,
+)
+def test_what_each_epoch_took_sums_to_what_training_took(
+    changes: dict[str, Any], seconds: list[int], tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which a step takes a second, and reading the tables for a snapshot a hundred."""
+    spent: list[int] = []
+
+    def taking(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *values: spent.append(number) or function(*values)
+
+    monkeypatch.setattr("toolkit.training.loop.time", SimpleNamespace(perf_counter=lambda: sum(spent)))
+    for kind in (Stepper, HeadStepper):
+        monkeypatch.setattr(kind, "take", taking(1, kind.take))
+    monkeypatch.setattr(Embeddings, "values", taking(100, Embeddings.values))
+    manifest = run(tiny_config, tmp_path, **changes).manifest
+    assert manifest["cost"]["epoch_seconds"] == seconds
+    assert manifest["cost"]["seconds_training"] == sum(seconds)
+    assert manifest.get("cuda_graph") is None  # which is said of a GPU alone
+
+
 def fail(*_: object) -> None:
     raise RuntimeError("planted")
 
@@ -180,8 +207,7 @@ def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConf
 def test_a_report_says_what_decay_explains_and_finds_what_it_does_not(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, weight_decay=0.1)
     assert unexplained_by_decay(finished.trajectory, finished.optimizer_log) == 0
-    text = write_report([finished], tmp_path / "report").read_text()
-    assert "| 0, bit for bit |" in text
+    assert "| 0, bit for bit |" in write_report([finished], tmp_path / "report").read_text()
     # The positive control: one never-seen row is moved as far again by another cause.
     last = finished.trajectory.snapshots[-1]
     words, before = (
@@ -257,9 +283,8 @@ def test_steps_are_counted_from_1_and_the_loss_of_an_epoch_is_their_mean(
     monkeypatch.setattr("toolkit.pipeline._Progress.on_step", lambda _, log, __: logs.append(log))
     scores = run(tiny_config, tmp_path, learning_rate=1e-2, **plain).scores
     assert [log.step for log in logs] == list(range(1, 9))
-    losses = scores.drop_duplicates("epoch").set_index("epoch")["train_loss"]
     expected = [np.mean([log.loss for log in logs[start : start + 4]]) for start in (0, 4)]
-    assert losses[1:].tolist() == expected
+    assert scores.drop_duplicates("epoch").set_index("epoch")["train_loss"][1:].tolist() == expected
     assert all(loss != log.loss for loss, log in zip(expected, logs[3::4], strict=True))
 
 
@@ -291,8 +316,10 @@ def test_a_budget_of_tokens_makes_more_and_smaller_steps(tiny_config: RunConfig,
 
 def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig, tmp_path: Path) -> None:
     """Five tokens a batch: one example each, in four parts of which three repeat it with weight 0."""
-    changes: dict[str, Any] = {"batch_tokens": 5, "dropout": 0.0, "max_steps": 6}
-    one, four = (run(tiny_config, tmp_path, gradient_accumulation_steps=k, **changes) for k in (1, 4))
+    one, four = (
+        run(tiny_config, tmp_path, gradient_accumulation_steps=k, batch_tokens=5, dropout=0.0, max_steps=6)
+        for k in (1, 4)
+    )
     assert one.path != four.path
     for name in one.trajectory.parameters:
         np.testing.assert_allclose(first_and_last(one, name)[1], first_and_last(four, name)[1], atol=1e-6)
@@ -350,9 +377,16 @@ def test_a_last_step_that_diverges_is_no_finished_run(
     freeze: str, rate: float, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     """No gradient comes after it, and the greatest of NaN outputs is class 0, which has an accuracy."""
-    settings = {"freeze": freeze, "max_steps": 1, "learning_rate": rate, "head_learning_rate": rate}
     with pytest.raises(NonFiniteLossError, match=r"outputs for validation are not finite at step 1: training stopped"):
-        run(tiny_config, tmp_path, **settings, warmup_fraction=0.0)
+        run(
+            tiny_config,
+            tmp_path,
+            freeze=freeze,
+            max_steps=1,
+            learning_rate=rate,
+            head_learning_rate=rate,
+            warmup_fraction=0.0,
+        )
     (path,) = tmp_path.iterdir()
     left = open_run(path)
     assert (left.is_finished, left.has_diverged) == (False, True)
@@ -398,8 +432,13 @@ def test_a_checkpoint_that_lacks_an_embedding_tensor_is_refused(
     altered: Any, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     model = altered(lambda weights: weights.pop("embeddings.position_embeddings.weight"))
-    with refused(r"lacks embedding tensors .*embeddings.position_embeddings.weight"):
-        run(tiny_config, tmp_path / "runs", model=model)
+    check_refused(
+        r"lacks embedding tensors .*embeddings.position_embeddings.weight",
+        run,
+        tiny_config,
+        tmp_path / "runs",
+        model=model,
+    )
     assert not (tmp_path / "runs").exists()
     file = Path(model, "model.safetensors")
     file.write_bytes(file.read_bytes()[:1000])
@@ -431,12 +470,11 @@ def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object
     """RunConfig fields of a small task with a label of any kind and a test split that has none."""
     folder.mkdir()
     for name, size in (("train", 48), ("validation", 16), ("blind", 16)):
-        head = "text" if name == "blind" else "text\tlabel"
         rows = [
             f"the nurse saw the {'dog' if i % 3 else 'cat'}" + ("" if name == "blind" else f"\t{label(i)}")
             for i in range(size)
         ]
-        (folder / f"{name}.tsv").write_text("\n".join([head, *rows]) + "\n")
+        (folder / f"{name}.tsv").write_text("\n".join(["text" if name == "blind" else "text\tlabel", *rows]) + "\n")
     return {
         "train_file": str(folder / "train.tsv"),
         "validation_file": str(folder / "validation.tsv"),
@@ -487,6 +525,5 @@ def test_sgd_is_recorded_and_replayed(regime: str, tiny_config: RunConfig, tmp_p
     table = finished.trajectory.exposure.tables["word_embeddings"]
     rows, norms = (part[table.offsets[0] : table.offsets[1]] for part in (table.rows, table.norms))
     before, after = (np.array(s.tensors["word_embeddings"])[rows] for s in finished.trajectory.snapshots[:2])
-    decayed = replay_decay(before, log, "word_embeddings", 1)
-    moved = np.linalg.norm(after.astype(float) - decayed, axis=1)
+    moved = np.linalg.norm(after.astype(float) - replay_decay(before, log, "word_embeddings", 1), axis=1)
     np.testing.assert_allclose(moved, log.learning_rates[0] * log.clipping_factors[0] * norms, rtol=1e-3, atol=1e-7)

@@ -24,7 +24,7 @@ import tyro
 from toolkit.commands import COMMANDS
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
 from toolkit.families import REGIMES
-from toolkit.memory import keep_freed_memory
+from toolkit.memory import as_command, collecting_nothing, keep_freed_memory
 from toolkit.naming import unknown, visible
 from toolkit.progress import show
 
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     name = Path(sys.argv[0]).name
     prog = "python -m toolkit" if name == "__main__.py" else name
-    sys.exit(guarded(lambda: _command(args, prog)))
+    with as_command():
+        sys.exit(guarded(lambda: _command(args, prog)))
 
 
 def _command(args: list[str], prog: str) -> int:
@@ -102,18 +103,22 @@ def finetune_main(argv: Sequence[str] | None = None) -> None:
         from toolkit.studies.executors import end_with_parent
 
         end_with_parent()
-    sys.exit(guarded(lambda: _finetune(parse_config(args))))
+    with as_command():
+        sys.exit(guarded(lambda: _finetune(parse_config(args))))
 
 
 def _finetune(config: RunConfig) -> int:
     check_freeze(config.freeze)
-    from toolkit.data.tasks import check_sources
+    with collecting_nothing():
+        from toolkit.data.tasks import check_sources
+        from toolkit.snapshots.backbones import hash_beside
 
-    check_sources(config)  # before what takes seconds: a mistake of name or path is told at once
-    from accelerate import PartialState
+        check_sources(config)  # before what takes seconds: a mistake of name or path is told at once
+        hash_beside(config.model)
+        from accelerate import PartialState
 
-    from toolkit.pipeline import finetune
-    from toolkit.reporting import run_screen
+        from toolkit.pipeline import finetune
+        from toolkit.reporting import run_screen
 
     finetune(config, screen=run_screen)
     state = PartialState()

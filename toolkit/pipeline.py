@@ -13,6 +13,7 @@ from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_trai
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import Task, check_sources, load_task, task_name
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.memory import collecting_nothing
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier, tied_tables
 from toolkit.models.lora import put_adapters, with_own_names
@@ -27,6 +28,7 @@ from toolkit.models.regimes import (
     locate_embeddings,
     parse_regime,
 )
+from toolkit.snapshots.backbones import hash_beside
 from toolkit.snapshots.run_writer import RunWriter, check_startable
 from toolkit.snapshots.store import MANIFEST, Run, open_run
 from toolkit.snapshots.unfinished import State
@@ -66,6 +68,8 @@ class Screen(Protocol):
 
     def epoch_line(self, score: str, rows: Sequence[Mapping[str, Any]]) -> str: ...
 
+    def begin_result(self, run: Run) -> None: ...
+
     def print_result(self, run: Run, seconds: float) -> None: ...
 
 
@@ -97,15 +101,17 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     """
     started = time.perf_counter()
     check_freeze(config.freeze)
+    hash_beside(config.model)
     accelerator = build_accelerator(config)
-    config, task, loaded, regime = build_model(config)
-    config = replace(
-        config,
-        freeze=config.freeze if config.lora else regime.label,
-        task=task_name(config),
-        precision=accelerator.mixed_precision,
-    )
-    data = mask_task(encode_task(task, loaded, config.max_length), loaded, config)
+    with collecting_nothing():  # most of transformers is imported here, and each text is an object for a while
+        config, task, loaded, regime = build_model(config)
+        config = replace(
+            config,
+            freeze=config.freeze if config.lora else regime.label,
+            task=task_name(config),
+            precision=accelerator.mixed_precision,
+        )
+        data = mask_task(encode_task(task, loaded, config.max_length), loaded, config)
     loaded = prepare_positions(loaded, config)
     added = {} if loaded.added is None else {"add_tokens": loaded.added["sha256"]}
     path = Path(config.output_dir) / run_name(config, {**task.file_hashes, **loaded.source.digest_entry(), **added})
@@ -306,6 +312,7 @@ def _train_and_save(
 
         features: Features | None = None
         head_training: dict[str, Any] = {"mode": config.head_training}
+        how_steps_ran: dict[str, Any] = {}
         is_frozen = all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE))
         if is_frozen and data.masking is None:  # of texts masked anew in each epoch no state can be kept
             started = time.perf_counter()
@@ -325,10 +332,11 @@ def _train_and_save(
                 facts["head_stage"] = {"epochs": config.head_epochs, "train_loss": losses}
             elif state is not None:
                 facts["head_stage"] = state.facts["head_stage"]
-            moments = train(accelerator, model, data, config, recorder, on_step, going_on)
+            moments = train(accelerator, model, data, config, recorder, on_step, going_on, how_steps_ran)
         with going_on.listening():
             for moment in moments:
                 tensors = embeddings.values()  # on every process: shards may have to be gathered
+                progress.on_moment(moment)
                 if saver is not None:
                     saver.save_snapshot(moment, tensors)
                     progress.on_snapshot(moment, tensors, writer)
@@ -339,11 +347,14 @@ def _train_and_save(
                     progress.on_scores(moment.step, data.task.score, saver.save_outputs(moment, outputs))
         seconds, evaluation_seconds = progress.seconds, progress.evaluation_seconds
     if saver is not None:
+        if screen is not None:
+            screen.begin_result(Run(saver.writer.path))
         # After training: of mixed layers the probe reads what the head has learned to mix.
         probe = None if features is None else linear_probe(model.head, features, data, config.seed)
         floors = measure_floors(data, config, loaded.source, accelerator.device)
         others = {"evaluation_seconds": evaluation_seconds}
-        saver.finish(accelerator, regime, before, probe, floors, seconds, head_training, facts["head_stage"], others)
+        kept = {**how_steps_ran, "head_training": head_training, "head_stage": facts["head_stage"]}
+        saver.finish(accelerator, regime, before, probe, floors, seconds, kept, others, progress.epoch_seconds)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
 
@@ -366,6 +377,9 @@ class _Progress:
     ) -> None:
         self.accelerator, self.seconds, self.screen = accelerator, {"training": 0.0}, screen
         self.evaluation_seconds = 0.0
+        self.epoch_seconds: list[float] = []
+        """Of the training of each epoch, from where the run began or was taken up."""
+        self.seconds_before = 0.0
         self.first: Mapping[str, Any] = {}
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:
@@ -383,6 +397,7 @@ class _Progress:
     def go_on(self, state: State) -> None:
         """Show where the run is taken up."""
         self.seconds |= state.facts["seconds"]
+        self.seconds_before = self.seconds["training"]
         self.bar.update(state.step)
         if self.screen is not None:
             self.bar.write(f"Going on from step {state.step:,}, where an earlier run of this command was cut short.")
@@ -393,6 +408,12 @@ class _Progress:
         self.bar.set_postfix_str(f"loss={log.loss:.3f}", refresh=False)
         if self.accelerator.trackers:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
+
+    def on_moment(self, moment: Moment) -> None:
+        """Note what the training of an epoch took, at its end."""
+        if moment.is_epoch_end and moment.step:
+            self.epoch_seconds.append(round(self.seconds["training"] - self.seconds_before, 3))
+            self.seconds_before = self.seconds["training"]
 
     def on_sizes(self, step: int, sizes: Sequence[StepSize]) -> None:
         """Have trackers show how large this step was, if it was looked at; ``sizes``: of all steps so far."""

@@ -13,6 +13,7 @@ from toolkit.reporting.run_screen import (
     _doubts,
     _drift_table,
     _whole_drift,
+    _yardsticks,
     epoch_line,
     print_components,
     print_task,
@@ -22,7 +23,7 @@ from toolkit.reporting.run_screen import (
 @pytest.mark.parametrize(("regime", "shown"), [("none", "undefined: was 0"), ("embeddings", "0 exactly")])
 def test_a_parameter_that_was_0_has_moved_or_not(read_run, capsys, regime, shown):
     run = read_run(regime, zero=("LayerNorm.bias",))
-    Console().print(_drift_table(run, _whole_drift(run)))
+    Console().print(_drift_table(run, _whole_drift(run), _yardsticks(run.trajectory.snapshots[0])))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "LayerNorm.bias" in line]
     assert [cell.strip() for cell in line.split("│")][3:5] == [shown, "undefined: was 0"]
 
@@ -32,7 +33,7 @@ def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(rea
     print_task("a[red]b", ["texts: c[red]d;\nlabels: e"], None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
     print_components("models[/v1] (BERT)", "Of 9 [red]", toolkit.what_trains(nn.ModuleDict({"[b]": nn.Linear(2, 3)})))
     run = read_run("none", 0)
-    Console().print(_drift_table(run, _whole_drift(run)))
+    Console().print(_drift_table(run, _whole_drift(run), _yardsticks(run.trajectory.snapshots[0])))
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert shown.startswith("texts: c[red]d; labels: e\n")

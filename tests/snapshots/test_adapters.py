@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from tests.conftest import sizes_of
-from tests.refusals import check_refusals, refusal_of
+from tests.refusals import check_refusals, check_refused, refusal_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.regimes import locate_embeddings
 from toolkit.snapshots.adapters import AdaptedTensors
@@ -28,8 +28,7 @@ QUERY = {"bert": "query", "llama": "q_proj", "gpt2": "c_attn"}
 def build(model_type: str, **changes: Any) -> torch.nn.Module:
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **sizes_of(model_type, vocab_size=50, **changes))
-    kind = AutoModel if model_type == "bert" else AutoModelForCausalLM
-    return kind.from_config(config).eval()
+    return (AutoModel if model_type == "bert" else AutoModelForCausalLM).from_config(config).eval()
 
 
 def tune(adapted: torch.nn.Module) -> torch.nn.Module:
@@ -208,8 +207,9 @@ def test_the_drift_of_lora_has_its_rank_in_every_block_of_rows(model_type: str, 
     assert (singular[4:] < 1e-4).all()
     merged = AutoModel.from_pretrained(tmp_path / "base")
     merged = peft.PeftModel.from_pretrained(merged, tmp_path / "adapter").merge_and_unload()
-    wanted = locate_embeddings(merged).parameters["word_embeddings"].detach().numpy()
-    np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        after, locate_embeddings(merged).parameters["word_embeddings"].detach().numpy(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_importing_computes_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +270,9 @@ def test_a_vocabulary_that_was_resized(way: str, model_type: str, tmp_path: Path
     imported = pair(tmp_path)
     assert "word rows are compared by token: 50 in common" in " ".join(imported.notes)
     merged = locate_embeddings(adapted.merge_and_unload()).parameters["word_embeddings"]
-    after = imported.trajectory.snapshots[1].tensors["word_embeddings"]
-    np.testing.assert_allclose(after, merged[:50].detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        imported.trajectory.snapshots[1].tensors["word_embeddings"], merged[:50].detach().numpy(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_checkpoints_of_a_trainer_are_read_in_their_order(tmp_path: Path) -> None:
@@ -290,25 +291,23 @@ def test_the_checkpoints_of_a_trainer_are_read_in_their_order(tmp_path: Path) ->
 
 
 def test_a_table_in_half_precision_under_an_adapter_in_fp32(tmp_path: Path) -> None:
-    model = build("bert").to(torch.bfloat16)
-    adapted = save(model, lora("bert", "word_embeddings"), tmp_path)
+    adapted = save(build("bert").to(torch.bfloat16), lora("bert", "word_embeddings"), tmp_path)
     imported = pair(tmp_path)
-    table = adapted.base_model.model.embeddings.word_embeddings
-    delta = table.get_delta_weight("default").detach().numpy()
+    delta = adapted.base_model.model.embeddings.word_embeddings.get_delta_weight("default").detach().numpy()
     before, after = (snapshot.tensors["word_embeddings"] for snapshot in imported.trajectory)
     np.testing.assert_allclose(after - before, delta, rtol=1e-4, atol=1e-6)
     assert imported.dtypes["word_embeddings"] == ("bfloat16", "float32")
 
 
 def test_an_adapter_needs_its_base_first(tmp_path: Path) -> None:
-    model = build("bert")
-    model.save_pretrained(tmp_path / "base")
+    build("bert").save_pretrained(tmp_path / "base")
     adapted = peft.get_peft_model(AutoModel.from_pretrained(tmp_path / "base"), lora("bert"))
     adapted.save_pretrained(tmp_path / "adapter")
     line = f"adapter is an adapter, which changes its base ({tmp_path / 'base'}): pass the base first, then the adapter"
     assert (refusal_of(tmp_path / "adapter"), refusal_of(tmp_path / "adapter", tmp_path / "base")) == (line, line)
-    with pytest.raises(ValueError, match="adapter is an adapter, not a model: merge it"):
-        open_backbones(tmp_path / "base", tmp_path / "adapter")
+    check_refused(
+        "adapter is an adapter, not a model: merge it", open_backbones, tmp_path / "base", tmp_path / "adapter"
+    )
 
 
 def test_a_wrapper_within_a_wrapper_is_refused(tmp_path: Path) -> None:

@@ -81,6 +81,5 @@ def test_the_manifest_holds_the_hash_of_each_file_as_it_was_written(tmp_path: Pa
             path.write_bytes(path.read_bytes()[:-1] + b"\1")
         writer.write_divergence("a file that is no snapshot")
         writer.finish({})
-        found = verify_run(writer.path)
-        assert (found == []) == (not damage)
+        assert (verify_run(writer.path) == []) == (not damage)
         assert list(open_run(writer.path).manifest["files"]) == ["diverged.json", "snapshots/epoch-000.safetensors"]

@@ -18,8 +18,7 @@ batches_of_tokens = st.lists(st.lists(tokens, max_size=12), max_size=8)
 def test_combinations_are_counted_whatever_the_batches(batches, num_tables, is_merged_often):
     counter = DesignCounter(TABLES[:num_tables])
     for batch in batches:
-        columns = np.array(batch, np.int64).reshape(-1, 3).T
-        counter.add(dict(zip(TABLES, columns, strict=True)))
+        counter.add(dict(zip(TABLES, np.array(batch, np.int64).reshape(-1, 3).T, strict=True)))
         if is_merged_often:
             counter.design()
     design = counter.design()

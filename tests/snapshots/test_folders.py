@@ -230,8 +230,7 @@ def test_checkpoints_in_the_order_of_a_shell_are_said_to_be(
     imported = import_checkpoints(by_name)
     assert imported.problems == (said,) == imported.notes[:1]
     show_drift([str(path) for path in by_name])
-    out = " ".join(capsys.readouterr().out.split())
-    assert out.count(f"N{said[1:]}.") == 1
+    assert " ".join(capsys.readouterr().out.split()).count(f"N{said[1:]}.") == 1
     assert page_of(by_name).answers[0].text == f"N{said[1:]}."
     two = f"not in the order of their steps: {names[2]}, {names[0]}; by their steps it is {names[0]}, {names[2]}"
     assert two in open_backbones(made[12], made[4]).notes
@@ -243,8 +242,10 @@ def test_checkpoints_in_the_order_of_a_shell_are_said_to_be(
 def test_snapshots_of_a_run_in_another_order(tmp_path: Path) -> None:
     write_run(tmp_path / "run").finish({})
     one, other = (tmp_path / "run" / "snapshots" / f"epoch-00{i}.safetensors" for i in (3, 0))
-    said = "not in the order of their steps: run/epoch-003, run/epoch-000; by their steps it is run/epoch-000, "
-    said += "run/epoch-003"
+    said = (
+        "not in the order of their steps: run/epoch-003, run/epoch-000; by their steps it is run/epoch-000, "
+        "run/epoch-003"
+    )
     assert (import_checkpoints([one, other]).problems, import_checkpoints([other, one]).problems) == ((said,), ())
 
 
@@ -448,8 +449,9 @@ def test_a_base_is_held_against_an_adapter_under_any_class_and_name(max_shard_si
     save_adapter(bert(), tmp_path, "query", "dense", "word_embeddings", modules_to_save=["classifier"])
     shutil.rmtree(tmp_path / "base")
     bert(kind=AutoModel).save_pretrained(tmp_path / "base", max_shard_size=max_shard_size)
-    notes = import_checkpoints([tmp_path / "base", tmp_path / "adapter"]).notes
-    assert not any("says that its base is" in note for note in notes)
+    assert not any(
+        "says that its base is" in note for note in import_checkpoints([tmp_path / "base", tmp_path / "adapter"]).notes
+    )
     (tmp_path / "base").rename(tmp_path / "renamed")
     said = "adapter says that its base is base, and is read on top of renamed: is that the same model?"
     assert said in import_checkpoints([tmp_path / "renamed", tmp_path / "adapter"]).notes
@@ -543,10 +545,10 @@ def test_a_row_that_only_the_config_calls_padding_pads(tmp_path: Path) -> None:
     from toolkit.models.classifier import load_classifier
 
     tokenizer = build_tokenizer()
-    config = AutoConfig.for_model("modernbert", **sizes_of("modernbert", vocab_size=len(tokenizer)))
-    AutoModel.from_config(config).save_pretrained(tmp_path / "x")
-    content = tokenizer.backend_tokenizer.to_str().replace('"[PAD]"', '"<blank>"')
-    (tmp_path / "x" / "tokenizer.json").write_text(content)
+    AutoModel.from_config(
+        AutoConfig.for_model("modernbert", **sizes_of("modernbert", vocab_size=len(tokenizer)))
+    ).save_pretrained(tmp_path / "x")
+    (tmp_path / "x" / "tokenizer.json").write_text(tokenizer.backend_tokenizer.to_str().replace('"[PAD]"', '"<blank>"'))
     found = find_checkpoint(str(tmp_path / "x")).read_tokenizer()
     assert (found.pad_token, found.pad_token_id) == ("<blank>", 0)
     assert load_classifier(str(tmp_path / "x"), pooling="mean", num_outputs=2).tokenizer.pad_token_id == 0

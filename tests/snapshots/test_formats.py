@@ -117,8 +117,7 @@ def test_the_first_read_of_a_file_hashes_it_and_its_size_is_checked_always(name:
     for changed, is_seen_without in ((content[:-1] + b"?", False), (content + b" ", True)):
         (path / name).write_bytes(changed)
         check_refusals((rf"is not as its manifest says \(changed: {name}\)", lambda: READERS[name](open_run(path))))
-        lines = open_run(path, verify=False).differences(name)
-        assert lines == ([f"changed: {name}"] if is_seen_without else [])
+        assert open_run(path, verify=False).differences(name) == ([f"changed: {name}"] if is_seen_without else [])
     (path / name).unlink()
     for verify in (True, False):
         check_refusals((rf"\(missing: {name}\)", lambda verify=verify: READERS[name](open_run(path, verify=verify))))
@@ -349,8 +348,9 @@ def test_cards_whose_format_is_a_text_are_refused(tmp_path: Path) -> None:
 def test_facts_of_a_model_are_in_range(path: Path, facts: dict[str, str]) -> None:
     arrays(lambda a: None, **facts)(path / FIRST)
     rehash(path, FIRST)
-    said = r"has a position offset of .* and a LayerNorm eps of .*: restore"
-    check_refusals((said, lambda: open_run(path).trajectory))
+    check_refusals(
+        (r"has a position offset of .* and a LayerNorm eps of .*: restore", lambda: open_run(path).trajectory)
+    )
 
 
 X = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

@@ -70,8 +70,9 @@ def test_every_family_against_the_live_model(model_type: str, tiny_model: Callab
     assert list(snapshot.tensors) == [name for name in EMBEDDING_PARAMETERS if name in expected]
     assert {type(tensor) for tensor in snapshot.tensors.values()} == {np.memmap}
     np.testing.assert_equal(dict(snapshot.tensors), dict(expected))
-    rows = len(expected["word_embeddings"])
-    assert imported.trajectory.vocabulary == read_vocabulary(AutoTokenizer.from_pretrained(folder), rows)
+    assert imported.trajectory.vocabulary == read_vocabulary(
+        AutoTokenizer.from_pretrained(folder), len(expected["word_embeddings"])
+    )
     loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
     assert imported.trajectory.position_offset == loaded.position_offset
     assert (imported.families, snapshot.name) == ((family_of(model_type).name,), folder.name)
@@ -306,8 +307,9 @@ def test_the_ends_of_a_run_are_among_its_states(
     writer = start_run(tmp_path / "run", is_recorded=True)
     writer.write_recorded_config({})
     for i, epoch in enumerate(epochs):
-        table = {"word_embeddings": np.full((3, 2), i, np.float32)}
-        writer.write_snapshot(epoch, 5 * i, table, is_epoch_end=float(epoch).is_integer())
+        writer.write_snapshot(
+            epoch, 5 * i, {"word_embeddings": np.full((3, 2), i, np.float32)}, is_epoch_end=float(epoch).is_integer()
+        )
     writer.finish({}) if is_finished else writer.release()
     imported = import_checkpoints([tmp_path / "run"])
     assert [snapshot.name for snapshot in imported.trajectory] == [f"run/{name}" for name in kept]
@@ -370,8 +372,9 @@ def test_tied_weights_that_are_written_once_are_found_under_either_name(model_ty
     model = AutoModelForMaskedLM.from_config(config)
     safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
     config.save_pretrained(tmp_path)
-    words = model.get_input_embeddings().weight.detach().numpy()
-    np.testing.assert_array_equal(snapshot_of(tmp_path)["word_embeddings"], words)
+    np.testing.assert_array_equal(
+        snapshot_of(tmp_path)["word_embeddings"], model.get_input_embeddings().weight.detach().numpy()
+    )
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
@@ -414,8 +417,7 @@ def test_other_types_are_converted_and_named(dtype: str, tmp_path: Path) -> None
 
     wanted = getattr(torch, dtype)
     tensors = {name: torch.from_numpy(tensor).to(wanted) for name, tensor in tensors_of().items()}
-    extreme = torch.tensor([[1e-40, -3e-6, 6e4, 0.0]] * 8, dtype=torch.float64).to(wanted)
-    tensors[BERT["word_embeddings"]] = extreme
+    tensors[BERT["word_embeddings"]] = torch.tensor([[1e-40, -3e-6, 6e4, 0.0]] * 8, dtype=torch.float64).to(wanted)
     save_torch(tensors, tmp_path / "x.safetensors")
     imported = import_checkpoints([tmp_path / "x.safetensors"])
     assert imported.dtypes["LayerNorm.bias"] == (dtype,)
@@ -488,8 +490,9 @@ def test_older_vocabulary_files(tmp_path: Path) -> None:
         "special_tokens_map.json": {"pad_token": {"content": "<pad>"}, "bos_token": "<s>"},
     }.items():
         (folder / name).write_text(json.dumps(values))
-    found = import_checkpoints([folder]).trajectory.vocabulary
-    assert found == Vocabulary(("<s>", "<pad>", "Ġthe", "", "<new>", *[""] * 5), frozenset({0, 1}), 1)
+    assert import_checkpoints([folder]).trajectory.vocabulary == Vocabulary(
+        ("<s>", "<pad>", "Ġthe", "", "<new>", *[""] * 5), frozenset({0, 1}), 1
+    )
     for name in ("vocab.json", "added_tokens.json"):
         (folder / name).unlink()
     (folder / "spiece.model").write_bytes(b"\x0a\x0e")
@@ -568,10 +571,8 @@ def test_other_shapes_are_named(name: str, shape: tuple[int, int], tmp_path: Pat
     if shape[1] != 4:
         changed = {n: (s[0], 6) for n, s in SHAPES.items()} | {"LayerNorm.weight": (6,), "LayerNorm.bias": (6,)}
     a, b = write(tmp_path / "a", tensors_of()), write(tmp_path / "b", tensors_of(**changed))
-    line = refusal_of(a, b)
-    assert f"{name} has the shape {SHAPES[name]} in a but {shape} in b" in line
-    torn = write(tmp_path / "c", tensors_of(position_embeddings=(6, 3)))
-    assert "differ in hidden size" in refusal_of(torn)
+    assert f"{name} has the shape {SHAPES[name]} in a but {shape} in b" in refusal_of(a, b)
+    assert "differ in hidden size" in refusal_of(write(tmp_path / "c", tensors_of(position_embeddings=(6, 3))))
 
 
 def test_a_parameter_that_one_checkpoint_lacks_is_left_out_with_a_note(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import toolkit
-from tests.refusals import refused
+from tests.refusals import check_refused, refused
 from tests.trainer_outputs import train
 from toolkit.comparison.arms import arrange
 from toolkit.reporting.sources import find_runs
@@ -63,8 +63,7 @@ def test_checkpoints_and_the_log_are_what_the_trainer_wrote(folder):
 )  # fmt: skip
 def test_scores_of_each_evaluation_set_are_told_by_the_time_it_took(folder, entry, expected):
     path = folder / "checkpoint-4" / "trainer_state.json"
-    state = json.loads(path.read_text())
-    path.write_text(json.dumps(state | {"log_history": [{"epoch": 2.0, "step": 4, **entry}]}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"log_history": [{"epoch": 2.0, "step": 4, **entry}]}))
     found = toolkit.open_run(folder).scores
     lines = {
         line.pop("split"): {k: v for k, v in line.items() if v == v and k not in ("epoch", "step")}
@@ -115,8 +114,9 @@ def test_a_model_beside_the_checkpoints_is_the_last_only_where_it_is_known_to_be
     assert run.recorded["notes"] == [
         "the model beside the checkpoints is none of these, and its step is not known: it is left out"
     ]
-    state = json.loads((folder / "trainer_state.json").read_text())
-    (folder / "trainer_state.json").write_text(json.dumps(state | {"global_step": 5, "epoch": 2.5}))
+    (folder / "trainer_state.json").write_text(
+        json.dumps(json.loads((folder / "trainer_state.json").read_text()) | {"global_step": 5, "epoch": 2.5})
+    )
     run = toolkit.open_run(folder)
     assert [(s.epoch, s.step) for s in run.trajectory] == [(1, 0), (2, 2), (2.5, 3)]
     assert run.recorded["notes"] == []
@@ -126,8 +126,9 @@ def test_under_an_adapter_embeddings_alone_are_compared(made, tiny_model, tmp_pa
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForSequenceClassification
 
-    model = AutoModelForSequenceClassification.from_pretrained(tiny_model("bert"))
-    adapted = get_peft_model(model, LoraConfig(target_modules=["query"]))
+    adapted = get_peft_model(
+        AutoModelForSequenceClassification.from_pretrained(tiny_model("bert")), LoraConfig(target_modules=["query"])
+    )
     for step in (2, 4):
         adapted.save_pretrained(tmp_path / "run" / f"checkpoint-{step}")
         shutil.copy(made / f"checkpoint-{step}" / "trainer_state.json", tmp_path / "run" / f"checkpoint-{step}")
@@ -153,10 +154,8 @@ def test_a_sentence_transformers_folder_is_read_where_its_model_is(folder):
 
 def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with refused("no run fits 'nothing/\\*'"):
-        toolkit.open_runs("nothing/*")
-    with refused("no run directory at missing"):
-        toolkit.open_runs(["missing"])
+    check_refused("no run fits 'nothing/\\*'", toolkit.open_runs, "nothing/*")
+    check_refused("no run directory at missing", toolkit.open_runs, ["missing"])
     (tmp_path / "empty").mkdir()
     assert [run.path.name for run in toolkit.open_runs("*")] == ["run"]
     other = shutil.copytree(folder, tmp_path / "pickled") / "checkpoint-4" / "model.safetensors"
@@ -165,8 +164,7 @@ def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, mon
     assert model == "run/checkpoint-2 is left out: it is a model and no run."
     assert line.startswith("pickled is left out: checkpoint-4 holds weights only as a pickle (pytorch_model.bin)")
     assert str(tmp_path) not in line
-    state = folder / "checkpoint-4" / "trainer_state.json"
-    state.write_text(json.dumps({"global_step": 4, "epoch": 0.5}))
+    (folder / "checkpoint-4" / "trainer_state.json").write_text(json.dumps({"global_step": 4, "epoch": 0.5}))
     with refused("checkpoint-4 is of epoch 0.5, checkpoint-2 of epoch 1: these are of two trainings"):
         toolkit.drift_table([folder])
 

@@ -161,8 +161,9 @@ def test_what_no_list_names_is_left_alone(tmp_path: Path) -> None:
     """Nothing says that its files are a run's: config.json is also what every model has."""
     write_run(tmp_path / "run", 1.0)
     (tmp_path / "run" / MANIFEST).unlink()
-    said = r"holds no run, but config\.json.*; nothing there was touched$"
-    check_refused_and_untouched(tmp_path, (said, lambda: start_run(tmp_path / "run")))
+    check_refused_and_untouched(
+        tmp_path, (r"holds no run, but config\.json.*; nothing there was touched$", lambda: start_run(tmp_path / "run"))
+    )
 
 
 def test_a_file_that_appears_while_a_run_is_written_is_neither_replaced_nor_its_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import gc
+import hashlib
 import json
 import os
 import subprocess
@@ -18,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, check_refused
 from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
@@ -100,14 +101,17 @@ def test_tensors_can_be_read_by_whoever_may_read_their_folder(tmp_path: Path, mo
 
 
 def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
-    """The library writes metadata in another order each time."""
+    """The library's own, but for the order of the metadata, of which it takes another each time."""
     metadata = {name: f'"{name}"\n\t\x01\x7f\\é\u2028😀' for name in "zyxwvutsrq"}
-    path, made = tmp_path / "x.safetensors", set()
-    for _ in range(5):
-        path.unlink(missing_ok=True)
-        write_tensors(path, {"words": WORDS, "positions": POSITIONS}, metadata)
-        made.add(path.read_bytes())
-    assert len(made) == 1
+    tensors: dict[str, np.ndarray] = {"words": WORDS, "positions": POSITIONS, "none": WORDS[:0], "one": np.array(1)}
+    tensors |= {np.dtype(kind).name: WORDS.astype(kind).T for kind in ("?", "u1", "i1", "i2", "u2", "f2", "i4", "f8")}
+    path, theirs = tmp_path / "x.safetensors", tmp_path / "theirs"
+    digest = write_tensors(path, tensors, metadata)
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    for known in ({}, {"one": "alone"}):  # an order that is the only one
+        write_tensors(tmp_path / f"{len(known)}", tensors, known)
+        save_file({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}, theirs, known)
+        assert (tmp_path / f"{len(known)}").read_bytes() == theirs.read_bytes()
     assert (read_header(path)[0], list(read_header(path)[0])) == (metadata, sorted(metadata))
     with safe_open(path, "np") as file:
         assert file.metadata() == metadata
@@ -133,8 +137,9 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
         check_refusals(("is not a whole safetensors file", lambda: open_run(tmp_path / "run").trajectory))
     path.unlink()
     tensors = open_run(tmp_path / "run").trajectory.snapshots[0].tensors
-    said = r"keeps position_embeddings in epoch-000.safetensors, which has none"
-    check_refusals((said, lambda: tensors["position_embeddings"]))
+    check_refusals(
+        (r"keeps position_embeddings in epoch-000.safetensors, which has none", lambda: tensors["position_embeddings"])
+    )
 
 
 def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
@@ -189,23 +194,22 @@ import numpy as np
 from toolkit.snapshots import files
 from toolkit.snapshots.run_writer import start_run
 
-def save_file(tensors, path, metadata):
-    Path(path).with_name(".tmpyEhwUZ").write_bytes(b"half")
+def write_parts(temporary, parts, check):
+    temporary.write_bytes(b"half")
     os._exit(9)
 
-files.save_file = save_file
+files._write_parts = write_parts
 start_run(Path(sys.argv[1])).write_snapshot(0, 0, {"word_embeddings": np.ones((2, 2), np.float32)})
 """
 
 
-def test_what_the_library_leaves_of_a_tensor_file_is_ours(tmp_path: Path) -> None:
-    """It writes a file of a random name first, which one kill in some hundred leaves there."""
+def test_what_a_killed_writer_leaves_of_a_tensor_file_is_ours(tmp_path: Path) -> None:
     path = tmp_path / "run"
     done = subprocess.run([sys.executable, "-c", KILLED_WHILE_A_TENSOR_IS_WRITTEN, str(path)], check=False)
     assert done.returncode == 9
-    assert list(path.rglob(".tmpyEhwUZ"))
+    assert [file.read_bytes() for file in path.rglob("*.tmp")] == [b"half"]
     start_run(path).release()
-    assert not list(path.rglob(".tmpyEhwUZ"))
+    assert not list(path.rglob("*.tmp"))
 
 
 def test_a_run_directory_may_be_a_link(tmp_path: Path) -> None:
@@ -225,8 +229,9 @@ def test_a_run_that_another_process_writes_is_left_alone_until_it_is_gone(tmp_pa
     path = tmp_path / "run"
     with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"writing\n"
-        with pytest.raises(ValueError, match=r"another process is writing .*run: wait until it has ended, or end it"):
-            start_run(path, overwrite=True)
+        check_refused(
+            r"another process is writing .*run: wait until it has ended, or end it", start_run, path, overwrite=True
+        )
         assert (path / "config.json").exists()
         other.kill()
     assert [entry.name for entry in sorted(tmp_path.iterdir())] == [".run.lock", "run"]
@@ -239,8 +244,7 @@ def test_a_process_takes_a_run_over_from_its_own_writer(tmp_path: Path) -> None:
     """What an exception left behind may live on in a notebook's traceback; it must not finish what is not its own."""
     left = write_run(tmp_path / "run")
     again = write_run(tmp_path / "run")
-    with pytest.raises(ValueError, match="was started again while it was being written"):
-        left.finish({})
+    check_refused("was started again while it was being written", left.finish, {})
     left.release()
     del left
     gc.collect()
@@ -395,8 +399,9 @@ def test_a_manifest_that_names_a_snapshot_that_is_none_is_refused(tmp_path: Path
     path = write_whole_run(tmp_path, "none", 0).path
     (path / "snapshots" / "notes.txt").write_text("mine")
     rehash(path, "snapshots/notes.txt")
-    said = rf"{path / 'snapshots/notes.txt'} is no snapshot \(epoch-NNN"
-    check_refusals((said, lambda: open_run(path).snapshot_names()))
+    check_refusals(
+        (rf"{path / 'snapshots/notes.txt'} is no snapshot \(epoch-NNN", lambda: open_run(path).snapshot_names())
+    )
 
 
 def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):

@@ -1,7 +1,9 @@
 """Files that a run's manifest does not name, or names otherwise, are never analysed: one line says which, and why."""
 
+import hashlib
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 import toolkit
 from tests.exits import exit_code_of
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, check_refused
 from tests.run_directories import write_run
 from tests.snapshots.test_store import flip_last_bit
 from tests.snapshots.test_store import write_run as write_words
@@ -210,8 +212,9 @@ def test_a_link_is_judged_by_what_it_leads_to(tmp_path: Path) -> None:
     store.write_bytes(store.read_bytes()[:-1] + b"\x07")
     check_refusals((r"changed: snapshots/epoch-001\.safetensors", lambda: toolkit.measure_drift(path)))
     (path / "manifest.json").unlink()  # nothing says what it should lead to
-    with pytest.raises(ValueError, match=r"epoch-001\.safetensors is no snapshot \(.* in an unfinished run no link\)"):
-        toolkit.measure_drift(path)
+    check_refused(
+        r"epoch-001\.safetensors is no snapshot \(.* in an unfinished run no link\)", toolkit.measure_drift, path
+    )
 
 
 def test_a_whole_folder_may_be_a_link(tmp_path: Path) -> None:
@@ -231,6 +234,15 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = files.sha256_of_file
     monkeypatch.setattr(files, "sha256_of_file", lambda file: found.append(file.name) or real(file))
     return found
+
+
+def test_a_file_is_hashed_once_whoever_asks_at_the_same_time(
+    path: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SETTLED_NS", -(10**12))
+    with ThreadPoolExecutor(4) as pool:
+        digests = set(pool.map(files.known_sha256, [path / "scores.csv"] * 4))
+    assert (digests, hashed) == ({hashlib.sha256((path / "scores.csv").read_bytes()).hexdigest()}, ["scores.csv"])
 
 
 def test_each_file_is_hashed_once_however_many_measures_read_it(

@@ -49,8 +49,7 @@ def test_what_another_loop_left_open_does_not_end_a_batch_early(tiny_config: Run
     """Accelerate keeps in one place for the process whether a data loader is at its end, where gradients are used."""
     config = replace(tiny_config, gradient_accumulation_steps=2, optimizer="sgd", learning_rate=0.1)
     expected = finetune(replace(config, output_dir=str(tmp_path / "alone")))
-    loader = Accelerator(cpu=not torch.accelerator.is_available()).prepare(DataLoader(torch.arange(2)))
-    batches = iter(loader)
+    batches = iter(Accelerator(cpu=not torch.accelerator.is_available()).prepare(DataLoader(torch.arange(2))))
     for _ in range(2):  # left within its last batch, as a Trainer that stops leaves it
         next(batches)
     found = finetune(replace(config, output_dir=str(tmp_path / "after")))

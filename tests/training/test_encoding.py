@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModel
 
 from tests.by_hand import begin
-from tests.refusals import check_refused, refused
+from tests.refusals import check_refused
 from tests.run_directories import edit
 from toolkit.config import RunConfig
 from toolkit.data.tasks import load_task
@@ -64,8 +64,13 @@ def test_positions_that_the_model_would_not_compute_are_refused(tiny_model, tmp_
 def test_a_folder_without_a_tokenizer_is_refused(tiny_model, tmp_path: Path) -> None:
     """transformers makes up one that knows no word, and a run on unknown tokens alone would look healthy."""
     AutoModel.from_pretrained(tiny_model("bert")).save_pretrained(tmp_path / "bare")
-    with refused(r"bare has no tokenizer, or an empty one: save it beside the weights"):
-        load_classifier(str(tmp_path / "bare"), pooling="mean", num_outputs=2)
+    check_refused(
+        r"bare has no tokenizer, or an empty one: save it beside the weights",
+        load_classifier,
+        str(tmp_path / "bare"),
+        pooling="mean",
+        num_outputs=2,
+    )
 
 
 def test_texts_that_the_tokenizer_does_not_know_are_doubted(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ def fit(kind: Any, way: str, model: Any, tokenizer: Any, path: Path, **settings:
             if settings.get("fails_at") == (self.trainer.current_epoch, self.trainer.sanity_checking):
                 raise RuntimeError("planted")
             self.model.train()(**batch)  # as a careless module does: a pass without gradients exposes nothing
-            loss = self.model.eval()(**batch).logits.square().sum()
-            self.log_dict({"val_loss": loss, "share": batch_idx / 3})
+            self.log_dict({"val_loss": self.model.eval()(**batch).logits.square().sum(), "share": batch_idx / 3})
 
         def configure_optimizers(self) -> Any:
             words = [locate_embeddings(self.model).parameters["word_embeddings"]]
@@ -58,8 +57,7 @@ def fit(kind: Any, way: str, model: Any, tokenizer: Any, path: Path, **settings:
         | {name: value for name, value in settings.items() if name != "fails_at"},
         callbacks=[toolkit.LightningSnapshotCallback(path, tokenizer=tokenizer)],
     )
-    loaders = [torch.utils.data.DataLoader(batches, batch_size=None) for _ in range(2)]
-    trainer.fit(Module(), *loaders)
+    trainer.fit(Module(), *[torch.utils.data.DataLoader(batches, batch_size=None) for _ in range(2)])
     return batches
 
 

@@ -71,8 +71,7 @@ def test_sgd_is_a_loop_written_by_hand_to_the_bit(decay: float) -> None:
     torch.manual_seed(0)
     model = Small()
     by_hand = {name: p.detach().clone() for name, p in model.named_parameters()}
-    rates = {"learning_rate": 0.2, "head_learning_rate": 0.7}
-    groups, optimizer = built(model, optimizer="sgd", weight_decay=decay, **rates)
+    groups, optimizer = built(model, optimizer="sgd", weight_decay=decay, learning_rate=0.2, head_learning_rate=0.7)
     assert type(optimizer) is torch.optim.SGD
     generator = torch.Generator().manual_seed(1)
     for step in range(7):
@@ -135,8 +134,7 @@ def test_plan_counts_steps(num_examples: int, batch_size: int, epochs: int, max_
 def test_a_plan_counts_the_batches_that_a_budget_of_tokens_cuts(
     lengths: np.ndarray, num_tokens: int, max_steps: int | None
 ) -> None:
-    config = RunConfig(epochs=3, batch_size=8, batch_tokens=num_tokens, max_steps=max_steps)
-    plan = Plan.of(config, lengths)
+    plan = Plan.of(RunConfig(epochs=3, batch_size=8, batch_tokens=num_tokens, max_steps=max_steps), lengths)
     sizes = [len(training_batches(lengths, 8, num_tokens, seed=0, epoch=epoch)) for epoch in range(3)]
     assert plan.epoch_steps == tuple(sizes)
     assert plan.num_steps == min(sum(sizes), max_steps or 10**9)
@@ -211,8 +209,10 @@ def test_rates_of_the_backbone_are_no_matter_of_a_head_stage(
     own: dict[str, float], tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     """LP-FT: the head that is trained first has none, and what follows starts from the same head."""
-    common = {"head_epochs": 1, "max_steps": 1, "output_dir": str(tmp_path)}
-    runs = [finetune(replace(tiny_config, **common, **changes)) for changes in ({}, own)]
+    runs = [
+        finetune(replace(tiny_config, head_epochs=1, max_steps=1, output_dir=str(tmp_path), **changes))
+        for changes in ({}, own)
+    ]
     firsts = [run.predictions[run.predictions["epoch"] == 0].reset_index(drop=True) for run in runs]
     pd.testing.assert_frame_equal(*firsts)
     assert runs[1].optimizer_log.learning_rates[0] != runs[0].optimizer_log.learning_rates[0]

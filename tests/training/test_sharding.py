@@ -12,8 +12,8 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 
 import toolkit
-from tests.refusals import refused
-from tests.training.recorded_texts import TEXTS, count, encode, load, totals
+from tests.refusals import check_refused
+from tests.training.recorded_texts import TEXTS, count, encode, ended, load, totals
 from tests.training.two_processes import in_two_processes
 
 
@@ -55,8 +55,7 @@ def train(folder: Path, out: Path) -> None:
             optimizer.step()
             with torch.no_grad():
                 wrapped(**mine)
-            recording.snapshot(epoch=1)
-            recording.finish()
+            ended(recording, epoch=1)
             words = model.get_input_embeddings().weight
             if hasattr(model, "reshard"):
                 model.reshard()
@@ -114,5 +113,9 @@ def test_what_cannot_be_recorded_whole_is_refused(way: str, said: str, shared: P
 
 
 def test_a_model_without_values_is_refused(tiny_model: Any, tmp_path: Path) -> None:
-    with refused("word_embeddings is on the meta device"):
-        toolkit.record(load(tiny_model("bert"))[0].to("meta"), tmp_path / "run")
+    check_refused(
+        "word_embeddings is on the meta device",
+        toolkit.record,
+        load(tiny_model("bert"))[0].to("meta"),
+        tmp_path / "run",
+    )

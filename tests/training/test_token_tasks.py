@@ -209,8 +209,7 @@ def test_a_run_keeps_a_row_per_word_and_repeats(
     run, again = (toolkit.finetune(replace(config, output_dir=str(tmp_path / name))) for name in "ab")
     answers = run.predictions[run.predictions["epoch"] == run.predictions["epoch"].max()]
     assert not answers.duplicated(["split", "id", "word"]).any()
-    task = load_task(config)
-    tags = enumerate(task.splits["validation"].labels)  # type: ignore[arg-type]
+    tags = enumerate(load_task(config).splits["validation"].labels)  # type: ignore[arg-type]
     of_word = {(i, k): tag for i, own in tags for k, tag in enumerate(own)}
     assert {(r.id, r.word): r.label for r in answers.itertuples()} == of_word
     last, told = run.scores.iloc[-1], run.manifest["task"]
@@ -293,8 +292,7 @@ def test_a_trained_bilstm_is_the_loop_written_by_hand(config: RunConfig, tmp_pat
         list(weights.values()), torch.zeros(1), y, [slice(None)] * num_steps, rates,
     )  # fmt: skip
     expected = torch.cat([lstm_by_hand(weights, words) for words in held]).detach().numpy()
-    last = run.predictions.query("split == 'validation' and epoch == epoch.max()")
-    scores = np.stack(last["scores"].tolist())
+    scores = np.stack(run.predictions.query("split == 'validation' and epoch == epoch.max()")["scores"].tolist())
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
     first = run.predictions.query("split == 'validation' and epoch == 0")
     assert np.abs(scores - np.stack(first["scores"].tolist())).max() > 0.05  # there was something to learn

@@ -58,8 +58,7 @@ def freeze(model: nn.Module, is_frozen: bool = True) -> nn.Module:
 
 
 def backward(model: Any) -> None:
-    output = model(input_ids=IDS, token_type_ids=(IDS > 8).long())
-    output[0].float().square().sum().backward()
+    model(input_ids=IDS, token_type_ids=(IDS > 8).long())[0].float().square().sum().backward()
 
 
 def step(model: nn.Module, optimizers: Any, set_to_none: bool = True) -> None:
@@ -81,8 +80,7 @@ Case = tuple[nn.Module, Any, dict[str, str]]
 
 def frozen_late(kind: Any, **options: Any) -> Case:
     model = build()
-    optimizer = kind(model.parameters(), **options)
-    return freeze(model), [optimizer], dict.fromkeys(EMBEDDINGS, "frozen but held")
+    return freeze(model), [kind(model.parameters(), **options)], dict.fromkeys(EMBEDDINGS, "frozen but held")
 
 
 def frozen_after_prepare() -> Case:

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +15,12 @@ from toolkit.comparison.summaries import FLOORS
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.regimes import layer_ranges
 from toolkit.progress import open_console
+from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Run
 
 UNDEFINED = "undefined: was 0"
+LARGE_BLOCK = 2048
+"""Rows at a time: between two steps of numpy's a thread may wait for another's Python, or for the threads of BLAS."""
 
 
 def print_task(
@@ -101,17 +105,33 @@ def epoch_line(score: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{when}: {score} {scores}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
 
 
+_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="yardsticks")
+
+
+def begin_result(run: Run) -> None:
+    """Begin to compute what :func:`print_result` shows of the first snapshot, beside what is left to do of a run."""
+    _pool.submit(lambda: _yardsticks(run.open_snapshot(run.snapshot_names()[0])))
+
+
+def _yardsticks(first: Snapshot) -> dict[str, float]:
+    """Parameter to the relative drift that it would have if it were re-initialised; each is drawn once."""
+    from toolkit.analysis.blocks import reinitialise
+
+    return {name: reinitialise(first, name, 0, LARGE_BLOCK)["relative"] for name in first.tensors}
+
+
 def print_result(run: Run, seconds: float) -> None:
     """Scores per epoch, drift per embedding parameter, what was frozen, doubts, and where the run is.
 
     ``seconds``: what all of it took.
     """
+    yardsticks = _pool.submit(_yardsticks, run.trajectory.snapshots[0])  # behind those that were begun
     console = open_console()
     console.print(_score_table(run))
     for line in [*_head_lines(run), *_floor_lines(run)]:
         console.print(escape(line))
     drift = _whole_drift(run)
-    console.print(_drift_table(run, drift))
+    console.print(_drift_table(run, drift, yardsticks.result()))
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]
     if run.config.train_rows == "new":
@@ -191,12 +211,10 @@ def _whole_drift(run: Run) -> dict[str, dict[str, float]]:
     from toolkit.analysis.blocks import whole_drift
 
     first, last = run.trajectory.snapshots[0], run.trajectory.snapshots[-1]
-    return {name: whole_drift(first, last, name) for name in run.trajectory.parameters}
+    return {name: whole_drift(first, last, name, LARGE_BLOCK) for name in run.trajectory.parameters}
 
 
-def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
-    from toolkit.analysis.blocks import reinitialise
-
+def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]], yardsticks: Mapping[str, float]) -> Table:
     frozen = dict.fromkeys(run.manifest["regime"]["frozen_components"], "frozen")
     frozen |= {"word_embeddings": "added rows"} if run.config.train_rows == "new" else {}
     trained = "by an adapter" if run.config.lora else "yes"
@@ -205,8 +223,7 @@ def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
         if name not in drift:
             table.add_row(name, "not applicable", "", "")
             continue
-        yardstick = reinitialise(run.trajectory.snapshots[0], name, seed=0)["relative"]
-        shown = UNDEFINED if math.isnan(yardstick) else f"{yardstick:.2f}"
+        shown = UNDEFINED if math.isnan(yardsticks[name]) else f"{yardsticks[name]:.2f}"
         moved = _drift(drift[name]["norm"], drift[name]["relative"])
         table.add_row(name, frozen.get(name, trained), moved, shown)
     return table

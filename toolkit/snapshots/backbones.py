@@ -1,8 +1,10 @@
 """Every parameter of two backbones, memory-mapped, from two checkpoints or a run that kept its model."""
 
+import contextlib
 import hashlib
 import json
 import shlex
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 from toolkit.families import ModelFamily, component_of, family_of
 from toolkit.naming import read_object
 from toolkit.snapshots.adapters import MERGE_IT
-from toolkit.snapshots.files import check_content, reading, sha256_of_file
+from toolkit.snapshots.files import check_content, known_sha256, reading, sha256_of_file
 from toolkit.snapshots.importers import (
     HALF,
     UNREADABLE,
@@ -49,6 +51,19 @@ def hash_weights(folder: Path) -> str | None:
     return _hash_files([single] if single else whole_shards(fetch) or sorted(folder.glob("*.safetensors")))
 
 
+def hash_beside(name: str) -> None:
+    """Begin to hash the weights of a model by its name, in a thread: who asks for their sha256 then waits less.
+
+    Of a name that is none, or what cannot be read, nothing is said: whoever asks is told.
+    """
+
+    def read() -> None:
+        with contextlib.suppress(ValueError, OSError):
+            _ = find_embedded(name) or hash_weights(Path(name).expanduser())
+
+    threading.Thread(target=read, name="hashing", daemon=True).start()
+
+
 def hash_config(folder: Path) -> str | None:
     """Over the fields of config.json, but those of NO_FUNCTION, in whatever order; None when there is none."""
     return _hash_object(folder / "config.json", lambda name, _: name not in NO_FUNCTION)
@@ -81,7 +96,7 @@ def _hash_object(path: Path, counts: Callable[[str, Any], bool]) -> str | None:
 
 
 def _hash_files(paths: Iterable[Path]) -> str | None:
-    digests = [sha256_of_file(check_content(path)) for path in paths]
+    digests = [known_sha256(check_content(path)) for path in paths]
     return _hash_text("".join(digests)) if digests else None
 
 

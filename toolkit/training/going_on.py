@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from toolkit.snapshots.run_writer import RunWriter, read_versions
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import is_of_a_lost_process
+from toolkit.training.host_copies import HostCopies
 from toolkit.training.recorder import Recorder
 
 SHARE, CREDIT_SECONDS = 0.015, 1.0
-"""Of a run's time what writing states may take, beside a second at first: short runs are cut short, too."""
+"""Of a run's time what states may take, beside a second at first: short runs are cut short, too."""
+BESIDE_A_GPU = 0.15
+"""What a second of writing beside training counts there, so that it goes on for a tenth of a run's time at most. On a
+CPU it counts whole: training needs the cores that write."""
 LEAST_SECONDS = 5.0
 """Of training before which the end of an epoch is not worth a state."""
 
@@ -65,7 +69,8 @@ class GoingOn:
         """``facts``: of the whole run, kept in each state; ``seconds``: what its stages have taken so far."""
         self._accelerator, self._recorder, self._writer = accelerator, recorder, writer
         self._state, self._facts, self._every_steps, self._seconds = state, facts, every_steps, seconds
-        self._started, self._spent, self._cost = time.perf_counter(), 0.0, 0.0
+        self._started, self._waited, self._num_states = time.perf_counter(), 0.0, 0
+        self._copies = HostCopies()
         self._is_asked = False
 
     @property
@@ -100,8 +105,16 @@ class GoingOn:
     def after_epoch(self, step: int, trainer: Trainer, **own: Any) -> None:
         """:meth:`after_step` at the end of an epoch: it is due unless it would take too much of the run's time."""
         elapsed = time.perf_counter() - self._started
-        is_cheap = self._spent + self._cost <= CREDIT_SECONDS + SHARE * elapsed
-        self._consider(step, trainer, own, is_due=elapsed >= LEAST_SECONDS and is_cheap)
+        self._consider(step, trainer, own, is_due=elapsed >= LEAST_SECONDS and self._is_cheap(elapsed))
+
+    def _is_cheap(self, elapsed: float) -> bool:
+        """Whether one more state, as costly as the others, is within what the first ``elapsed`` seconds allow."""
+        if self._writer is None:
+            return False  # the main process decides
+        weight = 1.0 if self._accelerator.device.type == "cpu" else BESIDE_A_GPU
+        spent = self._waited + weight * self._writer.states.seconds
+        is_within = spent + spent / max(self._num_states, 1) <= CREDIT_SECONDS + SHARE * elapsed
+        return is_within and not self._writer.states.is_busy
 
     def _consider(self, step: int, trainer: Trainer, own: Mapping[str, Any], *, is_due: bool) -> None:
         wish = 2 * self._is_asked + is_due
@@ -110,7 +123,11 @@ class GoingOn:
             wish = int(wishes.max())
         if wish:
             self._write(step, trainer, own)
+        if self._writer is not None:
+            self._writer.states.check()  # a full disk ends the run now
         if wish > 1:
+            if self._writer is not None:
+                self._writer.wait_for_state()
             raise Interrupted(f"step {step}")
 
     def _write(self, step: int, trainer: Trainer, own: Mapping[str, Any]) -> None:
@@ -120,13 +137,14 @@ class GoingOn:
         if self._writer is None:
             return
         started = time.perf_counter()
+        self._writer.wait_for_state()  # which is written from the copies that are made anew
         tensors: dict[str, NDArray[Any]] = {f"random.{name}": values for name, values in random.items()}
-        tensors |= {f"trainer.{name}": tensor.detach().cpu().numpy() for name, tensor in trainer.state().items()}
+        tensors |= {f"trainer.{name}": values for name, values in self._copies.take(trainer.state()).items()}
         tensors |= {f"recorder.{name}": values for name, values in self._recorder.state().items()}
-        tensors |= {f"own.{name}": np.asarray(values) for name, values in own.items()}
+        tensors |= {f"own.{name}": np.array(values) for name, values in own.items()}
         self._writer.write_state(step, tensors, {**self._facts, "seconds": dict(self._seconds())})
-        self._cost = time.perf_counter() - started
-        self._spent += self._cost
+        self._waited += time.perf_counter() - started
+        self._num_states += 1
 
     def _of_all(self, state: torch.Tensor) -> NDArray[np.uint8]:
         """(processes, bytes) the random states of all processes."""
@@ -148,6 +166,8 @@ class GoingOn:
 
         def ask(number: int, frame: Any) -> None:
             if self._is_asked and number == signal.SIGINT:
+                if self._writer is not None:
+                    self._writer.abandon_state()
                 raise KeyboardInterrupt
             self._is_asked = True
 

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,13 @@ from toolkit.training.recorder import IS_OUTPUT_TOO, Recorder
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
     """Parameter name to the sha256 of its fp32 values: equal exactly when the values are bit-identical."""
-    parameters = dict(model.named_parameters())
-    return {name: sha256_of_array(to_array(parameters[name])) for name in names}
+    parameters, names = dict(model.named_parameters()), list(names)
+
+    def digest(name: str) -> str:
+        return sha256_of_array(parameters[name].detach().to("cpu", torch.float32).numpy())
+
+    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing lets other threads run
+        return dict(zip(names, pool.map(digest, names), strict=True))
 
 
 class Saver:
@@ -167,11 +173,12 @@ class Saver:
         probe: LinearProbe | None,
         floors: Floors | None,
         seconds: Mapping[str, float],
-        head_training: Mapping[str, Any],
-        head_stage: Mapping[str, Any] | None = None,
-        other_seconds: Mapping[str, float] | None = None,
+        facts: Mapping[str, Any],
+        other_seconds: Mapping[str, float],
+        epoch_seconds: Sequence[float],
     ) -> None:
-        """Prove that what was frozen did not move, save the model if asked, and write the manifest.
+        """Prove that what was frozen did not move, save the model if asked, and write the manifest, with ``facts``.
+
         RuntimeError when a frozen parameter has changed: then the run proves nothing, and no manifest is written.
         """
         self.writer.background.wait()
@@ -197,8 +204,7 @@ class Saver:
                 "linear_probe_choice": None if probe is None else _choice_of(probe),
                 "floors": None if floors is None else floors.scores,
                 "floors_choice": None if floors is None else floors.choice,
-                "head_training": dict(head_training),
-                "head_stage": head_stage,
+                **facts,
                 "optimizer": self.config.optimizer,
                 "problems": self._problems(),
                 "step_sizes": as_columns(self.recorder.step_sizes),
@@ -208,7 +214,8 @@ class Saver:
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
                     # No stage of training: what an arm costs does not count it, and sums what begins with seconds_.
                     **({} if floors is None else {"floors_seconds": round(floors.seconds, 3)}),
-                    **{name: round(value, 3) for name, value in (other_seconds or {}).items()},
+                    **{name: round(value, 3) for name, value in other_seconds.items()},
+                    "epoch_seconds": list(epoch_seconds),
                     "examples_per_second": self.recorder.num_examples / max(sum(seconds.values()), 1e-9),
                     "peak_memory_bytes": peak_memory_bytes(accelerator),
                 },
