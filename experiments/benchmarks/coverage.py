@@ -11,11 +11,11 @@ are truly equal, so that 1 - coverage is there the rate of false positives.
     OMP_NUM_THREADS=1 python experiments/benchmarks/coverage.py [--studies 1000 --items 400 --draws 500]
 """
 
-import argparse
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import tyro
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
@@ -79,29 +79,25 @@ def _summarise(name: str, intervals: list[Interval], truth: float) -> dict[str, 
     return {f"{name}_coverage": float(holds.mean()), f"{name}_width_points": 100 * float(np.ptp(bounds, axis=1).mean())}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=1000)
-    parser.add_argument("--items", type=int, default=400)
-    parser.add_argument("--draws", type=int, default=500)
-    options = parser.parse_args()
+def main(*, studies: int = 1000, items: int = 400, draws: int = 500) -> None:
+    """Simulate, and print a line for each world."""
     lines = [
         {"world": name, "seeds": num_seeds}
         | measure_cell(
             world,
             num_seeds,
             seed_sd,
-            num_studies=options.studies,
-            num_items=options.items,
-            num_draws=options.draws,
+            num_studies=studies,
+            num_items=items,
+            num_draws=draws,
         )
         for name, world in WORLDS.items()
         for num_seeds in SEEDS
         for seed_sd in SEED_SDS
     ]
-    print(f"{options.studies} studies of {options.items} items in each line, {options.draws} bootstrap draws")
+    print(f"{studies} studies of {items} items in each line, {draws} bootstrap draws")
     print(pd.DataFrame(lines).to_string(index=False, float_format="{:.3f}".format))
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -10,7 +10,6 @@ do not count; VmHWM, the highest total with those pages, stands beside it. Linux
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 taskset -c 0 python experiments/benchmarks/memory.py --folder /tmp
 """
 
-import argparse
 import platform
 import shutil
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import tyro
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
@@ -141,29 +141,34 @@ def run_stages(folder: Path, num_rows: int, hidden: int, num_snapshots: int) -> 
     return highest
 
 
-def main() -> int:
-    """Parse the flags, check the disk, measure, print one table; 1 when the limit was passed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
-    parser.add_argument("--rows", type=int, default=250_002)
-    parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--snapshots", type=int, default=10)
-    parser.add_argument("--limit-gib", type=float, default=3.0, help="of RssAnon")
-    flags = parser.parse_args()
-    needed = (flags.snapshots + 1) * flags.rows * (4 * flags.hidden + 120) + GIB // 16
-    if (free := shutil.disk_usage(flags.folder).free) < needed:
-        parser.error(
-            f"{flags.folder} has {free / GIB:.1f} GiB free, {needed / GIB:.1f} are needed: pass another --folder"
-        )
+def main(
+    *,
+    folder: Path | None = None,
+    rows: int = 250_002,
+    hidden: int = 1024,
+    snapshots: int = 10,
+    limit_gib: float = 3.0,
+) -> int:
+    """Parse the flags, check the disk, measure, print one table; 1 when the limit was passed.
+
+    Args:
+        folder: where there is room; the one for temporary files by default
+        rows: of the table
+        hidden: of the table
+        snapshots: of the run
+        limit_gib: of RssAnon
+    """
+    place = folder or Path(tempfile.gettempdir())
+    needed = (snapshots + 1) * rows * (4 * hidden + 120) + GIB // 16
+    if (free := shutil.disk_usage(place).free) < needed:
+        sys.exit(f"{place} has {free / GIB:.1f} GiB free, {needed / GIB:.1f} are needed: pass another --folder")
     versions = f"numpy {np.__version__}, pandas {pd.__version__}, pyarrow {pa.__version__}"
     print(f"{_cpu_name()}; Python {platform.python_version()}, {versions}")
-    print(f"{flags.snapshots} snapshots of {flags.rows:,} x {flags.hidden} fp32\n")
-    with tempfile.TemporaryDirectory(dir=flags.folder) as folder:
-        highest = run_stages(Path(folder), flags.rows, flags.hidden, flags.snapshots)
-    is_held = highest < flags.limit_gib * GIB
-    print(
-        f"highest RssAnon of an analysis {highest / GIB:.2f} GiB, {'below' if is_held else 'ABOVE'} {flags.limit_gib:g}"
-    )
+    print(f"{snapshots} snapshots of {rows:,} x {hidden} fp32\n")
+    with tempfile.TemporaryDirectory(dir=place) as made:
+        highest = run_stages(Path(made), rows, hidden, snapshots)
+    is_held = highest < limit_gib * GIB
+    print(f"highest RssAnon of an analysis {highest / GIB:.2f} GiB, {'below' if is_held else 'ABOVE'} {limit_gib:g}")
     return 0 if is_held else 1
 
 
@@ -174,4 +179,4 @@ def _cpu_name() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tyro.cli(main, description=__doc__))

@@ -7,7 +7,6 @@ Both get the same fp32 rows, the same threads and a warm-up, and take turns; the
     python experiments/benchmarks/neighbours.py [--rows 30522 --hidden 768 --k 10 --rounds 5 --threads 2]
 """
 
-import argparse
 import os
 import platform
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 
 from toolkit.analysis.nearest import Nearest, search_nearest
@@ -104,31 +104,30 @@ def name_cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def main() -> None:
-    """Print one line per table of rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=30_522)
-    parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one warm-up (default: 5)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="for both (default: all cores)")
-    arguments = parser.parse_args()
+def main(
+    *, rows: int = 30_522, hidden: int = 768, k: int = 10, rounds: int = 5, threads: int = os.cpu_count() or 1
+) -> None:
+    """Print one line per table of rows.
+
+    Args:
+        rows: of the table
+        hidden: of the table
+        k: neighbours
+        rounds: timed, after one warm-up
+        threads: for both; all cores by default
+    """
     import faiss
     from threadpoolctl import threadpool_limits
 
-    threadpool_limits(arguments.threads)
-    faiss.omp_set_num_threads(arguments.threads)
-    print(f"{name_cpu()}, {arguments.threads} threads, numpy {np.__version__}, faiss {faiss.__version__}")
-    print(
-        f"k = {arguments.k}; medians of {arguments.rounds} rounds in seconds; ratio = FAISS / toolkit, round by round"
-    )
-    columns = f"{'table':<24} {'toolkit':>9} {'faiss':>9} {'ratio':>6} {'range':<11} {'differing':>9} {'at most':>9}"
-    print(columns)
-    made = make_table(arguments.rows, arguments.hidden)
-    print(compare(f"made {arguments.rows}x{arguments.hidden}", made, arguments.k, arguments.rounds), flush=True)
+    threadpool_limits(threads)
+    faiss.omp_set_num_threads(threads)
+    print(f"{name_cpu()}, {threads} threads, numpy {np.__version__}, faiss {faiss.__version__}")
+    print(f"k = {k}; medians of {rounds} rounds in seconds; ratio = FAISS / toolkit, round by round")
+    print(f"{'table':<24} {'toolkit':>9} {'faiss':>9} {'ratio':>6} {'range':<11} {'differing':>9} {'at most':>9}")
+    print(compare(f"made {rows}x{hidden}", make_table(rows, hidden), k, rounds), flush=True)
     words = read_word_table()
-    print(compare(f"minilm {words.shape[0]}x{words.shape[1]}", words, arguments.k, arguments.rounds))
+    print(compare(f"minilm {words.shape[0]}x{words.shape[1]}", words, k, rounds))
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -8,7 +8,6 @@ ratio. One thread each.
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 taskset -c 0 python experiments/benchmarks/rows.py
 """
 
-import argparse
 import platform
 import statistics
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import tyro
 
 from toolkit.analysis import blocks
 from toolkit.analysis.drift import measure_rows
@@ -64,25 +64,20 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def main() -> None:
+def main(*, rows: int = 30_522, hidden: int = 768, repeats: int = 5) -> None:
     """Parse the flags, take turns, print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=30_522)
-    parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--repeats", type=int, default=5)
-    flags = parser.parse_args()
-    pair = make_pair(flags.rows, flags.hidden)
+    pair = make_pair(rows, hidden)
     seconds = take_turns(
         {
             "conversion to float64 (peer)": lambda: convert(pair),
             "measure_rows": lambda: measure_rows(pair, PARAMETER, 1),
         },
-        flags.repeats,
+        repeats,
     )
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     peer = next(iter(medians.values()))
     print(f"{cpu_name()}; Python {platform.python_version()}, numpy {np.__version__}, pandas {pd.__version__}")
-    print(f"{flags.rows:,} x {flags.hidden} fp32, blocks of {blocks.BLOCK_ROWS} rows, median of {flags.repeats}\n")
+    print(f"{rows:,} x {hidden} fp32, blocks of {blocks.BLOCK_ROWS} rows, median of {repeats}\n")
     print(f"{'':30}{'ms':>10}{'times the peer':>16}{'fastest ms':>12}{'slowest ms':>12}")
     for name, values in seconds.items():
         cells = f"{1e3 * medians[name]:10.1f}{medians[name] / peer:16.1f}"
@@ -90,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -3,7 +3,7 @@
 Two sides with the same seeds, heads, learning rates and numbers of steps, full fine-tuning of MiniLM, one epoch:
 
 - plain: fp32, batches drawn at random, a loop of torch's own in this file, transformers' model as it is;
-- ours: `toolkit.finetune` at its defaults (bf16 where the hardware has it, batches of similar length, the fast step).
+- ours: `toolkit.finetune` at its defaults (bf16 where the hardware has it, batches of similar length).
 
 Printed: each seed's share of right answers over dev and test together, and the paired difference, ours minus plain,
 with its 90 % interval over seeds and items, and over seeds alone (Student's t of the seeds' differences).
@@ -14,7 +14,6 @@ The data are SST-2: experiments/data.sha256 has their source, licence and sha256
 per side and seed: repeated, it takes up where it stopped.
 """
 
-import argparse
 import io
 import math
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import tyro
 from numpy.typing import NDArray
 from torch.nn import functional
 
@@ -102,26 +102,27 @@ def train_ours(config: RunConfig) -> Answers:
 SIDES: dict[str, Callable[[RunConfig], Answers]] = {"plain": train_plainly, "ours": train_ours}
 
 
-def main() -> None:
-    """Train what is missing, print scores and intervals."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with train.tsv, dev.tsv and test.tsv")
-    parser.add_argument("--folder", type=Path, required=True, help="where answers are kept")
-    parser.add_argument("--examples", type=int, default=5000, help="training examples (default: 5000)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)), help="default: 0 to 7")
-    a = parser.parse_args()
-    a.folder.mkdir(parents=True, exist_ok=True)
+def main(*, data: str, folder: Path, examples: int = 5000, seeds: tuple[int, ...] = tuple(range(8))) -> None:
+    """Train what is missing, print scores and intervals.
+
+    Args:
+        data: folder with train.tsv, dev.tsv and test.tsv
+        folder: where answers are kept
+        examples: training examples
+        seeds: 0 to 7 by default
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[Answers]] = {side: [] for side in SIDES}
-    for seed in a.seeds:
+    for seed in seeds:
         for side, train in SIDES.items():
-            file = a.folder / f"{side}-{a.examples}-{seed}.npy"
+            file = folder / f"{side}-{examples}-{seed}.npy"
             if not file.exists():
                 with tempfile.TemporaryDirectory() as runs:
                     config = RunConfig(
-                        train_file=f"{a.data}/train.tsv",
-                        validation_file=f"{a.data}/dev.tsv",
-                        test_file=(f"test={a.data}/test.tsv",),
-                        max_train_examples=a.examples,
+                        train_file=f"{data}/train.tsv",
+                        validation_file=f"{data}/dev.tsv",
+                        test_file=(f"test={data}/test.tsv",),
+                        max_train_examples=examples,
                         epochs=1,
                         seed=seed,
                         output_dir=runs,
@@ -140,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)
