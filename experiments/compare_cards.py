@@ -5,12 +5,14 @@ code is 1 where an estimate, an interval, a null or a smallest detectable gap di
 other verdicts, reasons and claims are named and leave it 0.
 """
 
-import argparse
 import json
 import math
 import subprocess
 from pathlib import Path
 from typing import Any
+
+import tyro
+from tyro.conf import Positional
 
 NUMBERS = ("value", "interval", "equivalence", "null", "detectable_gap")
 WORDS = ("verdict", "claim", "reason", "q", "version")
@@ -27,8 +29,9 @@ def read_cards(place: str) -> dict[str, dict[str, Any]]:
     if is_file:
         text = Path(name).read_text(encoding="utf-8")
     else:
-        shown = ["git", "show", f"{revision}:./{name}"]
-        text = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            ["git", "show", f"{revision}:./{name}"], capture_output=True, text=True, check=True
+        ).stdout
     return {card["id"]: card for card in json.loads(text)["cards"]}
 
 
@@ -43,8 +46,9 @@ def is_same(one: Any, other: Any) -> bool:
 
 def compare(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> tuple[list[str], bool]:
     """One line per difference, and whether a number differs."""
-    lines = [f"only in the first: {name}" for name in old if name not in new]
-    lines += [f"only in the second: {name}" for name in new if name not in old]
+    lines = [f"only in the first: {name}" for name in old if name not in new] + [
+        f"only in the second: {name}" for name in new if name not in old
+    ]
     differs = bool(lines)
     for name in (name for name in old if name in new):
         for field in (*NUMBERS, *WORDS):
@@ -55,16 +59,18 @@ def compare(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> t
     return lines, differs
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("old", help="cards.json, a report's folder, or REVISION:PATH of one")
-    parser.add_argument("new", help="the same")
-    arguments = parser.parse_args()
-    old, new = (read_cards(place) for place in (arguments.old, arguments.new))
-    lines, differs = compare(old, new)
-    print("\n".join(lines) if lines else f"all {len(old)} cards are the same")
+def main(old: Positional[str], new: Positional[str]) -> int:
+    """Print every difference; 1 where a number differs.
+
+    Args:
+        old: cards.json, a report's folder, or REVISION:PATH of one
+        new: the same
+    """
+    cards = read_cards(old)
+    lines, differs = compare(cards, read_cards(new))
+    print("\n".join(lines) if lines else f"all {len(cards)} cards are the same")
     return int(differs)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tyro.cli(main, description=__doc__))

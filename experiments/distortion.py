@@ -318,9 +318,10 @@ def distortion_page(
 
 def arm_means(table: pd.DataFrame) -> pd.DataFrame:
     """Mean over seeds of every measure, place and condition with Student's t interval, columns MEANS."""
-    lines = []
-    for key, own in table.groupby([*PLACE, "condition"], sort=False):
-        lines.append(_line(key, own) | _mean(own["value"].to_numpy(float), own["reason"]))
+    lines = [
+        _line(key, own) | _mean(own["value"].to_numpy(float), own["reason"])
+        for key, own in table.groupby([*PLACE, "condition"], sort=False)
+    ]
     return pd.DataFrame(lines, columns=MEANS)
 
 
@@ -419,6 +420,5 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
             tooltip=said,
         )
         dots = base.mark_point(filled=True, size=36).encode(x=x, shape=marks)
-        layers = [*intervals(base, x), dots]
-        drawn.append(altair.layer(*layers, title=f"{model} on {task}", **size))
+        drawn.append(altair.layer(*intervals(base, x), dots, title=f"{model} on {task}", **size))
     return panels(drawn, columns, picker)

@@ -10,7 +10,6 @@ Finished runs are kept, so that the command can be repeated after an interruptio
 beside some 190 MB of snapshots).
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -43,34 +42,37 @@ def list_configs(runs: str, seeds: int) -> dict[RunConfig, str]:
     }
 
 
-def main() -> None:
-    """Run what is missing, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--runs", default="runs", help="parent of run directories (default: runs)")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per arm and task (default: {SEEDS})")
-    arguments = parser.parse_args()
+def main(*, out: Path, runs: str = "runs", seeds: int = SEEDS) -> None:
+    """Run what is missing, and write the report.
+
+    Args:
+        out: folder of the report
+        runs: parent of run directories
+        seeds: seeds per arm and task
+    """
     from toolkit.naming import shown_path
     from toolkit.reporting.folder import check_out, write_page
 
-    check_out(arguments.out)  # before what takes seconds to import
+    check_out(out)  # before what takes seconds to import
     from distortion import arm_differences, arm_means, distortion_page, measure_distortion
     from toolkit.pipeline import finetune
 
-    configs = list_configs(arguments.runs, arguments.seeds)
-    runs = {finetune(config, reuse_finished=True): arm for config, arm in configs.items()}
-    table = measure_distortion(list(runs))
-    table.insert(0, "condition", table["run"].map({run.path.resolve().name: arm for run, arm in runs.items()}))
-    command = f"python experiments/feature_distortion.py --out {shown_path(arguments.out)}"
-    command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
+    finished = {finetune(config, reuse_finished=True): arm for config, arm in list_configs(runs, seeds).items()}
+    table = measure_distortion(list(finished))
+    table.insert(0, "condition", table["run"].map({run.path.resolve().name: arm for run, arm in finished.items()}))
+    command = f"python experiments/feature_distortion.py --out {shown_path(out)}" + (
+        f" --seeds {seeds}" if seeds != SEEDS else ""
+    )
     title = "Does fine-tuning distort features?"
     means, differences = arm_means(table), arm_differences(table)
     page = distortion_page(means, differences, title=title, command=command, caveats=CAVEATS)
     tables = {"distortion": table, "means": means, "differences": differences}
-    print(f"Report: {write_page(page, arguments.out, tables)}")
+    print(f"Report: {write_page(page, out, tables)}")
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

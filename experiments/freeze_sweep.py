@@ -21,16 +21,12 @@ from toolkit import Comparison, Study
 NUM_LAYERS = 6
 """Of the embedded model."""
 FULL = "nothing frozen"
-
-
-def frozen_up_to(k: int) -> str:
-    """The regime that freezes the embeddings and the first ``k`` layers."""
-    return "embeddings" if k == 0 else f"embeddings,layers.0-{k - 1}"
-
-
-ARMS = {FULL: "none", "embeddings": "embeddings"}
-ARMS |= {f"embeddings and {k} layer{'s' if k > 1 else ''}": frozen_up_to(k) for k in range(1, NUM_LAYERS)}
-ARMS |= {"backbone": "backbone"}  # with mean pooling the embeddings and all layers are all of it
+ARMS = {
+    FULL: "none",
+    "embeddings": "embeddings",
+    **{f"embeddings and {k} layer{'s' * (k > 1)}": f"embeddings,layers.0-{k - 1}" for k in range(1, NUM_LAYERS)},
+    "backbone": "backbone",  # with mean pooling the embeddings and all layers are all of it
+}
 
 STUDY = Study(
     title="Freeze sweep",
@@ -73,8 +69,7 @@ def main(runs: str, out: str | None = None) -> None:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
     from relative_quality import relative_page, relative_quality  # the file beside this one
 
-    labels = {run.name: run.cell.arm for run in finished}
-    table = relative_quality([run.path for run in finished], FULL, labels=labels)
+    table = relative_quality([run.path for run in finished], FULL, labels={run.name: run.cell.arm for run in finished})
     shown = ["task", "split", "condition", "num_seeds", "relative_quality", "low", "high", "majority_quality", "reason"]
     print(table[shown].to_string(index=False, float_format="{:.3f}".format))
     if out:

@@ -11,7 +11,6 @@ wherever it answers. With --published, also what it reads off weights that other
 72 short runs of the embedded model: a quarter of an hour on two cores.
 """
 
-import argparse
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tyro
+from tyro.conf import UseAppendAction
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
@@ -39,12 +40,14 @@ COMMON: dict[str, Any] = {"max_train_examples": 256, "epochs": 2}
 
 def list_configs(output_dir: str) -> list[RunConfig]:
     """The config of every run."""
-    grid: list[dict[str, Any]] = [
-        {"optimizer": optimizer, "learning_rate": RATES[optimizer], "weight_decay": decay, "precision": precision}
-        for optimizer, decay, precision in product(RATES, DECAYS, ("no", "bf16"))
-    ]
-    grid += [{"head_epochs": 1, "weight_decay": decay} for decay in DECAYS[:2]]
-    grid += [{"freeze": freeze, "weight_decay": decay} for freeze in ("embeddings", "encoder") for decay in DECAYS[:2]]
+    grid: list[dict[str, Any]] = (
+        [
+            {"optimizer": optimizer, "learning_rate": RATES[optimizer], "weight_decay": decay, "precision": precision}
+            for optimizer, decay, precision in product(RATES, DECAYS, ("no", "bf16"))
+        ]
+        + [{"head_epochs": 1, "weight_decay": decay} for decay in DECAYS[:2]]
+        + [{"freeze": freeze, "weight_decay": decay} for freeze in ("embeddings", "encoder") for decay in DECAYS[:2]]
+    )
     return [
         RunConfig(task=task, seed=seed, output_dir=output_dir, **COMMON, **fields)
         for fields, task, seed in product(grid, TASKS, SEEDS)
@@ -143,8 +146,17 @@ def make_page(table: pd.DataFrame, published: Mapping[str, InferredExposure], co
         f"The interval of Σ lr·decay held what the log comes to in {inside.sum():,} of {len(told):,}.",
     ]
     caption = "Words of each run: the greatest misfit of the unexposed ones, and the least of the exposed ones."
-    header = ["parameter", "optimizer", "decay", "tables", "least precision", "least recall", "cannot tell"]
-    header += ["fewest exposed", "most exposed"]
+    header = [
+        "parameter",
+        "optimizer",
+        "decay",
+        "tables",
+        "least precision",
+        "least recall",
+        "cannot tell",
+        "fewest exposed",
+        "most exposed",
+    ]
     blocks: list[Block] = [
         rows_block(header, summary.to_numpy().tolist(), "Against the log."),
         rows_block(("frozen", "parameter", "why refused", "tables"), refused.to_numpy().tolist(), "Refused."),
@@ -154,8 +166,10 @@ def make_page(table: pd.DataFrame, published: Mapping[str, InferredExposure], co
         answers.append(
             f"{name}: {len(inferred.words):,} words were used, the longest text had {inferred.longest_text:g} tokens."
         )
-        columns = "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed "
-        columns += "misfit_exposed sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
+        columns = (
+            "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed "
+            "misfit_exposed sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
+        )
         block = table_block(inferred.tables, columns, "Published weights, of which no log is known.")
         sections.append(Section(id=f"published-{len(sections)}", title=name, blocks=(block,)))
     return Page(
@@ -168,31 +182,35 @@ def make_page(table: pd.DataFrame, published: Mapping[str, InferredExposure], co
     )
 
 
-def main() -> None:
-    """Train what is missing, compare, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--runs", default="runs/inferred_exposure", help="parent of the run directories")
-    parser.add_argument(
-        "--published", nargs=3, action="append", default=[], metavar=("NAME", "BEFORE", "AFTER"), help="also read these"
-    )
-    arguments = parser.parse_args()
+def main(
+    *,
+    out: Path,
+    runs: str = "runs/inferred_exposure",
+    published: UseAppendAction[tuple[tuple[str, str, str], ...]] = (),
+) -> None:
+    """Train what is missing, compare, and write the report.
+
+    Args:
+        out: folder of the report
+        runs: parent of the run directories
+        published: name, checkpoint before and after of a published pair, also read; once for each
+    """
     from toolkit.pipeline import finetune
 
-    runs = [finetune(config, reuse_finished=True) for config in list_configs(arguments.runs)]
-    published = {name: infer_exposure(before, after) for name, before, after in arguments.published}
-    for inferred in published.values():
+    finished = [finetune(config, reuse_finished=True) for config in list_configs(runs)]
+    exposures = {name: infer_exposure(before, after) for name, before, after in published}
+    for inferred in exposures.values():
         show(inferred.words.head(20).to_string())  # here, and nowhere else
-    table = pd.concat([compare(run) for run in runs], ignore_index=True)
-    command = f"python experiments/inferred_exposure.py --out {shown_path(arguments.out)}"
+    table = pd.concat([compare(run) for run in finished], ignore_index=True)
+    command = f"python experiments/inferred_exposure.py --out {shown_path(out)}"
     command += "".join(
-        f" --published '{name}' {shown_path(before)} {shown_path(after)}" for name, before, after in arguments.published
+        f" --published '{name}' {shown_path(before)} {shown_path(after)}" for name, before, after in published
     )
-    tables = {"runs": table} | {f"published_{i}": one.tables for i, one in enumerate(published.values(), start=1)}
-    show(f"Report: {write_page(make_page(table, published, command), arguments.out, tables)}")
+    tables = {"runs": table} | {f"published_{i}": one.tables for i, one in enumerate(exposures.values(), start=1)}
+    show(f"Report: {write_page(make_page(table, exposures, command), out, tables)}")
 
 
 if __name__ == "__main__":
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

@@ -12,7 +12,6 @@ cr/ and trec/ as .tsv files; experiments/data.sha256 has their sources, licences
 about 90 MB each; finished ones are used again.
 """
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -41,13 +40,14 @@ def list_configs(seeds: int, output_dir: str) -> list[tuple[str, RunConfig]]:
     return [(arm, RunConfig(seed=seed, **common, **fields)) for seed in range(seeds) for arm, fields in ARMS.items()]
 
 
-def main() -> None:
-    """Train what is missing and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per arm (default: {SEEDS})")
-    parser.add_argument("--runs", default="runs/layer_drift", help="parent of the run directories")
-    arguments = parser.parse_args()
+def main(*, out: Path, seeds: int = SEEDS, runs: str = "runs/layer_drift") -> None:
+    """Train what is missing and write the report.
+
+    Args:
+        out: folder of the report
+        seeds: seeds per arm
+        runs: parent of the run directories
+    """
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
     from toolkit.questions.layers.page import layers_page
@@ -55,19 +55,22 @@ def main() -> None:
     from toolkit.questions.models import read_texts
     from toolkit.reporting.folder import check_out, write_page
 
-    check_out(arguments.out)
-    configs = list_configs(arguments.seeds, arguments.runs)
-    runs = [finetune(config, reuse_finished=True) for _, config in configs]
-    labels = {run.path.resolve().name: arm for run, (arm, _) in zip(runs, configs, strict=True)}
-    tables = measure_layers(runs, read_texts(TEXTS, ("text",)), labels=labels)
-    command = f"python experiments/layer_drift.py --out {shown_path(arguments.out)}"
-    command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
+    check_out(out)
+    configs = list_configs(seeds, runs)
+    finished = [finetune(config, reuse_finished=True) for _, config in configs]
+    labels = {run.path.resolve().name: arm for run, (arm, _) in zip(finished, configs, strict=True)}
+    tables = measure_layers(finished, read_texts(TEXTS, ("text",)), labels=labels)
+    command = f"python experiments/layer_drift.py --out {shown_path(out)}" + (
+        f" --seeds {seeds}" if seeds != SEEDS else ""
+    )
     title = "What changed in each layer, and what moved"
     page = layers_page(tables, models={config.model for _, config in configs}, title=title, command=command)
-    print(f"Report: {write_page(page, arguments.out, tables)}")
+    print(f"Report: {write_page(page, out, tables)}")
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

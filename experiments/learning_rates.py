@@ -137,8 +137,7 @@ def _drifts(run: Any) -> list[dict[str, Any]]:
         if name == "word_embeddings":
             lines.append({"rows": f"{what} rows never shown", "relative_drift": rows.loc[~shown, "relative"].median()})
             log = run.optimizer_log
-            kept = (1 - log.learning_rates * log.weight_decay[name]).prod()
-            lines[-1]["without_rounding"] = float(1 - kept)
+            lines[-1]["without_rounding"] = float(1 - (1 - log.learning_rates * log.weight_decay[name]).prod())
     drift = toolkit.measure_drift(run)
     at = drift[(drift["epoch"] == last) & (drift["measure"] == "relative") & (drift["statistic"] == "value")]
     whole = at[at["stratum"] == "whole parameter"].set_index("parameter")["value"]

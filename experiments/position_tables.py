@@ -92,8 +92,7 @@ def _moved(run: Any, learned: Any) -> dict[str, float]:
 
     first, last = (run.trajectory.snapshots[i].tensors["position_embeddings"] for i in (0, -1))
     checkpoint = learned.trajectory.snapshots[0].tensors["position_embeddings"]
-    counts = run.trajectory.exposure.tables["position_embeddings"].step_counts(len(first))
-    rows = np.flatnonzero(counts)
+    rows = np.flatnonzero(run.trajectory.exposure.tables["position_embeddings"].step_counts(len(first)))
 
     def distance(one: Any, other: Any) -> float:
         difference = np.asarray(one[rows], np.float64) - other[rows]

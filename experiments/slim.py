@@ -6,14 +6,15 @@ evidence gets them again by `python -m toolkit report --from reports/NAME`, any 
 at most 256 colours get a palette: the same pixels in less than half the bytes.
 """
 
-import argparse
 import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import tyro
 from PIL import Image, ImageChops
+from tyro.conf import Positional
 
 from toolkit.comparison.evidence import WRITTEN, spare_files, written_files
 from toolkit.snapshots import files
@@ -65,10 +66,13 @@ def with_palette(path: Path) -> bytes | None:
     return content.getvalue() if is_same and len(content.getvalue()) < path.stat().st_size else None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("reports", nargs="+", type=Path, help="folders of reports")
-    for out in parser.parse_args().reports:
+def main(reports: Positional[tuple[Path, ...]]) -> int:
+    """Slim each report, and say by how much.
+
+    Args:
+        reports: folders of reports
+    """
+    for out in reports:
         size = slim(out)
         left = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         print(f"{out}: {size / 1e6:.1f} MB removed, {left / 1e6:.1f} MB left")
@@ -76,4 +80,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tyro.cli(main, description=__doc__))

@@ -11,7 +11,6 @@ with the columns text and label; experiments/data.sha256 has their sources, lice
 so that the command can be repeated after an interruption.
 """
 
-import argparse
 from pathlib import Path
 
 from toolkit.config import RunConfig
@@ -39,30 +38,32 @@ def list_configs(data: Path, seeds: int) -> list[RunConfig]:
     ]
 
 
-def main() -> None:
-    """Run what is missing and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds per regime (default: 1)")
-    arguments = parser.parse_args()
+def main(*, data: Path, out: Path, seeds: int = 1) -> None:
+    """Run what is missing and write the report.
+
+    Args:
+        data: folder of the data sets
+        out: folder of the report
+        seeds: seeds per regime
+    """
     from toolkit.pipeline import finetune
     from toolkit.reporting.comparison_report import write_report
     from toolkit.reporting.folder import check_out
 
-    check_out(arguments.out)
-    configs = list_configs(arguments.data, arguments.seeds)
-    runs = [finetune(config, reuse_finished=True) for config in configs]
+    check_out(out)
+    runs = [finetune(config, reuse_finished=True) for config in list_configs(data, seeds)]
     sources = {
         "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
         "yelp": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     }
-    print(f"Report: {write_report(runs, arguments.out, title='Three regimes on SST-2', sources=sources)}")
+    print(f"Report: {write_report(runs, out, title='Three regimes on SST-2', sources=sources)}")
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

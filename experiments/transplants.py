@@ -19,7 +19,6 @@ experiments/data.sha256 has their sources, licences and sha256. Finished runs ar
 repeated after an interruption; each run keeps its model (130 MB).
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,8 +125,7 @@ def recovered(case: Case, found: Transplants) -> pd.DataFrame:
             outcomes.append(("control", "not distinguishable from 0", bool(line["low"] <= 0 <= line["high"]), None))
         else:
             outcomes.append(("", "", None, None))
-    names = ["role", "expected", "came_out", "num_seeds_so"]
-    return pd.concat([table, pd.DataFrame(outcomes, columns=names)], axis=1)
+    return pd.concat([table, pd.DataFrame(outcomes, columns=["role", "expected", "came_out", "num_seeds_so"])], axis=1)
 
 
 def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
@@ -135,8 +133,7 @@ def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
     from toolkit.analysis.shapley import shapley_values
 
     own = coalitions[coalitions["score"] == "log-likelihood"]
-    values = np.stack([part["value"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)
-    return shapley_values(values).T
+    return shapley_values(np.stack([part["value"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)).T
 
 
 def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
@@ -172,37 +169,48 @@ def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse:
     from toolkit.reporting.folder import write_page
 
     configs = [config for seed in seeds for config in real_configs(data, seed, runs)]
-    own = [finetune(config, reuse_finished=True) for config in configs]
-    found = measure_transplants(own, reverse=reverse)
-    command = f"python experiments/transplants.py --data {data.as_posix()} --seeds {len(seeds)} --out {shown_path(out)}"
-    command += " --reverse" if reverse else ""
+    found = measure_transplants([finetune(config, reuse_finished=True) for config in configs], reverse=reverse)
+    command = (
+        f"python experiments/transplants.py --data {data.as_posix()} --seeds {len(seeds)} --out {shown_path(out)}"
+        + (" --reverse" if reverse else "")
+    )
     title = "What the drift of the embeddings is worth to the tuned model"
     print(f"Report: {write_page(transplants_page(found.tables, title=title, command=command), out, found.tables)}")
 
 
-def main() -> None:
-    """Run what is missing and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--planted", action="store_true", help="the planted causes, which need no data")
-    parser.add_argument("--data", type=Path, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--runs", default="runs", help="parent of run directories (default: runs)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds per case or task (default: 3)")
-    parser.add_argument("--reverse", action="store_true", help="also the reverse, with a re-fitted probe")
-    arguments = parser.parse_args()
+def main(
+    *,
+    out: Path,
+    planted: bool = False,
+    data: Path | None = None,
+    runs: str = "runs",
+    seeds: int = 3,
+    reverse: bool = False,
+) -> None:
+    """Run what is missing and write the report.
+
+    Args:
+        out: folder of the report
+        planted: the planted causes, which need no data
+        data: folder of the data sets
+        runs: parent of run directories
+        seeds: seeds per case or task
+        reverse: also the reverse, with a re-fitted probe
+    """
     from toolkit.reporting.folder import check_out
 
-    check_out(arguments.out)
-    seeds = range(arguments.seeds)
-    if arguments.planted:
-        run_planted(seeds, arguments.out, arguments.runs)
-    elif arguments.data is None:
-        parser.error("pass --data DIR, or --planted")
+    check_out(out)
+    if planted:
+        run_planted(range(seeds), out, runs)
+    elif data is None:
+        raise ValueError("pass --data DIR, or --planted")
     else:
-        run_real(seeds, arguments.data, arguments.out, arguments.runs, reverse=arguments.reverse)
+        run_real(range(seeds), data, out, runs, reverse=reverse)
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

@@ -13,7 +13,6 @@ EMBEDDING_DRIFT_DATA names, holds sst2/, trec/ and cad_nli_original/ as .tsv fil
 sources, licences and sha256. Runs keep their model, about 90 MB each; finished ones are used again.
 """
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,13 @@ SEEDS, EXAMPLES, EPOCHS = 3, 1000, 3
 
 def list_configs(seeds: int, examples: int, epochs: int, output_dir: str) -> list[RunConfig]:
     """The config of every run, task by task; near-duplicates of scored items are removed from files."""
-    common: dict[str, Any] = {"max_train_examples": examples, "epochs": epochs, "learning_rate": 5e-5}
-    common |= {"save_model": True, "output_dir": output_dir}
+    common: dict[str, Any] = {
+        "max_train_examples": examples,
+        "epochs": epochs,
+        "learning_rate": 5e-5,
+        "save_model": True,
+        "output_dir": output_dir,
+    }
     return [
         RunConfig(seed=seed, remove_near_duplicates="train_file" in fields, **common, **fields)
         for fields in TASKS.values()
@@ -47,34 +51,38 @@ def list_configs(seeds: int, examples: int, epochs: int, output_dir: str) -> lis
     ]
 
 
-def main() -> None:
-    """Train what is missing and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per task (default: {SEEDS})")
-    parser.add_argument("--examples", type=int, default=EXAMPLES, help=f"training examples (default: {EXAMPLES})")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"epochs (default: {EPOCHS})")
-    parser.add_argument("--runs", default="runs/weight_drift", help="parent of the run directories")
-    arguments = parser.parse_args()
+def main(
+    *, out: Path, seeds: int = SEEDS, examples: int = EXAMPLES, epochs: int = EPOCHS, runs: str = "runs/weight_drift"
+) -> None:
+    """Train what is missing and write the report.
+
+    Args:
+        out: folder of the report
+        seeds: seeds per task
+        examples: training examples
+        epochs: epochs
+        runs: parent of the run directories
+    """
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
     from toolkit.questions.layers.page import layers_page
     from toolkit.questions.layers.states import measure_layers
     from toolkit.reporting.folder import write_page
 
-    configs = list_configs(arguments.seeds, arguments.examples, arguments.epochs, arguments.runs)
-    runs = [finetune(config, reuse_finished=True) for config in configs]
-    tables = measure_layers(runs, labels={run.path.resolve().name: "full fine-tuning" for run in runs})
-    command = f"python experiments/weight_drift.py --out {shown_path(arguments.out)}"
-    for name, default in (("seeds", SEEDS), ("examples", EXAMPLES), ("epochs", EPOCHS)):
-        value = getattr(arguments, name)
+    configs = list_configs(seeds, examples, epochs, runs)
+    finished = [finetune(config, reuse_finished=True) for config in configs]
+    tables = measure_layers(finished, labels={run.path.resolve().name: "full fine-tuning" for run in finished})
+    command = f"python experiments/weight_drift.py --out {shown_path(out)}"
+    for name, value, default in (("seeds", seeds, SEEDS), ("examples", examples, EXAMPLES), ("epochs", epochs, EPOCHS)):
         command += f" --{name} {value}" if value != default else ""
     title = "What changed in each layer, and what moved: states and weights on five tasks"
     page = layers_page(tables, models={config.model for config in configs}, title=title, command=command)
-    print(f"Report: {write_page(page, arguments.out, tables)}")
+    print(f"Report: {write_page(page, out, tables)}")
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

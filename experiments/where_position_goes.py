@@ -12,13 +12,12 @@ about 90 MB each. Finished ones are used again, so that the command can be repea
 toolkit flow RUNS --out DIR` makes the report from them alone.
 """
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
-from toolkit.naming import shown_path
+from toolkit.naming import select, shown_path
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 TASKS: dict[str, dict[str, Any]] = {
@@ -41,6 +40,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "feature extraction": {"freeze": "backbone", "epochs": 30, "head_training": "epochs"},
     "random init": {"freeze": "none", "init": "random", "learning_rate": 5e-4},
 }
+SEEDS = 3
 ONE_SEED = ("random init",)
 
 
@@ -57,37 +57,43 @@ def list_configs(seeds: int, output_dir: str) -> dict[str, list[RunConfig]]:
     }
 
 
-def main() -> None:
-    """Train what is missing and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds per arm (default: 3)")
-    parser.add_argument("--runs", default="runs/where_position_goes", help="parent of the run directories")
-    parser.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS), help="train only these arms")
-    arguments = parser.parse_args()
+def main(
+    *, out: Path, seeds: int = SEEDS, runs: str = "runs/where_position_goes", arms: tuple[str, ...] = tuple(ARMS)
+) -> None:
+    """Train what is missing and write the report.
+
+    Args:
+        out: folder of the report
+        seeds: seeds per arm
+        runs: parent of the run directories
+        arms: train only these
+    """
     from toolkit.pipeline import finetune
     from toolkit.reporting.folder import check_out, write_page
 
-    check_out(arguments.out)
-    configs = list_configs(arguments.seeds, arguments.runs)
-    runs = {arm: [finetune(config, reuse_finished=True) for config in configs[arm]] for arm in arguments.arms}
-    if set(arguments.arms) != set(ARMS):
+    check_out(out)
+    chosen = select(list_configs(seeds, runs), arms, "arm")
+    finished = {arm: [finetune(each, reuse_finished=True) for each in configs] for arm, configs in chosen.items()}
+    if set(finished) != set(ARMS):
         print("Trained; without --arms the same command also writes the report.")
         return
     from toolkit.questions.flow.measure import FlowSettings, measure_flow
     from toolkit.questions.flow.page import flow_page, flow_tables
 
-    labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
+    labels = {run.path.resolve().name: arm for arm, own in finished.items() for run in own}
     settings = FlowSettings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core
-    flow = measure_flow([run.path for own in runs.values() for run in own], labels=labels, settings=settings)
+    flow = measure_flow([run.path for own in finished.values() for run in own], labels=labels, settings=settings)
     # Where the runs lie is not shown: the numbers do not depend on it.
-    command = f"python experiments/where_position_goes.py --out {shown_path(arguments.out)}"
-    command += f" --seeds {arguments.seeds}" if arguments.seeds != parser.get_default("seeds") else ""
+    command = f"python experiments/where_position_goes.py --out {shown_path(out)}" + (
+        f" --seeds {seeds}" if seeds != SEEDS else ""
+    )
     page = flow_page(flow, title="Where position goes", command=command)
-    print(f"Report: {write_page(page, arguments.out, flow_tables(flow))}")
+    print(f"Report: {write_page(page, out, flow_tables(flow))}")
 
 
 if __name__ == "__main__":
+    import tyro
+
     from toolkit.cli import guarded
 
-    raise SystemExit(guarded(main))
+    raise SystemExit(guarded(lambda: tyro.cli(main, description=__doc__)))

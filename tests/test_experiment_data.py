@@ -33,8 +33,7 @@ def scripts() -> list[Path]:
 
 def is_served(path: Path) -> bool:
     """Whether the questions that a script asks are there: one that is deleted takes its experiments along."""
-    asked = set(re.findall(r"toolkit\.questions\.(\w+)", path.read_text()))
-    return asked <= {*QUESTIONS, "models", "drift_report"}
+    return set(re.findall(r"toolkit\.questions\.(\w+)", path.read_text())) <= {*QUESTIONS, "models", "drift_report"}
 
 
 def test_every_data_set_has_source_licence_and_how_it_is_made() -> None:

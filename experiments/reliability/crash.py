@@ -12,7 +12,6 @@ that was left alone.
 Processes are forked from one that has imported everything, so that a kill does not only meet imports.
 """
 
-import argparse
 import json
 import os
 import random
@@ -32,8 +31,10 @@ import pyarrow.parquet  # noqa: F401
 import sklearn.linear_model  # noqa: F401
 import transformers.models.auto.modeling_auto
 import transformers.models.bert.modeling_bert  # noqa: F401
+import tyro
 
 from toolkit import RunConfig, finetune, open_run
+from toolkit.naming import select
 from toolkit.snapshots.unfinished import read_state
 from toolkit.training import going_on
 
@@ -50,6 +51,12 @@ FILE_CALLS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.trun
 """Audit events of calls that touch files; safetensors writes in a language that raises none: its file's rename does."""
 
 
+def changes_a_file(event: str, arguments: tuple[Any, ...], folder: str) -> bool:
+    """Whether an audit event is of a call that changes a file in a folder."""
+    is_read = event == "open" and not any(c in str(arguments[1] or "") for c in "wax+")
+    return event in FILE_CALLS and not is_read and folder in str(arguments[0])
+
+
 def make_model(folder: Path) -> None:
     """A tiny checkpoint."""
     import torch
@@ -59,9 +66,17 @@ def make_model(folder: Path) -> None:
 
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").location, trust_remote_code=False)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), **sizes)
-    AutoModel.from_config(config, trust_remote_code=False).save_pretrained(folder)
+    AutoModel.from_config(
+        AutoConfig.for_model(
+            "bert",
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+        ),
+        trust_remote_code=False,
+    ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -84,11 +99,7 @@ def carry_out(text: str, kill_at: int | None, log: Path) -> None:
     config, seen = RunConfig.from_json(text), [0]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in FILE_CALLS or config.output_dir not in str(arguments[0]):
-            return
-        if event == "open" and not any(c in str(arguments[1] or "") for c in "wax+"):
-            return
-        seen[0] += 1
+        seen[0] += changes_a_file(event, arguments, config.output_dir)
         if seen[0] == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -117,16 +128,16 @@ class Series:
     def _left_alone(self) -> dict[str, bytes]:
         started = time.perf_counter()
         place = self.folder / "whole"
-        process = self._start(place, None)
-        process.join()
+        self._start(place, None).join()
         self.seconds = time.perf_counter() - started
         return contents(place)
 
     def _start(self, place: Path, kill_at: int | None) -> Any:
         from dataclasses import replace
 
-        text = replace(self.config, output_dir=str(place)).to_json()
-        process = self.context.Process(target=carry_out, args=(text, kill_at, self.folder / "log"))
+        process = self.context.Process(
+            target=carry_out, args=(replace(self.config, output_dir=str(place)).to_json(), kill_at, self.folder / "log")
+        )
         process.start()
         return process
 
@@ -159,39 +170,46 @@ class Series:
             saved += 0 if state is None else state.step
 
 
-def main() -> int:
-    """Kill, compare, count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="kills at random moments, over all ways (default: 100)")
-    parser.add_argument(
-        "--calls", type=int, default=10_000, help="calls of each way to kill at, at most (default: all)"
-    )
-    parser.add_argument("--every", type=int, default=1, help="kill at every Nth call (default: at each)")
-    parser.add_argument("--only", choices=WAYS, help="one way (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="JSON file for the figures, which keeps those of the other series")
-    arguments = parser.parse_args()
-    rng, figures = random.Random(arguments.seed), {}
+def main(
+    *,
+    kills: int = 100,
+    calls: int = 10_000,
+    every: int = 1,
+    only: str | None = None,
+    seed: int = 0,
+    out: Path | None = None,
+) -> int:
+    """Kill, compare, count.
+
+    Args:
+        kills: at random moments, over all ways
+        calls: of each way to kill at, at most
+        every: kill at every Nth call
+        only: one of WAYS
+        seed: of the moments
+        out: JSON file for the figures, which keeps those of the other series
+    """
+    rng, figures = random.Random(seed), {}
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         maker = get_context("fork").Process(target=make_model, args=(model,))  # a parent with threads cannot be forked
         maker.start()
         maker.join()
         examples = write_examples(Path(folder))
-        for way, own in {w: o for w, o in WAYS.items() if arguments.only in (None, w)}.items():
+        for way, own in select(WAYS, only or tuple(WAYS), "way").items():
             common = {"model": str(model), "precision": "no", "batch_size": 16, "epochs": 3, "save_model": True}
             config = RunConfig(**{**common, **examples, **own})
-            figures[way] = series_of(Series(config, Path(folder) / way), arguments, rng)
+            figures[way] = series_of(Series(config, Path(folder) / way), kills, range(1, calls + 1, every), rng)
             print(f"{way:20} {figures[way]}", flush=True)
-    if arguments.out:
-        known = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    if out:
+        known = json.loads(out.read_text()) if out.exists() else {}
         known |= {way: known.get(way, {}) | own for way, own in figures.items()}
-        arguments.out.write_text(json.dumps(known, indent=1) + "\n")
+        out.write_text(json.dumps(known, indent=1) + "\n")
     series = ("random", "calls")
     return int(any(own.get(f"{n}: same bits") != own.get(f"{n}: runs") for own in figures.values() for n in series))
 
 
-def series_of(series: Series, arguments: argparse.Namespace, rng: random.Random) -> dict[str, int]:
+def series_of(series: Series, kills: int, calls: range, rng: random.Random) -> dict[str, int]:
     """Both series of one way, or the one that is asked for."""
     counts: Counter[str] = Counter()
 
@@ -200,10 +218,10 @@ def series_of(series: Series, arguments: argparse.Namespace, rng: random.Random)
         own = {"kills": num_kills, "runs": 1, "same bits": int(is_same), "steps saved": saved}
         counts.update({f"{name}: {what}": number for what, number in own.items()})
 
-    while counts["random: kills"] < arguments.kills / len(WAYS):
+    while counts["random: kills"] < kills / len(WAYS):
         place = f"random {counts['random: runs']}"
         note("random", series.killed(place, lambda _: rng.uniform(0.02, 1.2 * series.seconds)))
-    for call in range(1, arguments.calls + 1, arguments.every):
+    for call in calls:
         found = series.killed(f"call {call}", lambda done, call=call: None if done else call)  # type: ignore[misc]
         if not found[1]:
             break  # the run has no such call any more
@@ -212,4 +230,4 @@ def series_of(series: Series, arguments: argparse.Namespace, rng: random.Random)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tyro.cli(main, description=__doc__))

@@ -338,8 +338,21 @@ def run_tests(tests: list[str], is_clean: bool) -> None:
     os.environ |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "" if is_clean else "1"}
     assert importlib.util.find_spec("toolkit").origin == f"{tree}/toolkit/__init__.py"  # type: ignore[union-attr]
     watch = Watch(folder / "now", tests, float("inf") if is_clean else BUDGET)
-    options = ["-q", "-m", "not slow", "--tb=short", "--hypothesis-seed=0", f"--basetemp={folder / 'made'}"]
-    options += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", *([] if is_clean else ["-x"])]
+    options = [
+        "-q",
+        "-m",
+        "not slow",
+        "--tb=short",
+        "--hypothesis-seed=0",
+        f"--basetemp={folder / 'made'}",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cov",
+        *([] if is_clean else ["-x"]),
+    ]
     files = dict.fromkeys(test.split("::")[0] for test in tests) or ["tests", "--collect-only"]
     code = pytest.main([*options, *files], plugins=[watch])
     (folder / "said").write_text(json.dumps([int(code), watch.failed]))

@@ -12,7 +12,6 @@ with the bits of the run that was left alone. Then a finished run is analysed wi
 Writes faults.json beside itself with --out: tries per fault and what became of them.
 """
 
-import argparse
 import errno
 import json
 import os
@@ -28,11 +27,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from crash import FILE_CALLS, contents, make_model
+import tyro
+from crash import changes_a_file, contents, make_model
 
 from toolkit import RunConfig, finetune
 from toolkit.cli import guarded
 from toolkit.cli import main as toolkit_main
+from toolkit.naming import select
 from toolkit.snapshots.store import verify_run
 from toolkit.training import going_on
 
@@ -56,7 +57,7 @@ def turn_back(folder: Path) -> None:
 
 
 MOST_SECONDS = 60
-"""After which a command with little memory counts as hanging."""
+"""After which a command counts as hanging."""
 
 FAULTS: dict[str, Callable[[Path], None] | int] = {
     "disk full": errno.ENOSPC,
@@ -69,7 +70,25 @@ FAULTS: dict[str, Callable[[Path], None] | int] = {
 """What happens at a call: an error of it and of every later one, or something that is done once."""
 
 
-def carry_out(text: str, fault: str | None, call: int, pipe: Any, calls: Any) -> None:
+def in_a_process(work: Callable[..., None], *arguments: Any) -> tuple[int | None, str]:
+    """Exit code of what is done in a process of its own, with a pipe for what it says, and what it said.
+
+    Ended after `MOST_SECONDS`.
+    """
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as pipe:
+        process = get_context("fork").Process(target=work, args=(pipe, *arguments))
+        process.start()
+    with os.fdopen(reader, "r", errors="replace") as stream:
+        stopwatch = threading.Timer(MOST_SECONDS, process.kill)
+        stopwatch.start()
+        said = stream.read()
+    process.join()
+    stopwatch.cancel()
+    return process.exitcode, said
+
+
+def carry_out(pipe: Any, text: str, fault: str | None, call: int, calls: Any) -> None:
     """A run in this process, which meets a fault at a call; ends with the exit code of the command."""
     for stream in (1, 2):
         os.dup2(pipe.fileno(), stream)
@@ -77,9 +96,7 @@ def carry_out(text: str, fault: str | None, call: int, pipe: Any, calls: Any) ->
     config, meets, is_inside = RunConfig.from_json(text), FAULTS.get(fault or ""), [False]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in FILE_CALLS or is_inside[0] or config.output_dir not in str(arguments[0]):
-            return
-        if event == "open" and not any(c in str(arguments[1] or "") for c in "wax+"):
+        if is_inside[0] or not changes_a_file(event, arguments, config.output_dir):
             return
         calls.value += 1
         if meets is None or calls.value < call:
@@ -101,16 +118,8 @@ def carry_out(text: str, fault: str | None, call: int, pipe: Any, calls: Any) ->
 
 def carried_out(text: str, fault: str | None = None, call: int = 0) -> tuple[int | None, str, int]:
     """Exit code, what was said, and how many calls there were of a run in a process of its own."""
-    context = get_context("fork")
-    calls = context.Value("i", 0)
-    reader, writer = os.pipe()
-    with os.fdopen(writer, "wb") as pipe:
-        process = context.Process(target=carry_out, args=(text, fault, call, pipe, calls))
-        process.start()
-    with os.fdopen(reader, "r", errors="replace") as said:
-        text = said.read()
-    process.join()
-    return process.exitcode, text, calls.value
+    calls = get_context("fork").Value("i", 0)
+    return *in_a_process(carry_out, text, fault, call, calls), calls.value
 
 
 def outcome_of(config: RunConfig, expected: dict[str, bytes], fault: str, call: int) -> str:
@@ -126,8 +135,7 @@ def outcome_of(config: RunConfig, expected: dict[str, bytes], fault: str, call: 
     if code == 0 and not manifests:
         return "fault: exit code 0 without a run"
     if not manifests or any(verify_run(path.parent) for path in manifests):
-        again = replace(config, overwrite=bool(manifests))
-        code_again, said, _ = carried_out(again.to_json())
+        code_again, said, _ = carried_out(replace(config, overwrite=bool(manifests)).to_json())
         if code_again != 0:
             return f"fault: the same command ends with {code_again}: {said[-600:]}"
     if contents(place) != expected:
@@ -141,53 +149,51 @@ def with_memory(run: Path, megabytes: int) -> str:
     def work(pipe: Any) -> None:
         for stream in (1, 2):
             os.dup2(pipe.fileno(), stream)
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + megabytes * 2**20
+        most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         try:
             toolkit_main(["drift", str(run)])
         except SystemExit as stop:
             os._exit(int(stop.code or 0))
 
-    reader, writer = os.pipe()
-    with os.fdopen(writer, "wb") as pipe:
-        process = get_context("fork").Process(target=work, args=(pipe,))
-        process.start()
-    with os.fdopen(reader, "r", errors="replace") as stream:
-        stopwatch = threading.Timer(MOST_SECONDS, process.kill)
-        stopwatch.start()
-        said = stream.read()
-    process.join()
-    stopwatch.cancel()
+    code, said = in_a_process(work)
     lines = [line for line in said.splitlines() if "error: " in line]
-    if process.exitcode == 2 and len(lines) == 1 and "Traceback" not in said:
+    if code == 2 and len(lines) == 1 and "Traceback" not in said:
         return "one line"
-    return "done" if process.exitcode == 0 else f"fault: exit code {process.exitcode}: {said[-600:]}"
+    return "done" if code == 0 else f"fault: exit code {code}: {said[-600:]}"
 
 
-def main() -> int:
-    """Meet every fault, and count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=int, default=1, help="meet it at every Nth call (default: at each)")
-    names = [*FAULTS, "little memory"]
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="some faults (default: all)")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    arguments = parser.parse_args()
+def main(*, every: int = 1, only: tuple[str, ...] = (*FAULTS, "little memory"), out: Path | None = None) -> int:
+    """Meet every fault, and count.
+
+    Args:
+        every: meet it at every Nth call
+        only: some faults
+        out: JSON file for the figures
+    """
+    chosen = select(dict.fromkeys((*FAULTS, "little memory")), only, "fault")
     figures: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         maker = get_context("fork").Process(target=make_model, args=(model,))  # a parent with threads cannot be forked
         maker.start()
         maker.join()
-        common: dict[str, Any] = {"task": "order", "max_train_examples": 200, "precision": "no", "epochs": 2}
-        config = RunConfig(model=str(model), save_model=True, output_dir=str(Path(folder) / "whole"), **common)
+        config = RunConfig(
+            model=str(model),
+            save_model=True,
+            output_dir=str(Path(folder) / "whole"),
+            task="order",
+            max_train_examples=200,
+            precision="no",
+            epochs=2,
+        )
         code, said, num_calls = carried_out(config.to_json())
         if code:
             raise RuntimeError(said)
         expected = contents(Path(config.output_dir))
-        for fault in [name for name in FAULTS if name in arguments.only]:
+        for fault in [name for name in chosen if name in FAULTS]:
             found: Counter[str] = Counter()
-            for call in range(1, num_calls + 1, arguments.every):
+            for call in range(1, num_calls + 1, every):
                 place = Path(folder) / f"{fault} {call}"
                 outcome = outcome_of(replace(config, output_dir=str(place)), expected, fault, call)
                 found[outcome] += 1
@@ -195,14 +201,14 @@ def main() -> int:
                     print(f"  {fault} at call {call}: {outcome}", flush=True)
             figures[fault] = dict(found)
             print(f"{fault:20} {figures[fault]}", flush=True)
-        if "little memory" in arguments.only:
+        if "little memory" in chosen:
             (run,) = (path.parent for path in Path(config.output_dir).rglob("manifest.json"))
             figures["little memory"] = dict(Counter(with_memory(run, size) for size in range(40, 400, 30)))
             print(f"{'little memory':20} {figures['little memory']}", flush=True)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
+    if out:
+        out.write_text(json.dumps(figures, indent=1) + "\n")
     return int(any(outcome.startswith("fault") for counts in figures.values() for outcome in counts))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tyro.cli(main, description=__doc__))

@@ -12,7 +12,6 @@ vouches for its own files: there only tracebacks and hangs count.
 Writes fuzz.json beside itself with --out: inputs per target and what became of them.
 """
 
-import argparse
 import json
 import math
 import random
@@ -20,6 +19,7 @@ import shutil
 import signal
 import struct
 import tempfile
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import tyro
 from crash import make_model
 
 import toolkit
@@ -142,12 +143,8 @@ def outcome_of(read: Callable[[], object], sound: str | None) -> str:
     except MEANT as error:
         return "refused" if str(error).strip() or not isinstance(error, ValueError) else "fault: refused without a word"
     except BaseException as error:  # a library in Rust panics with one that is no Exception
-        trace = error.__traceback__
-        place = "?"
-        while trace is not None:
-            if "toolkit" in trace.tb_frame.f_code.co_filename:
-                place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_frame.f_code.co_name}"
-            trace = trace.tb_next
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "toolkit" in frame.filename]
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else "?"
         return f"fault: {type(error).__name__} in {place}: {str(error)[:120]}"
     finally:
         signal.alarm(0)
@@ -156,15 +153,19 @@ def outcome_of(read: Callable[[], object], sound: str | None) -> str:
 def tables_of(run: Path) -> str:
     """What a user reads of a run."""
     opened = toolkit.open_run(run)
-    parts = [opened.scores, opened.predictions, toolkit.measure_drift(opened)]
     log, exposure = opened.optimizer_log, opened.trajectory.exposure
-    parts += [
+    parts = [
+        *(opened.scores, opened.predictions, toolkit.measure_drift(opened)),
         toolkit.measure_rows(opened, "word_embeddings"),
         toolkit.measure_segments(opened),
         toolkit.guard_precision(opened),
     ]
-    facts = [opened.config, opened.manifest.get("regime"), log and (log.num_steps, log.weight_decay)]
-    facts += [None if exposure is None else {n: t.counts.sum() for n, t in exposure.tables.items()}]
+    facts = [
+        opened.config,
+        opened.manifest.get("regime"),
+        log and (log.num_steps, log.weight_decay),
+        None if exposure is None else {n: t.counts.sum() for n, t in exposure.tables.items()},
+    ]
     return repr([part.to_csv() if isinstance(part, pd.DataFrame) else part for part in parts]) + repr(facts)
 
 
@@ -258,30 +259,29 @@ def fuzz(targets: dict[str, Target], num_inputs: int, seed: int, folder: Path) -
     return found
 
 
-def main() -> int:
-    """Fuzz, and print what became of the inputs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=1200)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", action="append", help="only this one")
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+def main(
+    *, inputs: int = 1200, jobs: int = 1, seed: int = 0, target: tuple[str, ...] = (), out: Path | None = None
+) -> int:
+    """Fuzz, and print what became of the inputs.
+
+    Args:
+        inputs: over all targets
+        jobs: processes
+        seed: of the mutations
+        target: only these
+        out: JSON file for the counts
+    """
     with tempfile.TemporaryDirectory() as folder:
-        targets = make_targets(Path(folder))
-        targets = {name: own for name, own in targets.items() if not arguments.target or name in arguments.target}
-        share = arguments.inputs // arguments.jobs
-        jobs = [(targets, share, arguments.seed * 1000 + job, Path(folder)) for job in range(arguments.jobs)]
-        context = get_context("fork")
-        results = []
-        with context.Pool(arguments.jobs) as pool:
-            results = pool.starmap(fuzz, jobs)
+        targets = {name: own for name, own in make_targets(Path(folder)).items() if not target or name in target}
+        shares = [(targets, inputs // jobs, seed * 1000 + job, Path(folder)) for job in range(jobs)]
+        with get_context("fork").Pool(jobs) as pool:
+            results = pool.starmap(fuzz, shares)
     total = {name: sum((result[name] for result in results), Counter()) for name in targets}
     print(json.dumps(total, indent=1, sort_keys=True))
-    if arguments.out:
-        arguments.out.write_text(json.dumps(total, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if out:
+        out.write_text(json.dumps(total, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return int(any(outcome.startswith("fault") for counts in total.values() for outcome in counts))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tyro.cli(main, description=__doc__))

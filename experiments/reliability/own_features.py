@@ -166,10 +166,9 @@ def main() -> None:
         own_dev = own_model.features(dev, task, recipe)
         lengths, change = np.linalg.norm(own_dev, axis=1), own_dev - theirs["inputs"]["validation"]
         apart, farthest = np.linalg.norm(change) / np.linalg.norm(own_dev), np.linalg.norm(change, axis=1) / lengths
-        own_train = own_model.features(train, task, recipe)
         labels = np.array([names.index(row["label"]) for row in train])
         assert (labels == theirs["labels"]).all()
-        fitted, _ = searched(own_train, labels)
+        fitted, _ = searched(own_model.features(train, task, recipe), labels)
         own = fitted.predict(own_dev)
         answers = theirs["probe"].outputs["validation"].argmax(axis=1)
         true = np.array([names.index(row["label"]) for row in dev])

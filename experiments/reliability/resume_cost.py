@@ -8,7 +8,6 @@ last one cost (training/going_on.py).
     python experiments/reliability/resume_cost.py --epochs 60      # ten minutes and more; prints and writes the figures
 """
 
-import argparse
 import json
 import tempfile
 import time
@@ -17,17 +16,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import tyro
+
 from toolkit import RunConfig, finetune
 from toolkit.training.going_on import GoingOn
 
 OUT = Path(__file__).with_suffix(".json")
 
 
-def main() -> None:
+def main(*, epochs: int = 40) -> None:
     """Train, and say what the states cost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=40)
-    arguments = parser.parse_args()
     costs: list[float] = []
     most_bytes = 0
     write: Callable[..., None] = GoingOn.__dict__["_write"]
@@ -42,7 +40,7 @@ def main() -> None:
             states = [path for path in Path(folder).rglob("*") if path.is_file() and "resume" in path.parts]
             most_bytes = max(most_bytes, sum(path.stat().st_size for path in states))
 
-        config = RunConfig(task="polarity", epochs=arguments.epochs, max_train_examples=1000, output_dir=folder)
+        config = RunConfig(task="polarity", epochs=epochs, max_train_examples=1000, output_dir=folder)
         started = time.perf_counter()
         with patch.object(GoingOn, "_write", timed):
             finetune(config)
@@ -53,7 +51,7 @@ def main() -> None:
         "seconds_in_states": round(sum(costs), 2),
         "share": round(sum(costs) / seconds, 4),
         "megabytes_at_most": round(most_bytes / 1e6, 1),
-        "epochs": arguments.epochs,
+        "epochs": epochs,
     }
     print(json.dumps(found))
     if seconds >= 600:
@@ -61,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -13,7 +13,7 @@ from scipy.stats import ortho_group
 
 import distortion
 from distortion import FROZEN, PARTS, feature_movement, head_alignment, measure_distortion, start_gradients
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, check_refused
 from tests.test_schema import holds
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import evaluation_batches, make_batch
@@ -86,8 +86,7 @@ def test_alignment_sees_the_direction_of_heads_and_nothing_else() -> None:
 def test_random_heads_are_aligned_by_chance_only() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(500, 100))
-    heads = generator.normal(size=(200, 2, 100, 2))
-    found = [head_alignment(x @ one, x @ other)[0] for one, other in heads]
+    found = [head_alignment(x @ one, x @ other)[0] for one, other in generator.normal(size=(200, 2, 100, 2))]
     assert abs(np.mean(found)) < 0.03
     assert np.std(found) == pytest.approx(0.1, rel=0.2)  # 1/√100
 
@@ -124,8 +123,7 @@ def test_one_value_per_line_and_what_is_out_of_distribution(table: pd.DataFrame,
     for place, lines in table.groupby("place")["is_out_of_distribution"]:
         assert lines.isna().all() if place in PARTS else (lines == (place == "ood")).all()
     assert (table["value"].isna() == (table["reason"] != "")).all()
-    unmarked = measure_distortion([runs["probe"]], out_of_distribution=())
-    assert not unmarked["is_out_of_distribution"].any()
+    assert not measure_distortion([runs["probe"]], out_of_distribution=())["is_out_of_distribution"].any()
 
 
 def test_what_is_frozen_does_not_move_and_what_is_trained_does(table: pd.DataFrame) -> None:
@@ -187,8 +185,7 @@ def test_mistakes(runs: dict[str, Run], tiny_config: RunConfig, tmp_path: Path) 
         ),
     )
     bare = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
-    with pytest.raises(ValueError, match="--save-model"):
-        measure_distortion([bare])
+    check_refused("--save-model", measure_distortion, [bare])
 
 
 def gradients_of(loaded: Loaded, run: Run) -> dict[str, torch.Tensor]:
@@ -243,8 +240,7 @@ def test_what_tells_masked_tokens_has_no_features_that_a_fresh_head_reads(
 ) -> None:
     own = {"model": str(masked_lm("bert")), "objective": "mlm", "head_training": "epochs", "output_dir": str(tmp_path)}
     run = finetune(replace(tiny_config, **own, max_steps=1, save_model=True))
-    with pytest.raises(ValueError, match="tells masked tokens: distortion is of features"):
-        measure_distortion([run])
+    check_refused("tells masked tokens: distortion is of features", measure_distortion, [run])
 
 
 def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -255,5 +251,4 @@ def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Pa
     run = finetune(replace(config, max_steps=1, save_model=True))
     first, *lines = copied.read_text().splitlines()
     copied.write_text("\n".join([first, *(line[:-1] + str(1 - int(line[-1])) for line in lines)]) + "\n")
-    with pytest.raises(ValueError, match=r"the data of .* have changed since it was trained \(validation\)"):
-        measure_distortion([run])
+    check_refused(r"the data of .* have changed since it was trained \(validation\)", measure_distortion, [run])

@@ -15,6 +15,7 @@ from relative_quality import (
     shown_splits,
 )
 from tests.comparison.planted import plant
+from tests.refusals import check_refused
 from tests.reporting.chart_data import alone, lines_of, panels_of
 from tests.run_directories import write_run
 from toolkit.reporting.folder import write_page
@@ -90,8 +91,7 @@ def test_every_arm_split_and_majority_is_drawn(table: pd.DataFrame) -> None:
 
 def test_the_reference_alone_is_no_chart(table: pd.DataFrame) -> None:
     assert plot_relative_quality(table[table["condition"] == FULL]) is None
-    with pytest.raises(ValueError, match="expected the table of relative_quality"):
-        plot_relative_quality(table[["condition"]])
+    check_refused("expected the table of relative_quality", plot_relative_quality, table[["condition"]])
 
 
 def test_of_validation_and_test_the_reported_one_is_drawn(table: pd.DataFrame) -> None:

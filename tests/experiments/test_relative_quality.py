@@ -16,6 +16,7 @@ from relative_quality import (
     relative_quality,
 )
 from tests.comparison.planted import plant
+from tests.refusals import check_refused
 from tests.run_directories import write_run
 from tests.test_schema import holds
 from toolkit.comparison.intervals import EQUAL_SEEDS, two_way_interval
@@ -47,13 +48,11 @@ def test_ratio_is_that_of_the_mean_scores(runs):
     assert line["low"] < line["relative_quality"] < line["high"]
     assert line["majority_quality"] == pytest.approx(0.5 / answers["none"].mean())
     assert (line["condition"], line["against"], line["num_seeds"]) == ("embeddings frozen", FULL, 3)
-    wide = relative_quality(made, FULL, level=0.99).iloc[1]
-    assert wide["low"] < line["low"]
+    assert relative_quality(made, FULL, level=0.99).iloc[1]["low"] < line["low"]
 
 
 def test_an_unknown_reference_is_named(runs):
-    with pytest.raises(ValueError, match="unknown condition 'full'"):
-        relative_quality(runs[0], "full")
+    check_refused("unknown condition 'full'", relative_quality, runs[0], "full")
 
 
 def test_no_share_of_nothing(tmp_path):
@@ -120,8 +119,7 @@ def test_one_ratio_in_every_seed_but_for_rounding_has_no_interval():
 
 @given(st.floats(0.1, 10))
 def test_scaling_an_arm_scales_its_ratio_and_interval(factor):
-    generator = np.random.default_rng(2)
-    values = generator.random((2, 4, 30)) + 0.5
+    values = np.random.default_rng(2).random((2, 4, 30)) + 0.5
     plain, scaled = ratio_interval(values), ratio_interval(values * np.array([factor, 1])[:, None, None])
     assert scaled.estimate == pytest.approx(factor * plain.estimate)
     assert (scaled.low, scaled.high) == pytest.approx((factor * plain.low, factor * plain.high))
@@ -140,8 +138,7 @@ def test_the_variance_is_that_of_the_ratio_whatever_the_unit_of_the_scores(facto
 def test_a_reference_named_without_its_size_is_itself_at_every_size(make_run, size):
     cells = [(regime, seed, own) for own in (50, 80) for regime in ("none", "embeddings") for seed in (0, 1)]
     made = [make_run(regime, seed, config={"max_train_examples": own}) for regime, seed, own in cells]
-    name = FULL if size is None else f"{FULL}, {size} training examples"
-    table = relative_quality(made, name)
+    table = relative_quality(made, FULL if size is None else f"{FULL}, {size} training examples")
     own = table[table["reason"] == ITSELF]
     assert set(own["size"]) == ({50, 80} if size is None else {50})
     assert (own["condition"] == own["against"]).all()
