@@ -17,9 +17,20 @@ HOSTILE = "<b>a & b</b>"
 def card() -> Card:
     numbers = {"version": 1, "value": 1.25, "margin": 1.0, "noise_floor": 0.1, "num_seeds": 3, "num_items": 50}
     numbers |= {"detectable_gap": 2.0, "q": 0.01}
-    spans = {"interval": Span(0.5, 2.0, 0.95), "equivalence": Span(0.7, 1.8, 0.9), "null": Null("no difference")}
-    texts = {"id": "a", "claim": HOSTILE, "kind": "score", "estimator": "paired", "unit": "points", "source": "ours"}
-    return Card(**numbers, **spans, **texts, verdict="supported", reason="its interval excludes 0")
+    return Card(
+        **numbers,
+        interval=Span(0.5, 2.0, 0.95),
+        equivalence=Span(0.7, 1.8, 0.9),
+        null=Null("no difference"),
+        id="a",
+        claim=HOSTILE,
+        kind="score",
+        estimator="paired",
+        unit="points",
+        source="ours",
+        verdict="supported",
+        reason="its interval excludes 0",
+    )
 
 
 def study() -> toolkit.Study:

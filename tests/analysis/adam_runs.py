@@ -104,8 +104,7 @@ def plant(
         )
     path = optimize(rng.normal(0, 0.04, (num_rows, hidden)).astype(np.float32), gradients, log)
     exposure = Exposure({WORDS: TableExposure.from_steps(records)})
-    steps = (0, *snapshot_steps, num_steps)
-    snapshots = [Snapshot(step / num_steps, step, {WORDS: path[step]}) for step in steps]
+    snapshots = [Snapshot(step / num_steps, step, {WORDS: path[step]}) for step in (0, *snapshot_steps, num_steps)]
     return Planted(Trajectory(snapshots, read_exposure=lambda: exposure), log, path, exposed)
 
 

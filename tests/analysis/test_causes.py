@@ -54,8 +54,7 @@ def _replay(rows, log, start, end):
 
 def _true_momentum(planted, row, start=0, end=NUM_STEPS):
     """Where the row is at the end beside where decay alone would have brought it from its last exposure."""
-    steps = np.flatnonzero(planted.exposed[:end, row]) + 1
-    last = max(int(steps[-1]), start)
+    last = max(int((np.flatnonzero(planted.exposed[:end, row]) + 1)[-1]), start)
     return planted.path[end, row] - _replay(planted.path[last, row], planted.log, last, end)
 
 
@@ -83,8 +82,9 @@ def test_exact_momentum_is_the_true_one(planted, table):
         truth, line = _true_momentum(planted, row), table.loc[row]
         assert line["momentum"] == line["momentum_low"] == line["momentum_high"]
         update = planted.path[-1, row] - _replay(planted.path[0, row], planted.log, 0, NUM_STEPS)
-        expected = np.linalg.norm([truth, update - truth], axis=1)
-        assert line[["momentum", "gradient"]].tolist() == pytest.approx(expected, rel=1e-12)
+        assert line[["momentum", "gradient"]].tolist() == pytest.approx(
+            np.linalg.norm([truth, update - truth], axis=1), rel=1e-12
+        )
     assert (exact.loc[[5, 6, 7, 8], "momentum"] > 1e-3).all()
 
 
@@ -100,8 +100,7 @@ def test_extrapolation_finds_what_happened_before_the_snapshot(planted, table):
     found = table[table["momentum_basis"] == "extrapolated"]
     assert {9, 10, 11, 12} <= set(found["row"])
     for row in found["row"]:
-        truth = np.linalg.norm(_true_momentum(planted, row))
-        assert found.loc[row, "momentum"] == pytest.approx(truth, rel=0.05)
+        assert found.loc[row, "momentum"] == pytest.approx(np.linalg.norm(_true_momentum(planted, row)), rel=0.05)
 
 
 def test_bounds_hold_for_every_row_whatever_its_gradients(planted, table):

@@ -32,8 +32,7 @@ def incidence(design: Design, sizes: dict[str, int]) -> np.ndarray:
 
 def sizes_of(design: Design, unused: int = 2) -> dict[str, int]:
     """Rows per table, a few of them never used."""
-    sizes = design.combinations.max(axis=0) + 1 + unused
-    return dict(zip(design.tables, sizes.tolist(), strict=True))
+    return dict(zip(design.tables, (design.combinations.max(axis=0) + 1 + unused).tolist(), strict=True))
 
 
 def texts(pairs: bool, seed: int = 0, num_texts: int = 60) -> Design:

@@ -34,8 +34,7 @@ def _brute_force(trajectory, reference_epoch=0):
                     value = measure.function(before[row : row + 1], after[row : row + 1])[0]
                     for label in (stratum, "all rows"):
                         lines.append((snapshot.epoch, snapshot.step, parameter, label, name, measure.unit, value))
-    frame = pd.DataFrame(lines, columns=[*GROUP, "value"])
-    groups = frame.groupby(GROUP)["value"]
+    groups = pd.DataFrame(lines, columns=[*GROUP, "value"]).groupby(GROUP)["value"]
     tables = [groups.agg(statistic).rename("value").reset_index() for statistic in ("mean", "median", "max")]
     for table, statistic in zip(tables, ("mean", "median", "max"), strict=True):
         table["statistic"] = statistic
@@ -53,8 +52,9 @@ def test_the_tidy_table_against_brute_force(make_trajectory, reference_epoch):
     trajectory = make_trajectory()
     table = measure_drift(trajectory, reference_epoch=reference_epoch)
     of_rows = table[table.stratum != "whole parameter"]
-    expected = _brute_force(trajectory, reference_epoch)
-    pd.testing.assert_frame_equal(_sorted(of_rows), _sorted(expected), check_dtype=False, rtol=1e-12)
+    pd.testing.assert_frame_equal(
+        _sorted(of_rows), _sorted(_brute_force(trajectory, reference_epoch)), check_dtype=False, rtol=1e-12
+    )
     assert not table.duplicated(KEYS).any()
     assert list(dict.fromkeys(table.parameter)) == list(trajectory.parameters)
 
@@ -106,8 +106,7 @@ def test_a_stratum_without_defined_rows_is_nan(make_trajectory):
 def test_rows_carry_their_identity_and_exposure(make_trajectory):
     trajectory = make_trajectory()
     words = measure_rows(trajectory, "word_embeddings", 1)
-    expected = ["row", "token", "stratum", "num_steps", "num_tokens", *MEASURES, "path_efficiency"]
-    assert list(words.columns) == expected
+    assert list(words.columns) == ["row", "token", "stratum", "num_steps", "num_tokens", *MEASURES, "path_efficiency"]
     assert list(words["token"]) == list(trajectory.vocabulary.tokens)
     assert list(words["num_steps"]) == [0, 0, 2, 2, 2, 1, 1, 0, 0, 0, 0, 0]
     assert list(words["num_tokens"]) == [0, 0, 2, 2, 3, 1, 1, 0, 0, 0, 0, 0]

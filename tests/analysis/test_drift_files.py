@@ -28,8 +28,9 @@ def _write(path, trajectory):
 def test_a_tensor_kept_in_an_earlier_file_is_measured_once_with_the_same_result(make_trajectory, tmp_path):
     moving = make_trajectory()
     frozen = {"word_embeddings": moving.at(0).tensors["word_embeddings"]}
-    snapshots = [replace(s, tensors=s.tensors | (frozen if s.epoch < 3 else {})) for s in moving]
-    in_memory = replace(moving, snapshots=snapshots)
+    in_memory = replace(
+        moving, snapshots=[replace(s, tensors=s.tensors | (frozen if s.epoch < 3 else {})) for s in moving]
+    )
     calls = []
 
     def norm(a, b):
@@ -67,5 +68,6 @@ def test_analysis_loads_none_of_the_training_stack():
         "import sys, toolkit.analysis.drift, toolkit.analysis.adam; "
         "print(sorted({'torch', 'transformers', 'accelerate', 'datasets'} & sys.modules.keys()))"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )

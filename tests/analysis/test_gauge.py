@@ -46,8 +46,9 @@ def draw(seed, tables=TABLES, scale=1.0):
 
 def corpus(tables=TABLES, design=DESIGN):
     distinct, places = np.unique(design.combinations[:, : len(tables)], axis=0, return_inverse=True)
-    kept = Design(tables, distinct, np.bincount(places, design.counts).astype(np.int64))
-    return corpus_of(counts_of(design, tables), kept)
+    return corpus_of(
+        counts_of(design, tables), Design(tables, distinct, np.bincount(places, design.counts).astype(np.int64))
+    )
 
 
 def crossed(tables=TABLES):
@@ -120,8 +121,7 @@ def test_no_output_shows_what_is_invisible_and_shows_the_control(seed):
         eps = 0 if name == "scale" else 1e-12  # a common scale is invisible up to eps
         assert np.abs(output(moved, eps=eps) - output(tables, eps=eps)).max() <= 1e-12, name
         assert not np.allclose(moved[W], tables[W]), name
-    control = move(tables, W=0.1 * tables[W])
-    assert np.abs(output(control) - output(tables)).max() > 0.01
+    assert np.abs(output(move(tables, W=0.1 * tables[W])) - output(tables)).max() > 0.01
 
 
 @pytest.mark.parametrize("tables", [TABLES, TABLES[:2]])
@@ -222,8 +222,7 @@ def test_measure_gauge_of_what_no_output_shows():
     assert (table.note[table.epoch > 0] == "").sum() > 0
     for epoch, name in enumerate(moved, start=1):
         values = values_of(table, epoch)
-        size = 1.7 if name == "scale" else 1
-        assert values["all tables", "common_scale"] == pytest.approx(size, rel=1e-12), name
+        assert values["all tables", "common_scale"] == pytest.approx(1.7 if name == "scale" else 1, rel=1e-12), name
         for parameter in (*TABLES, "common offset", "[CLS] + position 0"):
             assert values[parameter, "scaled_drift"] <= 1e-11, (name, parameter)
             fixed = values[parameter, "gauge_fixed_drift"]
@@ -335,8 +334,9 @@ def test_drift_of_one_row_shows_in_that_row_and_hardly_elsewhere():
 def test_fewer_tables():
     a, b = ({name: rows for name, rows in draw(seed).items() if name != S} for seed in (16, 17))
     values = values_of(measure_gauge(trajectory(a, b, tables=TABLES[:2])))
-    expected = share_by_the_formula(a, b, corpus(TABLES[:2]))
-    assert values["all tables", "gauge_share"] == pytest.approx(expected, rel=1e-10)
+    assert values["all tables", "gauge_share"] == pytest.approx(
+        share_by_the_formula(a, b, corpus(TABLES[:2])), rel=1e-10
+    )
     a, b = ({W: state[W]} for state in (a, b))
     table = measure_gauge(trajectory(a, b, tables=TABLES[:1]), 1)
     values = values_of(table)
@@ -388,8 +388,9 @@ def test_independent_tables_keep_inseparable_rows_together():
             if (i == 1) == (j == 0):
                 together = f[i] if i == 1 else f[i] * q[j] / (1 - f[1])
                 expected += sum(together * g[k] * np.var(b[W][i] + b[P][j] + b[S][k]) for k in (0, 1))
-    values = values_of(measure_gauge(trajectory(a, b, keep_design=False)))
-    assert values["all tables", "rms"] == pytest.approx(np.sqrt(expected), rel=1e-12)
+    assert values_of(measure_gauge(trajectory(a, b, keep_design=False)))["all tables", "rms"] == pytest.approx(
+        np.sqrt(expected), rel=1e-12
+    )
 
 
 def test_every_epoch_has_the_same_frequencies_and_a_reference_can_be_chosen():

@@ -25,8 +25,9 @@ def test_rotation_leaves_all_but_the_coordinate_measures_alone(seed, hidden):
     a, b = rng.normal(size=(2, 5, hidden))
     rotation = np.linalg.qr(rng.normal(size=(hidden, hidden)))[0]
     for name, measure in MEASURES.items():
-        is_same = np.allclose(measure.function(a @ rotation, b @ rotation), measure.function(a, b), atol=1e-12)
-        assert is_same == (name not in ("max_abs", "l1")), name
+        assert np.allclose(measure.function(a @ rotation, b @ rotation), measure.function(a, b), atol=1e-12) == (
+            name not in ("max_abs", "l1")
+        ), name
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -61,8 +62,7 @@ def _decimal(fraction: Fraction) -> Decimal:
 
 @pytest.mark.parametrize("drift", [1e-9, 1e-6, 1e-3])
 def test_small_drift_against_exact_arithmetic(drift):
-    rng = np.random.default_rng(3)
-    a, delta = rng.normal(size=(2, 20, 64))
+    a, delta = np.random.default_rng(3).normal(size=(2, 20, 64))
     b = a + drift * delta
     for i in range(len(a)):
         for name, expected in _exact(a[i], b[i]).items():
@@ -78,8 +78,7 @@ def test_small_drift_against_exact_arithmetic(drift):
 @pytest.mark.parametrize(("share", "drift", "error"), [(0.99, 1e-9, 1e-5), (1, 1e-12, 1e-11), (0, 1e-9, 1e-11)])
 def test_the_tangential_part_of_what_mostly_shrank_hardly_moved_or_shrank_to_nearly_nothing(share, drift, error):
     """Projected out of the longer of Δ and Eᵗ it would keep four digits of the second, or seven of the third."""
-    rng = np.random.default_rng(4)
-    a, delta = rng.normal(size=(2, 20, 64))
+    a, delta = np.random.default_rng(4).normal(size=(2, 20, 64))
     b = share * a + drift * delta
     for i, value in enumerate(MEASURES["tangential"].function(a, b)):
         assert value == pytest.approx(_exact(a[i], b[i])["tangential"], rel=error, abs=0)
@@ -122,8 +121,7 @@ def test_unknown_measure_names_the_nearest():
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(arrays(np.float64, (3, 2), elements=st.floats(-8, 8, width=32)), min_size=1, max_size=5))
 def test_path_efficiency_is_a_share_of_the_path(path):
-    efficiency = path_efficiency(path)
-    for i, value in enumerate(efficiency):
+    for i, value in enumerate(path_efficiency(path)):
         rows = [version[i] for version in path]
         length = sum(np.linalg.norm(after - before) for before, after in pairwise(rows))
         if length == 0:

@@ -36,8 +36,7 @@ def check_laws(measure: Measure, a: np.ndarray, b: np.ndarray, c: np.ndarray) ->
         return values
 
     value = m(a, b)
-    has_direction = a.any(axis=1) & b.any(axis=1)
-    assert not np.isnan(value[has_direction]).any(), "undefined between two rows that are not 0"
+    assert not np.isnan(value[a.any(axis=1) & b.any(axis=1)]).any(), "undefined between two rows that are not 0"
     assert not np.nan_to_num(m(a, a)).any(), "a row that stayed has drifted"
     assert not (m(np.zeros_like(b), b)[b.any(axis=1)] == 0).any(), "a row that left the origin has not drifted"
     if np.isnan(m(a, np.zeros_like(a))[a.any(axis=1)]).any():
@@ -61,8 +60,7 @@ def check_laws(measure: Measure, a: np.ndarray, b: np.ndarray, c: np.ndarray) ->
 
 def check_near_zero(measure: Measure) -> None:
     """Twice a drift of 1e-9 is two or four times the value: no noise, no saturation (arccos fails here)."""
-    rng = np.random.default_rng(2)
-    row, delta = rng.normal(size=(2, 30, 48))
+    row, delta = np.random.default_rng(2).normal(size=(2, 30, 48))
     once, twice = (measure.function(row, row + t * delta) for t in (1e-9, 2e-9))
     assert (once != 0).all(), "drifts of 1e-9 are lost"
     order = np.log2(twice / once)

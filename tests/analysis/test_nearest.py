@@ -145,8 +145,7 @@ def test_queries_and_candidates(num_queries):
 
 
 def test_a_row_does_not_find_itself():
-    rows = _table(700, 16)[1:300]
-    assert not (nearest_neighbours(rows, 5)[0] == np.arange(299)[:, None]).any()
+    assert not (nearest_neighbours(_table(700, 16)[1:300], 5)[0] == np.arange(299)[:, None]).any()
 
 
 @pytest.mark.parametrize("block_rows", [100, 999, 10_000])

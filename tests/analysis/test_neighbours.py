@@ -150,8 +150,9 @@ def test_unrelated_tables_share_neighbours_by_chance_only():
 def test_overlaps_against_sets():
     rng = np.random.default_rng(0)
     before, after = (np.array([rng.permutation(20)[:6] for _ in range(50)]) for _ in range(2))
-    expected = [len(set(a) & set(b)) / 6 for a, b in zip(before.tolist(), after.tolist(), strict=True)]
-    assert overlaps(before, after).tolist() == expected
+    assert overlaps(before, after).tolist() == [
+        len(set(a) & set(b)) / 6 for a, b in zip(before.tolist(), after.tolist(), strict=True)
+    ]
     assert correct(np.array([0.3, 1.0]), 0.3).tolist() == [0, 1]
     assert np.isnan(correct(np.array([1.0]), 1.0)).all()
 
@@ -163,8 +164,7 @@ def test_who_is_a_candidate(expose):
     assert not set(neighbours(trajectory, "word40")["row_before"]) & {0, 1, 2, 3}
     assert neighbours(trajectory, "word40", include_unused=True)["row_before"].tolist()[:2] == [1, 3]
     assert neighbours(trajectory, "[CLS]", k=1)["neighbour_before"].tolist() == ["word40"]  # asking is allowed
-    seen = neighbours(trajectory, "word40", only_seen=True)
-    assert (seen[["row_before", "row_after"]] % 2 == 1).all(axis=None)
+    assert (neighbours(trajectory, "word40", only_seen=True)[["row_before", "row_after"]] % 2 == 1).all(axis=None)
     assert measure_neighbours(trajectory, only_seen=True)["row"].tolist() == list(range(5, N, 2))
     assert set(measure_neighbours(trajectory)["num_steps"]) == {0, 5}
     check_refused(
@@ -283,8 +283,7 @@ def test_the_list_of_one_run(expose):
     assert (np.diff(listed["excess"]) < 1e-9).all()
     assert listed["jaccard"].isna().all()
     assert listed["token"].tolist() == [f"word{row}" for row in listed["row"]]
-    measured = measure_neighbours(run).set_index("row").loc[listed["row"]]
-    assert np.array_equal(measured["overlap"], listed["overlap"])
+    assert np.array_equal(measure_neighbours(run).set_index("row").loc[listed["row"]]["overlap"], listed["overlap"])
     assert listed.equals(most_changed([run], num=15, seed=3))
     nameless = Trajectory(run.snapshots)
     assert len(most_changed(nameless, num=15)) == 15

@@ -161,8 +161,7 @@ def test_replay_refuses_what_it_cannot_replay():
 
 
 def test_unexplained_share():
-    rng = np.random.default_rng(0)
-    before = rng.normal(size=(30, 8)).astype(np.float32)
+    before = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
     decayed = replay_decay(before, _log([1e-2] * 5), "word_embeddings")
     assert unexplained_share(before, decayed, decayed) == 0
     assert unexplained_share(before, before, decayed) == 1

@@ -30,8 +30,9 @@ def _world(slope, norm_slope, *, num_rows=400, hidden=16, seed=0, tokens=1, unse
         for rows in map(np.flatnonzero, exposed)
     ]
     exposure = Exposure({WORDS: TableExposure.from_steps(records)})
-    snapshots = [Snapshot(0, 0, {WORDS: before}), Snapshot(1, num_steps, {WORDS: after})]
-    trajectory = Trajectory(snapshots, read_exposure=lambda: exposure)
+    trajectory = Trajectory(
+        [Snapshot(0, 0, {WORDS: before}), Snapshot(1, num_steps, {WORDS: after})], read_exposure=lambda: exposure
+    )
     return trajectory, make_log([1e-4] * num_steps), counts, lengths, drift
 
 

@@ -52,8 +52,7 @@ def test_blocks_are_new_memory_unless_scratch_is_given(make_trajectory):
     kept = [blocks for _, blocks in iterate_blocks(pair, "word_embeddings", 5)]
     for place, snapshot in enumerate(pair):
         assert np.array_equal(np.concatenate([blocks[place] for blocks in kept]), snapshot.tensors["word_embeddings"])
-    scratch = Scratch()
-    for (_, reused), fresh in zip(iterate_blocks(pair, "word_embeddings", 5, scratch=scratch), kept, strict=True):
+    for (_, reused), fresh in zip(iterate_blocks(pair, "word_embeddings", 5, scratch=Scratch()), kept, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(reused, fresh, strict=True))
         assert all(block.ctypes.data % 64 == 0 for block in (*reused, *fresh))
 
@@ -90,8 +89,9 @@ def test_a_written_table_holds_what_measure_rows_gives(make_trajectory, tmp_path
 
 def test_a_choice_of_epochs_walks_through_the_others(make_trajectory, tmp_path):
     trajectory = make_trajectory()
-    path = write_rows(trajectory, "word_embeddings", tmp_path / "rows.parquet", epochs=[3, 1.5], measures=["l1"])
-    written = pd.read_parquet(path)
+    written = pd.read_parquet(
+        write_rows(trajectory, "word_embeddings", tmp_path / "rows.parquet", epochs=[3, 1.5], measures=["l1"])
+    )
     assert list(written["epoch"].unique()) == [1.5, 3]
     expected = [measure_rows(trajectory, "word_embeddings", epoch, ["l1"]) for epoch in (1.5, 3)]
     assert list(written.columns) == ["epoch", *expected[0].columns]
@@ -151,8 +151,9 @@ def test_no_more_rows_are_measured_at_a_time_than_are_written(make_trajectory, t
 def test_the_benchmarks_run(tmp_path, script, flags, said):
     if script == "memory.py" and not (Path("/proc/self/clear_refs").exists() and "changes" in QUESTIONS):
         return  # it measures what only Linux tells, inferred exposure among it
-    command = [sys.executable, BENCHMARKS / script, *flags.split()]
-    command += ["--folder", tmp_path] if script == "memory.py" else []
+    command = [sys.executable, BENCHMARKS / script, *flags.split()] + (
+        ["--folder", tmp_path] if script == "memory.py" else []
+    )
     environment = {"PYTHONPATH": str(BENCHMARKS.parents[1]), "PATH": "", "OPENBLAS_NUM_THREADS": "1"}
     answer = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, env=environment)
     assert (said in answer.stdout, "numpy" in answer.stdout) == (True, True)

@@ -70,15 +70,14 @@ def test_a_shared_shift_is_in_the_mean_and_not_in_the_difference():
 
 
 def test_one_row_has_no_lines_of_pairs_and_no_table_has_no_lines():
-    one = measure_segments(trajectory(np.ones((1, 4)), np.full((1, 4), 2.0)))
-    assert set(one["parameter"]) == {"segment 0"}
-    none = measure_segments(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2), np.float32)})]))
-    assert none.empty
+    assert set(measure_segments(trajectory(np.ones((1, 4)), np.full((1, 4), 2.0)))["parameter"]) == {"segment 0"}
+    assert measure_segments(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2), np.float32)})])).empty
 
 
 def test_three_rows_have_every_pair():
-    table = measure_segments(trajectory(np.eye(3)))
-    assert {"segments 0 and 1", "segments 0 and 2", "segments 1 and 2"} <= set(table["parameter"])
+    assert {"segments 0 and 1", "segments 0 and 2", "segments 1 and 2"} <= set(
+        measure_segments(trajectory(np.eye(3)))["parameter"]
+    )
 
 
 def test_unknown_exposure_and_zero_rows_are_nan_with_a_note():

@@ -34,8 +34,7 @@ def test_every_gradient_comes_to_what_the_optimizer_makes_of_it(decay):
     clipped = np.moveaxis(gradients * clipping[:, None, None], 0, -1).reshape(35, STEPS)
     weights = gradient_weights(AdamSteps.of(log, WORDS, STEPS), np.abs(clipped))
     moved = -(np.sign(clipped) * weights).sum(axis=1).reshape(5, 7)
-    kept = np.prod(1 - RATES * decay)
-    np.testing.assert_allclose(path[-1], kept * rows + moved, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(path[-1], np.prod(1 - RATES * decay) * rows + moved, rtol=1e-12, atol=1e-14)
 
 
 def test_nothing_moves_after_a_gradient():
@@ -75,8 +74,7 @@ def test_noise_is_its_closed_form(direction):
         table = run.trajectory.exposure.tables[WORDS]
         steps = np.repeat(np.arange(STEPS), np.diff(table.offsets))
         form = np.bincount(table.rows, (RATES[steps] * table.norms.astype(float)) ** 2, EXPOSED.shape[1])
-        history = row_steps(run.trajectory, WORDS, STEPS)
-        exact = expected_squares(AdamSteps.of(run.log, WORDS, STEPS), history, 32)
+        exact = expected_squares(AdamSteps.of(run.log, WORDS, STEPS), row_steps(run.trajectory, WORDS, STEPS), 32)
         np.testing.assert_allclose(exact, form, rtol=1e-6)
         ratios.append(np.square(run.path[-1].astype(float) - run.path[0]).sum() / form.sum())
     assert np.mean(ratios) == pytest.approx(1, abs=0.02)

@@ -56,8 +56,7 @@ def test_rows_moved_by_random_signs_lie_inside_the_null(null_by_signs):
 
 
 def test_rows_moved_in_one_direction_lie_far_outside_both_nulls():
-    planted = plant(constant(), EXPOSED)
-    table = _null(planted, num_coordinates=256)
+    table = _null(plant(constant(), EXPOSED), num_coordinates=256)
     several = table[table["num_steps"] >= 5]
     assert len(several) > 200
     assert (several["drift"] > several["null_high"]).mean() > 0.99
@@ -87,8 +86,7 @@ def test_the_direction_null_has_the_mean_and_deviation_of_the_optimizer(hidden, 
     gradients[exposed] = 1e-3 * rng.normal(size=(len(exposed), num_rows, hidden))
     path = optimize(np.zeros((num_rows, hidden)), gradients, log, torch.float64)
     norms = np.full(num_rows * len(exposed), 1e-3 * np.sqrt(hidden))
-    counts = np.full(num_rows, len(exposed))
-    history = RowSteps(num_steps, counts, np.tile(exposed, num_rows), norms)
+    history = RowSteps(num_steps, np.full(num_rows, len(exposed)), np.tile(exposed, num_rows), norms)
     null = random_directions(
         AdamSteps.of(log, WORDS, num_steps),
         history,
@@ -138,8 +136,7 @@ def test_rows_never_seen_are_the_replayed_decay_without_spread(by_signs, null_by
 
 
 def test_replicates_have_the_exact_second_moment(by_signs, null_by_signs):
-    history = row_steps(by_signs.trajectory, WORDS, 120)
-    exact = expected_squares(AdamSteps.of(by_signs.log, WORDS, 120), history, 32)
+    exact = expected_squares(AdamSteps.of(by_signs.log, WORDS, 120), row_steps(by_signs.trajectory, WORDS, 120), 32)
     before = by_signs.path[0]
     exact += np.sum((replay_decay(before, by_signs.log, WORDS).astype(np.float64) - before) ** 2, axis=1)
     simulated = null_by_signs["null"] ** 2 + null_by_signs["null_sd"] ** 2
@@ -184,8 +181,7 @@ def test_layer_norm_is_exposed_at_every_step():
     log = make_log(warm_up_and_decay(40), weight_decay={"LayerNorm.weight": 0.0})
     vectors = [np.ones(64, np.float32), (1 + rng.normal(0, 1e-3, 64)).astype(np.float32)]
     trajectory = Trajectory([Snapshot(i, 40 * i, {"LayerNorm.weight": v}) for i, v in enumerate(vectors)])
-    table = sign_noise(trajectory, "LayerNorm.weight", 1, log=log)
-    (line,) = table.to_dict("records")
+    (line,) = sign_noise(trajectory, "LayerNorm.weight", 1, log=log).to_dict("records")
     assert (line["num_steps"], line["has_norms"], line["null"] > 0) == (40, False, True)
 
 

@@ -41,8 +41,7 @@ def test_word_strata(make_exposure, rows, data):
     strata = assign_strata(
         _trajectory("word_embeddings", len(rows), exposure, vocabulary=vocabulary), "word_embeddings"
     )
-    expected = [_word_rule(text, row, special, pad, repeats) for row, (repeats, text) in enumerate(rows)]
-    assert list(strata) == expected
+    assert list(strata) == [_word_rule(text, row, special, pad, repeats) for row, (repeats, text) in enumerate(rows)]
     assert (strata.ordered, tuple(strata.categories)) == (True, WORD_STRATA)
 
 

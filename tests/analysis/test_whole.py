@@ -23,8 +23,9 @@ def test_a_table_is_redrawn_with_its_own_mean_and_deviation(mean, deviation):
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_the_redraw_is_independent_of_a_model_made_with_the_same_seed(seed):
-    table = np.random.default_rng(seed).standard_normal((500, 40))
-    values = reinitialise(_snapshot(word_embeddings=table), "word_embeddings", seed=seed)
+    values = reinitialise(
+        _snapshot(word_embeddings=np.random.default_rng(seed).standard_normal((500, 40))), "word_embeddings", seed=seed
+    )
     assert values["relative"] == pytest.approx(np.sqrt(2), rel=0.02)
 
 

@@ -22,8 +22,7 @@ def plant(path: Path, right: Any, *, ids: Any = None, labels: Any = None) -> Run
     table = pd.DataFrame(frame | {"prediction": np.where(right, labels, 1 - labels)})
     run = open_run(path)
     object.__setattr__(run, "predictions", table.assign(epoch=3.0, split="validation"))
-    line = {"epoch": 3.0, "split": "validation", "accuracy": right.mean()}
-    object.__setattr__(run, "scores", pd.DataFrame([line]))
+    object.__setattr__(run, "scores", pd.DataFrame([{"epoch": 3.0, "split": "validation", "accuracy": right.mean()}]))
     return run
 
 

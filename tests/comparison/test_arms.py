@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.refusals import check_refusals, refused
+from tests.refusals import check_refusals, check_refused
 from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed, differing_settings
 from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
@@ -22,8 +22,9 @@ def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
 
 
 def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
-    runs = [make_run(), make_run(config={"learning_rate": 0.5}), make_run("backbone", config={"pooling": "cls"})]
-    (group,) = arrange(runs)
+    (group,) = arrange(
+        [make_run(), make_run(config={"learning_rate": 0.5}), make_run("backbone", config={"pooling": "cls"})]
+    )
     assert {arm.label for arm in group.arms} == {
         "full fine-tuning, learning rate 5e-05",
         "full fine-tuning, learning rate 0.5",
@@ -137,8 +138,7 @@ def test_only_what_bears_on_embeddings_tells_seeds_apart(make_run):
     other = task | {"data_sha256": {"train": "other", "validation": "v"}}
     cases.append((["train_data"], {"config": files, "facts": facts | {"task": other}}))
     for seed, (expected, oddities) in enumerate(cases, 1):
-        run = read_reported(make_run(seed=seed, **oddities), "other")
-        assert differences_beside_seed(first, run) == expected
+        assert differences_beside_seed(first, read_reported(make_run(seed=seed, **oddities), "other")) == expected
 
 
 def test_a_test_file_is_known_by_its_hash_too(make_run):
@@ -177,8 +177,7 @@ def of_size(make_run, size, regime="none", seed=0, **more):
 
 
 def test_sizes_are_arms_of_one_base_the_smallest_first(make_run):
-    runs = [of_size(make_run, size, regime) for regime in ("backbone", "none") for size in (None, 80, 9)]
-    (group,) = arrange(runs)
+    (group,) = arrange([of_size(make_run, size, regime) for regime in ("backbone", "none") for size in (None, 80, 9)])
     sizes = [(9, 9), (80, 80), (None, 100)]
     assert [(arm.base, arm.size, arm.num_train_examples) for arm in group.arms] == [
         (base, *size) for base in ("full fine-tuning", "feature extraction") for size in sizes
@@ -254,8 +253,7 @@ def test_refusals_are_one_line(make_run):
 
 def test_a_copy_of_a_run_is_a_duplicate(make_run, tmp_path):
     copy = make_run().path.rename(tmp_path / "copy")
-    with refused("are the same run"):
-        arrange([copy, make_run()])
+    check_refused("are the same run", arrange, [copy, make_run()])
 
 
 @pytest.mark.parametrize(
@@ -292,6 +290,5 @@ def test_shown_paths_are_never_absolute(tmp_path, monkeypatch):
 )
 def test_a_setting_of_what_one_arm_freezes_is_no_difference(read_run, own, regime, expected):
     """Nobody could make the arms equal in it; where both train what it is of, it confounds."""
-    group = arrange([read_run("none", 0, config=own), read_run(regime, 0)])[0]
-    first, second = group.arms
+    first, second = arrange([read_run("none", 0, config=own), read_run(regime, 0)])[0].arms
     assert differing_settings(first, second) == differing_settings(second, first) == expected

@@ -10,7 +10,7 @@ import pytest
 
 from tests.comparison.conftest import ARMS
 from tests.comparison.planted import agree, write_cards
-from tests.refusals import check_refusals, refused
+from tests.refusals import check_refusals, check_refused
 from tests.run_directories import rehash
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare
@@ -178,8 +178,7 @@ def test_the_order_of_runs_does_not_matter_to_any_number(logged):
 def test_a_card_survives_its_file(cards):
     for card in cards:
         written = card.to_dict()
-        text = json.dumps(written, allow_nan=False)
-        assert Card.from_dict(json.loads(text)).to_dict() == written
+        assert Card.from_dict(json.loads(json.dumps(written, allow_nan=False))).to_dict() == written
         assert written["value"] is None or written["value"] == pytest.approx(card.value, rel=1e-9, abs=0)
         assert written["verdict"] in VERDICTS
     less = {k: v for k, v in written.items() if k != "value"}
@@ -200,9 +199,7 @@ def test_every_card_names_what_it_is_recomputed_from(cards, out):
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 9, "cards": [], "evidence": {}}'])
 def test_a_file_that_is_no_list_of_cards_is_one_clear_line(tmp_path, content):
-    with refused(r"has no cards\.json"):
-        load_cards(tmp_path)
+    check_refused(r"has no cards\.json", load_cards, tmp_path)
     save_cards([], tmp_path, {})
     (tmp_path / "cards.json").write_text(content)
-    with refused(r"cards\.json"):
-        load_cards(tmp_path)
+    check_refused(r"cards\.json", load_cards, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from tests.comparison.planted import agree, plant
-from tests.refusals import check_refusals, refused
+from tests.refusals import check_refusals, check_refused
 from tests.run_directories import rehash, write_run
 from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.compare import (
@@ -194,8 +194,7 @@ def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(
         for seed, (place, right) in enumerate(zip(places[regime], arm, strict=True))
     ]
     line = one_line(compare(own))
-    by_seed = (first.astype(float) - second).mean(axis=1)
-    agree(line, low_points=100 * seeds_interval(by_seed, 0.95).low)
+    agree(line, low_points=100 * seeds_interval((first.astype(float) - second).mean(axis=1), 0.95).low)
     assert line["note"].startswith("each seed has its own items")
 
 
@@ -204,8 +203,7 @@ def test_order_of_items_and_runs_changes_nothing(places):
     runs = runs_of(places, first, second)
     shuffled = [*runs[::-1]]
     order = np.random.default_rng(1).permutation(100)
-    labels = (np.arange(100) % 2)[order]
-    shuffled[0] = plant(shuffled[0].path, second[4][order], ids=order, labels=labels)
+    shuffled[0] = plant(shuffled[0].path, second[4][order], ids=order, labels=(np.arange(100) % 2)[order])
     pd.testing.assert_frame_equal(compare(shuffled, num_draws=100), compare(runs, num_draws=100))
 
 
@@ -348,8 +346,9 @@ def test_a_split_that_only_one_arm_has_is_not_compared(places):
     runs = runs_of(places, right[:2], right[:2])
     for run in runs[2:]:
         object.__setattr__(run, "predictions", run.predictions.assign(split="elsewhere"))
-    line = one_line(compare(runs, num_draws=0))
-    agree(line, reason=NO_SPLIT, num_items=0, is_discovery=False, difference_points=np.nan)
+    agree(
+        one_line(compare(runs, num_draws=0)), reason=NO_SPLIT, num_items=0, is_discovery=False, difference_points=np.nan
+    )
 
 
 def study_of_nulls(rng, num_lines):
@@ -438,8 +437,9 @@ def test_labels_name_the_arms_and_pairs(six):
     labels = {run.path.name: words[run.config.freeze] for run in six}
     pairs = [("fixed", "probe"), ("tuned", "probe")]
     assert pairs_of(compare(six, labels=labels, pairs=pairs, num_draws=100)) == pairs
-    with refused(r"unknown condition 'prob' \(did you mean 'probe'\?\)"):
-        compare(six, labels=labels, pairs=[("fixed", "prob")])
+    check_refused(
+        r"unknown condition 'prob' \(did you mean 'probe'\?\)", compare, six, labels=labels, pairs=[("fixed", "prob")]
+    )
 
 
 def test_arms_are_paired_within_their_size_and_by_their_base(make_run):
@@ -466,8 +466,9 @@ def test_settings_out_of_range_are_refused_in_one_line():
 
 
 def test_p_of_an_interval():
-    known = Interval(estimate=0.5, low=0, high=1, df=7, variance=0.04, level=0.95, note="")
-    assert p_value(known) == pytest.approx(2 * stats.t.sf(2.5, 7))
+    assert p_value(Interval(estimate=0.5, low=0, high=1, df=7, variance=0.04, level=0.95, note="")) == pytest.approx(
+        2 * stats.t.sf(2.5, 7)
+    )
     assert np.isnan(p_value(Interval(estimate=0.5, low=0.5, high=0.5, df=7, variance=0, level=0.95, note="")))
 
 

@@ -32,15 +32,15 @@ def test_costs_and_ratios(make_run):
 def test_what_was_not_recorded_is_undefined_and_not_free(make_run):
     table = measure_cost([make_run(facts={"cost": {}, "model": {}}), make_run("backbone", facts=spent(5))])
     full, probe = table.iloc[0], table.iloc[1]
-    names = ["seconds", "seconds_features", "num_trainable", "peak_memory_mib", "examples_per_second"]
-    assert full[names].isna().all()
+    assert full[["seconds", "seconds_features", "num_trainable", "peak_memory_mib", "examples_per_second"]].isna().all()
     assert probe[[f"{name}_ratio" for name in ("seconds", "num_trainable", "peak_memory_mib")]].isna().all()
     assert probe["seconds"] == 5
 
 
 def test_without_full_fine_tuning_of_the_size_there_is_no_ratio(make_run):
-    runs = [make_run(facts=spent(10), config={"max_train_examples": 9})]
-    runs += [make_run("backbone", facts=spent(5), config={"max_train_examples": size}) for size in (9, 80)]
+    runs = [make_run(facts=spent(10), config={"max_train_examples": 9})] + [
+        make_run("backbone", facts=spent(5), config={"max_train_examples": size}) for size in (9, 80)
+    ]
     table = measure_cost(runs)
     assert list(table.columns) == columns_of("measure_cost")
     assert list(table["seconds_ratio"].round(3)) == pytest.approx([1, 0.5, np.nan], nan_ok=True)

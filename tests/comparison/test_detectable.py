@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import binom, chi, norm, t
 
+from tests.refusals import check_refused
 from toolkit.comparison.intervals import (
     _noncentrality,
     _planned,
@@ -158,5 +159,4 @@ def test_what_is_refused_has_no_gap():
     ],
 )
 def test_bad_input_is_refused_in_one_line(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    check_refused(message, call)

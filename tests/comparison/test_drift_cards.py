@@ -169,8 +169,7 @@ def test_many_claims_on_noise_take_support_from_one_that_is_barely_above(evidenc
     null = Null("noise", 0.99, 1.01)
     p = p_beyond(wide, null)
     assert 0.02 < p < 0.05
-    alone = judge_drift(None, wide, narrow, null, 0.01, 3, p, 1)
-    assert alone.name == "supported"
+    assert judge_drift(None, wide, narrow, null, 0.01, 3, p, 1).name == "supported"
     q = float(benjamini_hochberg([p, *np.linspace(0.1, 1, 20)])[0])
     beside = judge_drift(None, wide, narrow, null, 0.01, 3, q, 21)
     assert beside.name == "not supported"
@@ -235,16 +234,21 @@ def joined_of(num_tasks, noise=0.0, seeds=2, seed=0, verdict="supported"):
     gains = [task + noise * rng.normal() for task in range(num_tasks)]
     runs = [(task, run) for task in range(num_tasks) for run in range(seeds)]
     tasks = np.array([task for task, _ in runs])
-    own = {"task": [f"t{task}" for task in tasks], "group": [f"tiny on t{task}" for task in tasks]}
-    own |= {"run": [f"r{task}-{run}" for task, run in runs], "seed": [run for _, run in runs]}
-    own |= {"times_noise": 1 + 0.01 * tasks, "relative_drift": 1 / (1 + tasks), "gain_points": np.array(gains)[tasks]}
+    own = {
+        "task": [f"t{task}" for task in tasks],
+        "group": [f"tiny on t{task}" for task in tasks],
+        "run": [f"r{task}-{run}" for task, run in runs],
+        "seed": [run for _, run in runs],
+        "times_noise": 1 + 0.01 * tasks,
+        "relative_drift": 1 / (1 + tasks),
+        "gain_points": np.array(gains)[tasks],
+    }
     same = {"model": "tiny", "condition": "full", "base": "full", "size": 10, "learning_rate": 5e-5, "epoch": 3.0}
     return pd.DataFrame(own).assign(**same, is_frozen=False, parameter="word_embeddings", gain_verdict=verdict)
 
 
 def association(evidence, joined):
-    facts = {name: {"manifest_sha256": "0"} for name in joined["run"]}
-    data = ReportData(replace(evidence, facts=facts))
+    data = ReportData(replace(evidence, facts={name: {"manifest_sha256": "0"} for name in joined["run"]}))
     data.__dict__["joined"] = joined
     return next(iter(association_cards(data)))
 

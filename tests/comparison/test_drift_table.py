@@ -51,16 +51,14 @@ def test_every_number_is_that_of_the_snapshots(read_logged):
 
 def test_the_noise_is_that_of_the_evidence(read_logged):
     runs = read_logged(3)
-    joined = toolkit.join_drift(runs)
-    means = joined.groupby(["condition", "parameter"])["times_noise"].mean()
+    means = toolkit.join_drift(runs).groupby(["condition", "parameter"])["times_noise"].mean()
     table = toolkit.drift_table(runs).set_index(["condition", "parameter"])["times_noise"]
     assert table.notna().any()
     pd.testing.assert_series_equal(table.sort_index(), means.sort_index(), check_names=False)
 
 
 def test_one_seed_has_no_spread_and_one_run_is_enough(read_logged):
-    run = read_logged(1)[0]
-    table = toolkit.drift_table(run)
+    table = toolkit.drift_table(read_logged(1)[0])
     assert list(table["num_seeds"]) == [1] * 5
     assert table[[f"{name}_sd" for name in VALUES]].isna().all(axis=None)
     assert (table["drift_percent"] > 0).all()
@@ -77,8 +75,7 @@ def test_the_export_shows_every_mean_and_spread(read_logged, kind):
     table = toolkit.drift_table(read_logged(3))
     text = toolkit.export_table(table, kind, caption="Drift of [PAD] & co").replace("{,}", "")
     means = [f"{value:.3g}" for value in table.loc[~table["is_frozen"], "drift_percent"]]
-    said = [*means, r" $\pm$ " if kind == "latex" else " ± ", "seeds: 3"]
-    assert [each for each in said if each not in text] == []
+    assert [each for each in [*means, r" $\pm$ " if kind == "latex" else " ± ", "seeds: 3"] if each not in text] == []
     assert "nan" not in text.lower()
 
 

@@ -16,8 +16,13 @@ FULL, PROBE = "full fine-tuning", "feature extraction"
 @pytest.fixture
 def runs(make_run):
     def one(regime, size, seed, right):
-        facts = {"splits": {"train": {"num_examples": size}}, "name": "toy", "reported_split": "validation"}
-        facts |= {"kind": "classification", "score": "accuracy"}
+        facts = {
+            "splits": {"train": {"num_examples": size}},
+            "name": "toy",
+            "reported_split": "validation",
+            "kind": "classification",
+            "score": "accuracy",
+        }
         return make_run(regime, seed, right=right, config={"max_train_examples": size}, facts={"task": facts})
 
     cells = ((50, "none", 0.7), (50, "backbone", 0.8), (800, "none", 0.95), (800, "backbone", 0.85))
@@ -58,8 +63,9 @@ def test_a_crossing_of_the_curves_is_seen(runs):
 
 def test_one_size_has_no_curve(runs, make_run):
     assert data_efficiency(runs[:6]).empty
-    other = [make_run(regime, task="other") for regime in ("none", "backbone")]
-    assert set(data_efficiency([*runs, *other])["task"]) == {"toy"}
+    assert set(
+        data_efficiency([*runs, *[make_run(regime, task="other") for regime in ("none", "backbone")]])["task"]
+    ) == {"toy"}
 
 
 def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make_run, monkeypatch):
@@ -93,8 +99,7 @@ def test_only_the_headline_score_is_set_against_another_arm(make_run):
     assert not table.duplicated(["group", "split", "condition", "against"]).any()
     keys, paired = ["group", "split", "condition"], table[table["against"] != ""]
     own = compared[compared["score"] == "matthews"].rename(columns={"second": "condition"}).set_index(keys)
-    expected = own.loc[paired.set_index(keys).index, "difference_points"]
-    assert paired["difference_points"].tolist() == expected.tolist()
+    assert paired["difference_points"].tolist() == own.loc[paired.set_index(keys).index, "difference_points"].tolist()
 
 
 def test_pairs_may_name_arms_of_groups_of_one_size(runs, make_run):

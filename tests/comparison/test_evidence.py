@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comparison.planted import write_evidence
-from tests.refusals import refused
+from tests.refusals import check_refused
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import Settings, compare, compare_groups
 from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, csv_of, read_evidence, read_table
@@ -74,8 +74,7 @@ def test_groups_of_several_tasks_and_kinds_are_kept_apart(make_run):
 def test_two_tasks_on_the_same_data_are_two_groups(make_run):
     runs = [make_run("none", seed, config={"max_length": length}) for length in (16, 32) for seed in range(2)]
     labels = {run.path.name: "full" for run in runs}
-    with pytest.raises(ValueError, match="differ in max length 16 and 32"):
-        arrange(runs, labels)
+    check_refused("differ in max length 16 and 32", arrange, runs, labels)
     tasks = {run.path.name: {16: "short", 32: "long"}[run.config.max_length] for run in runs}
     evidence = write_evidence(runs, labels, "out", tasks=tasks | {"of-another-run": "gone"})
     for groups in (arrange(runs, labels, tasks), evidence.groups):
@@ -96,15 +95,13 @@ def test_models_of_one_name_in_two_folders_stay_two_groups(make_run):
 
 def test_no_text_and_no_place_of_a_machine(make_run, tmp_path):
     config = {"train_file": str(tmp_path / "deep" / "train.csv"), "validation_file": "/secret/place/dev.csv"}
-    run = make_run(model="/secret/models/mine", config=config)
-    write_evidence([run], None, tmp_path / "out")
+    write_evidence([make_run(model="/secret/models/mine", config=config)], None, tmp_path / "out")
     folder = tmp_path / "out" / FOLDER
     assert {path.name for path in folder.iterdir()} == {*NAMES, PAGE}
     for path in folder.iterdir():
         assert not re.search(b"/secret|" + re.escape(str(tmp_path).encode()), path.read_bytes()), path.name
     table = pd.read_parquet(folder / "predictions.parquet")
-    columns = ["run", "model", "task", "condition", "seed", "epoch", "split", "id", "label", "prediction"]
-    assert list(table) == columns
+    assert list(table) == ["run", "model", "task", "condition", "seed", "epoch", "split", "id", "label", "prediction"]
     assert set(table["epoch"]) == {3.0}
     assert set(table["split"]) == {"validation", "ood"}  # hidden has no labels
 
@@ -138,12 +135,10 @@ def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
 def test_missing_and_cut_files_are_one_clear_line(out, name):
     content = (out / name).read_bytes()
     (out / name).unlink()
-    with refused(f"missing {FOLDER}/{name}"):
-        read_evidence("out")
+    check_refused(f"missing {FOLDER}/{name}", read_evidence, "out")
     if not name.endswith(".csv"):
         (out / name).write_bytes(content[: len(content) // 2])
-        with refused("cannot be read"):
-            read_evidence("out")
+        check_refused("cannot be read", read_evidence, "out")
 
 
 @pytest.mark.parametrize(
@@ -152,8 +147,7 @@ def test_missing_and_cut_files_are_one_clear_line(out, name):
 def test_another_format_is_refused(out, version, said):
     path = out / "settings.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": version}))
-    with refused(f"^out/evidence has {said}"):
-        read_evidence("out")
+    check_refused(f"^out/evidence has {said}", read_evidence, "out")
 
 
 CELLS = st.one_of(

@@ -30,15 +30,13 @@ def test_means_are_over_the_runs_that_recorded_floors(read_run):
     reached = np.mean([run.scores.query("split == 'validation'")["accuracy"].iloc[-1] for run in runs])
     own = {"mean": reached, "majority": 0.5, "bag_of_words": 0.65, "reason": ""}
     agree(lines.loc["validation"], **own, num_seeds=2, above_bag_of_words_points=100 * (reached - 0.65))
-    reason = "majority: not recorded; bag of words: not recorded"
-    agree(lines.loc["ood"], bag_of_words=np.nan, reason=reason)
+    agree(lines.loc["ood"], bag_of_words=np.nan, reason="majority: not recorded; bag of words: not recorded")
     assert summarise_floors([without]).empty
 
 
 def test_evidence_keeps_floors_and_an_edited_one_is_found(logged):
     runs = logged(1, facts=planted(0.6))
-    evidence = write_evidence(runs, None, "out")
-    live, kept = summarise_floors(runs), summarise_floors(evidence.groups)
+    live, kept = summarise_floors(runs), summarise_floors(write_evidence(runs, None, "out").groups)
     assert len(live) == 6
     pd.testing.assert_frame_equal(live, kept, check_exact=True)
     folder = Path("reports/mine")

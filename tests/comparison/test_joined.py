@@ -6,6 +6,7 @@ import pytest
 
 from tests.comparison.conftest import write_logged_run
 from tests.comparison.planted import agree
+from tests.refusals import check_refused
 from tests.run_directories import NUM_WORDS, write_run
 from toolkit.analysis.drift import measure_drift
 from toolkit.comparison.arms import OTHER_ITEMS
@@ -56,8 +57,7 @@ def test_the_verdict_on_the_gain_is_that_of_the_comparison(make_run, margin, ver
     runs = [make_run(regime, seed, right=right) for regime, right in arms for seed in range(3)]
     table = join_drift(runs, margin_points=margin)
     told = set(table.loc[table["gain_points"].notna(), "gain_verdict"])
-    compared = compare(runs, margin_points=margin).query("split == 'validation'")
-    assert told == set(compared["verdict"])
+    assert told == set(compare(runs, margin_points=margin).query("split == 'validation'")["verdict"])
     assert set(table.loc[table["gain_points"].isna(), "gain_verdict"]) == {""}
     assert verdict in told or margin == 1
 
@@ -120,8 +120,7 @@ def test_share_beyond_decay(make_run):
 
 
 def test_nothing_is_beyond_where_nothing_moved(make_run):
-    line = join_drift([make_run("embeddings")]).set_index("parameter").loc["word_embeddings"]
-    assert line["share_beyond_decay"] == 0
+    assert join_drift([make_run("embeddings")]).set_index("parameter").loc["word_embeddings"]["share_beyond_decay"] == 0
 
 
 def test_a_model_without_segments_has_no_line_for_them(make_run):
@@ -130,5 +129,6 @@ def test_a_model_without_segments_has_no_line_for_them(make_run):
 
 
 def test_a_split_that_no_run_has_is_refused(runs):
-    with pytest.raises(ValueError, match=r"unknown split 'validaton' \(did you mean 'validation'\?\); choose from: "):
-        join_drift(runs, split="validaton")
+    check_refused(
+        r"unknown split 'validaton' \(did you mean 'validation'\?\); choose from: ", join_drift, runs, split="validaton"
+    )

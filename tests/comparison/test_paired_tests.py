@@ -20,8 +20,9 @@ def test_mcnemar_is_that_of_statsmodels(first, second):
     from statsmodels.stats.contingency_tables import mcnemar as oracle
 
     if first + second:
-        table = [[7, first], [second, 9]]
-        assert mcnemar(first, second) == pytest.approx(min(1, oracle(table, exact=True).pvalue), rel=1e-9, abs=1e-300)
+        assert mcnemar(first, second) == pytest.approx(
+            min(1, oracle([[7, first], [second, 9]], exact=True).pvalue), rel=1e-9, abs=1e-300
+        )
     assert mcnemar(first, second) == mcnemar(second, first)
 
 
@@ -48,8 +49,7 @@ def test_sign_flip_is_enumeration_written_plainly(values):
     sums = [
         abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in product((1, -1), repeat=len(values))
     ]
-    share = np.mean([total >= abs(sum(values)) - 1e-9 for total in sums])
-    assert sign_flip(values) == pytest.approx(share, abs=1e-12)
+    assert sign_flip(values) == pytest.approx(np.mean([total >= abs(sum(values)) - 1e-9 for total in sums]), abs=1e-12)
 
 
 @settings(deadline=None, max_examples=25)
@@ -64,8 +64,7 @@ def test_sign_flip_holds_every_level_exactly(values):
 @given(DIFFERENCES, st.floats(0.1, 100), st.randoms(use_true_random=False))
 def test_sign_flip_knows_no_unit_side_or_order(values, scale, random):
     p = sign_flip(values)
-    shuffled = random.sample(values, len(values))
-    assert sign_flip(np.multiply(scale, shuffled)) == sign_flip(np.negative(values)) == p
+    assert sign_flip(np.multiply(scale, random.sample(values, len(values)))) == sign_flip(np.negative(values)) == p
     assert p >= smallest_p(len(values))
 
 

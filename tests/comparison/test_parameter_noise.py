@@ -32,8 +32,7 @@ EXPOSED[:, 30:] = False
 
 
 def line_of(planted, trajectory=None):
-    table = measure_beyond_noise(trajectory or planted.trajectory, log=planted.log)
-    return table.iloc[0]
+    return measure_beyond_noise(trajectory or planted.trajectory, log=planted.log).iloc[0]
 
 
 def test_random_signs_stay_inside_the_null_at_about_its_level():
@@ -51,16 +50,18 @@ def test_the_null_is_that_of_many_replays():
     square = float((replayed["null"] ** 2 + replayed["null_sd"] ** 2).sum())
     before = planted.path[0][rows].astype(float)
     # Decay is a hundredth of the whole here, and moves in a common direction no more than the rows do.
-    expected = np.sqrt(square * (1 - 1 / len(rows)) / (before**2).sum())
-    assert line_of(planted)["null"] == pytest.approx(expected, rel=0.005)
+    assert line_of(planted)["null"] == pytest.approx(
+        np.sqrt(square * (1 - 1 / len(rows)) / (before**2).sum()), rel=0.005
+    )
 
 
 def ended(planted, change):
     """The planted trajectory whose last word table is what ``change`` makes of the first and the last."""
     first, last = planted.trajectory.snapshots
     tensor = change(first.tensors[WORDS], np.array(last.tensors[WORDS], np.float64)).astype(np.float32)
-    snapshots = [first, Snapshot(1, last.step, {WORDS: tensor})]
-    return Trajectory(snapshots, read_exposure=lambda: planted.trajectory.exposure)
+    return Trajectory(
+        [first, Snapshot(1, last.step, {WORDS: tensor})], read_exposure=lambda: planted.trajectory.exposure
+    )
 
 
 @pytest.mark.parametrize(("direction", "least"), [(constant, 2.0), (gaussian, 0.8)])
@@ -94,8 +95,7 @@ def test_offset_free_drift_is_the_least_over_all_offsets(num_rows, hidden, seed,
     rng = np.random.default_rng(seed)
     before, after = rng.normal(size=(2, num_rows, hidden))
     least = offset_free(before, after, is_table=True)
-    other = offset_free(before, after + size * rng.normal(size=hidden), is_table=False)
-    assert least <= other + 1e-12
+    assert least <= offset_free(before, after + size * rng.normal(size=hidden), is_table=False) + 1e-12
     assert offset_free(before, after + size, is_table=True) == pytest.approx(least)
     assert offset_free(before, after, is_table=False) >= least
 
@@ -121,8 +121,7 @@ def test_what_is_frozen_or_not_logged_is_refused_with_its_reason(make_run):
 
 
 def test_a_log_that_cannot_be_replayed_is_a_reason_and_no_crash():
-    planted = plant(signs(), EXPOSED)
-    table = measure_beyond_noise(planted.trajectory, log=make_log(np.full(60, np.nan)))
+    table = measure_beyond_noise(plant(signs(), EXPOSED).trajectory, log=make_log(np.full(60, np.nan)))
     assert "NaN" in table["reason"].iloc[0]
     assert not np.isnan(table["offset_free_drift"].iloc[0])
 

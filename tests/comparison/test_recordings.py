@@ -6,7 +6,7 @@ import pytest
 
 import toolkit
 from tests.recordings import ARGUMENTS, write_recording
-from tests.refusals import refused
+from tests.refusals import check_refused, refused
 from tests.reporting.chart_data import alone
 from tests.run_directories import write_run
 from toolkit.comparison.arms import arrange
@@ -73,8 +73,9 @@ def test_scores_are_compared_over_seeds_without_predictions(record):
     assert toolkit.compare(runs, score="f1").equals(toolkit.compare(runs))
     assert toolkit.compare_seeds(runs)["mcnemar_p"].isna().all()
     assert toolkit.join_drift(runs)["gain_points"].notna().any()
-    with refused("no run can be judged by loss: unknown score 'loss'; choose from: f1$"):
-        toolkit.compare(runs, score="loss")
+    check_refused(
+        "no run can be judged by loss: unknown score 'loss'; choose from: f1$", toolkit.compare, runs, score="loss"
+    )
 
 
 def test_each_split_has_its_own_last_evaluation_and_what_was_not_given_there_is_not_known(record):
@@ -150,8 +151,7 @@ def test_what_is_not_known_keeps_runs_apart_or_is_said(record, tmp_path):
 )
 def test_drift_of_seeds_refuses_another_recording(record, oddities, field):
     one, other = record("none", 0), record("none", 1, **oddities, name="other")
-    with refused(f"other is no other seed of none-0: it differs in {field}"):
-        open_sources([one.path, other.path])
+    check_refused(f"other is no other seed of none-0: it differs in {field}", open_sources, [one.path, other.path])
     (
         frozen := record("embeddings", 2).path / "manifest.json"
     ).unlink()  # unfinished, so that nothing says what was frozen
@@ -176,8 +176,9 @@ def test_without_seeds_runs_are_paired_in_their_order(record):
 def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(record, tmp_path, undrawn):
     facts = {"problems": ["two optimizers stepped"], "begins_after_steps": 8}
     changed = {"frozen": {"parameters": {"model.encoder.layer.0.x.bias": {"before": "a", "after": "b"}}}}
-    runs = [record("none", seed, scores={"f1": 0.9}, begins=(1.0, 8), facts=facts) for seed in (0, 1)]
-    runs += [record("embeddings", seed, facts=changed if seed else None, task=None) for seed in (0, 1)]
+    runs = [record("none", seed, scores={"f1": 0.9}, begins=(1.0, 8), facts=facts) for seed in (0, 1)] + [
+        record("embeddings", seed, facts=changed if seed else None, task=None) for seed in (0, 1)
+    ]
     (tmp_path / "runs" / ".like").rename(tmp_path / "elsewhere")
     page = write_report(runs, "out")
     told = [line for answer in read_answers(page.read_text()) for line in answer.split("\n")]
@@ -189,8 +190,7 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
         "No scores of embeddings-0, embeddings-1: what needs them is left out.",
     ):
         assert [each for each in told if each.endswith(line)], line
-    again = report_from("out", "again")
-    assert again.read_text() == page.read_text()
+    assert report_from("out", "again").read_text() == page.read_text()
     lines, has_changed = describe(tmp_path / "again", tmp_path / "runs")
     assert (lines[1:], has_changed) == (["4 of 4 runs were at hand and measured again"], False)
     known, made = read_evidence("again").groups, measure(runs).groups

@@ -33,8 +33,7 @@ def answered(place, num_right, num_majority, num_items):
 @st.composite
 def counts(draw):
     num_items = draw(st.integers(1, 60))
-    half = (num_items + 1) // 2
-    return draw(st.integers(0, num_items)), draw(st.integers(half, num_items)), num_items
+    return draw(st.integers(0, num_items)), draw(st.integers((num_items + 1) // 2, num_items)), num_items
 
 
 @settings(max_examples=40, deadline=None)
@@ -67,8 +66,7 @@ def test_chance_does_not_apply_to_regression_and_to_hidden_labels(make_run):
     hidden = read_reported(make_run(seed=1, facts={"task": task}), "two")
     assert [regression.is_at_chance, hidden.is_at_chance, count_at_chance([regression, hidden])] == [None] * 3
     assert not hidden.is_failed
-    known = read_reported(make_run(seed=2, right=0.3), "three")
-    assert count_at_chance([regression, known]) == 1
+    assert count_at_chance([regression, read_reported(make_run(seed=2, right=0.3), "three")]) == 1
 
 
 def test_an_undefined_headline_is_a_failed_run_and_a_correlation_of_0(make_run):

@@ -61,16 +61,14 @@ def test_every_test_of_a_call_is_one_family(make_run):
     other = [make_run(r, right=x, task="other") for r, x in (("none", 0.9), ("backbone", 0.6))]
     table = compare_seeds([*runs, *other])
     assert list(dict.fromkeys(table["group"])) == ["tiny on toy", "tiny on other"]
-    oracle = multipletests(table["mcnemar_p"], method="fdr_bh")[1]
-    np.testing.assert_allclose(table["q"], oracle)
+    np.testing.assert_allclose(table["q"], multipletests(table["mcnemar_p"], method="fdr_bh")[1])
     parts = pd.concat([compare_seeds([group]) for group in arrange([*runs, *other])], ignore_index=True)
     pd.testing.assert_frame_equal(table.drop(columns="q"), parts.drop(columns="q"))
 
 
 def test_pairs_and_labels_are_taken_and_a_single_arm_gives_no_line(make_run):
     runs = [make_run(regime) for regime in ("embeddings", "backbone")]
-    table = compare_seeds(runs)
-    assert set(table["first"]) == {"embeddings frozen"}
+    assert set(compare_seeds(runs)["first"]) == {"embeddings frozen"}
     labels = {runs[0].path.name: "fixed", runs[1].path.name: "probe"}
     assert set(compare_seeds(runs, labels=labels, pairs=[("probe", "fixed")])["first"]) == {"probe"}
     assert compare_seeds(runs[:1]).empty

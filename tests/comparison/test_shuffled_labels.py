@@ -180,10 +180,8 @@ def test_only_like_is_held_against_like(planted, tmp_path):
 def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
     """Of all runs together those of one rate are held against each other; a condition without a control has no line."""
     real, one, _ = planted
-    other = runs_of(tmp_path, lambda seed: (2.0, 1), learning_rate=3e-4)
-    groups = arrange([*real, *one, *other])
-    table = contrast(groups, label_statistics(groups))
-    assert set(table["condition"]) == {"full fine-tuning, learning rate 5e-05"}
+    groups = arrange([*real, *one, *runs_of(tmp_path, lambda seed: (2.0, 1), learning_rate=3e-4)])
+    assert set(contrast(groups, label_statistics(groups))["condition"]) == {"full fine-tuning, learning rate 5e-05"}
 
 
 def test_measures_are_what_numpy_makes_of_the_snapshots(planted, compared):
@@ -225,8 +223,7 @@ def test_frozen_parameters_and_single_rows_say_why(compared):
     segments = compared[compared["parameter"] == "token_type_embeddings"]
     assert not set(segments["verdict"]) & DECIDED
     assert all("only the sum of the tables is visible" in reason for reason in segments["reason"])
-    norms = line_of(compared, "times_noise", "LayerNorm.weight")
-    assert "not recorded" in norms["reason"]
+    assert "not recorded" in line_of(compared, "times_noise", "LayerNorm.weight")["reason"]
     assert set(compared["parameter"]) == set(EMBEDDING_PARAMETERS)
 
 
@@ -258,8 +255,7 @@ def test_intervals_over_pairs_of_seeds_cover(num_seeds, share):
             (i, j): seeds[i] + seeds[j] + math.sqrt(1 - share) * rng.normal()
             for i, j in combinations(range(num_seeds), 2)
         }
-        other = {key: rng.normal() for key in values}
-        found = difference(values, other, 0.95)
+        found = difference(values, {key: rng.normal() for key in values}, 0.95)
         covered.append(found.low <= 0 <= found.high)
     assert np.mean(covered) > 0.93
 
@@ -280,8 +276,7 @@ def test_a_permutation_in_the_place_of_real_labels_is_seldom_called_real(share, 
 
 
 def test_the_jackknife_is_exact_where_only_seeds_vary():
-    values = {(i, j): float(i**2 + j**2) for i, j in combinations(range(4), 2)}
-    estimate, variance, df = over_pairs(values)
+    estimate, variance, df = over_pairs({(i, j): float(i**2 + j**2) for i, j in combinations(range(4), 2)})
     own = np.array([0.0, 1, 4, 9])
     assert (estimate, df) == (pytest.approx(2 * own.mean()), 3)
     assert variance == pytest.approx(4 * own.var(ddof=1) / 4)
@@ -301,8 +296,9 @@ def test_welch_is_scipys():
 def report(planted, tmp_path_factory):
     """A report of the planted runs beside those of another rate, which have no control."""
     folder = tmp_path_factory.mktemp("report")
-    other = runs_of(folder / "runs", lambda seed: (2.0, 1), learning_rate=3e-4)
-    runs = [run for part in planted for run in part] + other
+    runs = [run for part in planted for run in part] + runs_of(
+        folder / "runs", lambda seed: (2.0, 1), learning_rate=3e-4
+    )
     with pytest.MonkeyPatch.context() as patch:
         leave_undrawn(patch)
         toolkit.write_report(runs, folder / "out")
@@ -377,8 +373,11 @@ def trained(tiny_model, tmp_path_factory):
         return str(folder / name)
 
     def train(labels, **changes):
-        fields = {"train_file": write("train.tsv", labels, "train"), "output_dir": str(folder / "runs")}
-        fields |= {"validation_file": write("validation.tsv", list(built_in["validation"].labels)[:24], "validation")}
+        fields = {
+            "train_file": write("train.tsv", labels, "train"),
+            "output_dir": str(folder / "runs"),
+            "validation_file": write("validation.tsv", list(built_in["validation"].labels)[:24], "validation"),
+        }
         config = RunConfig(model=str(tiny_model("bert")), **sizes, **fields)
         return [toolkit.finetune(replace(config, seed=seed, **changes)) for seed in SEEDS]
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comparison.planted import agree
+from tests.refusals import check_refused
 from toolkit.comparison.compare import compare
 from toolkit.comparison.summaries import measure_cost, side_by_side, statistics, summarise_scores
 from toolkit.schema import columns_of
@@ -102,8 +103,9 @@ def test_side_by_side_has_a_line_per_arm_and_columns_per_split(runs, make_run):
         for split in ("validation", "ood"):
             assert line[f"{split}_mean"] == lines.loc[(line["group"], line["condition"], line["score"], split), "mean"]
     assert len(side_by_side(summary, "macro_f1")) == 2
-    with pytest.raises(ValueError, match=r"unknown score 'acuracy' \(did you mean 'accuracy'\?\); choose from: "):
-        side_by_side(summary, "acuracy")
+    check_refused(
+        r"unknown score 'acuracy' \(did you mean 'accuracy'\?\); choose from: ", side_by_side, summary, "acuracy"
+    )
 
 
 def test_order_of_seeds_changes_nothing(runs):
@@ -115,5 +117,4 @@ def test_order_of_seeds_changes_nothing(runs):
 
 def test_side_by_side_takes_runs_and_refuses_another_table(runs):
     pd.testing.assert_frame_equal(side_by_side(runs), side_by_side(summarise_scores(runs)))
-    with pytest.raises(ValueError, match="expected the table of summarise_scores"):
-        side_by_side(compare(runs, num_draws=100))
+    check_refused("expected the table of summarise_scores", side_by_side, compare(runs, num_draws=100))

@@ -66,8 +66,15 @@ def test_the_first_rule_that_holds_decides(case):
 def test_every_combination_of_rules_that_hold(holds):
     """All 32 combinations, each made from numbers: every verdict is reached, and none out of turn."""
     is_refused, is_few, is_equivalent, is_apart, is_weak = holds
-    numbers = {"num_seeds": 2 if is_few else 3, "margin": 5.0, "gap": 6.0 if is_weak else 4.0}
-    numbers |= {"low90": 2.0, "high90": 3.0 if is_equivalent else 30.0, "low": 1.0 if is_apart else -1.0, "high": 4.0}
+    numbers = {
+        "num_seeds": 2 if is_few else 3,
+        "margin": 5.0,
+        "gap": 6.0 if is_weak else 4.0,
+        "low90": 2.0,
+        "high90": 3.0 if is_equivalent else 30.0,
+        "low": 1.0 if is_apart else -1.0,
+        "high": 4.0,
+    }
     for name in REFUSALS:
         found = verdict(refusal=Verdict(name, "because") if is_refused else None, **numbers)
         assert found.name == ((name, *VERDICTS[len(REFUSALS) :])[[*holds, True].index(True)])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.comparison.conftest import ARMS, write_logged_run
 from tests.comparison.planted import write_cards
-from tests.refusals import refused
+from tests.refusals import check_refused
 from toolkit.cli import main
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import read_evidence
@@ -93,8 +93,7 @@ def test_runs_are_looked_for_where_they_are_said_to_be(report):
     Path("deep").mkdir()
     Path("elsewhere").rename("deep/elsewhere")
     assert check_report(report, "deep").num_runs == 6
-    with refused("no folder of runs at gone"):
-        check_report(report, "gone")
+    check_refused("no folder of runs at gone", check_report, report, "gone")
 
 
 @pytest.mark.parametrize("is_mended", [False, True], ids=["as it is", "with its hash mended"])
@@ -292,8 +291,7 @@ def test_what_is_neither_a_run_nor_a_report_is_told_apart(tmp_path, verify):
     (tmp_path / "a.md").write_text("")
     (tmp_path / "empty").mkdir()
     neither = "is neither a run directory nor a report"
-    with refused(neither):
-        verify_report(tmp_path / "empty")
+    check_refused(neither, verify_report, tmp_path / "empty")
     for name, said in (("a.md", "is a file, not a folder"), ("empty", neither), ("gone", "no run directory")):
         code, _, error = verify(tmp_path / name)
         assert (code, error.count("\n")) == (2, 1)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolkit.data.duplicates as duplicates
+from tests.refusals import check_refused
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.data.duplicates import THRESHOLD, near_duplicates, words_of
 from toolkit.data.tasks import Split, remove_near_duplicates
@@ -113,8 +114,9 @@ def test_the_order_of_the_examples_does_not_matter(texts: list[Example], others:
     found = near_duplicates(texts, others)
     rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
     order, shuffled = rng.permutation(len(texts)), rng.permutation(len(others))
-    again = near_duplicates([texts[i] for i in order], [others[i] for i in shuffled] * 2)
-    assert again.tolist() == found[order].tolist()
+    assert (
+        near_duplicates([texts[i] for i in order], [others[i] for i in shuffled] * 2).tolist() == found[order].tolist()
+    )
 
 
 @given(EXAMPLES, EXAMPLES, THRESHOLDS, THRESHOLDS)
@@ -201,8 +203,7 @@ def test_few_pairs_are_compared_in_full(is_pair: bool, monkeypatch: pytest.Monke
     shares = 1 / np.arange(1, 5001)
 
     def example() -> Example:
-        words = rng.choice(5000, size=rng.integers(4, 20), p=shares / shares.sum())
-        text = " ".join(f"w{word}" for word in words)
+        text = " ".join(f"w{word}" for word in rng.choice(5000, size=rng.integers(4, 20), p=shares / shares.sum()))
         return ("is this a review that somebody liked", text) if is_pair else (f"review : {text}",)
 
     texts, others = [example() for _ in range(2000)], [example() for _ in range(1000)]
@@ -229,8 +230,7 @@ def test_the_built_in_tasks_lose_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("threshold", [0.0, -0.5, 1.01, float("nan")])
 def test_a_threshold_outside_its_range_is_refused(threshold: float) -> None:
-    with pytest.raises(ValueError, match="threshold must be above 0 and at most 1, got"):
-        near_duplicates([("a",)], [("a",)], threshold)
+    check_refused("threshold must be above 0 and at most 1, got", near_duplicates, [("a",)], [("a",)], threshold)
 
 
 def test_no_examples_repeat_nothing() -> None:

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hub import Hub, files_of
-from tests.refusals import leave, refused
+from tests.refusals import check_refused, leave, refused
 from toolkit.cli import finetune_main
 from toolkit.config import RunConfig
 from toolkit.data.tasks import Task, load_task
@@ -116,8 +116,7 @@ def test_the_same_rows_are_one_task_by_every_door(
     made, flags, expected = SHAPES[shape]
     config = RunConfig(**door(tmp_path, made), **flags)
     if isinstance(expected, str):
-        with refused(expected):
-            load_task(config)
+        check_refused(expected, load_task, config)
         return
     task = load_task(config)
     names, labels = expected
@@ -144,8 +143,7 @@ def test_a_saved_folder_is_its_own_list_of_files_and_its_validation_split_is_one
     assert {name: len(split) for name, split in task.splits.items()} == {"train": 24, "validation": 9}
     assert task.splits["train"].texts == tuple((text,) for text in TEXTS)
     (folder / "train" / "state.json").write_text("{")
-    with refused("cannot read the dataset .*saved' \\((?!the hub)"):
-        load_task(RunConfig(dataset=str(folder), **flags))
+    check_refused("cannot read the dataset .*saved' \\((?!the hub)", load_task, RunConfig(dataset=str(folder), **flags))
 
 
 LABELLED = [{"text": text, "label": label} for text, label in zip(TEXTS, THREE * 8, strict=True)]
@@ -162,8 +160,7 @@ def loaded(path: str, **flags: Any) -> Task:
 
 def tsv(rows: list[tuple[str, str]], quoting: Any = csv.QUOTE_NONE) -> str:
     """As pandas writes it."""
-    frame = pd.DataFrame(rows, columns=["text", "label"])
-    return str(frame.to_csv(sep="\t", index=False, quoting=quoting))
+    return str(pd.DataFrame(rows, columns=["text", "label"]).to_csv(sep="\t", index=False, quoting=quoting))
 
 
 CONLLU = (
@@ -283,8 +280,7 @@ def test_a_label_in_doubt_is_refused_in_a_line_that_names_the_flag(
 ) -> None:
     text = frame.to_csv(index=False) if name == "a.csv" else frame.to_json(orient="records", lines=True)
     path = write(tmp_path / name, text)
-    with refused(rf"{said}.* --label-kind {yes}$"):
-        loaded(path)
+    check_refused(rf"{said}.* --label-kind {yes}$", loaded, path)
     assert set(loaded(path, label_kind=yes).label_names) == {str(label) for label in frame["label"]}
 
 
@@ -321,8 +317,7 @@ def test_words_tags_and_quotes_in_doubt_are_refused_likewise(
     name: str, content: str, said: str, flags: dict[str, Any], tmp_path: Path
 ) -> None:
     path = write(tmp_path / name, content)
-    with refused(said):
-        loaded(path, **({"label_column": "4"} if content == NUMBERED else {}))
+    check_refused(said, loaded, path, **{"label_column": "4"} if content == NUMBERED else {})
     if content != NUMBERED:  # whose last column is no tag either
         assert loaded(path, **flags)
 
@@ -357,8 +352,7 @@ def test_a_file_of_another_kind_is_refused_as_what_it_is(
         write(path, gzip.compress(str(content).encode()))
     else:
         write(path, content)
-    with refused(said):
-        loaded(str(path), **({"objective": "mlm"} if ".txt" in name else {}))
+    check_refused(said, loaded, str(path), **{"objective": "mlm"} if ".txt" in name else {})
 
 
 def test_what_is_no_doubt_is_read(tmp_path: Path) -> None:
@@ -378,8 +372,7 @@ COUNTED = ["0 EU N B-X\n1 is N O\n\n", "4 EU N B-X\n5 is N O\n\n", "1-1 EU N B-X
 
 @pytest.mark.parametrize("sentence", COUNTED)
 def test_words_counted_from_anywhere_are_no_words(sentence: str, tmp_path: Path) -> None:
-    with refused("column 1 holds the numbers of words"):
-        loaded(write(tmp_path / "a.conll", sentence * 3))
+    check_refused("column 1 holds the numbers of words", loaded, write(tmp_path / "a.conll", sentence * 3))
 
 
 def test_tags_that_pandas_made_floats_of_and_marks_among_tags(tmp_path: Path) -> None:
@@ -387,8 +380,9 @@ def test_tags_that_pandas_made_floats_of_and_marks_among_tags(tmp_path: Path) ->
     pd.DataFrame({"tokens": WORDS, "ner_tags": [[-100.0, 0.0], *map(list, TAGS[1:])]}).to_parquet(path)
     with pytest.warns(UserWarning, match="mark no spans"):
         assert loaded(str(path)).label_names == ("0", "1")
-    with refused("the tag NULL often says that a word has none"):
-        loaded(write(tmp_path / "a.conll", "a X\nb NULL\nc Y\n\n"))
+    check_refused(
+        "the tag NULL often says that a word has none", loaded, write(tmp_path / "a.conll", "a X\nb NULL\nc Y\n\n")
+    )
 
 
 def test_names_that_are_numerals_are_not_taken_for_numbers(tmp_path: Path) -> None:
@@ -404,13 +398,11 @@ def test_names_that_are_numerals_are_not_taken_for_numbers(tmp_path: Path) -> No
     assert scored([0, 0, 1]) == [0, 0, 1]
     assert scored(["0", "0", "1"]) == [0, 0, 1]
     assert scored(["1", "2", "2"]) == [0, 1, 1]
-    with refused("labels such as '1', which are numbers of classes and names of others"):
-        scored(["1", "1"])
+    check_refused("labels such as '1', which are numbers of classes and names of others", scored, ["1", "1"])
     broken = tmp_path / "c.parquet"
     made = datasets.Dataset.from_dict({"text": TEXTS, "label": [0, 1, 5] * 8})
     made.cast(datasets.Features({**made.features, "label": datasets.ClassLabel(names=["a", "b"])})).to_parquet(broken)
-    with refused(r"a label is the number of none of its 2 names: row 3 \(5\)"):
-        loaded(str(broken))
+    check_refused(r"a label is the number of none of its 2 names: row 3 \(5\)", loaded, str(broken))
 
 
 def test_a_split_of_marks_is_withheld_aloud_and_not_where_they_are_classes(tmp_path: Path) -> None:
@@ -438,8 +430,7 @@ def test_files_in_a_folder_are_read_as_files_are(name: str, tmp_path: Path) -> N
     for split in ("train", "validation"):
         write(tmp_path / name.replace("a.", f"{split}."), quoted if name == "a.tsv" else content)
     if name == "a.tsv":
-        with refused("--tsv-quotes strip"):
-            load_task(RunConfig(dataset=str(tmp_path)))
+        check_refused("--tsv-quotes strip", load_task, RunConfig(dataset=str(tmp_path)))
 
 
 @given(st.lists(st.text(st.sampled_from('ab "\t\n'), min_size=1).filter(str.strip), min_size=2, max_size=8))
@@ -456,8 +447,7 @@ def test_a_quoted_tsv_is_stripped_to_what_pandas_wrote_or_refused(
 @pytest.mark.parametrize(("name", "mark"), [("a.tsv", "\t"), ("a.csv", ",")])
 def test_a_carriage_return_within_a_text_is_what_cuts_the_row(name: str, mark: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, f"text{mark}label\none{mark}0\ntwo\rparts{mark}1\n")
-    with refused(r"line 3 ends at a carriage return"):
-        loaded(path)
+    check_refused(r"line 3 ends at a carriage return", loaded, path)
     old = write(tmp_path / f"old {name}", f"text{mark}label\rone{mark}0\rtwo{mark}1\r")
     with pytest.warns(UserWarning, match="the same file"):
         assert loaded(old).splits["train"].texts == (("one",), ("two",))
@@ -471,12 +461,9 @@ def test_numbers_dates_and_bytes_as_they_are_meant(tmp_path: Path) -> None:
         return loaded(str(path))
 
     assert of([Decimal("0"), Decimal("0.5"), Decimal("1.5"), Decimal("4")]).kind == "regression"
-    with refused("a label is a (Timestamp|date)"):
-        of(list(pd.date_range("2020-01-01", periods=4).date))
-    with refused("a text is a (Timestamp|date)"):
-        of([0, 1, 0, 1], list(pd.date_range("2020-01-01", periods=4).date))
-    with refused("a text is bytes that are no UTF-8"):
-        of([0, 1, 0, 1], [b"\xff", b"a", b"b", b"c"])
+    check_refused("a label is a (Timestamp|date)", of, list(pd.date_range("2020-01-01", periods=4).date))
+    check_refused("a text is a (Timestamp|date)", of, [0, 1, 0, 1], list(pd.date_range("2020-01-01", periods=4).date))
+    check_refused("a text is bytes that are no UTF-8", of, [0, 1, 0, 1], [b"\xff", b"a", b"b", b"c"])
 
 
 def test_a_label_that_training_lacks_is_an_error_or_too_many_are_refused(tmp_path: Path) -> None:
@@ -565,8 +552,7 @@ def tagged(spans: list[Span], num_words: int, scheme: str) -> list[str]:
 
 @st.composite
 def some_spans(draw: st.DrawFn) -> list[Span]:
-    cuts = sorted(draw(st.sets(st.integers(0, 8), max_size=9)))
-    pairs = list(itertools.pairwise(cuts))
+    pairs = list(itertools.pairwise(sorted(draw(st.sets(st.integers(0, 8), max_size=9)))))
     return [(a, b, kind) for a, b in pairs if (kind := draw(st.sampled_from(["PER", "LOC", ""])))]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import check_refused
 from toolkit import finetune
 from toolkit.config import RunConfig
 from toolkit.data.tasks import load_task
@@ -28,16 +29,16 @@ def test_train_and_selection_partition_what_was_train(fraction: float) -> None:
 
 def test_the_seed_and_nothing_else_draws_it() -> None:
     def ids(**fields: Any) -> list[int]:
-        task = load_task(RunConfig(task="order", selection_fraction=0.2, **fields))
-        return list(task.splits["selection"].ids)
+        return list(load_task(RunConfig(task="order", selection_fraction=0.2, **fields)).splits["selection"].ids)
 
     assert ids() == ids(freeze="backbone", learning_rate=1.0) != ids(seed=1)
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.999])
 def test_an_empty_part_is_refused(fraction: float) -> None:
-    with pytest.raises(ValueError, match="leaves one part empty"):
-        load_task(RunConfig(task="order", max_train_examples=100, selection_fraction=fraction))
+    check_refused(
+        "leaves one part empty", load_task, RunConfig(task="order", max_train_examples=100, selection_fraction=fraction)
+    )
 
 
 def test_a_tuning_run_holds_no_trace_of_the_reported_split(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -69,6 +70,5 @@ def test_no_setting_is_chosen_on_a_repeated_item_of_the_reported_split(repeating
     reported = set(load_task(repeating).splits["validation"].texts)
     for is_removed, num_repeated in ((False, 24), (True, 0)):
         task = load_task(replace(repeating, selection_fraction=0.5, remove_near_duplicates=is_removed))
-        seen = [text for split in task.splits.values() for text in split.texts if text in reported]
-        assert len(seen) == num_repeated
+        assert len([text for split in task.splits.values() for text in split.texts if text in reported]) == num_repeated
     assert set(task.num_near_duplicates or ()) == {"validation", "ood", "selection"}

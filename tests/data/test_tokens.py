@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refusals import check_refused
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
 from toolkit.data.files import read_file
@@ -49,8 +50,7 @@ def test_what_is_written_in_columns_is_what_is_read(
 )
 def test_a_broken_line_is_named(tmp_path: Path, lines: str, match: str) -> None:
     (tmp_path / "a.conll").write_text(lines)
-    with pytest.raises(ValueError, match=match):
-        read_file(tmp_path / "a.conll", (), "label")
+    check_refused(match, read_file, tmp_path / "a.conll", (), "label")
 
 
 def write_jsonl(path: Path, rows: list[dict[str, object]]) -> str:
@@ -94,8 +94,7 @@ def test_rows_that_do_not_match_training_or_one_another_are_refused(
     tmp_path: Path, rows: list[dict[str, object]], match: str
 ) -> None:
     train, other = write_jsonl(tmp_path / "a.jsonl", ROWS), write_jsonl(tmp_path / "b.jsonl", rows)
-    with pytest.raises(ValueError, match=match):
-        load_task(RunConfig(train_file=train, validation_file=other))
+    check_refused(match, load_task, RunConfig(train_file=train, validation_file=other))
 
 
 def test_drawing_holding_out_and_shuffling_keep_words_and_tags_of_one_example_together() -> None:

@@ -55,8 +55,9 @@ def text_of(report: Path) -> str:
 def test_the_report_is_whole(report: Path, runs: list[toolkit.Run]) -> None:
     text = text_of(report)
     opened = open_places([run.path for run in runs[:2]])
-    names = {path.stem for path in (report / "tables").glob("*.csv")}
-    assert {name for part in drift_parts() for name in part.makers(opened)} == names
+    assert {name for part in drift_parts() for name in part.makers(opened)} == {
+        path.stem for path in (report / "tables").glob("*.csv")
+    }
     links = re.findall(r"\((figures/[^)]+)\)", text)
     assert {Path(link).stem for link in links} >= {"change", "exposure"}
     assert min((report / link).stat().st_size for link in links) > 1000
@@ -68,15 +69,17 @@ def test_the_report_is_whole(report: Path, runs: list[toolkit.Run]) -> None:
 
 
 def test_numbers_of_the_page_are_those_of_the_analysis(report: Path, runs: list[toolkit.Run]) -> None:
-    stored = pd.read_csv(report / "tables" / "drift.csv")
-    np.testing.assert_allclose(stored["value"], toolkit.measure_drift(runs[0])["value"])
+    np.testing.assert_allclose(
+        pd.read_csv(report / "tables" / "drift.csv")["value"], toolkit.measure_drift(runs[0])["value"]
+    )
     causes = pd.read_csv(report / "tables" / "causes.csv")
     words = causes[(causes["parameter"] == "word_embeddings") & (causes["stratum"] == "all rows")].iloc[0]
     assert f"Weight decay alone moved {words['num_weight_decay_alone']:,} word rows" in text_of(report)
     assert words["num_unexplained"] == 0
     moved = pd.read_csv(report / "tables" / "most_moved.csv", keep_default_na=False)
-    rows = toolkit.measure_rows(runs[0], "word_embeddings", 2, ("norm",)).nlargest(100, "norm")
-    np.testing.assert_allclose(moved["norm"], rows["norm"])
+    np.testing.assert_allclose(
+        moved["norm"], toolkit.measure_rows(runs[0], "word_embeddings", 2, ("norm",)).nlargest(100, "norm")["norm"]
+    )
     assert markdown.escape(moved["token"][0]) in text_of(report)
 
 
@@ -127,8 +130,7 @@ def test_two_checkpoints_without_a_run(
     before = tiny_model("bert")
     after = altered(before, tmp_path / "after", turn_positions)
     assert exit_code_of("drift", before, after, "--out", tmp_path / "out") == 0
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    assert max(map(len, capsys.readouterr().out.splitlines()[:-1])) <= 80
     assert "they need a run directory" in text_of(tmp_path / "out")
     assert all((tmp_path / "out" / name).exists() for name in ("figures/change.pdf", "index.html"))
 
@@ -211,8 +213,9 @@ def test_the_chart_of_exposure_holds_the_rows_numbers(runs: list[toolkit.Run]) -
     assert null["norm"].between(null["low"], null["high"]).all()
     unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
     assert set(exposure.loc[exposure["series"] == causes.UNSEEN, "norm"]) == {unseen["norm"].median()}
-    values = values_of(toolkit.plot_exposure(runs[0], with_null=True))
-    points = [line for line in values if line["series"] == causes.ROW]
+    points = [
+        line for line in values_of(toolkit.plot_exposure(runs[0], with_null=True)) if line["series"] == causes.ROW
+    ]
     assert sorted(line["norm"] for line in points) == pytest.approx(sorted(drawn["norm"]), rel=1e-4)
     assert {line["series"] for line in values_of(toolkit.plot_exposure(runs[0]))}.isdisjoint({causes.NULL})
 
@@ -283,8 +286,9 @@ def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.R
     sizes = toolkit.measure_step_sizes(runs[0])
     at_end = (sizes["step"] == sizes["step"].max()) & (sizes["parameter"] == "position_embeddings")
     sizes["lost_to_rounding"] = np.where(at_end, 0.375, np.where(sizes["step"] == 1, 0.9, 0.25))
-    page = page_of([runs[0].path], step_sizes=sizes)
-    assert "37.5 % of the values of position_embeddings with a gradient stayed" in markdown.render_markdown(page)
+    assert "37.5 % of the values of position_embeddings with a gradient stayed" in markdown.render_markdown(
+        page_of([runs[0].path], step_sizes=sizes)
+    )
     assert plot_step_sizes(sizes[:0]) is None
     for known in ({"step_sizes": sizes[:0]}, {}):
         assert "How large was a step?" not in markdown.render_markdown(page_of([runs[0].path], **known))
@@ -292,8 +296,9 @@ def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.R
 
 def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
     computed = Computed(open_sources([runs[0].path]))
-    moved = movement.most_moved(runs[0]).head(2)
-    computed.frames["most_moved"] = moved.assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
+    computed.frames["most_moved"] = (
+        movement.most_moved(runs[0]).head(2).assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
+    )
     section = movement.rows_section(computed)
     assert "<script>alert" not in render_page(Page(title="x", sections=(section,)))
     console = Console(file=io.StringIO(), width=80)
@@ -312,8 +317,7 @@ def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[st
 
 def test_imported_checkpoints_are_a_source(tiny_model: Callable[[str], Path]) -> None:
     imported = toolkit.import_checkpoints([tiny_model("bert"), tiny_model("bert")])
-    drift = toolkit.measure_drift(imported, ("norm",))
-    assert (drift["value"].dropna() >= 0).all()
+    assert (toolkit.measure_drift(imported, ("norm",))["value"].dropna() >= 0).all()
     assert len(repr(imported)) < 2000
     check_refusals(
         (

@@ -14,13 +14,9 @@ def alone(spec: Spec) -> list[dict[str, list[Any]]]:
     """Every distinct data set of a specification, wherever it hangs: column to values."""
     found: list[dict[str, list[Any]]] = []
     for values in _data(spec):
-        table: dict[str, list[Any]] = {str(name): list(column) for name, column in _columns(values).items()}
+        table: dict[str, list[Any]] = {str(name): [line[name] for line in values] for name in values[0]}
         found += [] if table in found else [table]
     return found
-
-
-def _columns(values: list[Spec]) -> dict[str, list[Any]]:
-    return {name: [line[name] for line in values] for name in values[0]}
 
 
 def _data(spec: Any) -> Iterator[list[Spec]]:

@@ -121,8 +121,7 @@ def test_hostile_texts_are_shown_as_texts(visit: Callable[..., Any]):
     page = visit()
     assert page.locator("h1").inner_text() == INJECTION
     assert page.locator("main").inner_text().count(INJECTION) > 8
-    shown = f"before of {INJECTION} 0.90", "epoch 3: 1 of 60 drawn words contain “<SCRIPT>”"
-    search(page, "<SCRIPT>", *shown)
+    search(page, "<SCRIPT>", f"before of {INJECTION} 0.90", "epoch 3: 1 of 60 drawn words contain “<SCRIPT>”")
     page.locator(MARKED).hover(force=True)
     assert INJECTION in page.locator("#vg-tooltip-element").inner_text()
 
@@ -151,8 +150,7 @@ def test_search_finds_a_word_marks_it_and_shows_its_neighbours(visit: Callable[.
 def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any]):
     page = visit()
     search(page, "good", "before of good 0.90")
-    places = MARKED, f"{LIVE} .role-axis-domain line"
-    point, floor = (page.locator(where).first.bounding_box() for where in places)
+    point, floor = (page.locator(where).first.bounding_box() for where in (MARKED, f"{LIVE} .role-axis-domain line"))
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
 
 
@@ -296,8 +294,9 @@ def test_a_picture_that_is_too_wide_for_a_column_stands_below_the_answers(
 ):
     chart = make_chart("A title").properties(width=width)
     picture = ChartBlock(name="first", chart=chart, caption="A picture.", alt="A picture.")
-    path = write(replace(make_page(), picture=picture), tmp_path)
-    page = visit(path, has_words=False, viewport={"width": 1200, "height": 800})
+    page = visit(
+        write(replace(make_page(), picture=picture), tmp_path), has_words=False, viewport={"width": 1200, "height": 800}
+    )
     page.locator("#figure-first .live svg").wait_for()
     answers, drawn = (page.locator(where).bounding_box() for where in (".answers", "#figure-first .live svg"))
     assert (drawn["x"] > answers["x"] + answers["width"] / 2) == is_beside
@@ -401,8 +400,9 @@ def test_axe_finds_no_violation(visit: Callable[..., Any], context: dict[str, An
     page = visit(**context)
     page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
     page.locator("#figure-drift .live svg").wait_for()
-    found = axe.Axe().run(page).response["violations"]
-    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
+    assert [
+        (each["id"], [node["html"] for node in each["nodes"]]) for each in axe.Axe().run(page).response["violations"]
+    ] == []
 
 
 def words_are_still(page: Any) -> bool:

@@ -85,8 +85,7 @@ def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run
         f"{value:+.2f}" for value in linear_probes(data.groups)["full_minus_reached_points"]
     ]
     alone = data_of(with_probe(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
-    line = linear_probes(alone.groups).iloc[0]
-    assert np.isnan(line["full_minus_linear_probe_points"])
+    assert np.isnan(linear_probes(alone.groups).iloc[0]["full_minus_linear_probe_points"])
     assert len(short_of_probe(linear_probes(alone.groups), 1.0)) == 1
 
 
@@ -107,8 +106,13 @@ def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm
 
 
 def probe_line(task, split, missed, minus_probe=5.0):
-    numbers = {"reached": 0.6, "linear_probe": 0.6 + missed / 100, "missed_points": missed}
-    numbers |= {"full_minus_reached_points": minus_probe + missed, "full_minus_linear_probe_points": minus_probe}
+    numbers = {
+        "reached": 0.6,
+        "linear_probe": 0.6 + missed / 100,
+        "missed_points": missed,
+        "full_minus_reached_points": minus_probe + missed,
+        "full_minus_linear_probe_points": minus_probe,
+    }
     names = {
         "group": f"m on {task}",
         "model": "m",
@@ -264,8 +268,7 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     manifest = json.loads((run.path / "manifest.json").read_text())
     manifest["task"] |= {"data_sha256": hashes, "splits": {name: {"num_examples": 5} for name in expected}}
     write_manifest(run.path, manifest)
-    values = json.loads((run.path / "config.json").read_text()) | config
-    (run.path / "config.json").write_text(json.dumps(values))
+    (run.path / "config.json").write_text(json.dumps(json.loads((run.path / "config.json").read_text()) | config))
     rehash(run.path, "config.json")
     block = data_block(Group("tiny on toy", (Arm("full", (read_reported(open_run(run.path), "a"),), "full"),)))
     assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
@@ -306,8 +309,7 @@ def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read
     data = data_of(with_floor(read_run, -6.0))
     (found,) = tables(data)
     assert "untouched" not in found.table
-    own = found.table.query("split == 'validation'")
-    assert list(own["above_bag_of_words_points"])[-1] == "-6.00"
+    assert list(found.table.query("split == 'validation'")["above_bag_of_words_points"])[-1] == "-6.00"
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     lines = scores_section(data, {}).blocks[0].table
     assert list(lines.iloc[:, 0])[-2:] == ["majority class", "bag of words"], "the first table of scores has them too"

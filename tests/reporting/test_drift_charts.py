@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import toolkit
+from tests.refusals import check_refused
 from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, titles_of
 from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData, order_of
@@ -84,16 +85,10 @@ def test_what_is_exactly_0_stands_below_the_axis_proper_and_apart(read_run):
 
 def test_the_yardstick_is_the_tables(read_run):
     tables = tables_of(read_run("none"))
-    chart = toolkit.plot_drift(tables.with_arms(tables.drift))
-    for name, panel in zip(PARAMETERS, panels_of(chart), strict=True):
+    for name, panel in zip(PARAMETERS, panels_of(toolkit.plot_drift(tables.with_arms(tables.drift))), strict=True):
         (rule,) = [data for data in alone(panel) if list(data) == ["place"]]
         expected = tables.whole(tables.group.arms[0], name, statistic="reinitialised")["value"].unique()
         np.testing.assert_allclose(sorted(rule["place"]), sorted(expected), atol=1e-4)
-
-
-def undefined_in(panel):
-    """What a panel says where there is no number."""
-    return [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])]
 
 
 @pytest.mark.parametrize("regimes", [("none", "embeddings"), ("none",)])
@@ -101,7 +96,8 @@ def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trai
     """As the LayerNorm.bias of a random start, also in a report without a frozen run: it has a panel that says so."""
     runs = [read_run(regime, zero=("LayerNorm.bias",)) for regime in regimes]
     panel = panel_of(charts_of(*runs)["drift_over_epochs"], "LayerNorm.bias")
-    assert undefined_in(panel) == [[FULL, "undefined: it was 0 before"]]
+    notes = [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])]
+    assert notes == [[FULL, "undefined: it was 0 before"]]
     if "embeddings" in regimes:
         drawn = lines_of(panel, "is_zero")
         assert set(zip(drawn["regime"], drawn["is_zero"], strict=True)) == {(FROZEN, True)}
@@ -147,8 +143,7 @@ def test_positions_that_are_exactly_0_are_stretches_on_the_floor(plain):
 def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
     runs = read_run("none"), read_run("backbone")
     words = words_of(*runs)
-    chart = toolkit.plot_word_drift(words)
-    boxes = lines_of(spec_of(chart), "zeros")
+    boxes = lines_of(spec_of(toolkit.plot_word_drift(words)), "zeros")
     pd.testing.assert_frame_equal(boxes, lines_of(spec_of(charts_of(*runs)["word_drift_by_exposure"]), "zeros"))
     assert set(boxes["regime"]) == {FULL}, "no row moved under feature extraction"
     own = words[words["regime"] == "none"]
@@ -228,8 +223,7 @@ def test_colours_are_of_the_order_whatever_is_drawn(read_run, plain):
 
 def test_regimes_of_a_runs_tables_have_plain_names():
     names = ["none", "embeddings", "backbone", "word_embeddings"]
-    found = regimes_of(pd.DataFrame({"regime": names}))
-    assert list(found) == [FULL, FROZEN, FEATURES, "word_embeddings frozen"]
+    assert list(regimes_of(pd.DataFrame({"regime": names}))) == [FULL, FROZEN, FEATURES, "word_embeddings frozen"]
     assert list(regimes_of(pd.DataFrame({"condition": ["my own"], "regime": ["none"]}))) == ["my own"]
 
 
@@ -251,10 +245,8 @@ def test_a_table_of_one_run_needs_no_names(read_run):
     positions = toolkit.plot_position_drift(toolkit.measure_rows(run, "position_embeddings"))
     assert all(spec_of(chart) for chart in (drift, words, positions))
     assert "legend" not in str(panels_of(drift)), "one series without a name needs none"
-    scores = toolkit.plot_scores_over_epochs(run.scores, "accuracy")
-    assert titles_of(scores)[:1] == ["validation"]
+    assert titles_of(toolkit.plot_scores_over_epochs(run.scores, "accuracy"))[:1] == ["validation"]
 
 
 def test_a_score_that_is_not_there_is_refused(read_run):
-    with pytest.raises(ValueError, match="'bleu'"):
-        toolkit.plot_scores_over_epochs(read_run("none").scores, "bleu")
+    check_refused("'bleu'", toolkit.plot_scores_over_epochs, read_run("none").scores, "bleu")

@@ -50,8 +50,9 @@ def test_a_long_table_is_continued_and_labelled_once():
 
 
 def compile_document(folder: Path, name: str) -> subprocess.CompletedProcess[bytes]:
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name]
-    return subprocess.run(command, cwd=folder, capture_output=True, timeout=120)
+    return subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name], cwd=folder, capture_output=True, timeout=120
+    )
 
 
 needs_tex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here (Debian: texlive-latex-base)")

@@ -149,8 +149,7 @@ def test_output_folders_become_a_paper_without_any_callback(folders, base, with_
     assert any(line.endswith("taken as replicates.") for line in told)
     assert (Path("out") / "figures" / "first_screen.svg").is_file()
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
-    again = report_from("out", "again")
-    assert again.read_text() == page.read_text()
+    assert report_from("out", "again").read_text() == page.read_text()
     lines, has_changed = describe(Path("again"), folders)
     assert not has_changed
     # A base of an absolute path is known by its name alone, so that nobody can measure again from it.

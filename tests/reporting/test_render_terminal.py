@@ -35,8 +35,9 @@ def table(num_columns, cell="a rather long text of words", num_rows=3):
 def test_no_column_is_cut_where_words_leave_just_enough_room():
     """Rich gives every column its share of what is missing, and then widens some again: the last one was cut."""
     names = ["regime", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
-    cells = ["full fine-tuning", "validation", "embeddings", *["1.000 (1.000 to 1.000)"] * 4]
-    frame = pd.DataFrame([cells] * 2, columns=names)
+    frame = pd.DataFrame(
+        [["full fine-tuning", "validation", "embeddings", *["1.000 (1.000 to 1.000)"] * 4]] * 2, columns=names
+    )
     text = printed(Section(id="a", title="t", blocks=(TableBlock(table=frame, caption=""),)))
     assert all(word in text for name in names for word in name.split())
     assert text.count("to") == 8
@@ -96,11 +97,11 @@ def test_a_page_shows_its_tiles_answers_folds_and_notes_in_order():
 
 @pytest.mark.parametrize("hostile", ["[bold]x[/bold]", "\x1b[31mred", "a\u202eb", "[/]"])
 def test_texts_are_never_obeyed(hostile):
-    columns = {hostile: Column(label=hostile)}
-    block = TableBlock(table=pd.DataFrame({hostile: [hostile]}), caption=hostile, columns=columns)
+    block = TableBlock(
+        table=pd.DataFrame({hostile: [hostile]}), caption=hostile, columns={hostile: Column(label=hostile)}
+    )
     section = Section(id="s", title=hostile, lead=hostile, blocks=(block,))
-    page = Page(title=hostile, answers=stated([hostile]), sections=(section,))
-    text = printed(page)
+    text = printed(Page(title=hostile, answers=stated([hostile]), sections=(section,)))
     assert not re.search("\x1b|\u202e", text)
     assert text.count(hostile.replace("\x1b", "U+001B").replace("\u202e", "U+202E")) == 7
 
@@ -108,6 +109,7 @@ def test_texts_are_never_obeyed(hostile):
 @pytest.mark.parametrize("over", [-1, 0, 1])
 def test_a_table_that_just_fits_is_whole(over):
     words = [letter * width for letter, width in zip("abcd", (20 + over, 18, 18, 18), strict=True)]
-    frame = pd.DataFrame([words], columns=list("pqrs"))
-    text = printed(Section(id="t", title="t", blocks=(TableBlock(table=frame, caption=""),)))
+    text = printed(
+        Section(id="t", title="t", blocks=(TableBlock(table=pd.DataFrame([words], columns=list("pqrs")), caption=""),))
+    )
     assert all(word in text for word in words)

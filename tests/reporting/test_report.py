@@ -43,8 +43,9 @@ def runs(make_run):
 def output_of(code: str, folder: Path | None = None) -> str:
     """What a fresh interpreter prints in ``folder``, with this checkout on its path."""
     environment = {**os.environ, "PYTHONPATH": str(Path(toolkit.__file__).parents[1])}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=folder).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=folder
+    ).stdout
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,11 @@ LIMITS = "What these runs cannot tell"
 
 
 def test_every_file_is_there_and_valid(report):
-    names = {f"figures/{name}.{kind}" for name in CHARTS for kind in ("png", "svg", "pdf")}
-    names |= {f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")}
-    names |= {f"tables/{name}.tex" for name in PRINTED} | {"report.md", "index.html", "cards.json", "files.json"}
+    names = (
+        {f"figures/{name}.{kind}" for name in CHARTS for kind in ("png", "svg", "pdf")}
+        | {f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")}
+        | ({f"tables/{name}.tex" for name in PRINTED} | {"report.md", "index.html", "cards.json", "files.json"})
+    )
     names |= {f"tables/drift_compact.{kind}" for kind in ("csv", "parquet", "tex", "md", "html")}
     found = set(contents(Path("out")))
     assert {name for name in found if not name.startswith("evidence/")} == names
@@ -116,8 +119,7 @@ def test_every_file_is_there_and_valid(report):
     assert len(links) == 3 * len(CHARTS)
     assert all((Path("out") / link).is_file() for link in links)
     for name in TABLES:
-        frame = pd.read_parquet(f"out/tables/{name}.parquet")
-        assert len(frame) == len(pd.read_csv(f"out/tables/{name}.csv")) > 0
+        assert len(pd.read_parquet(f"out/tables/{name}.parquet")) == len(pd.read_csv(f"out/tables/{name}.csv")) > 0
 
 
 def test_sections_are_in_order(report):
@@ -209,8 +211,9 @@ def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypa
 def test_a_model_without_segments(make_run):
     text = written([make_run(regime, lacking=("token_type_embeddings",)) for regime in ("none", "backbone")])
     assert "Not applicable: this model has no token_type_embeddings." in section(text, "Segments")
-    lines = section(text, "Drift of each").split("\n")
-    (line,) = [line for line in lines if line.startswith("| token_type_embeddings")]
+    (line,) = [
+        line for line in section(text, "Drift of each").split("\n") if line.startswith("| token_type_embeddings")
+    ]
     assert line.count("not applicable") == 3  # of two conditions and the yardstick
 
 
@@ -308,8 +311,7 @@ def test_drift_is_not_reported_from_snapshots_that_have_changed(runs, name, is_r
     content = path.read_bytes()
     path.unlink() if is_removed else path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     how = "missing" if is_removed else "changed"
-    said = f"{runs[0].path.name} is left out: it is not as its manifest says ({how}: {name})"
-    assert said in written(runs, LIMITS)
+    assert f"{runs[0].path.name} is left out: it is not as its manifest says ({how}: {name})" in written(runs, LIMITS)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -317,8 +319,7 @@ def test_drift_is_not_reported_from_snapshots_that_have_changed(runs, name, is_r
 def test_a_run_that_was_changed_after_it_finished_is_left_out_and_said(runs, name):
     with open(runs[0].path / name, "ab") as file:
         file.write(b"\n")
-    said = f"{runs[0].path.name} is left out: it is not as its manifest says (changed: {name})"
-    assert said in written(runs, LIMITS)
+    assert f"{runs[0].path.name} is left out: it is not as its manifest says (changed: {name})" in written(runs, LIMITS)
     assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs[1:]}
     paths, summarise = [run.path for run in runs], toolkit.summarise_scores
     check_refusals(

@@ -27,8 +27,9 @@ def printed(out: str) -> str:
 
 def expanded(out: str) -> list[str]:
     """The printed command as a shell reads it, from "report" on."""
-    command = ["sh", "-c", f"printf '%s\\n' {printed(out)}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[3:]
+    return subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {printed(out)}"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[3:]
 
 
 def repeat(out: str) -> None:
@@ -56,8 +57,7 @@ def test_alone_in_their_folder_they_are_a_pattern(runs):
 
 def written(runs, out="out", **options) -> tuple[str, str, list[str]]:
     """A report's text, the command in it and what a shell makes of that."""
-    text = write_report(runs, out, **options).read_text()
-    return text, printed(out), expanded(out)
+    return write_report(runs, out, **options).read_text(), printed(out), expanded(out)
 
 
 def test_among_other_runs_they_are_listed(runs, make_run):
@@ -175,8 +175,7 @@ def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, 
     (commands,) = re.findall(r"```bash\n(# in the folder in which this report was made.*?)\n```", text, re.S)
     shutil.move(tmp_path / "my runs", tmp_path / "former")
     shutil.move("out", "was")
-    said = carry_out(commands)
-    assert said == ["accelerate launch --module toolkit.cli"] * 2 + ["python -m toolkit"]
+    assert carry_out(commands) == ["accelerate launch --module toolkit.cli"] * 2 + ["python -m toolkit"]
     assert [line.split(":")[0] for line in verify_report("out")] == []
     for name in ("scores.csv", "drift.csv"):
         assert Path("out/evidence", name).read_bytes() == Path("was/evidence", name).read_bytes()

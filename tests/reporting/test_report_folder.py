@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.refusals import check_refusals, refused
+from tests.refusals import check_refusals, check_refused
 from toolkit.reporting.comparison_report import write_report
 from toolkit.reporting.folder import LOCK, WRITTEN, check_out, report_folder, written_files
 from toolkit.snapshots.files import sha256_of_file
@@ -35,8 +35,16 @@ def test_nothing_of_an_earlier_report_is_left(make_run) -> None:
     """Arms renamed, one task instead of two, no tuning: what is of before would stand beside what is of now."""
     runs = [make_run(task=task) for task in ("toy", "other")]
     labels = {run.path.name: run.config.freeze for run in runs}
-    tried = {"task": "toy", "condition": "none", "setting": 0, "fields": "as it is", "num_seeds": 1}
-    tried |= {"mean_score": 0.5, "is_chosen": True, "is_at_edge": True}
+    tried = {
+        "task": "toy",
+        "condition": "none",
+        "setting": 0,
+        "fields": "as it is",
+        "num_seeds": 1,
+        "mean_score": 0.5,
+        "is_chosen": True,
+        "is_at_edge": True,
+    }
     write_report(runs, "out", labels=labels, tuning=pd.DataFrame([tried]))
     assert pd.read_parquet("out/tables/tuning.parquet")["is_at_edge"].tolist() == [True]
     assert Path("out/figures/2-tiny-on-other_drift_over_epochs.png").exists()
@@ -64,8 +72,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused_write(out: Path, said: str) -> None:
     """A report that is refused, and what lies in its folder stays as it was."""
     before = all_of(out)
-    with refused(said):
-        write(out, {"a": "refused"})
+    check_refused(said, write, out, {"a": "refused"})
     assert all_of(out) == before
 
 
@@ -95,8 +102,7 @@ def test_what_somebody_changed_is_theirs(out: Path) -> None:
     (out / "tables/b").write_text("edited")
     before = all_of(out)
     for contents in ({"a": "1"}, {"a": "3", "tables/b": "4"}):
-        with refused(r"^out holds tables/b, not as an earlier report wrote it: move that away"):
-            write(out, contents)
+        check_refused(r"^out holds tables/b, not as an earlier report wrote it: move that away", write, out, contents)
         assert all_of(out) == before
 
 
@@ -146,8 +152,7 @@ def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path) -> None
 def test_two_reports_at_a_time_are_one_and_a_refusal(out: Path) -> None:
     with report_folder(out) as folder:
         (folder / "a").write_text("1")
-        with refused(r"^another process is writing .*out: wait until it has ended"):
-            write(out, {"a": "2"})
+        check_refused(r"^another process is writing .*out: wait until it has ended", write, out, {"a": "2"})
     assert names_in(out) == {"a", WRITTEN}
     assert (out / "a").read_text() == "1"
 

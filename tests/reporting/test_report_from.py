@@ -250,8 +250,7 @@ def test_what_is_made_again_need_not_be_kept_and_is_the_same_in_its_own_place(re
 def test_what_should_have_been_kept_is_missed(report):
     shown = next((report / "figures").glob("first_screen.png"))
     small = report / "tables/cost.csv"
-    kept = [report / "report.md", shown, small, report / "cards.json", *(report / FOLDER).iterdir()]
-    for path in kept:
+    for path in [report / "report.md", shown, small, report / "cards.json", *(report / FOLDER).iterdir()]:
         name, content = path.relative_to(report).as_posix(), path.read_bytes()
         path.unlink()
         assert any(name.split("/")[-1] in line for line in verify_report(report)), name

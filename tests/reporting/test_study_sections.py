@@ -93,8 +93,7 @@ def test_mcnemar_is_counted_over_seeds():
 
 
 def test_regression_has_no_accuracy_words(read_run, data_of):
-    runs = [read_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)]
-    data = data_of(runs)
+    data = data_of([read_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)])
     assert set(shown_comparison(data.comparison, data.seeds)["mcnemar"]) == {"not applicable"}
 
 
@@ -203,8 +202,7 @@ def test_multiples_of_noise_of_other_learning_rates_are_not_held_against_each_ot
 
 def test_an_open_question_stands_once_and_a_decided_one_not_among_them(read_study, data_of, cards_of):
     cards = cards_of(num_seeds=3)
-    section = limits_section(data_of(*read_study(num_seeds=3)), cards)
-    (table,) = tables_of(section.blocks)
+    (table,) = tables_of(limits_section(data_of(*read_study(num_seeds=3)), cards).blocks)
     rows = shown(table).rows
     assert len({row[0] for row in rows}) == len(rows)
     assert not {row[0] for row in rows} & {question_of(card) for card in decided(cards)}
@@ -251,8 +249,9 @@ def test_no_is_never_left_to_mean_good_or_bad(changed, verdict, value, freezing,
 def test_a_task_that_leaves_nothing_to_gain_is_named_where_two_conditions_reach_its_end(read_study, data_of, names):
     data = data_of(*read_study(num_seeds=3))
     scores = data.scores.assign(value=np.where(data.scores["base"].isin(names), 1.0, 0.9))
-    text = answers_of(with_tables(data, scores=scores))[-1].text
-    assert ("nothing is left to gain on: toy." in text) == (len(names) == 2)
+    assert ("nothing is left to gain on: toy." in answers_of(with_tables(data, scores=scores))[-1].text) == (
+        len(names) == 2
+    )
 
 
 def test_what_was_compared_is_named_and_counted(read_study, data_of):
@@ -292,8 +291,7 @@ def test_tiles_of_several_tasks_name_the_score_where_it_is_one(read_study, data_
 @pytest.mark.parametrize("tasks", [("toy",), ("toy", "other")])
 def test_a_difference_without_an_interval_says_why(changed, num_seeds, needed, tasks):
     none = dict.fromkeys(("low_points", "high_points", "low90_points", "high90_points"), np.nan)
-    data = changed(num_seeds, tasks, **none, score="macro_f1", verdict="under-powered")
-    for answer in answers_of(data)[1:3]:
+    for answer in answers_of(changed(num_seeds, tasks, **none, score="macro_f1", verdict="under-powered"))[1:3]:
         assert answer.text.count(f"(no interval: macro f1, {needed})") == len(tasks)
 
 
@@ -344,11 +342,15 @@ def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
     page = make_page(data_of(*read_study(num_seeds=2), words=words), cards_of(num_seeds=2))
     text = render_markdown(page)
     assert text.startswith("# T &#60;b&#62;\n\nQ?\n")
-    said = [f"## {section.title}" for section in page.sections] + ["```bash\nrun me\n```"]
-    said += [f"{answer.question} {answer.verdict}".strip() for answer in page.answers]
+    said = (
+        [f"## {section.title}" for section in page.sections]
+        + ["```bash\nrun me\n```"]
+        + [f"{answer.question} {answer.verdict}".strip() for answer in page.answers]
+    )
     assert [each for each in said if each not in text] == []
-    texts = [answer.text for answer in page.answers]
-    texts += [" ".join((tile.title, tile.value, tile.detail)) for tile in page.tiles]
+    texts = [answer.text for answer in page.answers] + [
+        " ".join((tile.title, tile.value, tile.detail)) for tile in page.tiles
+    ]
     assert words_of(" ".join(texts)) <= words_of(text.replace("&#95;", "_"))
 
 

@@ -50,8 +50,7 @@ def test_regression_has_no_items_of_accuracy(tiny_config: RunConfig, tmp_path: P
 
 
 def test_runs_and_detectable_gap_are_printed_and_nothing_is_left(tiny_config: RunConfig, tmp_path: Path) -> None:
-    study = make_study(tiny_config, seeds=range(4), hypothesis="It does not.")
-    text = shown(study, tmp_path, limit=3)
+    text = shown(make_study(tiny_config, seeds=range(4), hypothesis="It does not."), tmp_path, limit=3)
     assert words_of(text).startswith("Tiny Question: Does it matter? Expected: It does not. ")
     assert cells_of(text, "final", "full") == ["final", "toy", "full", "4", "0", "0", "4"]
     assert "In all: runs 8, finished 0, to do 8." in words_of(text)
@@ -123,16 +122,24 @@ def test_another_headline_score_than_the_tables_is_named(
     read = module.read_data
     monkeypatch.setattr(module, "read_data", lambda config: replace(read(config), score="matthews"))
     for named, score in (({}, "matthews"), ({"score": "macro_f1"}, "macro_f1")):
-        text = words_of(shown(make_study(tiny_config, **named), tmp_path))
-        assert f"headline score is another on toy ({score})" in text
+        assert f"headline score is another on toy ({score})" in words_of(
+            shown(make_study(tiny_config, **named), tmp_path)
+        )
 
 
 @pytest.mark.parametrize("limit", [0, -3])
 def test_the_limit_is_checked_as_when_it_runs(tiny_config: RunConfig, tmp_path: Path, limit: int) -> None:
     message = rf"^--limit must be at least 1; got {limit}$"
     check_refused(message, shown, make_study(tiny_config), tmp_path, limit=limit)
-    options: dict[str, Any] = {"executor": InProcess(), "out": tmp_path, "output_dir": tmp_path / "runs"}
-    check_refused(message, run_study, make_study(tiny_config), limit=limit, **options)
+    check_refused(
+        message,
+        run_study,
+        make_study(tiny_config),
+        limit=limit,
+        executor=InProcess(),
+        out=tmp_path,
+        output_dir=tmp_path / "runs",
+    )
 
 
 def test_sizes_beyond_the_data_are_said_and_not_trained_twice(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -146,8 +153,9 @@ def test_sizes_beyond_the_data_are_said_and_not_trained_twice(tiny_config: RunCo
     assert "toy has 64 training examples: size 100 would repeat size 80 and is left out." in text
     assert "toy has 64 training examples: size 80 is all of them." in text
     assert "In all: runs 4, finished 0, to do 4." in words_of(text)
-    with pytest.raises(ValueError, match="4 runs failed"):
-        run_study(study, executor=executor, out=tmp_path / "r", output_dir=tmp_path / "runs")
+    check_refused(
+        "4 runs failed", run_study, study, executor=executor, out=tmp_path / "r", output_dir=tmp_path / "runs"
+    )
     final = plan_study(study, tmp_path / "runs").final
     assert executor.started == [run.name for run in final]
     assert [run.config.max_train_examples for run in final] == [32, 32, 80, 80]

@@ -85,12 +85,12 @@ def test_each_job_runs_once_and_failures_stay_alone(name: str, tmp_path: Path) -
         **dict.fromkeys(("bad", "idle"), (failed, 1, 0)),  # an error of its own would come again
         "shot": (["waiting", "running", "retried", "running", "finished"], 2, 1),
     }
-    found = {key: (states(events[key]), num_started(job), num_completed(job)) for key, job in jobs.items()}
-    assert found == expected
+    assert {key: (states(events[key]), num_started(job), num_completed(job)) for key, job in jobs.items()} == expected
     assert (states(events["done"]), num_started(done)) == (["waiting", "finished"], 0)
     assert events["bad"][-1].detail == "exit code 2: error: no such task", "named with the end of its log"
-    again = run_all(executor, [jobs["a"], done])
-    assert all(states(own) == ["waiting", "finished"] for own in again.values()), "and starts nothing"
+    assert all(states(own) == ["waiting", "finished"] for own in run_all(executor, [jobs["a"], done]).values()), (
+        "and starts nothing"
+    )
     assert num_started(jobs["a"]) == 1
 
 
@@ -129,8 +129,7 @@ def test_what_is_killed_and_started_again_loses_and_doubles_nothing(
     if not goes_on:
         wait_until(lambda: not any(is_alive(pid) for pid in pids), 30)
     jobs = [counted_job(tmp_path / key) for key in ("a", "b")]
-    timer = threading.Timer(1.0 if goes_on else 0.0, lambda: [release(job) for job in jobs])
-    timer.start()
+    threading.Timer(1.0 if goes_on else 0.0, lambda: [release(job) for job in jobs]).start()
     events = run_all(build("local" if name == "ray" else name, workers=2), jobs)
     assert [own[-1].state for own in events.values()] == ["finished"] * 2
     assert [num_completed(job) for job in jobs] == [1, 1]
@@ -211,8 +210,9 @@ time.sleep(600)
 def test_the_program_of_a_launcher_ends_with_the_study(tmp_path: Path, number: signal.Signals) -> None:
     """The chain is study, launcher, program; the program asks to end with its parent, as finetune.py does."""
     last = LAUNCHER.replace("PROGRAM", repr(PROGRAM)).replace("'-S', ", "")
-    code = PARENT.replace("hold=True", f"last={last!r}")
-    parent = subprocess.Popen([sys.executable, "-c", NOTHING_IGNORED + code, "local", str(tmp_path)])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", NOTHING_IGNORED + PARENT.replace("hold=True", f"last={last!r}"), "local", str(tmp_path)]
+    )
     paths = [tmp_path / key / "child" for key in ("a", "b")]
     wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths))
     pids = [int(path.read_text()) for path in paths]
@@ -226,8 +226,7 @@ def test_what_a_command_leaves_behind_in_its_group_is_ended_with_it(tmp_path: Pa
         "import subprocess\nchild = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])\n"
         "print(child.pid, file=open(folder + '/child', 'w'), flush=True)"
     )
-    job = counted_job(tmp_path / "a", last=orphan)
-    assert run_all(local(), [job])["a"][-1].state == "finished"
+    assert run_all(local(), [counted_job(tmp_path / "a", last=orphan)])["a"][-1].state == "finished"
     wait_until(lambda: not is_alive(int((tmp_path / "a" / "child").read_text())), 5)
 
 
@@ -271,8 +270,9 @@ def test_a_launcher_hides_neither_a_signal_nor_an_error_of_its_program(tmp_path:
     }.items():
         script = tmp_path / f"{key}.py"
         script.write_text(text)
-        job = Job(name=key, command=(*launch, str(script)), log=tmp_path / key, is_done=lambda: False)
-        events[key] = run_all(local(), [job])[key]
+        events[key] = run_all(
+            local(), [Job(name=key, command=(*launch, str(script)), log=tmp_path / key, is_done=lambda: False)]
+        )[key]
     assert states(events["killed"]) == ["waiting", "running", "retried", "running", "failed"]
     assert states(events["mistaken"]) == states(events["broken"]) == ["waiting", "running", "failed"]
     details = {key: own[-1].detail for key, own in events.items()}
@@ -285,8 +285,7 @@ def test_a_launcher_hides_neither_a_signal_nor_an_error_of_its_program(tmp_path:
     [("workers", 0), ("retries", -1), ("cpus_per_run", 0), ("gpus_per_run", -1.0), ("timeout_minutes", 0)],
 )
 def test_options_that_cannot_work_are_refused(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"--{field.replace('_', '-')} must be at least"):
-        ExecutorOptions(**{field: value})  # type: ignore[arg-type]
+    check_refused(f"--{field.replace('_', '-')} must be at least", ExecutorOptions, **{field: value})
 
 
 def test_unknown_executor_is_answered_with_the_nearest() -> None:

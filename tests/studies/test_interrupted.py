@@ -173,8 +173,9 @@ def evened_report(folder: Path, name: str) -> dict[str, bytes]:
     (folder / name / "runs").rename(parent)
     for path in parent.glob("*/manifest.json"):
         manifest = json.loads(path.read_text())
-        config = RunConfig.from_json((path.parent / "config.json").read_text())
-        path.with_name("config.json").write_text(replace(config, output_dir="runs").to_json())
+        path.with_name("config.json").write_text(
+            replace(RunConfig.from_json((path.parent / "config.json").read_text()), output_dir="runs").to_json()
+        )
         manifest["cost"] = dict.fromkeys(manifest["cost"], 1.0)
         manifest["git_commit"] = "0" * 40
         write_manifest(path.parent, manifest)

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.refusals import refused
+from tests.refusals import check_refused
 from tests.studies.counted_jobs import (
     counted_job,
     is_alive,
@@ -51,8 +51,12 @@ def test_a_worker_is_killed_in_mid_run(tmp_path: Path, retries: int) -> None:
 
 @pytest.mark.slow
 def test_more_gpus_than_there_are_is_said_at_once(tmp_path: Path) -> None:
-    with refused(r"--gpus-per-run 64: Ray finds \d+ GPUs"):
-        EXECUTORS["ray"](ExecutorOptions(gpus_per_run=64)).run([counted_job(tmp_path / "a")], lambda event: None)
+    check_refused(
+        r"--gpus-per-run 64: Ray finds \d+ GPUs",
+        EXECUTORS["ray"](ExecutorOptions(gpus_per_run=64)).run,
+        [counted_job(tmp_path / "a")],
+        lambda event: None,
+    )
 
 
 def test_nothing_to_do_starts_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,8 +119,9 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
     assert shown[0] == "final: 6 runs, 0 finished, 6 to do"
     for path, (_, said), line in zip(runs, DAMAGES.values(), shown[1:7], strict=True):
         kept = path.with_name(f".{path.name}.damaged-1")
-        ends = rf"\[0/6\] damaged: toy, .*{re.escape(said)}.*; kept as {re.escape(str(kept))}; it is made again"
-        assert re.fullmatch(ends, line)
+        assert re.fullmatch(
+            rf"\[0/6\] damaged: toy, .*{re.escape(said)}.*; kept as {re.escape(str(kept))}; it is made again", line
+        )
         assert (verify_run(path), (kept / "notes.txt").read_text()) == ([], "mine")
     assert len(report.calls) == 2
 
@@ -144,8 +145,7 @@ def test_a_run_of_a_later_version_is_not_made_again(
     carry_out(study, executor=executor)
     (path,) = (tmp_path / "runs").glob(f"*seed-1*/{MANIFEST}")
     path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-    newer = rf"^{path} has a newer format than 2: update the toolkit$"
-    check_refused(newer, carry_out, study, executor=executor)
+    check_refused(rf"^{path} has a newer format than 2: update the toolkit$", carry_out, study, executor=executor)
     assert (len(executor.started), path.exists()) == (2, True)
 
 
@@ -241,9 +241,15 @@ def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_t
     table = pd.read_csv(tmp_path / "r" / "tables" / "comparison.csv")
     assert set(zip(table["first"], table["second"], strict=True)) == {("full", "features")}
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
-    own = {"labels": {run.name: run.cell.arm for run in runs}, "pairs": [("full", "nobody")]}
     said = r"^unknown condition 'nobody'; choose from: full, features$"
-    check_refused(said, write_report, [run.path for run in runs], tmp_path / "s", **own)
+    check_refused(
+        said,
+        write_report,
+        [run.path for run in runs],
+        tmp_path / "s",
+        labels={run.name: run.cell.arm for run in runs},
+        pairs=[("full", "nobody")],
+    )
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(
@@ -263,8 +269,7 @@ def test_a_failed_run_is_named_and_the_others_are_kept(
 
 
 def test_jobs_are_launched_by_accelerate_with_the_resolved_config(tiny_config: RunConfig, tmp_path: Path) -> None:
-    study = make_study(replace(tiny_config, precision="auto"))
-    runs = plan_runs(study.final_cells({}), tmp_path / "runs")
+    runs = plan_runs(make_study(replace(tiny_config, precision="auto")).final_cells({}), tmp_path / "runs")
     job = make_jobs(runs)[0]
     (place,) = (tmp_path / "runs" / ".study").glob(f"{runs[0].name}-????????.json")
     assert job.command == launch_command(place)
@@ -315,8 +320,7 @@ def test_the_command_says_what_is_left_and_then_where_the_report_is(
     report.text = "# Title\n\n**Did it? no.** Not at all.\n"
     assert exit_code_of("study", "mine.py", "--workers", "2") == 0
     out = capsys.readouterr().out.splitlines()
-    lines = ["Did it? no. Not at all.", "Report: reports/mine/report.md", "Open:   reports/mine/index.html"]
-    assert out[-3:] == lines
+    assert out[-3:] == ["Did it? no. Not at all.", "Report: reports/mine/report.md", "Open:   reports/mine/index.html"]
     assert "final: 4 runs, 1 finished, 3 to do" in out
     assert report.calls[0]["command"].splitlines()[1:] == ["python -m toolkit study mine.py --out reports/mine"]
     assert {path.parent for path in report.calls[0]["runs"]} == {Path("runs")}

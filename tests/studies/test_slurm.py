@@ -32,8 +32,9 @@ LOCAL = ExecutorOptions(cluster="local", workers=4)
 
 
 def test_the_debug_cluster_runs_everything_in_this_process(tmp_path: Path) -> None:
-    jobs = [counted_job(tmp_path / name) for name in ("a", "b")]
-    events = run_all(EXECUTORS["slurm"](ExecutorOptions(cluster="debug")), jobs)
+    events = run_all(
+        EXECUTORS["slurm"](ExecutorOptions(cluster="debug")), [counted_job(tmp_path / name) for name in ("a", "b")]
+    )
     assert [states(own) for own in events.values()] == [ONCE] * 2
 
 
@@ -119,8 +120,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_slurm_plugin_gets_one_array_with_our_limits(tmp_path: Path, stand_ins: Path) -> None:
     jobs = [counted_job(tmp_path / f"job{i}") for i in range(3)]
     options = ExecutorOptions(workers=2, cpus_per_run=3, gpus_per_run=1, partition="gpu", timeout_minutes=90)
-    events = run_all(EXECUTORS["slurm"](options), jobs)
-    assert [states(own) for own in events.values()] == [ONCE] * 3
+    assert [states(own) for own in run_all(EXECUTORS["slurm"](options), jobs).values()] == [ONCE] * 3
     assert [(num_started(job), num_completed(job)) for job in jobs] == [(1, 1)] * 3
     lines = (tmp_path / "submitted.sh").read_text().replace("'", "").splitlines()
     for flag in ("array=0-2%2", "cpus-per-task=3", "gpus-per-node=1", "partition=gpu", "time=90", "signal=USR2@90"):

@@ -118,8 +118,9 @@ def fake_run(score: float, split: str = "selection") -> Any:
 def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() -> None:
     study = make(tuning_seeds=(7, 8))
     wanted = {("order", "full"): (0.5, 0.75), ("pair", "full"): (0.75, 0.75)}
-    runs = {c: fake_run(wanted.get((c.task, c.arm), (float("nan"), 0.1))[c.setting]) for c in study.tuning_cells()}
-    table = choose(study, runs)
+    table = choose(
+        study, {c: fake_run(wanted.get((c.task, c.arm), (float("nan"), 0.1))[c.setting]) for c in study.tuning_cells()}
+    )
     assert chosen_settings(table) == {
         ("order", "full"): 1,
         ("pair", "full"): 0,

@@ -56,8 +56,7 @@ class InProcess(Executor):
 
 def config_of(job: Job) -> RunConfig:
     """The config that a job's command names."""
-    path = Path(job.command[job.command.index("--config") + 1])
-    return RunConfig.from_json(path.read_text())
+    return RunConfig.from_json(Path(job.command[job.command.index("--config") + 1]).read_text())
 
 
 class Recorded:

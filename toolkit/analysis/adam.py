@@ -147,8 +147,7 @@ class RowSteps:
     @property
     def last(self) -> Ints:
         """(rows,) the last step, counted from 1, that exposed each row; 0 where none did."""
-        ends = np.cumsum(self.counts)
-        return np.where(self.counts > 0, np.append(self.steps, 0)[ends - 1] + 1, 0)
+        return np.where(self.counts > 0, np.append(self.steps, 0)[np.cumsum(self.counts) - 1] + 1, 0)
 
     @property
     def has_norms(self) -> NDArray[np.bool_]:
@@ -194,8 +193,7 @@ def row_steps(trajectory: Trajectory, parameter: str, num_steps: int) -> RowStep
     """
     num_rows = count_rows(trajectory, parameter)
     if parameter not in TABLES:
-        every = np.arange(num_steps)
-        return RowSteps(num_steps, np.array([num_steps]), every, np.full(num_steps, np.nan))
+        return RowSteps(num_steps, np.array([num_steps]), np.arange(num_steps), np.full(num_steps, np.nan))
     table = table_exposure(trajectory, parameter)
     if table is None:
         raise ValueError(f"{why_unknown(trajectory, parameter)}: which steps moved its rows is unknown")

@@ -80,8 +80,9 @@ def _placed(
     table: NDArray[np.float32], rows: NDArray[np.int64], words: NDArray[np.int64], tokens: Sequence[str]
 ) -> dict[str, object]:
     """Texts of some rows, their lengths, these over the median of the old ``words``, and the words nearest to each."""
-    parts = np.array_split(words, 1 + len(words) // BLOCK_ROWS)
-    old = np.concatenate([lengths(table[part].astype(np.float64)) for part in parts])
+    old = np.concatenate(
+        [lengths(table[part].astype(np.float64)) for part in np.array_split(words, 1 + len(words) // BLOCK_ROWS)]
+    )
     own, k = lengths(table[rows].astype(np.float64)), min(NUM_NEAREST, int(np.count_nonzero(old)))
     near = search_nearest(table, k, queries=rows, candidates=words) if k else None
     texts = [""] * len(rows)

@@ -156,9 +156,11 @@ def squares(reference: Array, current: Array) -> Array:
     return np.array([np.vdot(change, change), np.vdot(reference, reference)])
 
 
-def whole_drift(reference: Snapshot, current: Snapshot, parameter: str) -> dict[str, float]:
+def whole_drift(
+    reference: Snapshot, current: Snapshot, parameter: str, block_rows: int = BLOCK_ROWS
+) -> dict[str, float]:
     """``norm`` and ``relative`` of a parameter's change from ``reference``, as one vector (:func:`whole_values`)."""
-    blocks = iterate_blocks((reference, current), parameter, scratch=Scratch())
+    blocks = iterate_blocks((reference, current), parameter, block_rows, scratch=Scratch())
     return whole_values(*sum((squares(before, after) for _, (before, after) in blocks), np.zeros(2)))
 
 

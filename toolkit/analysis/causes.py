@@ -177,8 +177,9 @@ class StepRange:
                 path = np.array([snapshot.step for snapshot in self.path])
                 anchors = np.searchsorted(path, np.maximum(part.last, path[0]))
                 since, rounding = self._since(anchors, rows, update, after)
-                found = identify(self.tails, part, int(path[0]), path[anchors], update, since, rounding)
-                momentum, low, high, basis = found
+                momentum, low, high, basis = identify(
+                    self.tails, part, int(path[0]), path[anchors], update, since, rounding
+                )
             else:  # none, exactly
                 momentum, low, high = np.zeros(update.shape), *np.zeros((2, len(rows)))
                 basis = np.where(part.counts > 0, "exact", "none").astype(object)
@@ -204,8 +205,7 @@ class StepRange:
             chosen = np.flatnonzero(anchors == anchor)
             since[chosen] = np.subtract(after[chosen], self._replay(anchor, rows[chosen]), dtype=np.float64)
             unit = np.spacing(np.abs(self._rows(anchor, rows[chosen]))).astype(np.float64)
-            num_steps = self.path[-1].step - self.path[anchor].step
-            rounding[chosen] = LARGEST_ERROR * num_steps * lengths(unit)
+            rounding[chosen] = LARGEST_ERROR * (self.path[-1].step - self.path[anchor].step) * lengths(unit)
         return since, rounding
 
     def _rows(self, place: int, rows: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -232,8 +232,7 @@ class StepRange:
         if self.history is None or self.steps is None:
             return np.full(num_rows, np.nan)
         hidden = self.path[0].tensors[self.parameter].shape[-1]
-        after = np.maximum(self.history.last, self.path[0].step)
-        squares = expected_squares(self.steps, self.history, hidden, after)
+        squares = expected_squares(self.steps, self.history, hidden, np.maximum(self.history.last, self.path[0].step))
         return np.where(self.history.counts > 0, np.sqrt(squares), np.nan)
 
 
@@ -328,8 +327,7 @@ def explain(
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]
-    lines = [_summarise(name, rows) for name, rows in [*groups, (ALL_ROWS, table)] if len(rows)]
-    return pd.DataFrame(lines)
+    return pd.DataFrame([_summarise(name, rows) for name, rows in [*groups, (ALL_ROWS, table)] if len(rows)])
 
 
 def _summarise(name: str, rows: pd.DataFrame) -> dict[str, Any]:

@@ -54,8 +54,9 @@ def measure_rows(
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     path = _path(trajectory, reference_epoch, epoch)
-    rows = slice(0, count_rows(trajectory, parameter))
-    values, length, walked = _measure_rows(path[0], path, parameter, rows, chosen)
+    values, length, walked = _measure_rows(
+        path[0], path, parameter, slice(0, count_rows(trajectory, parameter)), chosen
+    )
     columns = describe_rows(trajectory, parameter) | count_exposure(trajectory, parameter, path[-1].step)
     return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
 

@@ -56,8 +56,7 @@ class Centre:
 
     def scale_since(self, reference: "Centre") -> float:
         """Ratio of the common scales; NaN where either is 0."""
-        is_defined = self.mean_square > 0 and reference.mean_square > 0
-        return self.rms / reference.rms if is_defined else math.nan
+        return self.rms / reference.rms if (self.mean_square > 0 and reference.mean_square > 0) else math.nan
 
     def fix(self, table: str, projected: Array, labels: GroupLabels) -> Array:
         """(n, hidden) projected rows that the corpus uses, and their groups, to W', P' or S'."""
@@ -384,6 +383,4 @@ def _whole_lines(reference: Centre, centre: Centre, drift: DriftSums, num_nulls:
 def _row_name(trajectory: Trajectory, table: str, row: int) -> str:
     if table == "word_embeddings" and trajectory.vocabulary:
         return trajectory.vocabulary.tokens[row]
-    if table == "position_embeddings":
-        return f"position {row - trajectory.position_offset}"
-    return f"{table} row {row}"
+    return f"position {row - trajectory.position_offset}" if table == "position_embeddings" else f"{table} row {row}"

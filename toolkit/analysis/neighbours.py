@@ -249,8 +249,13 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
         standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
         observed = _agreement(*standings)
         permuted = _permute(*standings, _bins(first, second), generator)
-        line: dict[str, Any] = {"first": a, "second": b, "num_words": len(rows)}
-        line |= {"num_first": int(standings[0].is_listed.sum()), "num_second": int(standings[1].is_listed.sum())}
+        line: dict[str, Any] = {
+            "first": a,
+            "second": b,
+            "num_words": len(rows),
+            "num_first": int(standings[0].is_listed.sum()),
+            "num_second": int(standings[1].is_listed.sum()),
+        }
         for i, name in enumerate(("jaccard", "spearman")):
             line |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
             reached = np.sum(permuted[:, i] >= observed[i] - 1e-12)
@@ -272,8 +277,7 @@ class _Standing:
     def of(cls, table: pd.DataFrame, num: int, order: str) -> "_Standing":
         rank = (ORDERS[order] * table[order]).round(9).rank().to_numpy()
         rank = rank - rank.mean()
-        length = float(np.linalg.norm(rank))
-        return cls(np.isin(table.index, _top(table, num, order)), rank / (length or np.nan))
+        return cls(np.isin(table.index, _top(table, num, order)), rank / (float(np.linalg.norm(rank)) or np.nan))
 
 
 def _agreement(first: _Standing, second: _Standing, places: Ids | slice = slice(None)) -> tuple[float, float]:
@@ -496,8 +500,7 @@ def compare_changed(
     if len(sources) < 2:
         raise ValueError(f"agreement needs two runs or more; got {len(sources)}")
     lookup(ORDERS, order, "order")
-    found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
-    table = compare_lists(found, num, seed, order)
+    table = compare_lists(_find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred), num, seed, order)
     names = dict(enumerate(name_of(source, place) for place, source in enumerate(sources)))
     return table.assign(first=table["first"].map(names), second=table["second"].map(names))
 

@@ -81,8 +81,7 @@ def _move(steps: AdamSteps, history: RowSteps, hidden: int, num_coordinates: int
         drawn = rng.standard_normal((min(size, num_coordinates - done), len(exposed))) * sizes
         gradients = np.zeros((len(drawn), later.num_steps))
         gradients[:, exposed - start] = np.abs(drawn)
-        weights = gradient_weights(later, gradients)[:, exposed - start]
-        moved.append(np.copysign(weights, drawn).sum(axis=1))
+        moved.append(np.copysign(gradient_weights(later, gradients)[:, exposed - start], drawn).sum(axis=1))
     return np.asarray(np.abs(np.concatenate(moved)))
 
 
@@ -212,8 +211,7 @@ def _simulate(weights: NDArray[np.float32], decay: Array, num_replicates: int, s
 def _signs(rng: np.random.Generator, num_steps: int, hidden: int) -> NDArray[np.float32]:
     """(steps, hidden) of -1 and 1; the first steps are the same however many are drawn."""
     words = rng.integers(0, 2**64, size=(num_steps, -(-hidden // 64)), dtype=np.uint64)
-    bits = np.unpackbits(words.view(np.uint8), axis=1)[:, :hidden]
-    return bits.astype(np.float32) * 2 - 1
+    return np.unpackbits(words.view(np.uint8), axis=1)[:, :hidden].astype(np.float32) * 2 - 1
 
 
 def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints | None, seed: int) -> Ints:
@@ -316,8 +314,7 @@ def regress_drift(
     for name, values in regressors.items():
         if np.ptp(values) == 0:
             raise ValueError(f"{name} is the same for all {len(values)} rows of {parameter}: it has no slope")
-    hidden = first.tensors[parameter].shape[-1]
-    squares = expected_squares(steps, history.take(chosen), hidden)
+    squares = expected_squares(steps, history.take(chosen), first.tensors[parameter].shape[-1])
     noise = np.sqrt(squares + _squared_decay(first, parameter, chosen, log, last.step))
     outcomes = {"drift": drift[chosen], "sign noise": noise}
     return pd.DataFrame(

@@ -47,8 +47,7 @@ def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, Group
         return groups
     first, second = design.tables[:2]
     labels = _components(design, num_rows[first], num_rows[second])
-    of_combination = labels[design.combinations[:, 0]]
-    tokens = np.bincount(of_combination, design.counts, labels.max() + 1)
+    tokens = np.bincount(labels[design.combinations[:, 0]], design.counts, labels.max() + 1)
     rank = np.full(len(tokens), -1)
     rank[np.argsort(-tokens, kind="stable")] = np.arange(len(tokens))
     rank[tokens == 0] = -1
@@ -102,8 +101,7 @@ def _components(design: Design, num_first: int, num_second: int) -> GroupLabels:
     """(num_first + num_second,) connected component of every row of the first two tables, used or not."""
     from scipy.sparse.csgraph import connected_components
 
-    size = num_first + num_second
-    graph = _graph(design.combinations[:, 0], num_first + design.combinations[:, 1], size)
+    graph = _graph(design.combinations[:, 0], num_first + design.combinations[:, 1], num_first + num_second)
     return np.asarray(connected_components(graph, directed=False)[1], np.intp)
 
 

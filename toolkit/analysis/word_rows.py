@@ -69,8 +69,7 @@ def measure_words(
     named = table[table["epoch"] == table["epoch"].max()].sort_values("norm", ascending=False, kind="stable")
     named_rows = np.sort(named["row"].head(NUM_NAMED if num_named is None else num_named).to_numpy())
     for name, snapshot in (("before", snapshots[0][0]), ("after", snapshots[0][-1])):
-        texts = _neighbours(first, snapshot, words, named_rows)
-        table[name] = table["row"].map(texts).fillna("")
+        table[name] = table["row"].map(_neighbours(first, snapshot, words, named_rows)).fillna("")
     return WordRows(table[list(COLUMNS)], len(seen), len(unseen), len(_ends(first)) - 1)
 
 
@@ -111,8 +110,7 @@ def _seen(trajectory: Trajectory) -> Ids:
 def _exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
     """num_steps and num_tokens of every row, means over the runs; one that any run saw has at least 1."""
     mean = sum(pd.DataFrame(count_exposure(each, PARAMETER)) for each in trajectories) / len(trajectories)
-    is_less = ((mean > 0) & (mean <= 0.5)).fillna(False)
-    counts: pd.DataFrame = mean.round().mask(is_less, 1).astype("Int64")
+    counts: pd.DataFrame = mean.round().mask(((mean > 0) & (mean <= 0.5)).fillna(False), 1).astype("Int64")
     return counts
 
 

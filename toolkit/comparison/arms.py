@@ -201,9 +201,11 @@ def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
         hashes, model = item.data_sha256, named.get(item.checkpoint, item.checkpoint)
         train_file, validation_file = item.setting("train_file"), item.setting("validation_file")
         of_hub = [own for split, own in hashes.items() if split.startswith("validation") and not train_file]
-        source: Source = {"model": model, "weights": item.weights, "task": item.task}
-        source |= {name: item.setting(name) for name in ("dataset", "dataset_config")}
-        source |= {name: item.recorded.get(name) for name in ("rows", "width")}
+        source: Source = (
+            {"model": model, "weights": item.weights, "task": item.task}
+            | {name: item.setting(name) for name in ("dataset", "dataset_config")}
+            | {name: item.recorded.get(name) for name in ("rows", "width")}
+        )
         source["train_data"] = hashes.get("train") or train_file
         source["validation_data"] = " ".join(of_hub) or hashes.get("validation") or validation_file
         found.append(source)
@@ -339,7 +341,8 @@ def settings(item: ReportedRun) -> dict[str, object]:
     that it is known to have had.
     """
     if item.is_recorded:
-        known = {name: value if isinstance(value, int | float) else str(value) for name, value in _arguments(item)}
+        given = {name: value for name, value in item.recorded["arguments"].items() if value is not None}
+        known = {name: value if isinstance(value, int | float) else str(value) for name, value in given.items()}
         loop = {LOOP: item.recorded.get("recorded_by") or "another loop", PROVEN: item.regime}
         return {**loop, **known} if item.condition else {LOOP: loop[LOOP], **known}
     left_out = (*fields_that(affect="place", say=("data", "model")), "freeze", "seed", "ood_file")
@@ -351,10 +354,6 @@ def settings(item: ReportedRun) -> dict[str, object]:
     added = item.part("added_tokens").get("sha256")
     tokens = f"{Path(item.config.add_tokens).name} {added[:8]}" if item.config.add_tokens and added else "none"
     return found | {"test_file": ", ".join(sorted(files)) or "none", "add_tokens": tokens}
-
-
-def _arguments(item: ReportedRun) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in item.recorded["arguments"].items() if value is not None]
 
 
 def _apart(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
@@ -378,8 +377,7 @@ def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str
         left_out |= {"freeze", PROVEN}
     if bool(first.data_sha256) != bool(second.data_sha256):
         left_out |= {"train_data", "validation_data"}
-    names = {**one, **other}
-    return [name for name in names if name not in left_out and one.get(name) != other.get(name)]
+    return [name for name in {**one, **other} if name not in left_out and one.get(name) != other.get(name)]
 
 
 def differing_settings(first: Arm, second: Arm) -> list[str]:
@@ -452,8 +450,7 @@ class ArmPair:
 
     def note_on_items(self, split: str) -> str:
         """Empty when the runs of each seed have the same items with the same labels; else what is wrong."""
-        is_same = all(have_same_items(one, other, split) for one, other in self.runs)
-        return "" if is_same else OTHER_ITEMS
+        return "" if all(have_same_items(one, other, split) for one, other in self.runs) else OTHER_ITEMS
 
     def has_answers(self, split: str) -> bool:
         """Whether the answers of every run to a split are at hand."""

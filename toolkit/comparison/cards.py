@@ -236,8 +236,10 @@ def forbid_cards(data: ReportData) -> Iterable[Card]:
                 q = float(known.iloc[0] if len(known) else benjamini_hochberg([*family, line["p"]])[-1])
                 alone = Verdict(str(line["verdict"]), str(line["reason"]))
                 judged = among(alone, q, len(family) + (not len(known)), data.settings.alpha)
-                claim = f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
-                claim += f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
+                claim = (
+                    f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
+                    f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
+                )
                 own = line | {"q": q} | _judged(judged)
                 yield _difference_card(own, "forbid", claim, [pair.first, pair.second], data)
 
@@ -256,8 +258,7 @@ def _forbidding(group: Group) -> list[ArmPair]:
     for pair, num in zip(pairs, apart, strict=True):
         for side in (pair.first, pair.second):
             fewest[side] = min(num, fewest.get(side, num))
-    found = zip(pairs, apart, strict=True)
-    return [pair for pair, num in found if num == fewest[pair.first] == fewest[pair.second]]
+    return [pair for pair, num in zip(pairs, apart, strict=True) if num == fewest[pair.first] == fewest[pair.second]]
 
 
 def _difference_card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData) -> Card:
@@ -427,8 +428,7 @@ def refusal_of(text: str) -> Verdict:
         return Verdict("not identifiable", text)
     if BY_ADAPTER in text:
         return Verdict("not applicable", text)
-    is_gap = any(words in text for words in RECORD_GAPS)
-    return Verdict("not recorded" if is_gap else "not measurable here", text)
+    return Verdict("not recorded" if any(words in text for words in RECORD_GAPS) else "not measurable here", text)
 
 
 def judge_drift(

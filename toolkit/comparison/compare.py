@@ -181,8 +181,13 @@ def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
     arms, run = (pair.first, pair.second), pair.first.runs[0]
     if not any(each.splits for arm in arms for each in arm.runs):
         return []  # nobody scored any of them
-    lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.runs)}
-    lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
+    lead: dict[str, Any] = {
+        "model": run.model,
+        "task": run.task,
+        "num_seeds": len(pair.runs),
+        "size": pair.first.size,
+        "num_train_examples": pair.first.num_train_examples,
+    }
     for name, arm in zip(("first", "second"), arms, strict=True):
         lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
     has_accuracy = not run.is_regression and (not run.is_recorded or "accuracy" in run.headlines)
@@ -317,8 +322,13 @@ def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_M
     undefined = len(differences) - len(defined)
     notes += [f"undefined in {undefined} of {len(differences)} seeds"] if undefined else []
     if not len(defined):
-        line: dict[str, Any] = {"difference_points": np.nan, "margin_points": settings.margin_points}
-        line |= {"is_equivalent": False, "verdict": "not measurable here", "note": "; ".join(notes)}
+        line: dict[str, Any] = {
+            "difference_points": np.nan,
+            "margin_points": settings.margin_points,
+            "is_equivalent": False,
+            "verdict": "not measurable here",
+            "note": "; ".join(notes),
+        }
         return line | {"reason": "; ".join(notes[1:]) or "no seed"}
     wide, narrow = (seeds_interval(defined, level) for level in (settings.level, EQUIVALENCE_LEVEL))
     notes += [wide.note] if wide.note != SCORES_OVER_SEEDS else []

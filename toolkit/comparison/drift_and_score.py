@@ -229,10 +229,8 @@ def _spearman(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) 
     from scipy.stats import permutation_test
 
     def statistic(permuted: NDArray[np.float64], axis: int = -1) -> Any:
-        size = np.sqrt((permuted**2).sum(axis=axis) * (gain**2).sum(axis=axis))
-        return (permuted * gain).sum(axis=axis) / size
+        return (permuted * gain).sum(axis=axis) / np.sqrt((permuted**2).sum(axis=axis) * (gain**2).sum(axis=axis))
 
     options: dict[str, Any] = {"permutation_type": "pairings", "n_resamples": NUM_PERMUTATIONS}
-    rng = np.random.default_rng(seed)
-    found = permutation_test((drift,), statistic, vectorized=True, rng=rng, **options)
+    found = permutation_test((drift,), statistic, vectorized=True, rng=np.random.default_rng(seed), **options)
     return {"spearman": statistic(drift), "p": float(found.pvalue)}

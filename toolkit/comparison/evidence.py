@@ -251,8 +251,7 @@ def check_evidence(folder: str | Path) -> None:
     """ValueError where a report's evidence is not what its cards were made from."""
     if not (Path(folder) / CARDS).is_file():
         return
-    expected = load_cards(folder)[1]
-    changed = [n for n, digest in expected.items() if files.sha256_of_file(Path(folder) / n) != digest]
+    changed = [n for n, digest in load_cards(folder)[1].items() if files.sha256_of_file(Path(folder) / n) != digest]
     if changed:
         raise ValueError(f"{folder} is not as it was written (changed: {', '.join(changed)}): restore it")
 
@@ -306,8 +305,7 @@ def read_table(path: Path) -> pd.DataFrame:
         return settled(pd.read_parquet(path))
     if not path.read_bytes().strip():
         return pd.DataFrame()
-    texts = dict.fromkeys(TEXTS, str)
-    read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+    read = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""])
     for name in _text_columns(read):
         quoted = {cell for cell in _texts(read[name]) if re.fullmatch("'" + FORMULA, cell, re.S)}
         if quoted:

@@ -232,8 +232,7 @@ def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
     parts = []
     seen = words[pd.to_numeric(words["num_steps"]).fillna(0) > 0]
     for ranking in RANKINGS:
-        moved = seen[seen[ranking] > 0].sort_values([ranking, "row"], ascending=[False, True])
-        top = moved.head(NUM_TOP_TOKENS)
+        top = seen[seen[ranking] > 0].sort_values([ranking, "row"], ascending=[False, True]).head(NUM_TOP_TOKENS)
         top.insert(0, "ranking", ranking)
         top.insert(1, "rank", range(1, len(top) + 1))
         parts.append(top)
@@ -272,11 +271,11 @@ def measure_arm_words(arm: Arm, share: int) -> WordRows:
 
 def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
     """The answers of every run, led by run, model, task, arm and seed."""
-    parts = []
-    for arm in (arm for group in groups for arm in group.arms):
-        for run in arm.runs:
-            lead = run.lead() | {"condition": arm.label}
-            parts.append(run.predictions.assign(**lead))
+    parts = [
+        run.predictions.assign(**run.lead() | {"condition": arm.label})
+        for arm in (arm for group in groups for arm in group.arms)
+        for run in arm.runs
+    ]
     parts = [part for part in parts if len(part)] or parts[:1]
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
@@ -292,11 +291,20 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
     lines = []
     for group in groups:
         for arm in group.arms:
-            lead: dict[str, Any] = {"group": group.title, "condition": arm.label, "base": arm.base}
-            lead |= {"num_train_examples": arm.num_train_examples}
+            lead: dict[str, Any] = {
+                "group": group.title,
+                "condition": arm.label,
+                "base": arm.base,
+                "num_train_examples": arm.num_train_examples,
+            }
             for run in arm.runs:
-                own: dict[str, Any] = {"regime": run.regime, "score": run.score, "reported_split": run.reported_split}
-                own |= {"last_epoch": run.last_epoch, "manifest_sha256": facts[run.name]["manifest_sha256"]}
+                own: dict[str, Any] = {
+                    "regime": run.regime,
+                    "score": run.score,
+                    "reported_split": run.reported_split,
+                    "last_epoch": run.last_epoch,
+                    "manifest_sha256": facts[run.name]["manifest_sha256"],
+                }
                 lines.append({"run": run.name, **lead, "seed": run.seed, **own})
     return pd.DataFrame(lines)
 
@@ -344,8 +352,13 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
         parts["regime"]["frozen_components"] = run.part("regime").get("frozen_components", [])
         parts |= {name: run.manifest[name] for name in OF_RECORDING if run.manifest.get(name)}
     hashes = {f"{name}_sha256": run.run.sha256_of(f"{name}.json") for name in ("manifest", "config")}
-    described: dict[str, Any] = {"config": config, "manifest": parts, **hashes}
-    described |= {"command": command_of_run(run), "scores": list(map(str, run.scores))}
+    described: dict[str, Any] = {
+        "config": config,
+        "manifest": parts,
+        **hashes,
+        "command": command_of_run(run),
+        "scores": list(map(str, run.scores)),
+    }
     plain: dict[str, Any] = json.loads(json.dumps(described))
     return plain
 

@@ -256,8 +256,7 @@ def drift_table(runs: Runs | Run | str | Path, labels: Labels | None = None) -> 
     ``times_noise`` is NaN where it is refused. ``labels``: run directory name to condition.
     :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML. ValueError as of :func:`toolkit.compare`.
     """
-    own = [runs] if isinstance(runs, Run | str | Path) else runs
-    return drift_table_of_groups(arrange(own, labels))
+    return drift_table_of_groups(arrange([runs] if isinstance(runs, Run | str | Path) else runs, labels))
 
 
 def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -280,8 +279,14 @@ def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any
     for value, source in zip(VALUES, ("relative_drift", *PARTS), strict=False):
         table[value] = 100 * table[source]
     for parameter, own in table.groupby("parameter", sort=False):
-        line: dict[str, Any] = {"model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
-        line |= {"parameter": parameter, "num_seeds": len(own), "is_frozen": arm.is_proven_frozen(str(parameter))}
+        line: dict[str, Any] = {
+            "model": arm.runs[0].model,
+            "task": arm.runs[0].task,
+            "condition": arm.label,
+            "parameter": parameter,
+            "num_seeds": len(own),
+            "is_frozen": arm.is_proven_frozen(str(parameter)),
+        }
         for value in VALUES:
             found = statistics(own[value])
             line |= {value: found["mean"], f"{value}_sd": found["sd"]}

@@ -87,8 +87,7 @@ class GroupTables:
 
     def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
-        lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)]
-        return at_last_epoch(lines)
+        return at_last_epoch(self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)])
 
     def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
         """One of these tables with ``condition``, by which charts tell its lines apart."""
@@ -298,8 +297,7 @@ def strata_table(drift: pd.DataFrame) -> pd.DataFrame:
     counts = lines.groupby(index, sort=False).agg(
         num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max")
     )
-    columns = list(dict.fromkeys(lines["column"]))
-    return counts.join(wide[columns]).reset_index()
+    return counts.join(wide[list(dict.fromkeys(lines["column"]))]).reset_index()
 
 
 def ordered_strata(found: Iterable[str]) -> list[str]:

@@ -212,8 +212,7 @@ class ReportedRun:
     def splits(self) -> tuple[str, ...]:
         """The splits that it can be compared on: those with answers and, of another loop, those with a score."""
         is_scored = self.scores[[name for name in self.headlines if self.is_recorded]].notna().any(axis=1)
-        scored = self.scores.loc[is_scored, "split"]
-        return tuple(dict.fromkeys([*self.answers, *scored]))
+        return tuple(dict.fromkeys([*self.answers, *self.scores.loc[is_scored, "split"]]))
 
     def num_items(self, split: str) -> float:
         """Items of a split; NaN where that is not known."""

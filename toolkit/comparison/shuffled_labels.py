@@ -402,5 +402,4 @@ def over_pairs(values: Values) -> tuple[float, float, float]:
     without = [[value for key, value in values.items() if seed not in key] for seed in seeds]
     if len(seeds) < 3 or not all(without):
         return estimate, math.nan, math.nan
-    left = np.array([np.mean(part) for part in without])
-    return estimate, float((len(seeds) - 1) * left.var()), len(seeds) - 1.0
+    return estimate, float((len(seeds) - 1) * np.array([np.mean(part) for part in without]).var()), len(seeds) - 1.0

@@ -90,8 +90,9 @@ def side_by_side(summary: pd.DataFrame | Runs, score: str | None = None) -> pd.D
     table = summary[keys].drop_duplicates().merge(chosen[lead].drop_duplicates(keys), on=keys)[lead]
     for split in dict.fromkeys(chosen["split"]):
         names = {name: f"{split}_{name}" for name in ("mean", "sd")}
-        own = chosen.loc[chosen["split"] == split, [*keys, *names]].rename(columns=names)
-        table = table.merge(own, on=keys, how="left")
+        table = table.merge(
+            chosen.loc[chosen["split"] == split, [*keys, *names]].rename(columns=names), on=keys, how="left"
+        )
     return table
 
 
@@ -115,8 +116,13 @@ def _score_lines(arm: Arm, split: str) -> Lines:
         return []
     first = runs[0]
     labels = first.answers[split]["label"] if split in first.answers else pd.Series(dtype=float)
-    lead = {"split": split, "is_reported_split": split == first.reported_split, "num_at_chance": count_at_chance(runs)}
-    lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
+    lead = {
+        "split": split,
+        "is_reported_split": split == first.reported_split,
+        "num_at_chance": count_at_chance(runs),
+        "num_seeds": len(runs),
+        "num_failed": sum(run.is_failed for run in runs),
+    }
     lines = []
     for score in score_names(runs):
         recorded = [last_score(run, split, score) for run in runs]
@@ -200,8 +206,9 @@ def data_efficiency(
     that nothing is set against. Groups whose runs were asked for one number of training examples only are
     left out, after q was worked out with them: no lines without two.
     """
-    settings = Settings(margin_points=margin_points, level=level, num_draws=0)
-    return efficiency_of_groups(arrange(runs, labels), pairs, settings)
+    return efficiency_of_groups(
+        arrange(runs, labels), pairs, Settings(margin_points=margin_points, level=level, num_draws=0)
+    )
 
 
 def efficiency_of_groups(
@@ -295,8 +302,9 @@ def cost_of(run: ReportedRun) -> dict[str, float]:
     absent = 0.0 if stages else np.nan
     found = {name: stages.get(name, absent) for name in COSTS if name.startswith("seconds_")}
     found["seconds"] = sum(stages.values()) if stages else np.nan
-    counts = {name: model.get(name) for name in ("num_trainable", "num_parameters")}
-    counts |= {name: cost.get(name) for name in ("peak_memory_bytes", "examples_per_second")}
+    counts = {name: model.get(name) for name in ("num_trainable", "num_parameters")} | {
+        name: cost.get(name) for name in ("peak_memory_bytes", "examples_per_second")
+    }
     found |= {name: np.nan if value is None else float(value) for name, value in counts.items()}
     return found | {"peak_memory_mib": found.pop("peak_memory_bytes") / 2**20}
 

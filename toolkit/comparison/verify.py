@@ -161,8 +161,9 @@ def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_fi
     """
     expected = {str(card["id"]): card for card in recomputed}
     ids = [str(card.get("id")) if isinstance(card, dict) else "no card" for card in written]
-    lines = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1]
-    lines += [f"card {name!r} is missing from {CARDS}" for name in expected if name not in ids]
+    lines = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1] + [
+        f"card {name!r} is missing from {CARDS}" for name in expected if name not in ids
+    ]
     others: list[str] = []
     for name, card in zip(ids, written, strict=True):
         if name not in expected:
@@ -210,8 +211,9 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
     for name, run in at_hand.items():
-        made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)}
-        made |= {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
+        made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)} | (
+            {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
+        )
         made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
         parts = list(_other_facts(run, evidence))
         for table, expected in made.items():
@@ -254,11 +256,11 @@ def _check_together(
             if _as_written(again) != _as_written(line.distance):
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
     share = NUM_WORDS // max(len(evidence.word_counts), 1)
-    shown = [(group.title, arm) for group in evidence.groups for arm in of_largest_size(group).arms]
-    for title, arm in shown:
+    for title, arm in [(group.title, arm) for group in evidence.groups for arm in of_largest_size(group).arms]:
         if all(name in at_hand for name in arm.names):
-            whole = replace(arm, runs=tuple(at_hand[name] for name in arm.names))
-            yield from _check_words(title, whole, evidence, share)
+            yield from _check_words(
+                title, replace(arm, runs=tuple(at_hand[name] for name in arm.names)), evidence, share
+            )
     if len(at_hand) == len(evidence.facts):
         groups, together = evidence.arrange(at_hand.values()), pd.concat(drift.values())
         if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):

@@ -444,8 +444,9 @@ def read_dataset(
     def split_called(own: str) -> RawSplit:
         if isinstance(held := dataset[own], list):
             return joined([read_file(path, text_columns, label_column, tsv_quotes) for path in held])
-        table = Table(held.to_pandas(), _class_names(held.features))
-        return split_of(table, text_columns, label_column, f"{name} ({own})")
+        return split_of(
+            Table(held.to_pandas(), _class_names(held.features)), text_columns, label_column, f"{name} ({own})"
+        )
 
     splits = {
         split_name: split_called(own)

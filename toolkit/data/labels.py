@@ -305,8 +305,7 @@ def _check_truth(present: Mapping[str, list[object] | None]) -> None:
     """ValueError where true or false stand beside 1 or 0: Python takes True and 1 for one, and a text for another."""
     truths: dict[str, None] = {}
     numbers: dict[str, None] = {}
-    distinct = {(type(label), label): label for labels in present.values() for label in labels or ()}
-    for label in distinct.values():
+    for label in {(type(label), label): label for labels in present.values() for label in labels or ()}.values():
         if isinstance(label, bool | np.bool_) or (isinstance(label, str) and label.strip().casefold() in TRUTHS):
             truths[_shown(label)] = None
         elif (_is_number(label) and label in (0, 1)) or (_matches(INTEGER, label) and int(str(label)) in (0, 1)):

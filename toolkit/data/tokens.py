@@ -77,8 +77,7 @@ def read_conllu(file: TextIO) -> pd.DataFrame:
 
 def word_column(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> str | None:
     """The column of lists of words that flags name, or that is found; None where there is none: no token task."""
-    names = text_columns or DEFAULT_WORD_COLUMNS
-    column = next((name for name in names if name in frame.columns), None)
+    column = next((name for name in (text_columns or DEFAULT_WORD_COLUMNS) if name in frame.columns), None)
     return column if column is not None and len(frame) > 0 and _is_list(frame[column].iloc[0]) else None
 
 

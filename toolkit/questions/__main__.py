@@ -19,8 +19,7 @@ HOME = re.compile(r"from (\S+) import (\w+)")
 def stub_of(text: str) -> str:
     """The stub with a line per public name of every question, in the order of the linter."""
     head, imports, tail = re.fullmatch(r"(.*?\n\n)((?:from [^\n]*\n)+)(.*)", text, re.S).groups()  # type: ignore[union-attr]
-    lines = [line for line in imports.splitlines() if not ROOM.match(line)]
-    lines += [
+    lines = [line for line in imports.splitlines() if not ROOM.match(line)] + [
         f"from .questions.{question.name}.{module} import {name} as {name}"
         for question in load_questions()
         for name, module in question.public.items()

@@ -111,8 +111,7 @@ def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: s
             hear("writing the pages")
             publish(page, folder)
         write_csvs(folder / "tables", computed.frames)
-        compact = shown(compact_table(computed))
-        files.write_text(folder / "tables" / "drift.tex", latex.table(compact, "drift"))
+        files.write_text(folder / "tables" / "drift.tex", latex.table(shown(compact_table(computed)), "drift"))
     return out / "report.md"
 
 
@@ -122,8 +121,9 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
     sections = _sections(computed, parts)
     if words := words_section([(opened.title, opened.trajectory)]):
         sections.insert(1, words)
-    answers = [movement.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)]
-    answers += [part.answer(computed) for part in parts]
+    answers = [movement.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)] + [
+        part.answer(computed) for part in parts
+    ]
     said = [answer for answer in answers if answer] or [movement.none_moved(opened)]
     if len(said) < 3:
         said += [answer for part in parts if (answer := part.spare_answer(computed))]

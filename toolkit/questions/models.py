@@ -306,8 +306,7 @@ def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentenc
         raise ValueError(
             f"{what} {len(words)} tokens long, and {loaded.source.name} reads {loaded.max_length} at most: shorten it"
         )
-    num_words = find_parts(loaded).word.num_embeddings
-    check_word_rows(loaded.source.name, int(words.max()) + 1, num_words)
+    check_word_rows(loaded.source.name, int(words.max()) + 1, find_parts(loaded).word.num_embeddings)
     given = encoded.get("token_type_ids")
     types = None if given is None else np.asarray(given, np.int64)
     return make_sentence(loaded, words, types, texts)

@@ -96,16 +96,12 @@ def text_of(value: object, digits: int = 3) -> str:
     """One value: texts as they are, numbers by :func:`number`, pandas' NA as undefined."""
     if isinstance(value, str):
         return value
-    if value is pd.NA or value is pd.NaT:
-        return UNDEFINED
-    return number(value, digits)
+    return UNDEFINED if value is pd.NA or value is pd.NaT else number(value, digits)
 
 
 def interval(low: float, high: float) -> str:
     """An interval in points with fixed decimals, ``-0.31 to +1.20``; a missing one is undefined."""
-    if math.isnan(low) or math.isnan(high):
-        return UNDEFINED
-    return f"{low:+.2f} to {high:+.2f}"
+    return UNDEFINED if math.isnan(low) or math.isnan(high) else f"{low:+.2f} to {high:+.2f}"
 
 
 def points(value: float) -> str:

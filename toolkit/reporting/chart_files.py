@@ -22,8 +22,7 @@ def image_of(chart: Chart, kind: str) -> bytes:
     """The bytes of a chart or of its specification as one of KINDS: offline, without a browser, equal for equal."""
     import vl_convert
 
-    spec = chart if isinstance(chart, dict) else spec_of(chart)
-    svg = _svg_of(json.dumps(_without_inputs(spec)))
+    svg = _svg_of(json.dumps(_without_inputs(chart if isinstance(chart, dict) else spec_of(chart))))
     if kind == "png":
         return _packed(bytes(vl_convert.svg_to_png(svg, scale=SCALE)))
     if kind == "pdf":

@@ -314,8 +314,9 @@ def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
         return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
     own = lines["run"].map(last)
     shortest = lines.assign(last=own).groupby("regime")["last"].min()
-    spans = {name: f"{shortest[name]:g} to {epochs:g}" for name, epochs in longest.items()}
-    spans |= {name: f"{epochs:g}" for name, epochs in longest.items() if shortest[name] == epochs}
+    spans = {name: f"{shortest[name]:g} to {epochs:g}" for name, epochs in longest.items()} | {
+        name: f"{epochs:g}" for name, epochs in longest.items() if shortest[name] == epochs
+    }
     labels = {name: f"{name} ({span} epochs)" for name, span in spans.items()}
     said = " ".join(f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items())
     scale = altair.Scale(domain=[0, 100], padding=10)

@@ -333,8 +333,9 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     rest = [name for name in study if name not in ("scores", "comparison", *main)]
     words = words_section(data.words)
     added = cards_section(data, cards)
-    titles = [tables.group.title for tables in data.details]
-    exposed = folds(titles, [[exposure_block(tables)] for tables in data.details])
+    exposed = folds(
+        [tables.group.title for tables in data.details], [[exposure_block(tables)] for tables in data.details]
+    )
     parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
     adapted = any(arm.adapts_embeddings for group in data.groups for arm in group.arms)
     lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * adapted

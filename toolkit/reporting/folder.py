@@ -151,9 +151,11 @@ def _save(
     large: Sequence[str] = (),
 ) -> Owned:
     """Put files.json in place, made in ``folder``; what is ours from then on."""
-    values = {"format": WRITTEN_FORMAT, "files": dict(sorted(hashes.items()))}
-    values |= {"before": dict(sorted(before.items()))} if before else {}
-    values |= {"large": large} if large else {}
+    values = (
+        {"format": WRITTEN_FORMAT, "files": dict(sorted(hashes.items()))}
+        | ({"before": dict(sorted(before.items()))} if before else {})
+        | ({"large": large} if large else {})
+    )
     files.write_text(folder / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
     known = [hashes, before or {}]

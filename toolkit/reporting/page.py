@@ -209,8 +209,7 @@ def rows_block(
     columns = {
         name: Column(label=label, how=(hows or {}).get(label, "")) for name, label in zip(names, header, strict=True)
     }
-    table = pd.DataFrame(lines, columns=names, dtype=object)
-    return TableBlock(table=table, caption=caption, columns=columns)
+    return TableBlock(table=pd.DataFrame(lines, columns=names, dtype=object), caption=caption, columns=columns)
 
 
 def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, **own: str | Column) -> Block:
@@ -249,9 +248,7 @@ def texts_section(id: str, title: str, paragraphs: Iterable[str]) -> Section:
 
 def chart_blocks(charts: Charts, name: str, caption: str, alt: str, prefix: str = "") -> tuple[Block, ...]:
     """A chart, if there is one."""
-    if name not in charts:
-        return ()
-    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt),)
+    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt),) if name in charts else ()
 
 
 def picture(name: str, chart: Any, caption: str) -> ChartBlock | None:

@@ -47,7 +47,10 @@ class Sources:
         """
         labels = labels or {}
         names = named or {}
-        tasks_of = {run.path: names.get(run.path.name, _task(run)) for run in (*self.runs, *self.diverged)}
+        tasks_of = {
+            run.path: names.get(run.path.name, str(run.recorded.get("task")) if run.is_recorded else run.config.task)
+            for run in (*self.runs, *self.diverged)
+        }
         kept = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
         tasks: dict[str, dict[str, None]] = {}
         for run in self.diverged:
@@ -117,14 +120,9 @@ def _reason_against(run: Run) -> str:
     if run.has_diverged and not run.is_finished:
         return WHY_DIVERGED
     if not run.is_finished:
-        is_model = (run.path / SINGLE).exists()
-        return "it is a model and no run" if is_model else "it is unfinished (no manifest.json)"
+        return "it is a model and no run" if (run.path / SINGLE).exists() else "it is unfinished (no manifest.json)"
     is_choice = not run.is_recorded and run.config.selection_fraction
     return "it served to choose settings (--selection-fraction)" if is_choice else ""
-
-
-def _task(run: Run) -> str:
-    return str(run.recorded.get("task")) if run.is_recorded else run.config.task
 
 
 @dataclass(frozen=True)

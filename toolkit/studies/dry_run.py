@@ -32,8 +32,9 @@ def dry_run(
     blocks = (runs_block(plan), *(TextBlock(text=text) for text in told), gaps_block(study, plan))
     expected = f"Expected: {study.hypothesis}" if study.hypothesis else ""
     section = Section(id="runs", title="", lead="No run of the study was started.", blocks=blocks)
-    page = Page(title=study.title, question=f"Question: {study.question}", lead=expected, sections=(section,))
-    print_page(page, console)
+    print_page(
+        Page(title=study.title, question=f"Question: {study.question}", lead=expected, sections=(section,)), console
+    )
 
 
 UNTUNED = "Final runs stand here with the first setting of each arm, until tuning has chosen."

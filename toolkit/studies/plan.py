@@ -82,9 +82,11 @@ def _check_settings(run: PlannedRun) -> None:
 
 def describe(cell: Cell) -> str:
     """A cell in words: ``sst2, embeddings frozen, seed 1``."""
-    words = [cell.task, cell.arm, f"seed {cell.seed}"]
-    words += [f"{cell.size} examples"] if cell.size is not None else []
-    words += [f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else []
+    words = (
+        [cell.task, cell.arm, f"seed {cell.seed}"]
+        + ([f"{cell.size} examples"] if cell.size is not None else [])
+        + ([f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else [])
+    )
     return ", ".join(words)
 
 
@@ -349,5 +351,4 @@ def _selection_score(run: Run, wanted: str | None) -> tuple[str, int, float]:
 
 def chosen_settings(table: pd.DataFrame) -> dict[tuple[str, str], int]:
     """(task, arm) to the index of its chosen setting."""
-    best = table[table["is_chosen"]]
-    return {(line.task, line.condition): int(line.setting) for line in best.itertuples()}
+    return {(line.task, line.condition): int(line.setting) for line in table[table["is_chosen"]].itertuples()}

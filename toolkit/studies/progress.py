@@ -89,9 +89,11 @@ class StudyProgress:
         self._bars.update(self._stage, completed=self._count("finished") + self._count("failed"))
         left = self._bars.tasks[self._bars.task_ids.index(self._stage)].time_remaining
         number = f"{self._count('finished')}/{len(self._lines)}"
-        words = [f"[{number}] {event.state}: {describe(line.run.cell)}"]
-        words += [last_score(line.run)] if event.state == "finished" else []
-        words += [event.detail]
+        words = (
+            [f"[{number}] {event.state}: {describe(line.run.cell)}"]
+            + ([last_score(line.run)] if event.state == "finished" else [])
+            + [event.detail]
+        )
         took = f" ({timedelta(seconds=round(event.seconds))})" if event.seconds else ""
         rest = f", about {timedelta(seconds=round(left))} left" if left and event.state == "finished" else ""
         self._print("; ".join(word for word in words if word) + took + rest)

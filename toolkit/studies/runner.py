@@ -62,8 +62,7 @@ def plan_study(study: Study, output_dir: str | Path) -> StudyPlan:
     """The runs of a study below ``output_dir``; nothing is written."""
     tuning = plan_runs(study.tuning_cells(), output_dir)
     is_chosen = not left_to_do(tuning)
-    chosen = chosen_settings(choose(study, open_all(tuning))) if is_chosen else {}
-    cells = study.final_cells(chosen)
+    cells = study.final_cells(chosen_settings(choose(study, open_all(tuning))) if is_chosen else {})
     final = plan_runs(without_repeats(cells), output_dir)
     check_score(study, left_to_do([*tuning, *final]))
     return StudyPlan(tuning, final, is_chosen, notes_on(cells))

@@ -96,8 +96,9 @@ class Study(Described):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             _require(is_list, f"{name} must be a list; got {values!r}")
         for each in self.comparisons:
-            message = f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
-            _require(isinstance(each, Comparison), message)
+            _require(
+                isinstance(each, Comparison), f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
+            )
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
         _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")
@@ -141,9 +142,11 @@ class Study(Described):
 
     def _check_fields(self) -> None:
         names = tuple(f.name for f in fields(RunConfig))
-        groups = [("common", self.common), ("tuning", self.tuning)]
-        groups += [(f"arm {arm!r}", values) for arm, values in self.arms.items()]
-        groups += [(f"task {task!r}", values) for task, values in self.tasks.items()]
+        groups = (
+            [("common", self.common), ("tuning", self.tuning)]
+            + [(f"arm {arm!r}", values) for arm, values in self.arms.items()]
+            + [(f"task {task!r}", values) for task, values in self.tasks.items()]
+        )
         groups += [
             (f"the grid of arm {arm!r}", each)
             for arm in self.grid

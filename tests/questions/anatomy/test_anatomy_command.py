@@ -56,8 +56,9 @@ def test_json_says_the_same_without_nan(anatomy_of: Callable[[str], Anatomy], mo
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["sentence"]["tokens"] == list(anatomy.sentence.tokens)
     assert len(document["tokens"]) == len(anatomy.tokens)
-    shares = [line["share"] for line in document["tokens"] if line["index"] == 0 and line["part"] != "sum"]
-    assert sum(shares) == pytest.approx(1, abs=1e-12)
+    assert sum(
+        [line["share"] for line in document["tokens"] if line["index"] == 0 and line["part"] != "sum"]
+    ) == pytest.approx(1, abs=1e-12)
     absent = [line for line in document["parameters"] if line["reason"].startswith("not applicable")]
     assert all(line["num_values"] is None and line["share"] is None for line in absent)
 
@@ -160,8 +161,9 @@ def test_a_deberta_without_absolute_positions(tmp_path: Path, capsys: pytest.Cap
     tokenizer = build_tokenizer()
     sizes = COMMON | {"vocab_size": len(tokenizer)} | FAMILY_CONFIGS["deberta-v2"] | {"conv_kernel_size": 0}
     torch.manual_seed(0)
-    config = AutoConfig.for_model("deberta-v2", **sizes, position_biased_input=False)
-    AutoModel.from_config(config).save_pretrained(tmp_path)
+    AutoModel.from_config(AutoConfig.for_model("deberta-v2", **sizes, position_biased_input=False)).save_pretrained(
+        tmp_path
+    )
     tokenizer.save_pretrained(tmp_path)
     anatomy = take_apart(open_model(str(tmp_path)), TEXT)
     assert list(anatomy.permutation.table.without) == ["", "relative distances"]

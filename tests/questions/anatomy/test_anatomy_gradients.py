@@ -27,8 +27,7 @@ def test_the_rows_of_the_text_and_no_others_get_a_gradient(
     assert (tables.num_used == tables.num_with_gradient).all()
     assert gradients.parameters.requires_grad.all()
     assert (gradients.parameters.gradient_norm > 0).all()
-    used = {"word_embeddings": sentence.words, "position_embeddings": sentence.positions}
-    for parameter, rows in used.items():
+    for parameter, rows in {"word_embeddings": sentence.words, "position_embeddings": sentence.positions}.items():
         lines = gradients.rows[gradients.rows.parameter == parameter]
         if rows is not None:
             assert set(lines.row[lines.gradient_norm > 0]) == set(rows)

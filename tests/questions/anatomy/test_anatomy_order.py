@@ -55,8 +55,7 @@ def test_an_encoder_that_sees_no_context_is_found_out(opened: Opened) -> None:
     """Planted: attention that writes nothing leaves [CLS] the same behind the encoder too."""
     loaded = opened("bert")
     sentence = read_sentence(loaded, "the film is good .")
-    silenced = [m for n, m in loaded.model.backbone.named_modules() if n.endswith("attention.output.dense")]
-    with _zeroed(silenced):
+    with _zeroed([m for n, m in loaded.model.backbone.named_modules() if n.endswith("attention.output.dense")]):
         table = compare_special_tokens(loaded, sentence).table
     after = table[(table.token == "[CLS]") & (table.stage == "encoder output")]
     assert len(after) == 2
@@ -123,12 +122,10 @@ def test_order_shows_only_through_positions(anatomy_of: AnatomyOf, model_type: s
 
 def test_the_local_window_of_a_long_text_is_taken_away_too(opened: Opened) -> None:
     loaded = opened("modernbert")
-    layers = loaded.model.backbone.config
-    assert layers.local_attention == 128  # type: ignore[union-attr]
+    assert loaded.model.backbone.config.local_attention == 128  # type: ignore[union-attr]
     words = " ".join(["the film is good . a doctor saw"] * 25)
     unlimited = replace(loaded, max_length=None)
-    found = measure_permutation(unlimited, read_sentence(unlimited, words))
-    assert list(found.table.is_equivariant) == [False, True]
+    assert list(measure_permutation(unlimited, read_sentence(unlimited, words)).table.is_equivariant) == [False, True]
 
 
 def test_a_hidden_source_of_order_is_found_out(opened: Opened, anatomy_of: AnatomyOf) -> None:

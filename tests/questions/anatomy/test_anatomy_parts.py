@@ -11,6 +11,7 @@ import torch
 
 from tests.conftest import FAMILY_CONFIGS
 from tests.questions.anatomy.conftest import PAIR, TEXT
+from tests.refusals import check_refused
 from toolkit.models.classifier import Loaded
 from toolkit.questions.anatomy import measure as anatomy
 from toolkit.questions.anatomy.measure import Anatomy, compare_one_hot, decompose_tokens, list_parameters, prove_sum
@@ -89,8 +90,9 @@ def test_parts_add_up_to_what_layer_norm_is_given(opened: Opened, anatomy_of: An
     for index, lines in found.tokens[found.tokens.part != "sum"].groupby("index"):
         assert lines.share.sum() == pytest.approx(1, abs=1e-12)
         vectors = [anatomy.look_up(loaded, found.sentence)[part][index] for part in lines.part]
-        expected = [v @ truth[index] / (truth[index] @ truth[index]) for v in vectors]
-        np.testing.assert_allclose(lines.share, expected, atol=1e-12)
+        np.testing.assert_allclose(
+            lines.share, [v @ truth[index] / (truth[index] @ truth[index]) for v in vectors], atol=1e-12
+        )
         np.testing.assert_allclose(lines.length, [np.linalg.norm(v) for v in vectors], rtol=1e-12)
     tables = {"word": True, "position": parts.position is not None, "segment": parts.segment is not None}
     assert set(found.tokens.part) == {"sum", *(name for name, exists in tables.items() if exists)}
@@ -171,8 +173,7 @@ def test_the_model_is_left_as_it_was(opened: Opened, anatomy_of: AnatomyOf, mode
 def test_a_name_in_place_of_a_model_says_what_to_pass() -> None:
     from toolkit.questions.anatomy.measure import take_apart
 
-    with pytest.raises(ValueError, match=r"expected a model; got minilm: pass open_model\('minilm'\)"):
-        take_apart("minilm", "a film")  # type: ignore[arg-type]
+    check_refused(r"expected a model; got minilm: pass open_model\('minilm'\)", take_apart, "minilm", "a film")
 
 
 def test_a_component_of_which_a_part_is_trained_is_neither(tiny_model: Callable[[str], Path]) -> None:

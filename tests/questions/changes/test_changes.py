@@ -234,8 +234,7 @@ def test_swapped_rows_are_named_and_equal_rows_do_not_confuse() -> None:
 def test_noise_and_its_size(exponent: float, seed: int, rows: int, columns: int) -> None:
     """From a millionth, ten units in the last place, on: rounding neither hides the noise nor passes for structure."""
     base = base_tensors(seed, columns, {W: 300, P: rows, S: 2})
-    after = {name: noisy(base[name], 10**exponent, seed) for name in (W, P)}
-    table = changes_of(base, **after)
+    table = changes_of(base, **{name: noisy(base[name], 10**exponent, seed) for name in (W, P)})
     for name, tolerance in ((W, 0.05), (P, 0.25)):
         line = table.loc[name]
         assert (line["kind"], np.isnan(line["residual"])) == ("noise", True), line["detail"]
@@ -303,8 +302,7 @@ MIXTURES = {
 @pytest.mark.parametrize("parameter", [W, P])
 def test_mixtures_are_none_of_their_parts(name: str, parameter: str) -> None:
     base = {**BASE, W: BASE[W][1:]}  # without [PAD], so that every row moves
-    after = MIXTURES[name](base[parameter].astype(np.float64))
-    line = changes_of(base, **{parameter: after}).loc[parameter]
+    line = changes_of(base, **{parameter: MIXTURES[name](base[parameter].astype(np.float64))}).loc[parameter]
     if name == "offset, and one row otherwise":  # otherwise in length alone: its change is of one direction
         assert (line["kind"], line["num_directions"]) == ("low rank", 1)
         return
@@ -387,8 +385,9 @@ def test_what_rotation_absorbs_of_noise() -> None:
     for shape, reads in (((512, 768), 1.16), ((512, 384), 1.58), ((30_522, 768), 1.99)):
         assert 2 * np.sqrt(1 - rotation_null(*shape)) == pytest.approx(reads, abs=0.006)
     base = np.random.default_rng(0).normal(size=(200, 60)).astype(np.float32)
-    after = noisy(base, 1e-3).astype(np.float32)
-    rotation = fit_rotation(survey(Pair(Snapshot(0, 0, {P: base}), Snapshot(1, 1, {P: after}), P)))
+    rotation = fit_rotation(
+        survey(Pair(Snapshot(0, 0, {P: base}), Snapshot(1, 1, {P: noisy(base, 1e-3).astype(np.float32)}), P))
+    )
     assert 1 - rotation.residual == pytest.approx(rotation_null(200, 60), abs=0.02)
 
 

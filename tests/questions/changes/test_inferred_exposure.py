@@ -63,8 +63,9 @@ def train(
     words: np.ndarray = WORDS,
 ) -> tuple[Trajectory, dict[str, np.ndarray]]:
     """A sum of embeddings, trained on random texts by a real optimizer; and which rows its batches used."""
-    tables = make_tables(seed)
-    parameters = {name: torch.nn.Parameter(table.to(dtype), name in trained) for name, table in tables.items()}
+    parameters = {
+        name: torch.nn.Parameter(table.to(dtype), name in trained) for name, table in make_tables(seed).items()
+    }
     before = {name: table.detach().float().numpy().copy() for name, table in parameters.items()}
     optimizer = make_optimizer([table for name, table in parameters.items() if name in trained], lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -224,8 +225,9 @@ def test_a_kernel_that_rounds_its_last_columns_otherwise_is_allowed_for() -> Non
             rest[:] = rest - taken * rest
     after[W][5:9] += 0.01
     inferred = infer_from(Trajectory([Snapshot(0, 0, before), Snapshot(1, 1, after)]))
-    expected = np.where(np.isin(np.arange(ROWS[W]), np.arange(5, 9)), EXPOSED, UNEXPOSED)
-    assert np.array_equal(found_of(inferred, W), expected)
+    assert np.array_equal(
+        found_of(inferred, W), np.where(np.isin(np.arange(ROWS[W]), np.arange(5, 9)), EXPOSED, UNEXPOSED)
+    )
 
 
 def test_frozen_tables_tell_nothing() -> None:
@@ -237,8 +239,7 @@ def test_frozen_tables_tell_nothing() -> None:
 
 def test_another_vocabulary_is_refused() -> None:
     before, after = make_tables(), make_tables(1)
-    rows = torch.randperm(ROWS[W], generator=torch.Generator().manual_seed(0))
-    for other in (after[W], before[W][rows]):
+    for other in (after[W], before[W][torch.randperm(ROWS[W], generator=torch.Generator().manual_seed(0))]):
         snapshots = [Snapshot(0, 0, {W: before[W].numpy()}), Snapshot(1, 1, {W: other.numpy()})]
         assert "vocabulary" in line_of(infer_from(Trajectory(snapshots)))["reason"]
 
@@ -262,8 +263,7 @@ def test_rows_of_new_values_are_not_called_exposed() -> None:
 def test_a_before_that_training_did_not_start_from_is_refused() -> None:
     trajectory, _ = train(adamw(0.1))
     rounded = {name: np.float16(table).astype(np.float32) for name, table in trajectory.snapshots[0].tensors.items()}
-    inferred = infer_from(Trajectory([Snapshot(0, 0, rounded), trajectory.snapshots[1]]))
-    assert (inferred.tables["reason"] != "").all()
+    assert (infer_from(Trajectory([Snapshot(0, 0, rounded), trajectory.snapshots[1]])).tables["reason"] != "").all()
 
 
 def test_a_position_that_did_not_move_among_those_that_did_is_said() -> None:
@@ -282,8 +282,7 @@ def test_two_that_were_tuned_from_one_share_the_rows_that_neither_exposed() -> N
     for a, b, grown in ((one, other, False), (other, one, True)):
         inferred = infer_from(Trajectory([a.snapshots[1], b.snapshots[1]], a.vocabulary))
         for table in TABLES:
-            either = used[table] | used_by_other[table]
-            assert np.array_equal(found_of(inferred, table) == UNEXPOSED, ~either)
+            assert np.array_equal(found_of(inferred, table) == UNEXPOSED, ~(used[table] | used_by_other[table]))
             assert ("grew" in line_of(inferred, table)["note"]) == grown
 
 
@@ -298,8 +297,9 @@ def test_of_several_descendants_each_row_is_shared_by_those_that_did_not_train_i
         for table in TABLES:
             used = {f"m{k}": used[table] for k, (_, used) in enumerate(runs)} | {"m3": np.zeros(ROWS[table], bool)}
             kept = [[s.name for s in descendants if not used[s.name][row]] for row in range(ROWS[table])]
-            expected = [", ".join(names) if len(names) > 1 else "" for names in kept]
-            assert found.loc[found["parameter"] == table, "shared_by"].tolist() == expected
+            assert found.loc[found["parameter"] == table, "shared_by"].tolist() == [
+                ", ".join(names) if len(names) > 1 else "" for names in kept
+            ]
 
 
 def test_two_groups_that_share_a_row_each_had_an_ancestor_each() -> None:
@@ -363,8 +363,7 @@ def test_no_curve_goes_through_values_of_which_one_moved() -> None:
 
 def test_the_bounds_of_a_curve_wrap_at_powers_of_two() -> None:
     places, left = np.array([SIZE // 2], np.int32), np.array([SIZE // 2 - 10], np.int32)
-    curve = Curve.through(places, left, 0)
-    bounds = np.array(curve.bounds(np.array([0, SIZE // 2, SIZE - 1], np.int32)))
+    bounds = np.array(Curve.through(places, left, 0).bounds(np.array([0, SIZE // 2, SIZE - 1], np.int32)))
     assert (bounds - (SIZE // 2 - 10)).tolist() == [[-SIZE, 0, 0], [0, 0, SIZE]]
 
 
@@ -409,8 +408,9 @@ def test_a_model_card_that_says_otherwise_is_named(decay: float, card: str | Non
         save_file(tensors, tmp_path / name / "model.safetensors")
     if card is not None:
         (tmp_path / "after" / "README.md").write_text(f"---\nlicense: mit\n---\n{card}", encoding="utf-8")
-    tables = infer_exposure(tmp_path / "before", tmp_path / "after").tables
-    said = [note for note in tables["note"] if "model card" in note]
+    said = [
+        note for note in infer_exposure(tmp_path / "before", tmp_path / "after").tables["note"] if "model card" in note
+    ]
     assert [expected in note for note in said] == [True] * bool(expected)
 
 
@@ -424,6 +424,5 @@ def test_exposure_is_not_inferred_of_a_tied_table_that_was_trained(model_type: s
         model.save_pretrained(folder / "after")
         found = infer_exposure(folder / "before", folder / "after")
         words = found.rows[found.rows["parameter"] == "word_embeddings"]
-        exposed = set(words["row"][words["exposure"] == "exposed"])
-        assert exposed == (set() if is_tied else {7, 8, 10, 11, 12})
+        assert set(words["row"][words["exposure"] == "exposed"]) == (set() if is_tied else {7, 8, 10, 11, 12})
         assert bool(set(words["exposure"]) - {"cannot tell"}) != is_tied

@@ -88,8 +88,7 @@ def trained(table: np.ndarray, size: float = 1e-2, seed: int = 0) -> np.ndarray:
 def test_decay_is_told_by_its_roundings_and_its_sum(num_steps: int, exponent: float, seed: int) -> None:
     rates = schedule(num_steps, 10**exponent)
     base = base_tensors(seed)
-    after = {name.replace(".", "_"): decayed(base[name], rates) for name in (W, P, S, WEIGHT)}
-    table = changes_of(base, **after)
+    table = changes_of(base, **{name.replace(".", "_"): decayed(base[name], rates) for name in (W, P, S, WEIGHT)})
     total = -math.fsum(np.log(np.float64(np.float32(1 - rate))) for rate in rates)
     for name in (W, P, S, WEIGHT):
         line = table.loc[name]
@@ -118,8 +117,9 @@ def test_decay_of_torch_is_told_from_training() -> None:
     line = changes_of(word_embeddings=embedding.weight.detach().numpy()).loc[W]
     assert (line["kind"], line["num_decayed"], line["num_moved"]) == ("decay and training", 699 - len(rows), 699)
     assert line["sum_lr_decay"] == pytest.approx(50 * 1e-5, rel=2e-2)
-    said = f"decay on {699 - len(rows)} of 700 rows, training on {len(rows)}; Σ lr·decay = 0.000"
-    assert line["detail"].startswith(said)
+    assert line["detail"].startswith(
+        f"decay on {699 - len(rows)} of 700 rows, training on {len(rows)}; Σ lr·decay = 0.000"
+    )
     delta = embedding.weight.detach().numpy().astype(np.float64)[rows] - base[rows]
     assert line["value"] == pytest.approx(np.linalg.norm(delta) / np.linalg.norm(base[rows].astype(np.float64)))
     assert all(int(part.split("'")[1][1:]) in rows for part in line["farthest"].split(", ")[:5])
@@ -150,8 +150,7 @@ NEARLY_DECAY = {
 @pytest.mark.parametrize("name", NEARLY_DECAY)
 @pytest.mark.parametrize("parameter", [W, P])
 def test_what_is_nearly_decay_is_not(name: str, parameter: str) -> None:
-    after = NEARLY_DECAY[name](BASE[parameter])
-    line = changes_of(**{parameter: np.asarray(after, np.float32)}).loc[parameter]
+    line = changes_of(**{parameter: np.asarray(NEARLY_DECAY[name](BASE[parameter]), np.float32)}).loc[parameter]
     assert line["kind"] != "decay", line["detail"]
     if name == "one value a hundredth off":  # of one row, which is no multiple of what it was
         assert (line["kind"], line["num_decayed"]) == ("decay and training", 47 if parameter == P else 698)
@@ -187,8 +186,7 @@ MIXED = {
 def test_rows_beside_trained_ones(name: str) -> None:
     base = {**BASE, W: BASE[W][1:]}
     others, kind = MIXED[name]
-    after = np.concatenate([trained(base[W][:100]), others(base[W][100:])])
-    line = changes_of(base, word_embeddings=after).loc[W]
+    line = changes_of(base, word_embeddings=np.concatenate([trained(base[W][:100]), others(base[W][100:])])).loc[W]
     assert (line["kind"], line["num_decayed"] == 599) == (kind, kind == "decay and training"), line["detail"]
 
 
@@ -222,8 +220,7 @@ def test_decay_written_as_a_difference_is_decay(rate: float) -> None:
     """Of a full table's values some lose a spacing less than a smaller one does (asserted: that is the hard part)."""
     before = (2 - np.arange(2**21, 0, -1) / 2**23).astype(np.float32)[:, None]
     after = subtracted(before, [rate] * 100)
-    taken = before.astype(np.float64) - after
-    assert 0 < (np.diff(taken[:, 0]) < 0).sum() < len(before) / 1000
+    assert 0 < (np.diff((before.astype(np.float64) - after)[:, 0]) < 0).sum() < len(before) / 1000
 
     def holds(after: np.ndarray) -> bool:
         return is_repeated_shrinking([(np.arange(len(before)), before.astype(np.float64), after.astype(np.float64))])
@@ -362,8 +359,7 @@ def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
     said = ["equal in value", 1, 0, "identical in value; the sign of zero differs 1 times"]
     assert line[["kind", "num_moved", "value", "detail"]].tolist() == said
     words[100:405] = cast(BASE[W][100:405], "bfloat16")
-    told = changes_of(word_embeddings=words).loc[W, ["kind", "num_cast", "num_moved"]]
-    assert told.tolist() == ["cast", 305, 306]
+    assert changes_of(word_embeddings=words).loc[W, ["kind", "num_cast", "num_moved"]].tolist() == ["cast", 305, 306]
 
 
 def test_a_single_value_that_is_round_by_chance_is_no_cast() -> None:
@@ -397,8 +393,9 @@ def test_noise_of_a_layer_norm_vector_is_noise_and_its_power_is_said() -> None:
     kinds = []
     for seed in range(40):
         rng = np.random.default_rng([9, seed])
-        after = {name.replace(".", "_"): WIDE[name] + 1e-3 * rng.normal(size=384) for name in (WEIGHT, BIAS)}
-        table = changes_of(WIDE, **after)
+        table = changes_of(
+            WIDE, **{name.replace(".", "_"): WIDE[name] + 1e-3 * rng.normal(size=384) for name in (WEIGHT, BIAS)}
+        )
         kinds += list(table.loc[[WEIGHT, BIAS], "kind"])
     assert kinds.count("noise") >= 78
     said = "standard deviation 0.00.* 6 tests on 384 entries, the worst .*short training may look so too"
@@ -420,15 +417,15 @@ def test_the_size_and_the_power_of_the_tests_for_vectors() -> None:
     rng = np.random.default_rng(11)
     for entries in (64, 384, 768):
         before = rng.normal(1, 0.2, entries)
-        found = (score_vectors(before, rng.normal(size=(4000, entries))) > VECTOR_LIMIT).any(axis=0)
-        assert found.mean() <= 0.01
+        assert (score_vectors(before, rng.normal(size=(4000, entries))) > VECTOR_LIMIT).any(axis=0).mean() <= 0.01
         said = vector_power(before)
         for name, draws in (
             ("heavy", rng.standard_t(3, size=(1000, entries))),
             ("even", rng.uniform(2, 3, size=(1000, entries)) - 2.5),
         ):
-            share = (score_vectors(before, draws) > VECTOR_LIMIT).any(axis=0).mean()
-            assert share == pytest.approx(said[name], abs=0.1)
+            assert (score_vectors(before, draws) > VECTOR_LIMIT).any(axis=0).mean() == pytest.approx(
+                said[name], abs=0.1
+            )
     assert min(vector_power(rng.normal(1, 0.2, 384)).values()) > 0.95
 
 

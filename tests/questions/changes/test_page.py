@@ -75,8 +75,9 @@ def test_two_checkpoints_tell_which_words_trained_the_second(
     rows = pd.read_csv(tmp_path / "out" / "tables" / "inferred_rows.csv")
     for name, own in rows[rows["exposure"] == "exposed"].groupby("parameter"):
         assert list(own["row"]) == list(used[name])
-    words = pd.read_csv(tmp_path / "out" / "tables" / "inferred_words.csv")
-    assert set(words["token"]) == {tokens[row] for row in used["word_embeddings"]}
+    assert set(pd.read_csv(tmp_path / "out" / "tables" / "inferred_words.csv")["token"]) == {
+        tokens[row] for row in used["word_embeddings"]
+    }
     drift = toolkit.measure_drift(toolkit.infer_exposure(before, after).trajectory)
     strata = drift[drift["parameter"] == "word_embeddings"].groupby("stratum", observed=True)["num_rows"].first()
     assert strata["exposed (inferred)"] == 3

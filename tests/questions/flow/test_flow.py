@@ -75,8 +75,9 @@ def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> 
 
 
 def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunConfig, tmp_path: Path) -> None:
-    config = replace(tiny_pairs, freeze="backbone", reinject_positions=True, output_dir=str(tmp_path), max_steps=1)
-    run = finetune(config)
+    run = finetune(
+        replace(tiny_pairs, freeze="backbone", reinject_positions=True, output_dir=str(tmp_path), max_steps=1)
+    )
     again, plain = load_untuned(run), replace(load_untuned(run), positions=None)
     assert _fingerprint(again) == _fingerprint(load_untuned(run)) != _fingerprint(plain)
     plain.model.backbone.config.layer_norm_eps *= 10
@@ -173,8 +174,9 @@ def test_feature_extraction_that_kept_no_model_is_the_body_from_before(tiny_conf
 
 def test_a_run_that_tags_words_is_refused_at_once_and_its_body_is_not(tiny_config: RunConfig, tmp_path, monkeypatch):
     own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
-    config = replace(tiny_config, **own, output_dir=str(tmp_path), max_train_examples=16, max_steps=1, save_model=True)
-    run = finetune(config)
+    run = finetune(
+        replace(tiny_config, **own, output_dir=str(tmp_path), max_train_examples=16, max_steps=1, save_model=True)
+    )
     body = measure_flow([run.path / "model"], texts=Path(tiny_config.train_file), settings=SMALL)
     assert set(body["counterfactuals"]["measure"]) == {"state"}
     monkeypatch.setattr("toolkit.questions.flow.measure.task_of", lambda _: pytest.fail("its data were read"))

@@ -119,16 +119,14 @@ def test_a_table_of_equal_rows_moves_only_under_what_changes_the_offset(tiny_mod
     loaded, data = opened(tiny_model("bert"), SINGLES)
     with torch.no_grad():
         table_of(loaded)[:] = table_of(loaded)[3].clone()
-    table = measure_counterfactuals(loaded, data, data.splits[TEXTS], shift=4)
-    most = table.groupby("counterfactual")["value"].max()
+    most = measure_counterfactuals(loaded, data, data.splits[TEXTS], shift=4).groupby("counterfactual")["value"].max()
     assert (most[["shifted", "permuted", "mean"]] < 1e-6).all()
     assert (most[["zero", "sinusoid"]] > 0.1).all()
 
 
 def test_a_model_without_a_table_is_not_applicable_and_never_0(tiny_model: TinyModel) -> None:
     loaded, data = opened(tiny_model("modernbert"), SINGLES)
-    table = measure_counterfactuals(loaded, data, data.splits[TEXTS], has_head=True)
-    (line,) = table.itertuples()
+    (line,) = measure_counterfactuals(loaded, data, data.splits[TEXTS], has_head=True).itertuples()
     assert (np.isnan(line.value), "not applicable" in line.reason) == (True, True)
     replacing = replaced_positions(loaded, "zero", longest=3)
     check_refusals((r"not applicable: .* has no position table", replacing.__enter__))

@@ -35,8 +35,7 @@ def bits_of(losses, labels, texts) -> float:
 
 def test_a_planted_position_is_read_off_in_full():
     rng, texts, labels, _, held_out, noise = planted()
-    states = noise * 0.01 + rng.normal(size=(4, 6))[labels]
-    losses = held_out_losses(states, labels, texts, held_out, 4)[0]
+    losses = held_out_losses(noise * 0.01 + rng.normal(size=(4, 6))[labels], labels, texts, held_out, 4)[0]
     assert bits_of(losses, labels[held_out], texts[held_out]) == pytest.approx(2, abs=0.1)
 
 
@@ -73,8 +72,7 @@ def test_the_word_alone_tells_what_it_can():
 
 def test_bits_are_entropy_minus_cross_entropy_and_weights_repeat_texts():
     labels, texts = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1])
-    losses = np.array([0.1, 0.2, 0.3, 0.4])
-    one, two = information(losses, labels, texts, np.array([[1.0, 1.0], [2.0, 0.0]]), 3)
+    one, two = information(np.array([0.1, 0.2, 0.3, 0.4]), labels, texts, np.array([[1.0, 1.0], [2.0, 0.0]]), 3)
     assert one == pytest.approx(entropy([1, 2, 1], base=2) - 0.25 / np.log(2))
     assert two == pytest.approx(entropy([1, 1], base=2) - 0.15 / np.log(2))
 

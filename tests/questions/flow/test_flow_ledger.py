@@ -37,10 +37,8 @@ def test_every_token_of_a_block_stands_at_every_position_once_per_segment(tiny_m
     seen = set(zip(position.ravel(), content.ravel(), segment.ravel(), strict=True))
     assert len(seen) == position.size == 8 * 32 * len(texts[0])
     split = design.to_split()
-    tokens = split.tokens.reshape(len(indices), -1)[:, design.frame.slots]
-    assert (tokens == design.blocks.ravel()[content]).all()
-    segments = split.segments.reshape(len(indices), -1)[:, design.frame.slots]
-    assert (segments == segment).all()
+    assert (split.tokens.reshape(len(indices), -1)[:, design.frame.slots] == design.blocks.ravel()[content]).all()
+    assert (split.segments.reshape(len(indices), -1)[:, design.frame.slots] == segment).all()
 
 
 def test_the_frame_is_that_of_the_tokenizer(tiny_model: TinyModel) -> None:
@@ -69,8 +67,9 @@ def test_the_sum_before_layer_norm_has_the_shares_of_the_tables(tiny_model: Tiny
     rows = backbone.embeddings.position_embeddings.weight[1:9].detach().numpy()
     variances = np.array([table.var(axis=0).sum() for table in (rows, words)])
     ledger = position_ledger(loaded, design)
-    found = [omega(ledger, factor, -1) for factor in ("position", "content")]
-    assert found == pytest.approx(variances / variances.sum(), abs=1e-9)
+    assert [omega(ledger, factor, -1) for factor in ("position", "content")] == pytest.approx(
+        variances / variances.sum(), abs=1e-9
+    )
 
 
 def test_shuffled_states_read_0_and_chance(tiny_model: TinyModel) -> None:
@@ -93,8 +92,7 @@ def test_a_model_of_one_table_gives_all_to_it_at_the_input(tiny_model: TinyModel
                 getattr(loaded.model.backbone.embeddings, name).weight.zero_()
     ledger = position_ledger(loaded, design)
     for name, factor in zip(names, ("position", "content", "segment"), strict=True):
-        found = [omega(ledger, factor, layer) for layer in (-1, 0)]
-        assert found == pytest.approx([float(name == kept)] * 2, abs=1e-5)
+        assert [omega(ledger, factor, layer) for layer in (-1, 0)] == pytest.approx([float(name == kept)] * 2, abs=1e-5)
 
 
 def test_without_positions_no_layer_has_any_but_what_the_frame_and_the_order_bring(tiny_model: TinyModel) -> None:
@@ -113,8 +111,7 @@ def test_the_interval_is_that_of_its_blocks(tiny_model: TinyModel) -> None:
     assert (ledger.unit_values.map(len) == 4 * (ledger.omega_squared.notna() | (ledger.factor == "residual"))).all()
     for line in ledger[ledger.omega_squared.notna()].itertuples():
         assert np.mean(line.unit_values) == pytest.approx(line.omega_squared)
-        expected = sem(line.unit_values) * t.ppf(0.975, 3)
-        assert line.high - line.low == pytest.approx(2 * expected)
+        assert line.high - line.low == pytest.approx(2 * sem(line.unit_values) * t.ppf(0.975, 3))
     residual = ledger[ledger.factor == "residual"]
     assert np.array(residual.unit_values.to_list()).mean(axis=1) == pytest.approx(residual.eta_squared, abs=1e-12)
 
@@ -135,8 +132,7 @@ def test_every_family(tiny_model: TinyModel, model_type: str) -> None:
     loaded.model.backbone.double()
     ledger = position_ledger(loaded, design)
     assert sorted(ledger.layer.unique()) == [-1, 0, 1, 2, 3]
-    residual = ledger[(ledger.factor == "residual") & (ledger.layer == -1)].eta_squared.iloc[0]
-    assert abs(residual) < 1e-12
+    assert abs(ledger[(ledger.factor == "residual") & (ledger.layer == -1)].eta_squared.iloc[0]) < 1e-12
     has_segments = model_type in ("bert", "electra", "albert")
     segments = ledger[ledger.factor == "segment"]
     assert segments.omega_squared.notna().all() == has_segments

@@ -32,8 +32,7 @@ def test_the_sums_are_those_of_an_analysis_of_variance(shape):
     for dimension in states.T:
         frame = pd.DataFrame(levels, columns=["position", "content", "segment"]).assign(y=dimension)
         frame["block"] = frame["content"] // 4
-        formula = "y ~ " + " + ".join(f"C({name})" for name in names)
-        oracle = oracle + anova_lm(ols(formula, frame).fit(), typ=2)
+        oracle = oracle + anova_lm(ols("y ~ " + " + ".join(f"C({name})" for name in names), frame).fit(), typ=2)
         for name in crossed:
             both = anova_lm(ols(f"y ~ C({name}) * C(block)", frame).fit(), typ=2)
             crossed[name] += both.loc[f"C({name}):C(block)", "sum_sq"]
@@ -65,8 +64,7 @@ def test_a_planted_cause_is_found_and_the_others_stay_silent(factor):
 
 
 def test_added_causes_leave_no_residual():
-    states = sum(normal(8, 6, seed=i)[LEVELS[:, i]] for i in range(3)) + 50
-    squares = summed(states, LEVELS, SHAPE).squares()
+    squares = summed(sum(normal(8, 6, seed=i)[LEVELS[:, i]] for i in range(3)) + 50, LEVELS, SHAPE).squares()
     assert abs(squares.residual / squares.total) < 1e-12
     assert sum(squares.omega_squared(name) for name in squares.factors) == pytest.approx(1, abs=1e-12)
 
@@ -110,8 +108,9 @@ def test_weights_count_blocks_as_often_as_they_say():
     weighted = whole.squares(np.array([[1.0, 0, 2, 1], [1, 1, 1, 1]]))
     plain = whole.squares()
     for name in drawn.factors:
-        expected = [float(squares.omega_squared(name)) for squares in (drawn, plain)]
-        assert weighted.omega_squared(name) == pytest.approx(expected)
+        assert weighted.omega_squared(name) == pytest.approx(
+            [float(squares.omega_squared(name)) for squares in (drawn, plain)]
+        )
 
 
 def test_standardised_shares_do_not_follow_one_large_dimension():

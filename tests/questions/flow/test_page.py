@@ -278,8 +278,9 @@ def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
     )
     row = next(row for row in share_rows(group)[1] if row[:2] == ["full", "1"])
     assert row[2:5] == pytest.approx([100 * found["mean"], 100 * expected.low, 100 * expected.high])
-    table = intervals_of(tables)
-    line = table.query("condition == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
+    line = (
+        intervals_of(tables).query("condition == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
+    )
     assert line[["low", "high", "num_models", "num_units"]].to_list() == [expected.low, expected.high, 2, NUM_UNITS]
     drawn = [v for v in values_of(plot_position_shares(tables)) if v.get("series") == "full [2 seeds]"]
     (mark,) = (v for v in drawn if v["layer"] == 1 and v["mean"] == float(f"{100 * found['mean']:.5g}"))

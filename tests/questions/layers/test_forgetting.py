@@ -55,8 +55,7 @@ def by_hand(run: Run, masked: Any, is_tuned: bool, is_tied: bool) -> list[float]
     if is_tuned:
         head = {name: value.clone() for name, value in model.get_output_embeddings().state_dict().items()}
         own = AutoModel.from_pretrained(run.path / "model").state_dict()
-        known = model.base_model.state_dict()
-        model.base_model.load_state_dict({name: own[name] for name in known})
+        model.base_model.load_state_dict({name: own[name] for name in model.base_model.state_dict()})
         if not is_tied:
             model.get_output_embeddings().weight = torch.nn.Parameter(head["weight"])
     split, losses = masked.data.splits[ONLY], []
@@ -107,16 +106,14 @@ def test_what_was_masked_depends_on_seed_and_the_text_itself(train: Callable[...
     special = loaded.tokenizer.all_special_ids
     long = [(" ".join(["ballet", "bland", "bright", "the", "a"] * 6),), *TEXTS]
     masks = [mask_tokens(encode_texts(loaded, own), 4, special, 0) for own in (long, long[:3])]
-    first = [each.targets[: each.data.splits[ONLY].offsets[3]] for each in masks]
-    assert np.array_equal(*first)
+    assert np.array_equal(*[each.targets[: each.data.splits[ONLY].offsets[3]] for each in masks])
     counts = np.add.reduceat((masks[0].targets >= 0).astype(int), masks[0].data.splits[ONLY].offsets[:-1])
     assert counts.tolist() == [round(0.15 * 30), *[1] * len(TEXTS)]
     assert (masks[0].data.splits[ONLY].tokens[masks[0].targets >= 0] == 4).all()
     assert not np.isin(masks[0].targets, special).any()
     again = mask_tokens(encode_texts(loaded, [TEXTS[3], long[0]]), 4, special, 0)  # elsewhere, among other texts
     assert np.array_equal(again.targets[-32:], masks[0].targets[:32])
-    other = mask_tokens(encode_texts(loaded, long), 4, special, 1)
-    assert not np.array_equal(other.targets, masks[0].targets)
+    assert not np.array_equal(mask_tokens(encode_texts(loaded, long), 4, special, 1).targets, masks[0].targets)
 
 
 def test_frequency_alone_is_the_entropy_of_what_was_masked(train: Callable[..., Run]) -> None:
@@ -164,8 +161,7 @@ def test_a_head_that_is_stored_apart_stays_apart(
 
     start = masked_lm("bert")
     tensors = load_file(start / "model.safetensors")
-    words = tensors["bert.embeddings.word_embeddings.weight"]
-    tensors["cls.predictions.decoder.weight"] = words.flip(0) * 2
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].flip(0) * 2
     shutil.copytree(start, tmp_path / "apart")
     save_file(tensors, tmp_path / "apart" / "model.safetensors", metadata={"format": "pt"})
     config = replace(tiny_config, model=str(tmp_path / "apart"), output_dir=str(tmp_path / "runs"), save_model=True)

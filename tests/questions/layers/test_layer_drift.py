@@ -43,8 +43,7 @@ TEXTS = [
 
 
 def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run]) -> None:
-    run = train(freeze="embeddings,layers.0", learning_rate=0.05)
-    table = measure_layer_drift([run])
+    table = measure_layer_drift([train(freeze="embeddings,layers.0", learning_rate=0.05)])
     assert (set(table.texts), set(table.comparison)) == ({"validation", "ood"}, {BEFORE_AND_AFTER})
     assert set(table.layer) == {0, 1, 2, 3}
     for measure in MEASURES:
@@ -56,8 +55,7 @@ def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run])
 
 def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
     runs = [train(seed=seed) for seed in (0, 1)] + [train(shuffle_labels=True)]
-    few = {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]}
-    tables = measure_layers(runs, few)
+    tables = measure_layers(runs, {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]})
     table = tables["layer_drift"]
     assert set(zip(table.texts, table.num_texts, strict=True)) == {("own", 4)}
     pairs = table[table.comparison == SEED_AND_SEED]
@@ -73,8 +71,7 @@ def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
 def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> None:
     """Positive and negative control: freezing two layers shows in their layers, freezing them twice shows nowhere."""
     runs = [train(seed=seed, learning_rate=0.02, freeze=freeze) for freeze in FREEZES for seed in (0, 1)]
-    labels = {run.path.name: run.config.freeze for run in runs}
-    tables = measure_layers(runs, {"validation": TEXTS}, labels=labels)
+    tables = measure_layers(runs, {"validation": TEXTS}, labels={run.path.name: run.config.freeze for run in runs})
     own = tables["contrasts"].query("comparison == 'first arm' and measure == 'debiased CKA'").set_index("layer")
     assert set(own.against) == {"none"}
     assert (own["value"][[0, 1, 2]] > 0).all()  # frozen: more similar to before
@@ -127,8 +124,9 @@ def test_a_run_without_its_model_is_named(tiny_config: RunConfig, tmp_path: Path
 
 
 def test_every_position_table_has_its_own_before(train: Callable[..., Run]) -> None:
-    runs = [train(freeze="backbone"), train(freeze="backbone", positions="zero")]
-    runs += [train(freeze="backbone", positions="shuffled", seed=seed) for seed in (0, 1)]
+    runs = [train(freeze="backbone"), train(freeze="backbone", positions="zero")] + [
+        train(freeze="backbone", positions="shuffled", seed=seed) for seed in (0, 1)
+    ]
     table = measure_layer_drift(runs)
     before_and_after = table[(table.comparison == BEFORE_AND_AFTER) & (table.measure == "debiased CKA")].value
     assert before_and_after.to_numpy() == pytest.approx(1, abs=1e-6)  # nothing was trained but the head
@@ -145,8 +143,7 @@ def test_the_command_keeps_two_tasks_apart(
     assert "--max-texts 20" in (tmp_path / "report" / "report.md").read_text(), "what repeats it has all its flags"
     shown = capsys.readouterr().out
     assert (shown.count("Similarity of states: mean"), shown.count("Relative drift of the weights: mean")) == (2, 2)
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert text.count("similarity_by_layer.png") == 2
+    assert (tmp_path / "report" / "report.md").read_text().count("similarity_by_layer.png") == 2
     assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_", "we"}
 
 
@@ -244,6 +241,5 @@ def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
 
 
 def test_of_a_run_that_learned_masked_tokens_states_are_compared_and_its_head_is_not(masked_run: Run) -> None:
-    lines = measure_forgetting([masked_run])
-    assert lines["reason"].str.startswith("the run trained the masked-LM head too").all()
+    assert measure_forgetting([masked_run])["reason"].str.startswith("the run trained the masked-LM head too").all()
     assert (measure_layer_drift([masked_run])["value"].notna()).any()

@@ -91,8 +91,7 @@ def test_too_few_texts_and_texts_that_are_all_equal() -> None:
 
 def test_what_cannot_vary_has_no_interval() -> None:
     x, _ = two_versions(60)
-    table = np.stack([compare(MEASURES[CKA], x, 3 * x + 1).pseudo] * 3)
-    low, high, note = interval_of_tables(table)
+    low, high, note = interval_of_tables(np.stack([compare(MEASURES[CKA], x, 3 * x + 1).pseudo] * 3))
     assert np.isnan([low, high]).all()
     assert note == STILL
 

@@ -27,9 +27,8 @@ from toolkit.schema import columns_of
 
 def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
     """One tensor of norm 2 per layer whose logarithm of relative drift is that of ``logs`` (seeds, layers)."""
-    tables = {}
-    for seed, own in enumerate(np.exp(logs)):
-        tables[seed] = pd.DataFrame(
+    tables = {
+        seed: pd.DataFrame(
             {
                 "layer": pd.array(np.arange(1, len(own) + 1), dtype="Int64"),
                 "component": [f"layers.{k}" for k in range(len(own))],
@@ -45,6 +44,8 @@ def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
                 "note": "",
             }
         )
+        for seed, own in enumerate(np.exp(logs))
+    }
     return ArmWeights("m on t", name, False, tables)
 
 

@@ -208,8 +208,7 @@ def test_what_few_seeds_or_still_weights_cannot_say() -> None:
     still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
     assert lines(moved_rows(still))[0]["weights moved most in"] == "no layer: their weights did not move"
     assert plot_weight_drift(still["weight_means"], still["weight_drift"]) is None
-    half = weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
-    (line,) = lines(moved_rows(half))
+    (line,) = lines(moved_rows(weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])))
     check_said((line["weights moved most in"], line["relative drift"]), "layer 2 alone", "1.02 % (")
     none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
     (line,) = lines(moved_rows(none))
@@ -312,8 +311,9 @@ def test_weights_are_drawn_group_by_group() -> None:
     drawn = values_of(chart)
     means_of = own["weight_means"].query("component in ('layers.0', 'layers.1', 'embeddings') and condition == 'full'")
     single = own["weight_drift"].query("component in ('layers.0', 'layers.1')")["relative_drift"]
-    expected = {float(f"{100 * value:.5g}") for value in [*means_of["relative_drift"], *single]}
-    assert {value["mean"] for value in drawn} == expected
+    assert {value["mean"] for value in drawn} == {
+        float(f"{100 * value:.5g}") for value in [*means_of["relative_drift"], *single]
+    }
 
 
 def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:

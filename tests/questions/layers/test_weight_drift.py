@@ -96,8 +96,7 @@ def sides(names: object, old: Tensors, new: Tensors) -> tuple[list[np.ndarray], 
 def test_no_parameter_of_the_backbone_is_left_out(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(tiny_model(model_type))
-    counts = {name: p.numel() for name, p in model.named_parameters()}
+    counts = {name: p.numel() for name, p in AutoModel.from_pretrained(tiny_model(model_type)).named_parameters()}
     family = family_of(model_type)
     embeddings = set(family.embedding_parameters.values())
     table = measure_weight_drift(tiny_model(model_type), tiny_model(model_type))
@@ -237,8 +236,7 @@ def test_prefixes_wrappers_heads_and_old_names(change: Callable[..., tuple[Path,
 def test_shards_are_one_checkpoint(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(tiny_model("bert"))
-    model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    AutoModel.from_pretrained(tiny_model("bert")).save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
     table = measure_weight_drift(tiny_model("bert"), tmp_path / "shards")
     assert table.is_identical[table.num_values > 0].all()
@@ -412,6 +410,7 @@ def test_what_older_checkpoints_hold_beside_their_weights_is_none(model_type: st
     before, after = save_older(model_type, tmp_path)
     drift = measure_weight_drift(before, after)
     assert not drift["reason"].str.contains("not compared").any()
-    moved = drift["parameter"][drift["norm_change"] > 0].tolist()
-    assert moved == [family_of(model_type).embedding_parameters["word_embeddings"]]
+    assert drift["parameter"][drift["norm_change"] > 0].tolist() == [
+        family_of(model_type).embedding_parameters["word_embeddings"]
+    ]
     assert len(drift) == len(measure_weight_drift(after, after))

@@ -125,10 +125,10 @@ def test_planted_rows_stand_out():
 
 @pytest.mark.parametrize("name", ["gaussian", "sinusoid", "trend", "equal rows"])
 def test_no_row_stands_out_where_none_was_planted(name):
-    rng = np.random.default_rng(5)
-    trend = rng.normal(size=(512, 64)) * np.linspace(1, 4, 512)[:, None]
-    tables = {"gaussian": GAUSSIAN, "sinusoid": SINUSOID, "trend": trend, "equal rows": np.ones((512, 3))}
-    assert positions.standing_out(tables[name]).empty
+    trend = np.random.default_rng(5).normal(size=(512, 64)) * np.linspace(1, 4, 512)[:, None]
+    assert positions.standing_out(
+        {"gaussian": GAUSSIAN, "sinusoid": SINUSOID, "trend": trend, "equal rows": np.ones((512, 3))}[name]
+    ).empty
 
 
 def test_the_running_median_is_the_median_of_the_nearest():

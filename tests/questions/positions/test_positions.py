@@ -74,8 +74,7 @@ def test_rows_before_the_first_position_are_left_out():
     table = sinusoidal_table(40, 8)
     padded = np.concatenate([np.full((2, 8), 100.0), table])
     for window, expected in ((None, table), ((3, 10), table[3:10])):
-        found = positions.position_table(trajectory_of(padded, offset=2), 0, window)
-        assert found == pytest.approx(expected, abs=1e-6)
+        assert positions.position_table(trajectory_of(padded, offset=2), 0, window) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_last_epoch_is_the_default():
@@ -168,8 +167,7 @@ def test_their_statistics_are_those_of_the_other_rows():
     whole = learned(80, 128)
     whole[50:] = np.random.default_rng(2).normal(0, 0.02, (30, 128))
     table = lines_of(positions.measure_positions(trajectory_of(whole), num_draws=2))
-    alone = lines_of(positions.measure_positions(trajectory_of(whole), window=(0, 50), num_draws=2))
-    assert table.equals(alone)
+    assert table.equals(lines_of(positions.measure_positions(trajectory_of(whole), window=(0, 50), num_draws=2)))
     assert set(table["window"]) == {"0-49"}
 
 
@@ -194,8 +192,7 @@ def test_trained_rows_are_not_taken_for_random_ones():
 
 def test_none_of_300_random_tails_begins_late():
     """The bounds hold for 300 tables: one seed's luck does not meet them."""
-    rng = np.random.default_rng(7)
-    tables = rng.normal(0, 0.02, (300, 64, 128))
+    tables = np.random.default_rng(7).normal(0, 0.02, (300, 64, 128))
     tables[:, :20] *= 3
     assert [positions.num_trained(table) for table in tables] == [20] * 300
 

@@ -30,8 +30,17 @@ from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 DRAWS = 5
 FIGURES = {"waves", "resemblance", "cosine_gram", "cosine_by_lag", "norms_and_steps", "dct_spectrum"}
-TABLES = {"position_statistics", "waves", "cosine_by_lag", "norms_and_steps", "standing_out", "dct_spectrum"}
-TABLES |= {"control_values", "change", "segments"}
+TABLES = {
+    "position_statistics",
+    "waves",
+    "cosine_by_lag",
+    "norms_and_steps",
+    "standing_out",
+    "dct_spectrum",
+    "control_values",
+    "change",
+    "segments",
+}
 
 
 def trajectory(*tables, segments=None, name=""):
@@ -115,8 +124,9 @@ def test_no_path_of_this_machine_is_in_the_report(report):
 def test_tables_agree_with_the_analysis(wavy, report):
     table = pd.read_csv(report / "tables/position_statistics.csv", keep_default_na=False, na_values=[""])
     expected = measure_positions(wavy, num_draws=DRAWS)
-    whole = table[table["window"] == "0-255"]
-    assert whole["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), rel=1e-9, nan_ok=True)
+    assert table[table["window"] == "0-255"]["value"].to_numpy() == pytest.approx(
+        expected["value"].to_numpy(), rel=1e-9, nan_ok=True
+    )
     assert set(table["window"]) == {"0-255", "0-127", "128-255"}
     controls = pd.read_csv(report / "tables/control_values.csv")
     assert controls.groupby(["statistic", "control"]).size().eq(DRAWS).all()
@@ -138,8 +148,7 @@ def test_tiles_and_tables_follow_the_data(collected):
     assert positions.tiles(collected)[-1].value == str(len(waves)) == str(int(collected.waves["is_wave"].sum()))
     assert dict(positions.tiles(collected)[-1].lines)["waves of the sinusoid"] == "48"
     assert waves["period"].is_monotonic_increasing
-    text = "\n".join(positions.answers(collected))
-    assert "default length of 128 tokens does not exercise rows 128 to 255" in text
+    assert "default length of 128 tokens does not exercise rows 128 to 255" in "\n".join(positions.answers(collected))
     (table,) = tables_of(section_of(position_page(collected), "standing-out"))
     assert 100 in set(table["row"])
     assert any("slower ones blend" in line for line in positions.caveats(collected))

@@ -80,8 +80,9 @@ NO_SINUSOID = HELD_OUT | {
 def errors_of(num_draws, size, seed=1):
     """Share of wrong answers of the line match: on noisy sinusoids, smooth curves, and each held-out generator."""
     rng = np.random.default_rng([seed, *size])
-    tables = {kind: resemblance.draw_controls(kind, *size, num_draws, seed) for kind in ("sinusoid", "smooth")}
-    tables |= {name: (make(*size, rng) for _ in range(num_draws)) for name, make in NO_SINUSOID.items()}
+    tables = {kind: resemblance.draw_controls(kind, *size, num_draws, seed) for kind in ("sinusoid", "smooth")} | {
+        name: (make(*size, rng) for _ in range(num_draws)) for name, make in NO_SINUSOID.items()
+    }
     wrong = {n: np.mean([line_match(t).score >= resemblance.LINE_THRESHOLD for t in own]) for n, own in tables.items()}
     return wrong | {"sinusoid": 1 - wrong["sinusoid"]}
 
@@ -101,8 +102,7 @@ def test_error_rates_of_the_line_match(size):
 
 def test_smooth_curves_are_as_smooth_as_the_sinusoid():
     """The hardest control: Gaussian processes with the sinusoid's own cosine by lag, and no waves."""
-    rng = np.random.default_rng(3)
-    curves = resemblance.smooth_curves(512, 384, rng, "continuous_ladder", 1.0)
+    curves = resemblance.smooth_curves(512, 384, np.random.default_rng(3), "continuous_ladder", 1.0)
     lags = [0, 1, 4, 9, 49]
     ours, theirs = (cosine_by_lag(t)["value"].to_numpy()[lags] for t in (curves, SINUSOID))
     assert ours == pytest.approx(theirs, abs=0.06)
@@ -243,8 +243,7 @@ def test_shares_explained_are_description_only():
     by = partial(resemblance.explained_by, reference=SINUSOID, ranks=[20])
     assert by(rng.normal(size=(512, 384)))[0] == pytest.approx(20 / 511, abs=0.002)
     assert (by(smooth)[0], by(SINUSOID)[0]) == (pytest.approx(0.985, abs=0.004), pytest.approx(0.61, abs=0.005))
-    everything = resemblance.explained_by(smooth, SINUSOID, [511])
-    assert 0.99 < everything[0] <= 1 + 1e-12
+    assert 0.99 < resemblance.explained_by(smooth, SINUSOID, [511])[0] <= 1 + 1e-12
     check_refusals(("ranks must lie between 1 and 511", lambda: by(smooth, ranks=[512])), kind=Refused)
 
 
@@ -256,8 +255,7 @@ def test_what_is_kept_and_handed_out_cannot_be_changed():
 
 
 def test_dct_spectrum_is_a_share_and_knows_a_cosine():
-    rows = np.arange(64)
-    spectrum = resemblance.dct_spectrum(np.cos(np.pi * 5 * (rows + 0.5) / 64)[:, None] * [1.0, 2.0] + 7)
+    spectrum = resemblance.dct_spectrum(np.cos(np.pi * 5 * (np.arange(64) + 0.5) / 64)[:, None] * [1.0, 2.0] + 7)
     assert spectrum == pytest.approx(np.eye(63)[4])
     table = np.random.default_rng(14).normal(size=(64, 5))
     plain = np.square(dct(table, type=2, norm="ortho", axis=0)).sum(axis=1)[1:]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.refusals import refused
+from tests.refusals import check_refused, refused
 from toolkit.questions.reindexing import measure as probe
 from toolkit.questions.reindexing.command import ReindexCommand
 from toolkit.questions.reindexing.measure import AS_IS, KEEP, measure_reindexing
@@ -36,8 +36,9 @@ def build(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
         wide = AutoConfig.from_pretrained(own / "encoder", initializer_range=0.2)  # texts lie apart
         AutoModel.from_config(wide).save_pretrained(own / "encoder")
         torch.manual_seed(seed)
-        first = Transformer(str(own / "encoder"), max_seq_length=length)
-        model = SentenceTransformer(modules=kinds(first), device="cpu", **options)
+        model = SentenceTransformer(
+            modules=kinds(Transformer(str(own / "encoder"), max_seq_length=length)), device="cpu", **options
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += moved * parameter.std(correction=0) * torch.randn_like(parameter)
@@ -228,8 +229,7 @@ def vectors_both_ways(folder: str, texts: list[str], request: pytest.FixtureRequ
 def test_without_the_library_its_plain_folders_are_read_the_same(
     pooling: str, length: int, build: Build, texts: list[str], request: pytest.FixtureRequest
 ) -> None:
-    folder = build(modules(pooling, "Normalize"), length=length)
-    vectors, said = vectors_both_ways(folder, texts, request)
+    vectors, said = vectors_both_ways(build(modules(pooling, "Normalize"), length=length), texts, request)
     np.testing.assert_allclose(*(probe._units("", own) for own in vectors), atol=1e-6)
     assert said[0] == said[1]
 
@@ -367,8 +367,7 @@ def test_what_would_be_other_vectors_or_run_code_is_refused(
     if not is_installed:
         request.getfixturevalue("without_library")
         said = said if name not in ("other weights", "half an encoder") else "pip install sentence-transformers"
-    with refused(said):
-        measure_reindexing(folder, folder, texts, k=K)
+    check_refused(said, measure_reindexing, folder, folder, texts, k=K)
 
 
 def test_texts_of_which_a_model_knows_no_word_are_refused(build: Build, texts: list[str]) -> None:
@@ -390,10 +389,8 @@ def test_a_folder_of_the_hub_is_read_whole_too(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "modules.json").write_text("[1]")
     readings = [probe.open_reader(name, None) for name in ("me/made", folder)]
-    vectors = [read([(text,) for text in texts]).vectors(np.arange(9), print) for read, *_ in readings]
-    assert np.array_equal(*vectors)
-    with refused("cannot read the config of 'me/other'"):
-        probe.open_reader("me/other", None)
+    assert np.array_equal(*[read([(text,) for text in texts]).vectors(np.arange(9), print) for read, *_ in readings])
+    check_refused("cannot read the config of 'me/other'", probe.open_reader, "me/other", None)
 
 
 def test_pairs_are_refused(build: Build, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from scipy.stats import hypergeom, ortho_group
 
 from tests.chart_data import values_of
 from tests.planted_weights import altered
+from tests.refusals import check_refused
 from toolkit.questions.models import encode_texts, open_model
 from toolkit.questions.reindexing import measure as probe
 from toolkit.questions.reindexing import page as topic
@@ -75,8 +76,7 @@ def test_a_planted_stretch_needs_the_linear_map() -> None:
 
 def test_maps_are_tried_on_texts_that_they_were_not_fitted_on() -> None:
     """Noise can be fitted, but not found again: in-sample a map of as many numbers as texts would be perfect."""
-    found = lines_of(drawn(0, 40), drawn(1, 40), drawn(2, QUERIES))
-    assert found.loc[LINEAR, "value"] < 0.4
+    assert lines_of(drawn(0, 40), drawn(1, 40), drawn(2, QUERIES)).loc[LINEAR, "value"] < 0.4
     fitted = probe.fit_orthogonal(drawn(0), drawn(0) @ np.eye(HIDDEN)[::-1])
     np.testing.assert_allclose(fitted(drawn(5)), drawn(5)[:, ::-1], atol=1e-12)
     seen: list[int] = []
@@ -323,8 +323,9 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
             ids = loaded.tokenizer(texts[text], return_tensors="pt")["input_ids"]
             with torch.no_grad():
                 states = loaded.model.backbone(ids).last_hidden_state[0]
-            expected = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[pooling]
-            np.testing.assert_allclose(row, expected, atol=1e-5)
+            np.testing.assert_allclose(
+                row, {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[pooling], atol=1e-5
+            )
     assert encode_texts(loaded, [(texts[0],)]).splits["train"].num_truncated == 0
 
 
@@ -383,31 +384,38 @@ def test_the_command_writes_its_page(
         out=tmp_path / "report",
     )
     assert command.run() == 0
-    said = capsys.readouterr().out
-    assert "Must I re-index? re-index." in said
-    page = (tmp_path / "report" / "report.md").read_text()
-    assert "--texts train.tsv --queries validation.tsv --k 3" in page
+    assert "Must I re-index? re-index." in capsys.readouterr().out
+    assert "--texts train.tsv --queries validation.tsv --k 3" in (tmp_path / "report" / "report.md").read_text()
     recall = pd.read_csv(tmp_path / "report" / "tables" / "recall.csv")
     assert recall["measure"].tolist() == [KEPT, AS_IS, ORTHOGONAL, LINEAR]
     assert recall["num_queries"].iloc[1] == 24
     assert (tmp_path / "report" / "figures" / "recall.png").is_file()
-    with pytest.raises(ValueError, match="no file at"):
-        replace(command, texts=tmp_path / "gone.csv").run()
+    check_refused("no file at", replace(command, texts=tmp_path / "gone.csv").run)
 
 
 def test_the_page_says_what_the_tables_say() -> None:
     turn = ortho_group.rvs(HIDDEN, random_state=3)
     found, losses = compare_vectors(drawn(0), drawn(0) @ turn, drawn(1, QUERIES) @ turn, k=5, num_null=20)
-    line = {"first": "a", "second": "b", "pooling": "mean", "num_neighbours": 5, "num_texts": NUM, "reason": ""}
-    line |= {"num_queries": QUERIES, "keep_at": 0.95, "map_at": 0.9, "advice": MAP, "note": ""}
+    line = {
+        "first": "a",
+        "second": "b",
+        "pooling": "mean",
+        "num_neighbours": 5,
+        "num_texts": NUM,
+        "reason": "",
+        "num_queries": QUERIES,
+        "keep_at": 0.95,
+        "map_at": 0.9,
+        "advice": MAP,
+        "note": "",
+    }
     words = compare_words(random_words(0, NUM), losses + drawn(3, NUM)[:, 0] ** 2)
     tables = {"verdict": pd.DataFrame([line]), "recall": found, "words": words}
     page = topic.reindex_page(tables)
     assert page.answers[0].verdict == MAP
     assert f"{AS_IS} {found['value'][1]:.3f} (" in page.answers[0].text
     shown = {value["measure"]: value["value"] for value in values_of(topic.plot_recall(tables)) if "measure" in value}
-    expected = found.set_index("measure")["value"].drop(KEPT).to_dict() | {"embedded again": 1}
-    assert shown == pytest.approx(expected)
+    assert shown == pytest.approx(found.set_index("measure")["value"].drop(KEPT).to_dict() | {"embedded again": 1})
     few = compare_vectors(drawn(0, 18), drawn(1, 18), drawn(2, QUERIES), k=5, num_null=5)[0]
     drawn_names = {value["measure"] for value in values_of(topic.plot_recall(tables | {"recall": few})) if value}
     assert drawn_names == {AS_IS, "embedded again"}

@@ -38,8 +38,9 @@ def test_against_a_loop_and_its_invariances(seed, n, p):
     update[0] = 0
     found = compare_updates(update, other, 0)
     assert (found.num_rows, found.num_defined) == (n, n - 1)
-    expected = sum(_cosine(a, b) for a, b in zip(update[1:], other[1:], strict=True))
-    assert found.cosines[0] == pytest.approx(expected, abs=1e-12)
+    assert found.cosines[0] == pytest.approx(
+        sum(_cosine(a, b) for a, b in zip(update[1:], other[1:], strict=True)), abs=1e-12
+    )
     assert found.products[0] / np.sqrt(np.prod(found.squares)) == pytest.approx(_cosine(update, other), abs=1e-12)
     rotation = np.linalg.qr(rng.normal(size=(p, p)))[0]
     turned = compare_updates(8 * update @ rotation, other @ rotation / 2, 0)
@@ -59,8 +60,7 @@ def _permutation_law(update: np.ndarray, other: np.ndarray) -> tuple[float, floa
 
 
 def test_the_permutations_follow_their_exact_law():
-    rng = np.random.default_rng(0)
-    update, other = rng.normal(np.eye(5)[0], 1, size=(2, 3000, 5))  # more rows than one block
+    update, other = np.random.default_rng(0).normal(np.eye(5)[0], 1, size=(2, 3000, 5))  # more rows than one block
     found = compare_updates(update, other, 400)
     units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (update, other)]
     for drawn, (mean, deviation) in (
@@ -97,8 +97,9 @@ def test_permutation_stays_within_strata(make_exposure):
     exposure = make_exposure({TABLES[0]: [list(range(100))]})  # rows 0 to 99 seen once, the others never
     sign = np.where(np.arange(200) < 100, 1.0, -1.0)[:, None]
     before = rng.normal(size=(200, 8))
-    runs = [_run(before, 2 * sign + rng.normal(size=(200, 8)), read_exposure=lambda: exposure) for _ in range(2)]
-    table = measure_agreement(runs)
+    table = measure_agreement(
+        [_run(before, 2 * sign + rng.normal(size=(200, 8)), read_exposure=lambda: exposure) for _ in range(2)]
+    )
     assert list(dict.fromkeys(table.stratum)) == ["all rows", "seen in 0 steps", "seen in 1 step"]
     assert (table.value > 0.6).all()
     assert ((table.null_low - 0.02 < table.value) & (table.value < table.null_high + 0.02)).all()

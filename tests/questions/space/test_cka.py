@@ -113,8 +113,13 @@ def test_cross_products_are_the_plain_sums_whatever_the_block_and_the_dtype(monk
     products = cross_products_of(x, y)
     x, y = x.astype(np.float64), y.astype(np.float64)
     a, b = x - x.mean(0), y - y.mean(0)
-    expected = {"xx": a.T @ a, "xy": a.T @ b, "yy": b.T @ b}
-    expected |= {"centred_change": np.sum((b - a) ** 2), "square": np.sum(x**2)}
+    expected = {
+        "xx": a.T @ a,
+        "xy": a.T @ b,
+        "yy": b.T @ b,
+        "centred_change": np.sum((b - a) ** 2),
+        "square": np.sum(x**2),
+    }
     for name, value in expected.items():
         assert np.allclose(getattr(products, name), value, rtol=1e-12, atol=1e-11), name
     assert products.squared_change == pytest.approx(np.sum((y - x) ** 2), rel=1e-12)

@@ -232,8 +232,9 @@ def planted(name, state, design, rng):
 @pytest.mark.parametrize("name", [*TABLES, OFFSET, NORM])
 def test_drift_of_one_component_is_its_own_and_nobody_elses(name):
     design, a = make_design(), draw(4)
-    b = planted(name, a, design, np.random.default_rng(5))
-    values = values_of(functional_drift(trajectory(a, b, design=design), 1))
+    values = values_of(
+        functional_drift(trajectory(a, planted(name, a, design, np.random.default_rng(5)), design=design), 1)
+    )
     assert values["embedding output"] > 1e-3
     assert values[name] == pytest.approx(values["embedding output"], rel=1e-9)
     assert values.drop([name, "embedding output"]).abs().max() <= 1e-12
@@ -255,9 +256,7 @@ def test_drift_of_the_first_token_or_the_first_position_is_one_and_the_same(row_
 
 
 def test_segments_have_no_part_in_single_sentences():
-    design = make_design(is_pair=False)
-    values = values_of(functional_drift(trajectory(draw(8), draw(9), design=design), 1))
-    assert values[S] == 0
+    assert values_of(functional_drift(trajectory(draw(8), draw(9), design=make_design(is_pair=False)), 1))[S] == 0
     assert values_of(functional_drift(trajectory(draw(8), draw(9), design=make_design()), 1))[S] > 1e-3
 
 
@@ -307,8 +306,9 @@ def test_every_epoch_is_measured_from_the_reference():
     states, design = [draw(seed) for seed in (15, 16, 17)], make_design()
     source = trajectory(*states, design=design)
     for reference, epoch in ((0, 1), (0, 2), (1, 2)):
-        found = functional_drift(source, epoch, reference_epoch=reference).value[0]
-        assert found == pytest.approx(drift(states[reference], states[epoch], design))
+        assert functional_drift(source, epoch, reference_epoch=reference).value[0] == pytest.approx(
+            drift(states[reference], states[epoch], design)
+        )
     assert set(functional_drift(source).epoch) == {0, 1, 2}
 
 

@@ -33,8 +33,9 @@ def _value(name: str, rows: np.ndarray, centre: bool = False) -> float:
 
 
 def _trajectory(*tables: np.ndarray, **known: object) -> Trajectory:
-    snapshots = [Snapshot(i, i, {"word_embeddings": table.astype(np.float32)}) for i, table in enumerate(tables)]
-    return Trajectory(snapshots, **known)
+    return Trajectory(
+        [Snapshot(i, i, {"word_embeddings": table.astype(np.float32)}) for i, table in enumerate(tables)], **known
+    )
 
 
 @st.composite
@@ -51,8 +52,9 @@ def _plain(rows: np.ndarray, centre: bool) -> dict[str, float]:
     if centre:
         rows = rows - rows.mean(axis=0)
     units = [row / np.linalg.norm(row) for row in rows if np.linalg.norm(row) > 1e-12]
-    pairs = [units[i] * units[j] for i in range(len(units)) for j in range(len(units)) if i != j]
-    contributions = np.mean(pairs, axis=0)
+    contributions = np.mean(
+        [units[i] * units[j] for i in range(len(units)) for j in range(len(units)) if i != j], axis=0
+    )
     lengths = np.linalg.norm(rows, axis=1).mean()
     directions = np.linalg.svd(rows)[2]
     sums = [np.sum(np.exp(rows @ c / lengths)) for c in (*directions, *-directions)]
@@ -261,8 +263,7 @@ def test_equal_rows_are_refused_where_nothing_is_left():
 
 
 def test_strata_separate_what_a_mean_over_the_table_hides():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(600, 24))
+    rows = np.random.default_rng(0).normal(size=(600, 24))
     rows[:100] = rows[0] + 0.2 * rows[:100]  # unused rows that are nearly one vector
     tokens = tuple(f"[unused{i}]" if i < 100 else f"w{i}" for i in range(600))
     table = measure_geometry(

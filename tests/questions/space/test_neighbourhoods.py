@@ -52,8 +52,7 @@ def test_against_scikit_learn_over_several_blocks(monkeypatch):
     found = find_neighbourhoods(x, y, 7, queries=np.arange(5, 300))
     for rows, ours in ((x, found.reference), (y, found.current)):
         theirs = NearestNeighbors(n_neighbors=8, metric="cosine").fit(rows.astype(np.float64))
-        expected = theirs.kneighbors(rows[5:300].astype(np.float64), return_distance=False)[:, 1:]
-        assert np.array_equal(ours, expected)
+        assert np.array_equal(ours, theirs.kneighbors(rows[5:300].astype(np.float64), return_distance=False)[:, 1:])
 
 
 def test_unrelated_rows_keep_what_chance_keeps():
@@ -83,8 +82,7 @@ def test_the_same_neighbourhoods_give_1_and_destroyed_ones_are_found():
         previous = value
     assert value[0] < 0.05
     moved = np.arange(400) < 100  # a quarter of the rows somewhere else
-    y = np.where(moved[:, None], noise, x)
-    shares = overlap(find_neighbourhoods(x, y, 10))
+    shares = overlap(find_neighbourhoods(x, np.where(moved[:, None], noise, x), 10))
     assert abs(shares[moved].mean()) < 0.05 < 0.6 < shares[~moved].mean()
 
 

@@ -65,7 +65,6 @@ def test_no_share_of_layer_norm_where_a_projection_stands_before_it(
 
 
 def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -> None:
-    page = page_of([runs[2].path], neighbours=toolkit.most_changed(runs[2], 2))
-    (block,) = section_of(page, "neighbours").blocks
+    (block,) = section_of(page_of([runs[2].path], neighbours=toolkit.most_changed(runs[2], 2)), "neighbours").blocks
     assert isinstance(block, TextBlock)
     assert block.text == space.NO_WORD

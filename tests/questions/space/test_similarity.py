@@ -53,8 +53,7 @@ def check_claims(entry: Similarity, seed: int) -> None:
         is_same = np.isclose(value(x, change(y)), as_it_is, rtol=1e-7, atol=1e-9)
         assert is_same or name not in entry.invariant_to, f"{name} changes it"
         assert not is_same or name in entry.invariant_to, f"{name} does not change it"
-    is_same = np.isclose(value(y, x), as_it_is, rtol=1e-7, atol=1e-9)
-    assert is_same == entry.is_symmetric, "symmetry"
+    assert np.isclose(value(y, x), as_it_is, rtol=1e-7, atol=1e-9) == entry.is_symmetric, "symmetry"
     if not np.isnan(entry.identical):
         assert value(x, x) == pytest.approx(entry.identical, abs=1e-7), "identical versions"
     order = np.random.default_rng(seed).permutation(len(x))
@@ -113,8 +112,7 @@ def test_noise_moves_every_similarity_away_from_identical():
     lines = [compare_rows(x, x + size * noise, num_null=0).set_index("measure").value for size in (0, 0.1, 0.5, 2)]
     for name, entry in SIMILARITIES.items():
         if not np.isnan(entry.identical):
-            away = [abs(line[name] - entry.identical) for line in lines]
-            assert np.all(np.diff(away) > 1e-4), name
+            assert np.all(np.diff([abs(line[name] - entry.identical) for line in lines]) > 1e-4), name
 
 
 def test_permuted_pairs_are_what_the_permuted_rows_give(monkeypatch):
@@ -143,8 +141,7 @@ def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
         current = reference + drift * rng.normal(size=reference.shape)
         (line,) = compare_rows(reference, current, ["unaligned_relative_drift"], seed=seed).to_dict("records")
         assert line["num_null"] == 20
-        smallest = unaligned_relative_drift(TablePair(reference, current).products)
-        assert line["null_low"] >= smallest * (1 - 1e-6)
+        assert line["null_low"] >= unaligned_relative_drift(TablePair(reference, current).products) * (1 - 1e-6)
 
 
 def test_isotropic_drift_moves_each_row_as_far_as_it_moved():
@@ -255,9 +252,11 @@ def test_what_means_nothing_for_few_rows_is_refused(n):
     assert (lines.null.isna() == lines.value.isna()).all()
     assert lines.low.isna().all()
     assert lines.reason["svcca"] == f"SVCCA needs at least 5 rows per column: {n} rows, 6 columns" or n < 3
-    expected = {"svcca", "pwcca_reference", "pwcca_current"}
-    expected |= {name for name, entry in SIMILARITIES.items() if n < entry.min_rows}
-    expected |= {name for name in SIMILARITIES if n <= 11 and name.startswith(("knn", "second"))}
+    expected = (
+        {"svcca", "pwcca_reference", "pwcca_current"}
+        | {name for name, entry in SIMILARITIES.items() if n < entry.min_rows}
+        | {name for name in SIMILARITIES if n <= 11 and name.startswith(("knn", "second"))}
+    )
     assert set(lines.index[lines.value.isna()]) == expected
     assert np.isfinite(lines.value["unaligned_relative_drift"])
 
@@ -329,5 +328,4 @@ def test_rows_that_hardly_differ_have_the_shape_that_they_have():
     x, y = _tables()
     measures = ["debiased_cka", "procrustes_similarity", "svcca"]
     expected = compare_rows(x, y, measures, num_null=2)["value"]
-    found = compare_rows(x, 1 + 1e-9 * y, measures, num_null=2)["value"]
-    assert np.allclose(found, expected, rtol=0, atol=1e-4)
+    assert np.allclose(compare_rows(x, 1 + 1e-9 * y, measures, num_null=2)["value"], expected, rtol=0, atol=1e-4)

@@ -45,8 +45,14 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
     """Positions are worth ``gain``, segments exactly 0, the others little."""
     parts = {name: [] for name in ("shapley", "interactions", "singles", "coalitions", "checks")}
     for task in tasks:
-        lead = {"model": "minilm", "task": task, "condition": "none", "split": "validation", "direction": direction}
-        lead |= {"coordinates": "fixed"}
+        lead = {
+            "model": "minilm",
+            "task": task,
+            "condition": "none",
+            "split": "validation",
+            "direction": direction,
+            "coordinates": "fixed",
+        }
         counts = {"num_seeds": num_seeds, "num_items": 100, "reason": "", "note": ""}
         for score, (unit, factor) in values.items():
             own = dict.fromkeys(COMPONENTS, 0.001) | {"position": gain, "segment": 0.0}
@@ -59,8 +65,9 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
                 share = estimate / own["all"] if is_clear else np.nan
                 parts["shapley"].append(lead | line | counts | {"share": share})
                 for kind, part in KINDS:
-                    both = {"change": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1}
-                    both |= {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
+                    both = {"change": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1} | (
+                        {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
+                    )
                     shown = np.nan if name == "LayerNorm" and "rotated" in kind else part
                     scaled = {k: factor * shown * v for k, v in ends.items()}
                     parts["singles"].append(lead | line | scaled | both | counts)
@@ -73,8 +80,13 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
                     line = {"seed": seed, "score": score, "coalition": name, "value": factor * mean, "unit": unit}
                     parts["coalitions"].append(lead | line | {"num_tuned": 0})
         for seed in range(num_seeds):
-            check = {"seed": seed, "gauge_difference": 3e-6, "control_difference": 0.16, "num_passes": 70}
-            check |= {"num_draws": 5 if direction == "forward" else 1}
+            check = {
+                "seed": seed,
+                "gauge_difference": 3e-6,
+                "control_difference": 0.16,
+                "num_passes": 70,
+                "num_draws": 5 if direction == "forward" else 1,
+            }
             parts["checks"].append(lead | check | {"num_items": 100, "note": ""})
     tables = {name: pd.DataFrame(lines) for name, lines in parts.items()}
     return tables if has_random else tables | {"singles": tables["singles"].iloc[:0]}
@@ -138,8 +150,9 @@ def test_of_a_regression_r2_stands_for_both_values():
 
 def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
     shapley = make_tables()["shapley"]
-    note = "one row of it is in use (not applicable): exactly 0; no share: one seed"
-    shapley.loc[shapley["component"] == "segment", "note"] = note
+    shapley.loc[shapley["component"] == "segment", "note"] = (
+        "one row of it is in use (not applicable): exactly 0; no share: one seed"
+    )
     line = worth(make_tables() | {"shapley": shapley})
     assert (line["exactly 0"], line["because"]) == ("segment", "one row of it is in use (not applicable)")
 
@@ -160,8 +173,9 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
     both = make_tables(tasks)
     other = make_tables(tasks, direction="reverse", has_random=has_random)
     tables = {name: pd.concat([both[name], other[name]], ignore_index=True) for name in both}
-    page = transplants_page(tables, command="python -m toolkit transplant runs/a")
-    text = write_page(page, tmp_path / "out", tables).read_text()
+    text = write_page(
+        transplants_page(tables, command="python -m toolkit transplant runs/a"), tmp_path / "out", tables
+    ).read_text()
     assert (tmp_path / "out" / "index.html").is_file()
     shown = re.findall(r"\]\((figures/[^)]+png)\)", text)
     assert {Path(link).stem for link in shown} == {

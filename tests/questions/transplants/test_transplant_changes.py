@@ -58,8 +58,7 @@ def test_only_a_rotation_keeps_angles_and_singular_values():
         drawn = perturbed(real, 15, kind, np.random.default_rng(1))
         own, other = moves(real)[:-1], moves(drawn)[:-1]  # words, positions and the offset, turned alike
         assert np.allclose(own @ own.T, other @ other.T, atol=1e-10) == keeps
-        spectra = [np.linalg.svd(x[:30], compute_uv=False) for x in (own, other)]
-        assert np.allclose(*spectra, atol=1e-10) == keeps
+        assert np.allclose(*[np.linalg.svd(x[:30], compute_uv=False) for x in (own, other)], atol=1e-10) == keeps
 
 
 @pytest.mark.parametrize("kind", [RANDOM, ROTATED])
@@ -68,8 +67,7 @@ def test_directions_are_uniform(kind):
     real = make_components()
     own, rng, found = moves(real)[0], np.random.default_rng(2), []
     for _ in range(600):
-        other = moves(perturbed(real, 1, kind, rng))[0]
-        found.append(own @ other / (own @ own))
+        found.append(own @ moves(perturbed(real, 1, kind, rng))[0] / (own @ own))
     assert abs(np.mean(found)) < 4 / np.sqrt(600 * (HIDDEN - 1))
     assert np.var(found) == pytest.approx(1 / (HIDDEN - 1), rel=0.25)
 
@@ -86,8 +84,7 @@ def test_players_outside_the_coalition_are_left_as_they_are(kind):
 def test_a_rotation_is_orthogonal_and_the_centred_one_keeps_means():
     rotation = RandomRotation(HIDDEN, np.random.default_rng(0))
     np.testing.assert_allclose(rotation.whole @ rotation.whole.T, np.eye(HIDDEN), atol=1e-12)
-    projection = np.eye(HIDDEN) - 1 / HIDDEN
-    np.testing.assert_allclose(rotation.centred @ rotation.centred.T, projection, atol=1e-12)
+    np.testing.assert_allclose(rotation.centred @ rotation.centred.T, np.eye(HIDDEN) - 1 / HIDDEN, atol=1e-12)
 
 
 def test_only_rows_that_moved_together_can_be_rotated():

@@ -57,8 +57,7 @@ def test_interactions_are_the_shared_dividends(num_players, seed):
     pairs, indices = item_interactions(values)
     for (first, second), found in zip(pairs, indices, strict=True):
         both = [c for c in range(2**num_players) if c >> first & 1 and c >> second & 1]
-        expected = sum(given_out[c] / (c.bit_count() - 1) for c in both)
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+        np.testing.assert_allclose(found, sum(given_out[c] / (c.bit_count() - 1) for c in both), atol=1e-12)
 
 
 def test_a_sum_over_players_has_no_interaction_and_a_product_of_two_has_one():
@@ -74,8 +73,7 @@ def test_a_sum_over_players_has_no_interaction_and_a_product_of_two_has_one():
 
 
 def test_who_changes_nothing_gets_exactly_0():
-    rng = np.random.default_rng(0)
-    few = rng.normal(size=(16, 50))
+    few = np.random.default_rng(0).normal(size=(16, 50))
     values = np.stack([few[(c & 3) | (c >> 3 << 2)] for c in range(32)])  # player 2 is nowhere
     assert not shapley_values(values)[2].any()
     pairs, indices = item_interactions(values)

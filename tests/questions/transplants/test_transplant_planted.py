@@ -26,8 +26,7 @@ def script():
 def found(script, values: dict[str, tuple[float, float, float]]) -> Transplants:
     """Additive games of three seeds, with the given estimate and interval of each component."""
     total = sum(estimate for estimate, _, _ in values.values())
-    lines = [{"component": "all", "value": total, "low": total, "high": total, "share": 1.0}]
-    lines += [
+    lines = [{"component": "all", "value": total, "low": total, "high": total, "share": 1.0}] + [
         {"component": name, "value": e, "low": low, "high": high, "share": e / total}
         for name, (e, low, high) in values.items()
     ]

@@ -233,16 +233,13 @@ def test_a_table_that_moved_is_not_called_what_it_was(tokens, moved, word, posit
 
 
 def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:
-    run = tuned_run("pair")
-    body, _, components = prepare(run)
+    body, _, components = prepare(tuned_run("pair"))
     names, before = components.names, components.place(0)
     for name, table in (("word", "word_embeddings"), ("position", "position_embeddings")):
         placed = components.place(1 << names.index(name))
         assert [key for key in placed if not np.array_equal(placed[key][1], before[key][1])] == [table]
-    placed = components.place(1 << names.index("inseparable rows"))
-    rows, words = placed["word_embeddings"]
-    changed = rows[(words != before["word_embeddings"][1]).any(axis=1)]
-    assert changed.tolist() == [1]  # [CLS] stands for the pair
+    rows, words = components.place(1 << names.index("inseparable rows"))["word_embeddings"]
+    assert rows[(words != before["word_embeddings"][1]).any(axis=1)].tolist() == [1]  # [CLS] stands for the pair
     assert body.parameters["word_embeddings"].dtype == torch.float32
 
 
@@ -295,8 +292,9 @@ def test_a_regression_is_scored_by_its_r2(tuned_run: GetRun, tmp_path: Path) -> 
     assert game.values["r2"][-1].mean() == pytest.approx(logged, abs=1e-5)
     outputs, split = reference_logits(run, with_first_snapshot=True)
     assert game.values["r2"][0].mean() == pytest.approx(r2_score(split.labels, outputs[:, 0]), abs=1e-5)
-    shares = shapley_values(game.values["r2"])
-    assert shares.sum(axis=0) == pytest.approx(game.values["r2"][-1] - game.values["r2"][0], abs=1e-9)
+    assert shapley_values(game.values["r2"]).sum(axis=0) == pytest.approx(
+        game.values["r2"][-1] - game.values["r2"][0], abs=1e-9
+    )
     found = measure_transplants([run], TransplantSettings(num_draws=1))
     assert set(found.shapley["unit"]) == {"points"}
     total = found.shapley.query("component == 'all'")["value"].item()

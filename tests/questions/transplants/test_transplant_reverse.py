@@ -30,10 +30,6 @@ def untuned_body(run, dtype="float32", *, with_last_snapshot=False):
     return Body(loaded, data, dtype), data
 
 
-def features_of(body, data):
-    return [body.features(data.splits[name]) for name in ("train", "validation")]
-
-
 @pytest.mark.parametrize("task", ["single", "pair"])
 def test_raw_coordinates_start_in_the_model_from_before_and_end_in_the_tuned_embeddings(
     tuned_run: GetRun, task: str
@@ -41,7 +37,7 @@ def test_raw_coordinates_start_in_the_model_from_before_and_end_in_the_tuned_emb
     run = tuned_run(task)
     game = play_run(run, replace(REVERSE, coordinates="raw"))
     (before, data), (after, _) = untuned_body(run), untuned_body(run, with_last_snapshot=True)
-    ends = [features_of(body, data) for body in (before, after)]
+    ends = [[body.features(data.splits[name]) for name in ("train", "validation")] for body in (before, after)]
     probe = Probe(data.splits["train"].labels, 2, run.config.seed)
     probe.choose_strength([train for train, _ in ends])
     for coalition, (train, scored) in zip((0, -1), ends, strict=True):
@@ -81,8 +77,9 @@ def test_values_add_up_and_a_coalition_or_a_draw_is_one_pass(tuned_run: GetRun) 
 
 @pytest.mark.parametrize("coordinates", ["fixed", "raw"])
 def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, coordinates: str) -> None:
-    settings = replace(REVERSE, num_reverse_draws=1, coordinates=coordinates)
-    game = play_run(tuned_run("pair", freeze="position_embeddings"), settings)
+    game = play_run(
+        tuned_run("pair", freeze="position_embeddings"), replace(REVERSE, num_reverse_draws=1, coordinates=coordinates)
+    )
     phi = dict(zip(game.players, shapley_values(game.values[LIKELIHOOD]), strict=True))
     assert [name for name in game.players if not phi[name].any()] == ["position"]
     for drawn in game.perturbed.values():

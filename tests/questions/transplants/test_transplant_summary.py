@@ -20,8 +20,7 @@ def make_game(seed, worth=(0.0, 0.3, 0.0, 0.0), noise=0.2, num_items=80, moving=
     rng = np.random.default_rng([9, seed])
     own = np.array(worth)[:, None] + rng.normal(0, noise, (4, num_items)) + rng.normal(0, noise / 10, (4, 1))
     own[[i for i in range(4) if not moving >> i & 1]] = 0
-    members = np.array([[c >> i & 1 for i in range(4)] for c in range(16)], float)
-    values = members @ own - 1
+    values = np.array([[c >> i & 1 for i in range(4)] for c in range(16)], float) @ own - 1
     right = (values > -0.9).astype(float)
     random = np.repeat(values[None, :1], 5, axis=0).repeat(draws, axis=1) + rng.normal(0, 0.01, (5, draws, num_items))
     return Game(
@@ -55,8 +54,9 @@ def test_shapley_lines_add_up_and_are_the_interval_of_the_items_own_values():
         assert sum(of(lines, name, value)["value"] for name in PLAYERS) == pytest.approx(total)
         table = np.stack([shapley_values(game.values[value])[POSITION] for game in games])
         found, line = two_way_interval(table), of(lines, "position", value)
-        expected = [factor * x for x in (found.estimate, found.low, found.high)]
-        np.testing.assert_allclose([line["value"], line["low"], line["high"]], expected)
+        np.testing.assert_allclose(
+            [line["value"], line["low"], line["high"]], [factor * x for x in (found.estimate, found.low, found.high)]
+        )
         assert (line["num_seeds"], line["num_items"]) == (4, 80)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.refusals import check_refused
 from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.pages import INJECTION, make_words
 from tests.run_directories import HOSTILE, NUM_WORDS, TOKENS, MakeRun
@@ -140,8 +141,9 @@ def test_the_table_has_the_words_that_moved_most(read_run: MakeRun):
     assert table["token"].tolist() == [visible(token) for token in rows["token"]]
     numbers = ["norm", "angle_degrees", "num_steps"]
     np.testing.assert_allclose(table[numbers].astype(float), rows[numbers].astype(float), rtol=1e-9)
-    expected = neighbours(made, int(rows["row"].iloc[0]), k=5)
-    assert table["after"].iloc[0] == ", ".join(map(visible, expected["neighbour_after"]))
+    assert table["after"].iloc[0] == ", ".join(
+        map(visible, neighbours(made, int(rows["row"].iloc[0]), k=5)["neighbour_after"])
+    )
 
 
 def test_without_exposure_every_word_is_shown(read_run: MakeRun):
@@ -174,8 +176,7 @@ def test_words_inferred_to_be_used_stand_to_the_right_of_all_others(read_run: Ma
     assert is_used.all() == bool(options)
     assert table["x"][is_used].min() > max(table["x"][~is_used], default=0.55)
     assert table["x"].max() < 1  # which would be a step
-    untold = table["x"][table.index.isin([visible(TOKENS[row]) for row in range(25, 30)])]
-    assert (untold < 0.2).all()
+    assert (table["x"][table.index.isin([visible(TOKENS[row]) for row in range(25, 30)])] < 0.2).all()
     assert set(table_of(made)["num_steps"]) == {"unknown (inferred)"}
 
 
@@ -294,8 +295,7 @@ def test_any_table_of_rows_is_drawn(read_run: MakeRun):
     assert (len(run["table"]), run["run"], run["epochs"]) == (NUM_WORDS - 1, "", [0])
     assert plot_words(rows.assign(norm=0.0)) is None
     assert plot_words(rows.iloc[:0]) is None
-    with pytest.raises(ValueError, match="without norm"):
-        plot_words(rows.drop(columns="norm"))
+    check_refused("without norm", plot_words, rows.drop(columns="norm"))
 
 
 def test_runs_of_other_epochs_share_the_slider():

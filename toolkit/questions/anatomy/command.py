@@ -37,8 +37,7 @@ class AnatomyCommand:
         from toolkit.reporting.render_terminal import show_page
 
         check_if_asked(self.out)
-        anatomy = take_apart(open_model(self.model), self.text, self.pair, name=shorten(self.model))
-        document = as_document(anatomy)
+        document = as_document(take_apart(open_model(self.model), self.text, self.pair, name=shorten(self.model)))
         if self.is_json:
             print(json.dumps(document, indent=2, allow_nan=False))
             if self.out is None:

@@ -107,8 +107,7 @@ def _differentiate(
         inputs["attention_mask"][:, length:] = 0
     with in_eval_mode(backbone), torch.enable_grad():
         mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
-        direction = np.random.default_rng(seed).standard_normal(len(mean))
-        scalar = mean @ torch.as_tensor(direction).to(mean)
+        scalar = mean @ torch.as_tensor(np.random.default_rng(seed).standard_normal(len(mean))).to(mean)
         gradients = torch.autograd.grad(scalar, list(wanted.values())) if wanted else ()
     found = {name: as_array(g) for name, g in zip(wanted, gradients, strict=True)}
     return {name: found.get(name) for name in names}
@@ -458,8 +457,7 @@ def rounding_bound(parts: Parts, vectors: dict[str, Array], output: Array, preci
     if parts.inner_projection is not None:
         sizes = sizes @ np.abs(as_array(parts.inner_projection.weight)).T
         count += parts.inner_projection.in_features
-    summed = project(parts, np.sum(list(vectors.values()), axis=0))
-    spread = np.sqrt(summed.var(axis=1) + parts.layer_norm.eps)
+    spread = np.sqrt(project(parts, np.sum(list(vectors.values()), axis=0)).var(axis=1) + parts.layer_norm.eps)
     stretched = sizes.max(axis=1) / spread * np.abs(as_array(parts.layer_norm.weight)).max()
     return float(count * HALF_ULP[precision] * (stretched.max() + np.abs(output).max()))
 

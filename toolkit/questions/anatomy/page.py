@@ -140,8 +140,9 @@ def _segments(document: Document) -> Iterable[Block]:
         yield TextBlock(text="The tokenizer gives no token_type_ids for this model.")
     else:
         own = {kind: [t for t, k in zip(tokens, types, strict=True) if k == kind] for kind in sorted(set(types))}
-        rows = [(str(kind), shortened(members)) for kind, members in own.items()]
-        yield rows_block(("token_type_id", "tokens"), rows, "")
+        yield rows_block(
+            ("token_type_id", "tokens"), [(str(kind), shortened(members)) for kind, members in own.items()], ""
+        )
     changes: dict[str, dict[str, float | None]] = {}
     for line in segments["changes"]:
         changes.setdefault(line["change"], {})[line["stage"]] = line["relative_difference"]
@@ -162,8 +163,9 @@ def _special_tokens(document: Document) -> Iterable[Block]:
     if found:
         yield rows_block(("token", "compared with", *STAGES), [(*k, *v.values()) for k, v in found.items()], "")
     if others := special["others"]:
-        rows = [(name, shortened(text.split(), 12)) for name, text in others.items()]
-        yield rows_block(("compared with", "its tokens"), rows, "")
+        yield rows_block(
+            ("compared with", "its tokens"), [(name, shortened(text.split(), 12)) for name, text in others.items()], ""
+        )
 
 
 def _order(document: Document) -> Iterable[Block]:
@@ -245,8 +247,9 @@ def plot_shares(document: Document) -> Chart | None:
 def anatomy_page(document: Document, *, title: str | None = None, command: str = "") -> Page:
     """The eight questions with their answers and tables; first what each table adds to a token."""
     texts, tokens = document["sentence"]["texts"], document["sentence"]["tokens"]
-    lead = [f"{len(tokens)} tokens: {shortened(tokens)}"]
-    lead += [f"Not as in BERT: {difference}" for difference in document["differences"]]
+    lead = [f"{len(tokens)} tokens: {shortened(tokens)}"] + [
+        f"Not as in BERT: {difference}" for difference in document["differences"]
+    ]
     caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MOST_DRAWN} tokens."
     sections = [
         Section(id=f"question-{i}", title=question, lead=lead_of, blocks=tuple(blocks(document)))
@@ -270,8 +273,10 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
 def anatomy_tables(document: Document) -> dict[str, pd.DataFrame]:
     """What stands beside the page, those that have lines."""
     gradients = document["gradients"]
-    tables = {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
-    tables |= {"gradients": gradients["parameters"], "gradient_rows": gradients["rows"]}
-    tables |= {"segment_changes": document["segments"]["changes"], "order": document["permutation"]["table"]}
+    tables = (
+        {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
+        | {"gradients": gradients["parameters"], "gradient_rows": gradients["rows"]}
+        | {"segment_changes": document["segments"]["changes"], "order": document["permutation"]["table"]}
+    )
     tables |= {"special_tokens": document["special_tokens"]["table"]}
     return {name: pd.DataFrame(lines) for name, lines in tables.items() if lines}

@@ -311,8 +311,7 @@ class InferredExposure(Described):
         return float(len(self._exposed("token_type_embeddings"))) or math.nan
 
     def _exposed(self, parameter: str) -> "pd.Series[Any]":
-        own = self.rows[(self.rows["parameter"] == parameter) & (self.rows["exposure"] == EXPOSED)]
-        return own["row"]
+        return self.rows[(self.rows["parameter"] == parameter) & (self.rows["exposure"] == EXPOSED)]["row"]
 
     def facts(self) -> dict[str, str]:
         """How many rows of each table were exposed, or why that cannot be told; the longest text, segments, decay."""
@@ -414,8 +413,7 @@ def find_ancestral_rows(checkpoints: Sequence[str | Path]) -> pd.DataFrame:
     """
     if len(checkpoints) < 2:
         raise ValueError(f"descendants share rows with one another: pass at least 2 of them, not {len(checkpoints)}")
-    imported = import_checkpoints(checkpoints)
-    return ancestral_rows_of(imported.trajectory)
+    return ancestral_rows_of(import_checkpoints(checkpoints).trajectory)
 
 
 def ancestral_rows_of(trajectory: Trajectory) -> pd.DataFrame:
@@ -435,8 +433,9 @@ def ancestral_rows_of(trajectory: Trajectory) -> pd.DataFrame:
     for name in names:
         patterns, place = np.unique(alike[name], axis=2, return_inverse=True)
         shared = np.array([_groups(one, [s.name for s in snapshots]) for one in np.moveaxis(patterns, 2, 0)], object)
-        lines = _row_names(trajectory, name, len(place))
-        parts.append(lines.assign(shared_by=shared[place], reason="; ".join(refused[name])))
+        parts.append(
+            _row_names(trajectory, name, len(place)).assign(shared_by=shared[place], reason="; ".join(refused[name]))
+        )
     return pd.concat(parts, ignore_index=True)
 
 

@@ -316,8 +316,7 @@ def find_permutation(found: Survey) -> Kind | None:
     if not found.pair.is_table or found.num_moved < 2:
         return None
     # A permutation keeps the sums; most changes do not, and are spared the pass.
-    scale = float(np.abs(found.magnitudes).max())
-    if np.abs(found.sums).max() > 1e-9 * scale:
+    if np.abs(found.sums).max() > 1e-9 * float(np.abs(found.magnitudes).max()):
         return None
     weights = np.random.default_rng(0).integers(2**63, size=(2, found.num_columns), dtype=np.uint64) | np.uint64(1)
     hashes = [(_hash(a, weights), _hash(b, weights)) for _, a, b in found.moved_blocks()]

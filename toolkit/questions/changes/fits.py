@@ -152,9 +152,10 @@ def find_decay_and_training(found: Survey) -> Kind | None:
     for _, a, b in found.blocks_of(found.moved & ~decayed):
         squares, changed = squares + float(np.square(a).sum()), changed + float(np.square(b - a).sum())
     num_decayed = int(decayed.sum())
-    num_trained = found.num_moved - num_decayed
-    detail = f"decay on {num_decayed:,} of {found.num_rows:,} rows, training on {num_trained:,}"
-    detail += f"; Σ lr·decay = {decay.total:.3g}"
+    detail = (
+        f"decay on {num_decayed:,} of {found.num_rows:,} rows, training on {found.num_moved - num_decayed:,}"
+        f"; Σ lr·decay = {decay.total:.3g}"
+    )
     facts = {"num_decayed": num_decayed, "sum_lr_decay": decay.total}
     size = math.sqrt(changed / squares) if squares else math.nan
     return Kind("decay and training", size, "1", detail, math.nan, facts=facts)

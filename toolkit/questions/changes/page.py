@@ -39,8 +39,7 @@ def tiles(computed: Computed) -> tuple[Tile, ...]:
 def section(computed: Computed) -> Section:
     """What changed, parameter by parameter."""
     changes = computed.get("changes")
-    blocks = (_kinds(changes),) if len(changes) else ()
-    return Section(id="changes", title="What changed", blocks=blocks)
+    return Section(id="changes", title="What changed", blocks=(_kinds(changes),) if len(changes) else ())
 
 
 KIND_HOW = "The first that holds: " + "; ".join(f"{name}: {text}" for name, text in KINDS.items()) + "."

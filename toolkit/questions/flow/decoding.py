@@ -95,8 +95,9 @@ def _losses(
             warnings.simplefilter("ignore", ConvergenceWarning)  # held-out loss judges the fit, finished or not
             model.fit((states[fit] - centre) / scale, labels[fit])
         # A probability that underflows to 0 would make one token's loss infinite.
-        shares = np.maximum(model.predict_proba((states[scored] - centre) / scale), LEAST_PROBABILITY)
-        log_probabilities[:, seen] = np.log(shares)
+        log_probabilities[:, seen] = np.log(
+            np.maximum(model.predict_proba((states[scored] - centre) / scale), LEAST_PROBABILITY)
+        )
     else:
         log_probabilities[:, seen] = 0.0
     return np.asarray(-log_probabilities[np.arange(len(log_probabilities)), labels[scored]], np.float64)

@@ -240,8 +240,7 @@ def frame_of(loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: in
         last = stop
     parts.append((ids[last:], kinds[last:]))
     tokens, segments = (np.concatenate(list(part)).astype(np.int64) for part in zip(*parts, strict=True))
-    slots = np.flatnonzero(tokens == -1)
-    return Frame(np.where(tokens == -1, 0, tokens), segments, slots)
+    return Frame(np.where(tokens == -1, 0, tokens), segments, np.flatnonzero(tokens == -1))
 
 
 FACTORS = ("position", "content", "segment")
@@ -438,8 +437,7 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
         position_offset=loaded.position_offset,
     )
     shape = (design.num_positions, design.num_contents, design.num_arrangements)
-    num_cells = int(np.prod(shape[:2])) * shape[2]
-    dealt = np.random.default_rng([*b"dealt", seed]).permutation(num_cells)
+    dealt = np.random.default_rng([*b"dealt", seed]).permutation(int(np.prod(shape[:2])) * shape[2])
     sums: list[CrossedSums] = []
     shuffled: list[CrossedSums] = []
     with in_eval_mode(loaded.model):

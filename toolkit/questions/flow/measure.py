@@ -327,8 +327,9 @@ def _load(name: str, init: str = "checkpoint") -> Loaded:
 
 
 def _texts_of(task: Task, config: RunConfig) -> TextSource:
-    own = replace(task, splits={TEXTS: task.splits[task.reported_split]})
-    return TextSource(own, task.reported_split, config.max_length)
+    return TextSource(
+        replace(task, splits={TEXTS: task.splits[task.reported_split]}), task.reported_split, config.max_length
+    )
 
 
 Tables = dict[str, pd.DataFrame]

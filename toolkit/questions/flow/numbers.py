@@ -120,8 +120,9 @@ class FlowGroup:
 
     def over_seeds(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
         """Mean over an arm's models with its interval: index layer, columns mean, low, high; undefined left out."""
-        lines = self.lines(table, arm, column, **where)
-        found = {int(layer): estimate(own, column) for layer, own in lines.groupby("layer")}
+        found = {
+            int(layer): estimate(own, column) for layer, own in self.lines(table, arm, column, **where).groupby("layer")
+        }
         ends = {layer: [each.estimate, each.low, each.high] for layer, each in found.items()}
         return pd.DataFrame.from_dict(ends, orient="index", columns=["mean", "low", "high"])
 
@@ -194,13 +195,11 @@ def intervals_of(tables: Tables) -> pd.DataFrame:
 def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
     """One line per arm for every column that has values per unit, and for every counterfactual."""
     rows: list[dict[str, object]] = []
-    keys = {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}
-    for table, key in keys.items():
+    for table, key in {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}.items():
         own = group.of(table, arm)
         by = ["layer", *([key] if key else []), *(["measure"] if "measure" in own else [])]
         for column in (name for name in VALUES if name in own and not (table == "ledger" and name == "eta_squared")):
-            defined = own.dropna(subset=[column])
-            for place, lines in defined.groupby(by, dropna=False, sort=False):
+            for place, lines in own.dropna(subset=[column]).groupby(by, dropna=False, sort=False):
                 at = dict(zip(by, place, strict=True))
                 what = {"table": table, "measure": at.get("measure", column), "of": at.get(key, "")}
                 rows.append({**what, "layer": at["layer"], **record(estimate(lines, column), lines, column)})

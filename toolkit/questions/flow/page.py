@@ -165,8 +165,10 @@ def _read(group: FlowGroup) -> Case:
     lines = group.lines("decoding", group.arms[0], "bits", layer=group.layers[-1])
     bits, whole, shuffled = lines[["bits", "entropy_bits", "shuffled_bits"]].mean()
     beyond = estimate(lines, "beyond_word_bits")
-    text = f"{group.title}, {group.labels[group.arms[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
-    text += f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
+    text = (
+        f"{group.title}, {group.labels[group.arms[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
+        f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
+    )
     text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     return judged(text, beyond.low, beyond.high, beyond.note)
 
@@ -210,8 +212,15 @@ def points(change: Interval | None) -> str | None:
 
 def dominance_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm whether position dominates the lower layers, and its largest share there."""
-    header = ["regime", "verdict", "above content at", "of the stages up to", "largest share there", "at"]
-    header += ["content there"]
+    header = [
+        "regime",
+        "verdict",
+        "above content at",
+        "of the stages up to",
+        "largest share there",
+        "at",
+        "content there",
+    ]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
         position, content = shares_of(group, arm)
@@ -230,8 +239,19 @@ def dominance_rows(group: FlowGroup) -> Rows:
 
 def giving_way_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm how each factor changes from position's largest share to the last layer, in points."""
-    header = ["regime", "verdict", "from", "position: from", "to", "change (points)"]
-    header += ["content: from", "to", "change (points)", "segments (points)", "interactions (points)"]
+    header = [
+        "regime",
+        "verdict",
+        "from",
+        "position: from",
+        "to",
+        "change (points)",
+        "content: from",
+        "to",
+        "change (points)",
+        "segments (points)",
+        "interactions (points)",
+    ]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
         position, content = shares_of(group, arm)
@@ -249,8 +269,7 @@ def giving_way_rows(group: FlowGroup) -> Rows:
             verdict = SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED
         cells: list[object] = []
         for factor, shares in (("position", position), ("content", content)):
-            ends = [percent(shares["mean"][layer]) for layer in (peak, last)]
-            cells += [*ends, points(changes.get(factor))]
+            cells += [percent(shares["mean"][peak]), percent(shares["mean"][last]), points(changes.get(factor))]
         others = [points(changes.get(factor)) for factor in ("segment", "residual")]
         rows.append([group.labels[arm], verdict, stage_cell(peak), *cells, *others])
     return header, rows
@@ -267,8 +286,17 @@ def _compared(group: FlowGroup) -> list[str]:
 
 def drift_rows(group: FlowGroup) -> Rows:
     """Header and rows: where each arm's share of position differs from the pretrained model's, on the same blocks."""
-    header = ["regime", "models", "moves most at", "pretrained", "tuned", "change (points)"]
-    header += ["distinguishable at", "not distinguishable at", "exactly equal at"]
+    header = [
+        "regime",
+        "models",
+        "moves most at",
+        "pretrained",
+        "tuned",
+        "change (points)",
+        "distinguishable at",
+        "not distinguishable at",
+        "exactly equal at",
+    ]
     rows: list[list[object]] = []
     for arm in _compared(group):
         drift = group.drift(arm)
@@ -297,15 +325,22 @@ def segment_rows(group: FlowGroup) -> Rows:
         own = group.over_seeds("ledger", arm, "omega_squared", factor="segment")
         if len(own):
             peak = int(own["mean"].idxmax())
-            shares = [share_text(own.loc[peak]), stage_cell(peak), share_text(own.iloc[-1])]
-            rows.append([group.labels[arm], *shares, ""])
+            rows.append([group.labels[arm], share_text(own.loc[peak]), stage_cell(peak), share_text(own.iloc[-1]), ""])
     return header, rows
 
 
 def decoding_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm the bits at the input and in the last layer, beyond the word and the control task."""
-    header = ["regime", "bits there are", "word alone", "at the input", "in the last layer", "beyond the word, last"]
-    header += ["beyond the control, input", "beyond the control, last"]
+    header = [
+        "regime",
+        "bits there are",
+        "word alone",
+        "at the input",
+        "in the last layer",
+        "beyond the word, last",
+        "beyond the control, input",
+        "beyond the control, last",
+    ]
     whole = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
     rows: list[list[object]] = []
     for arm in group.arms:
@@ -334,8 +369,9 @@ def bit_rows(group: FlowGroup) -> Rows:
     parts = {}
     for arm in group.arms:
         wide = pd.concat([group.over_seeds("decoding", arm, name) for name in BITS], axis=1)
-        others = [group.over_seeds("decoding", arm, name)["mean"] for name in REFERENCES]
-        parts[group.labels[arm]] = pd.concat([wide, *others], axis=1)
+        parts[group.labels[arm]] = pd.concat(
+            [wide, *[group.over_seeds("decoding", arm, name)["mean"] for name in REFERENCES]], axis=1
+        )
     rows = [[arm, stage_cell(layer), *line] for arm, wide in parts.items() for layer, *line in wide.itertuples()]
     heads = [name for title in BITS.values() for name in (title, "low", "high")]
     return ["regime", "layer", *heads, *REFERENCES.values()], rows
@@ -343,14 +379,27 @@ def bit_rows(group: FlowGroup) -> Rows:
 
 def share_rows(group: FlowGroup) -> Rows:
     """Header and rows: arm and layer with ω² of each factor in percent (mean over seeds) and what is left."""
-    header = ["regime", "layer", "position", "low", "high", *FACTORS[1:], "position, equal dimensions"]
-    header += ["position x text (η²)", "left to interactions (η²)"]
-    others = [("omega_squared", factor) for factor in FACTORS[1:]]
-    others += [("omega_standardised", "position"), ("by_block_eta", "position"), ("eta_squared", "residual")]
+    header = [
+        "regime",
+        "layer",
+        "position",
+        "low",
+        "high",
+        *FACTORS[1:],
+        "position, equal dimensions",
+        "position x text (η²)",
+        "left to interactions (η²)",
+    ]
+    others = [("omega_squared", factor) for factor in FACTORS[1:]] + [
+        ("omega_standardised", "position"),
+        ("by_block_eta", "position"),
+        ("eta_squared", "residual"),
+    ]
     rows: list[list[object]] = []
     for arm in group.arms:
-        parts = [group.over_seeds("ledger", arm, "omega_squared", factor="position")]
-        parts += [group.over_seeds("ledger", arm, name, factor=factor)["mean"] for name, factor in others]
+        parts = [group.over_seeds("ledger", arm, "omega_squared", factor="position")] + [
+            group.over_seeds("ledger", arm, name, factor=factor)["mean"] for name, factor in others
+        ]
         wide = 100 * pd.concat(parts, axis=1).reindex(group.layers)
         for layer, *line in wide.mask(wide.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
             rows.append([group.labels[arm], stage_cell(layer), *(None if cell != cell else cell for cell in line)])
@@ -426,9 +475,18 @@ def _range(values: pd.Series) -> str:
 
 def model_rows(group: FlowGroup) -> Rows:
     """Header and rows: what was looked into, and with what."""
-    columns = {"condition": "regime", "run": "model", "family": "family", "num_positions": "positions"}
-    columns |= {"num_contents": "contents", "num_segments": "segments", "num_sequences": "sequences"}
-    columns |= {"split": "split", "body": "body", "note": "note"}
+    columns = {
+        "condition": "regime",
+        "run": "model",
+        "family": "family",
+        "num_positions": "positions",
+        "num_contents": "contents",
+        "num_segments": "segments",
+        "num_sequences": "sequences",
+        "split": "split",
+        "body": "body",
+        "note": "note",
+    }
     return list(columns.values()), group.tables["models"][list(columns)].to_numpy(dtype=object).tolist()
 
 

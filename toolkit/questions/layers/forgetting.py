@@ -70,8 +70,7 @@ def mask_tokens(data: EncodedTask, mask_row: int, special_rows: Sequence[int], s
         chosen = rng.choice(ordinary, max(1, round(MASKED_SHARE * len(ordinary))), replace=False)
         targets[chosen], tokens[chosen] = split.tokens[chosen], mask_row
         kept.append(text)
-    masked = replace(data, splits={TEXTS: replace(split, tokens=tokens)})
-    return Masked(masked, targets, np.array(kept, np.int64))
+    return Masked(replace(data, splits={TEXTS: replace(split, tokens=tokens)}), targets, np.array(kept, np.int64))
 
 
 def masked_scores(model: Any, masked: Masked, num_words: int) -> dict[str, NDArray[np.float64]]:
@@ -166,8 +165,16 @@ def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> I
     before: dict[object, dict[str, NDArray[np.float64]]] = {}
     for arm in group.arms:
         for item in arm.runs:
-            lead: dict[str, Any] = {"group": group.title, "condition": arm.label, "is_shuffled": arm.is_shuffled}
-            lead |= {"run": item.name, "seed": item.config.seed, "decoder": UNTUNED, "measure": LOSS, "unit": "nats"}
+            lead: dict[str, Any] = {
+                "group": group.title,
+                "condition": arm.label,
+                "is_shuffled": arm.is_shuffled,
+                "run": item.name,
+                "seed": item.config.seed,
+                "decoder": UNTUNED,
+                "measure": LOSS,
+                "unit": "nats",
+            }
             if reason := _why_not(item, heads):
                 yield lead | {"texts": "", "reason": reason}
                 continue
@@ -176,8 +183,9 @@ def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> I
             head, untuned, tuned = _head_of(item.run, heads), load_untuned(item.run), load_tuned(item.run)
             special = untuned.tokenizer.all_special_ids
             for name, own in chosen.items():
-                data = encode_texts(untuned, own, item.config.max_length)
-                masked = mask_tokens(data, untuned.tokenizer.mask_token_id, special, seed)
+                masked = mask_tokens(
+                    encode_texts(untuned, own, item.config.max_length), untuned.tokenizer.mask_token_id, special, seed
+                )
                 place = lead | {"texts": name, "num_texts": len(masked.texts)}
                 if not len(masked.texts):
                     yield place | {"num_masked": 0, "reason": NO_TOKENS}
@@ -202,8 +210,7 @@ def _why_not(item: ReportedRun, heads: dict[Source, "MaskedLM"]) -> str:
         return APART
     if item.config.objective == MLM:
         return TRAINED
-    source = find_checkpoint(name_of_start(item.run))
-    if source.read_tokenizer().mask_token_id is None:
+    if find_checkpoint(name_of_start(item.run)).read_tokenizer().mask_token_id is None:
         return NO_MASK
     try:
         _head_of(item.run, heads)

@@ -19,8 +19,19 @@ LEAD = (
 
 def section(table: pd.DataFrame) -> Section:
     """``measure_forgetting``'s table, one line per condition and texts."""
-    header = ["model and task", "regime", "texts", "seeds", "loss before", f"change, {TUNED}", f"change, {UNTUNED}"]
-    header += ["guessed before", "guessed after", "loss by frequency", "guessed by frequency"]
+    header = [
+        "model and task",
+        "regime",
+        "texts",
+        "seeds",
+        "loss before",
+        f"change, {TUNED}",
+        f"change, {UNTUNED}",
+        "guessed before",
+        "guessed after",
+        "loss by frequency",
+        "guessed by frequency",
+    ]
     rows: list[list[object]] = []
     for key, own in table.groupby(["group", "condition", "texts"], sort=False):
         loss, guessed = own[own["measure"] == LOSS], own[own["measure"] != LOSS]
@@ -28,9 +39,11 @@ def section(table: pd.DataFrame) -> Section:
             rows.append([*key, loss["run"].nunique(), *[NOT_APPLICABLE] * 6, "; ".join(own["reason"].unique())])
             continue
         shown = guessed[guessed["decoder"] == guessed["decoder"].iloc[-1]]
-        numbers: list[object] = [loss["run"].nunique(), number(loss["value_before"].mean())]
-        numbers += [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
-        numbers += [f"{number(100 * shown[name].mean())} %" for name in ("value_before", "value_after")]
+        numbers: list[object] = (
+            [loss["run"].nunique(), number(loss["value_before"].mean())]
+            + [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
+            + [f"{number(100 * shown[name].mean())} %" for name in ("value_before", "value_after")]
+        )
         numbers += [number(loss["by_frequency"].mean()), f"{number(100 * shown['by_frequency'].mean())} %"]
         rows.append([*key, *numbers])
     return Section(id="forgotten", title="What was forgotten?", lead=LEAD, blocks=(rows_block(header, rows, CAPTION),))

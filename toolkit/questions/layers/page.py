@@ -177,8 +177,10 @@ def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
 
 def _trend_case(trend: Mapping[str, Any]) -> Case:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
-    text = f"{trend['group']}, {trend['condition']}: the top third moved {ratio} times as far as the bottom third; "
-    text += f"1 means equally far. Seeds: {trend['num_seeds']}."
+    text = (
+        f"{trend['group']}, {trend['condition']}: the top third moved {ratio} times as far as the bottom third; "
+        f"1 means equally far. Seeds: {trend['num_seeds']}."
+    )
     if trend["trend"] in (trends.NOT_JUDGED, trends.NOT_APPLICABLE):
         return judged(text, math.nan, math.nan, str(trend["reason"]))
     return str(trend["trend"]), f"{text} q: {number(trend['q'], 2)}."
@@ -193,8 +195,10 @@ def _state_cases(group: str, own: Tables) -> Iterator[Case]:
     for line in last.merge(seeds, how="left", on=place, suffixes=("_own", "")).to_dict("records"):
         similarity = estimate_text(line["value_own"], line["low_own"], line["high_own"])
         least = least_similar(every[every["condition"] == line["condition"]])
-        text = f"{group}, {line['condition']}: {layer_name(line['layer'])} is {similarity} like before on "
-        text += f"{line['texts']}, two seeds {number(line['other_similarity'])}; difference {_gap(line)}. "
+        text = (
+            f"{group}, {line['condition']}: {layer_name(line['layer'])} is {similarity} like before on "
+            f"{line['texts']}, two seeds {number(line['other_similarity'])}; difference {_gap(line)}. "
+        )
         text += f"Least like before: {least}."
         note = f"{line['reason_own'] or line['note'] or line['reason']}"
         yield judged(text, -line["high"], -line["low"], note, num_seeds=line["num_seeds_own"])
@@ -242,8 +246,18 @@ def _first_texts(means: pd.DataFrame) -> pd.DataFrame:
 
 def moved_rows(tables: Tables) -> Rows:
     """Header and rows: per group and regime the weights that moved most and least, and the trend over the layers."""
-    header = ["model and task", "regime", "weights moved most in", "relative drift", "least in", "relative drift"]
-    header += ["top to bottom", "p", "q", "verdict"]
+    header = [
+        "model and task",
+        "regime",
+        "weights moved most in",
+        "relative drift",
+        "least in",
+        "relative drift",
+        "top to bottom",
+        "p",
+        "q",
+        "verdict",
+    ]
     rows: list[list[object]] = []
     layers = tables["weight_means"][tables["weight_means"]["component"].str.startswith("layers.")]
     for trend in tables["weight_trends"].to_dict("records"):
@@ -345,8 +359,21 @@ def _references(group: str, own: Tables) -> list[Block]:
 
 def reference_rows(tables: Tables) -> Rows:
     """Header and rows of one group: the least similar layer per regime and texts beside what it is held against."""
-    header = ["regime", "texts", "least similar", "similarity", "standardised columns", "most similar", "similarity"]
-    header += ["held against", "other", "difference", "two seeds differ by", "seeds", "distinguishable?"]
+    header = [
+        "regime",
+        "texts",
+        "least similar",
+        "similarity",
+        "standardised columns",
+        "most similar",
+        "similarity",
+        "held against",
+        "other",
+        "difference",
+        "two seeds differ by",
+        "seeds",
+        "distinguishable?",
+    ]
     means = tables["means"][tables["means"]["comparison"] == BEFORE_AND_AFTER]
     contrasts = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
     rows: list[list[object]] = []
@@ -355,8 +382,15 @@ def reference_rows(tables: Tables) -> Rows:
         least = _least(own)
         most = own.loc[own["value"].idxmax()] if own["value"].notna().any() else least
         beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
-        lead = [arm, texts, least_similar(own), _mean(least), _mean(beside.iloc[0]) if len(beside) else None]
-        lead += [layer_name(most["layer"]), _mean(most)]
+        lead = [
+            arm,
+            texts,
+            least_similar(own),
+            _mean(least),
+            _mean(beside.iloc[0]) if len(beside) else None,
+            layer_name(most["layer"]),
+            _mean(most),
+        ]
         here = contrasts[(contrasts["condition"] == arm) & (contrasts["texts"] == texts)]
         here = here[(here["layer"] == least["layer"]) & (here["comparison"] != OTHER_ARM)]
         for line in here.to_dict("records"):
@@ -383,8 +417,19 @@ def told(line: Mapping[str, Any]) -> str:
 
 def regime_rows(tables: Tables) -> Rows:
     """Header and rows of one group: in how many layers and texts a regime is distinguishable from the first one."""
-    header = ["regime", "against", "compared", "changed more", "changed less", "greatest difference", "where"]
-    header += ["two seeds differ by", "least precise", "where", "seeds"]
+    header = [
+        "regime",
+        "against",
+        "compared",
+        "changed more",
+        "changed less",
+        "greatest difference",
+        "where",
+        "two seeds differ by",
+        "least precise",
+        "where",
+        "seeds",
+    ]
     table = tables["contrasts"]
     table = table[(table["measure"] == CKA) & (table["comparison"] == OTHER_ARM) & table["low"].notna()]
     rows: list[list[object]] = []

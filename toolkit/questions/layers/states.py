@@ -109,8 +109,7 @@ def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Lay
 def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
     """(num,) the group of every text: at most MAX_GROUPS, as equal as can be, the same for all models."""
     size = math.ceil(num / MAX_GROUPS)
-    order = np.random.default_rng([*b"text groups", seed]).permutation(num)
-    return np.asarray(order % (num // size))
+    return np.asarray(np.random.default_rng([*b"text groups", seed]).permutation(num) % (num // size))
 
 
 Measure = Callable[[Array, Array], Callable[[NDArray[np.bool_]], float]]
@@ -363,8 +362,7 @@ def measure_layer_drift(
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
     """
-    groups = _with_models(runs, max_texts, labels)
-    return _table(_arms_of(groups, texts, max_texts, seed, on_progress))
+    return _table(_arms_of(_with_models(runs, max_texts, labels), texts, max_texts, seed, on_progress))
 
 
 @with_columns
@@ -420,8 +418,9 @@ def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Label
 def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
     lines: list[tuple[object, ...]] = []
     for arm in arms:
-        pairs = [(BEFORE_AND_AFTER, "before", f"seed {own}", found) for own, found in arm.to_before.items()]
-        pairs += [(SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in arm.between.items()]
+        pairs = [(BEFORE_AND_AFTER, "before", f"seed {own}", found) for own, found in arm.to_before.items()] + [
+            (SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in arm.between.items()
+        ]
         for *which, found in pairs:
             for place, one in found.items():
                 low, high, _ = interval_of_tables(one.pseudo[None])

@@ -111,8 +111,7 @@ def find_trends(arms: Sequence[ArmWeights]) -> pd.DataFrame:
     MARGIN: two one-sided tests at 5 % each), more at the bottom or more at the top (q < .05), not decided.
     """
     lines = [_trend(arm) for arm in arms]
-    q = benjamini_hochberg([line["p"] for line in lines])
-    for line, own in zip(lines, q, strict=True):
+    for line, own in zip(lines, benjamini_hochberg([line["p"] for line in lines]), strict=True):
         line["q"] = own
         if line["trend"] == UNDECIDED and own < LEVEL:
             line["trend"] = TOP if line["top_to_bottom"] > 1 else BOTTOM

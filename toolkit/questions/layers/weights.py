@@ -78,8 +78,7 @@ def drift_of_parameters(pair: BackbonePair) -> pd.DataFrame:
     present = {line["component"] for line in lines}
     expected = [*EMBEDDING_PARAMETERS, *(name for name in pair.family.components if "{K}" not in name), "pooler"]
     lines += [_absent(name) for name in dict.fromkeys(expected) if name not in present]
-    table = pd.DataFrame(lines, columns=columns_of("measure_weight_drift"))
-    return table.astype({"layer": "Int64"})
+    return pd.DataFrame(lines, columns=columns_of("measure_weight_drift")).astype({"layer": "Int64"})
 
 
 def drift_of_layers(table: pd.DataFrame) -> pd.DataFrame:

@@ -82,8 +82,7 @@ def order_error(table: Array, *, num_pairs: int = NUM_PAIRS, seed: int = 0) -> f
     model = make_pipeline(StandardScaler(with_mean=False), classifier)
     model.fit(table[train[first]] - table[train[second]], train[first] < train[second])
     left, right = np.triu_indices(num_test, 1)
-    predicted = model.predict(table[test[left]] - table[test[right]])
-    return float(np.mean(predicted != (test[left] < test[right])))
+    return float(np.mean(model.predict(table[test[left]] - table[test[right]]) != (test[left] < test[right])))
 
 
 OUTLIER_SCORE = 6.0
@@ -342,8 +341,9 @@ def measure_position_windows(
 ) -> pd.DataFrame:
     """:func:`measure_positions` of all trained positions and of each of :func:`position_windows`, in one table."""
     windows = position_windows(num_described(source, epoch), num_exposed(source))
-    parts = [measure_positions(source, epoch, window, seed, num_draws=num_draws) for window in windows]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(
+        [measure_positions(source, epoch, window, seed, num_draws=num_draws) for window in windows], ignore_index=True
+    )
 
 
 def position_windows(num_positions: int, num_exposed: int | None = None) -> list[Window]:

@@ -164,8 +164,7 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
         circle = altair.layer(course, plane.mark_circle(size=9, color=COLOURS[0], opacity=1))
         lines = lines.properties(width=470, height=88, title=str(own["title"].iloc[0]))
         circle = circle.properties(width=88, height=88, title="its plane")
-        data = data_of(own, ["position", "first", "second"])
-        panels.append(altair.hconcat(lines, circle, spacing=16, data=data))
+        panels.append(altair.hconcat(lines, circle, spacing=16, data=data_of(own, ["position", "first", "second"])))
     return altair.vconcat(*panels, spacing=10)
 
 

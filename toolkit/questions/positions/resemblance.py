@@ -221,8 +221,7 @@ def _periods(course: Array) -> tuple[float, float, float]:
     from scipy.linalg import sqrtm
 
     # Rounded first, since the angle of an ellipse does not grow evenly.
-    spread = np.cov(course.T)
-    rounded = course @ np.linalg.pinv(np.real(sqrtm(spread)))
+    rounded = course @ np.linalg.pinv(np.real(sqrtm(np.cov(course.T))))
     angles = np.unwrap(np.arctan2(rounded[:, 1], rounded[:, 0])) / (2 * math.pi)
     quarter = max(len(angles) // 4, 2)
     parts = (angles, angles[:quarter], angles[-quarter:])
@@ -397,7 +396,9 @@ def judge_resemblance(table: Array, *, num_draws: int = NUM_DRAWS, seed: int = 0
     these rows they blend. *Not identifiable*: too few rows, all rows equal, or a control fails at this shape.
     """
     answers, controls = ("resembles", "does not resemble"), f"sinusoids in noise (SNR {SNR:g})"
-    return _judge(table, _line_score, LINE_THRESHOLD, answers, "sinusoid", controls, num_draws, seed)
+    return _judge(
+        table, lambda rows: line_match(rows).score, LINE_THRESHOLD, answers, "sinusoid", controls, num_draws, seed
+    )
 
 
 def judge_waves(table: Array, *, num_draws: int = NUM_DRAWS, seed: int = 0) -> Verdict:
@@ -411,10 +412,6 @@ def judge_waves(table: Array, *, num_draws: int = NUM_DRAWS, seed: int = 0) -> V
 
 
 Statistic = Callable[[Array], float]
-
-
-def _line_score(table: Array) -> float:
-    return line_match(table).score
 
 
 def _judge(
@@ -443,8 +440,10 @@ def _judge(
         reason = f"at {num_rows} x {hidden} it misses {found.missed:.0%} of {controls} and is deceived by "
         return replace(found, reason=f"{reason}{found.false_alarms:.0%} of smooth curves")
     place = "at least" if value >= threshold else "below"
-    reason = f"{value:.3g}, {place} {threshold:g}; smooth curves reach at most {found.negative.max():.3g}"
-    reason += f", {controls} at least {found.positive.min():.3g}"
+    reason = (
+        f"{value:.3g}, {place} {threshold:g}; smooth curves reach at most {found.negative.max():.3g}"
+        f", {controls} at least {found.positive.min():.3g}"
+    )
     return replace(found, answer=answers[0] if value >= threshold else answers[1], reason=reason)
 
 

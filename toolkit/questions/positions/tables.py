@@ -138,16 +138,14 @@ def _by_lag(rows: Mapping[str, Array]) -> pd.DataFrame:
 
 
 def _spectrum(name: str, table: Array) -> pd.DataFrame:
-    share = resemblance.dct_spectrum(table)
-    return pd.DataFrame({"table": name, "order": np.arange(1, len(table)), "share": share})
+    return pd.DataFrame({"table": name, "order": np.arange(1, len(table)), "share": resemblance.dct_spectrum(table)})
 
 
 def _change(source: Source, statistics: pd.DataFrame, seed: int, num_draws: int) -> pd.DataFrame:
     """The statistics of all positions at the first snapshot beside those of the last."""
     first = trajectory_of(source).snapshots[0].epoch
     after = statistics[statistics["window"] == statistics["window"].iloc[0]]
-    window = (0, int(after["num_rows"].iloc[0]))
-    before = measure_positions(source, first, window, seed=seed, num_draws=num_draws)
+    before = measure_positions(source, first, (0, int(after["num_rows"].iloc[0])), seed=seed, num_draws=num_draws)
     lines = before[["measure", "unit", "value"]].rename(columns={"value": "before"})
     for name in ("reason", "note"):
         lines[f"{name}_before"], lines[f"{name}_after"] = before[name], after[name].to_numpy()

@@ -164,8 +164,10 @@ def compare_vectors(
     lines: list[dict[str, Any]] = [{"measure": KEPT, "value": kept.mean(), "chance": k / (num - 1), **_null(null)}]
     truth, too_few = search(after, queries, k), ""
     if num_fit < TEXTS_PER_NUMBER * width:
-        too_few = f"too few texts: a map of {width} numbers is fitted on {TEXTS_PER_NUMBER * width} texts or more, "
-        too_few += f"there are {num_fit}"
+        too_few = (
+            f"too few texts: a map of {width} numbers is fitted on {TEXTS_PER_NUMBER * width} texts or more, "
+            f"there are {num_fit}"
+        )
     indices: dict[str, Callable[[], Array]] = {
         AS_IS: lambda: before,
         ORTHOGONAL: partial(mapped, fit_orthogonal, before, after, seed),
@@ -299,8 +301,7 @@ def open_reader(name: str, pooling: str | None) -> tuple[Callable[[Texts], Readi
             return partial(read_by_encoder, loaded, length), pipeline.said, loaded.model
     loaded = open_encoder(name, pooling or "mean")
     length = min(loaded.max_length or MOST_TOKENS, MOST_TOKENS)
-    said = f"{loaded.model.pooling}, of {length} tokens at most"
-    return partial(read_by_encoder, loaded, length), said, loaded.model
+    return partial(read_by_encoder, loaded, length), f"{loaded.model.pooling}, of {length} tokens at most", loaded.model
 
 
 def has_one_state(one: nn.Module, other: nn.Module) -> bool:
@@ -490,8 +491,18 @@ def measure_reindexing(
     note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
     first, second = distinct(shorten(name) for name in (before, after))
     said = said_before if said_before == said_after else f"{said_before} (before) and {said_after} (after)"
-    line = {"first": first, "second": second, "pooling": said, "num_neighbours": k, "num_texts": len(kept)}
-    line |= {"num_queries": len(chosen), "keep_at": keep_at, "map_at": map_at, "advice": advice, "reason": reason}
+    line = {
+        "first": first,
+        "second": second,
+        "pooling": said,
+        "num_neighbours": k,
+        "num_texts": len(kept),
+        "num_queries": len(chosen),
+        "keep_at": keep_at,
+        "map_at": map_at,
+        "advice": advice,
+        "reason": reason,
+    }
     verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
     on_progress("words")
     own = [{word for text in stored[i] for word in words_of(text)} for i in kept]

@@ -56,8 +56,10 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
     found, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
     lines = found.set_index("measure").to_dict("index")
     shown = [f"{name} {_estimate(lines[name])}" for name in (AS_IS, LINEAR)]
-    said = f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(shown)}; by "
-    said += f"chance {number(lines[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
+    said = (
+        f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(shown)}; by "
+        f"chance {number(lines[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
+    )
     said += f"{number(100 * lines[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
     said += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
     rows = [
@@ -94,8 +96,9 @@ def plot_recall(tables: Tables) -> Chart:
     """Recall as it is, mapped and re-embedded (1), with intervals, nulls and the two thresholds."""
     found, verdict = tables["recall"], tables["verdict"].iloc[0]
     own = found.loc[(found["measure"] != KEPT) & found["value"].notna(), ["measure", "value", "low", "high", "null"]]
-    new = pd.DataFrame({"measure": ["embedded again"], "value": 1.0, "low": 1.0, "high": 1.0})
-    own = pd.concat([own, new], ignore_index=True)
+    own = pd.concat(
+        [own, pd.DataFrame({"measure": ["embedded again"], "value": 1.0, "low": 1.0, "high": 1.0})], ignore_index=True
+    )
     y = altair.Y("measure:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False))
     scale = altair.Scale(domain=[0, 1], nice=False, padding=4)
     x = altair.X("value:Q", title=f"recall of {verdict['num_neighbours']} neighbours", scale=scale)

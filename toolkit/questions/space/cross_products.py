@@ -277,5 +277,4 @@ def _blocks(reference: Rows, current: Rows) -> Iterator[tuple[slice, Array, Arra
 def _inverse_deviations(products: Array, mean: Array, num_rows: int) -> Array:
     deviations = np.sqrt(np.maximum(np.diag(products), 0) / num_rows)
     # Below the rounding of the mean itself a column is constant: dividing would blow up noise.
-    is_varying = deviations > 1e-12 * np.abs(mean)
-    return np.divide(1.0, deviations, out=np.zeros_like(deviations), where=is_varying)
+    return np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 1e-12 * np.abs(mean))

@@ -343,8 +343,7 @@ def measure_geometry(
     memory.
     """
     trajectory = trajectory_of(source)
-    entries = select(GEOMETRY, GEOMETRY if statistics is None else statistics, "geometry statistic")
-    chosen = tuple(entries.values())
+    chosen = tuple(select(GEOMETRY, GEOMETRY if statistics is None else statistics, "geometry statistic").values())
     at_least("num_null", num_null, 0)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
     snapshots = trajectory.chosen(epochs)

@@ -64,8 +64,9 @@ def functional_chart(functional: pd.DataFrame) -> Chart | None:
     parts = own[own["measure"] == "shapley"]
     if parts.empty or not own["value"].max() > NOTHING:
         return None
-    table = parts.assign(percent=100 * parts["value"])
-    return percent_bars(table, "component", "percent", "share of the output's squared length (%)")
+    return percent_bars(
+        parts.assign(percent=100 * parts["value"]), "component", "percent", "share of the output's squared length (%)"
+    )
 
 
 def output_change(computed: Computed) -> str:
@@ -184,8 +185,7 @@ def _neighbours(frame: pd.DataFrame) -> tuple[Block, ...]:
         percentile=Column(label="percentile", how="Among words of like exposure."),
         num_runs="runs that list it",
     )
-    first = frame.iloc[0]
-    if pd.isna(first["jaccard"]):
+    if pd.isna(frame.iloc[0]["jaccard"]):
         return (shown,)
     agreement = table_block(
         frame[["jaccard", "jaccard_random", "jaccard_permuted"]].head(1),
@@ -230,8 +230,9 @@ def space_section(tables: Computed) -> Section:
 
 def _with_texts(frame: pd.DataFrame) -> pd.DataFrame:
     """Measures in plain words, and the interval of the null."""
-    ends = zip(frame["null_low"], frame["null_high"], strict=True)
-    intervals = [f"{number(low)} to {number(high)}" for low, high in ends]
+    intervals = [
+        f"{number(low)} to {number(high)}" for low, high in zip(frame["null_low"], frame["null_high"], strict=True)
+    ]
     return frame.assign(measure=frame["measure"].str.replace("_", " "), interval=intervals)
 
 

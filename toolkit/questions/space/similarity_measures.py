@@ -113,8 +113,7 @@ def rotation_share(products: CrossProducts) -> float:
     The share of squared un-aligned drift that the best rotation removes after the common shift: translation share,
     rotation share and (aligned / un-aligned)² add up to 1. Refused where nothing moved.
     """
-    removed = products.centred_change - products.aligned_square
-    return removed / _squared_change(products)
+    return (products.centred_change - products.aligned_square) / _squared_change(products)
 
 
 def svcca(products: CrossProducts) -> float:

@@ -200,8 +200,10 @@ def _finest(lines: pd.DataFrame) -> pd.DataFrame:
 def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
     """Held against rotated changes, the stronger control, where there are any."""
     plain, rotated = (own.set_index("change").loc[name] for name in ("difference", "rotated difference"))
-    text = f"{name_of(key)}: the drift minus random changes of its size {_nats(plain, 2)} points, minus its own in "
-    text += f"rotated directions {_nats(rotated, 2)}; 0 means no more."
+    text = (
+        f"{name_of(key)}: the drift minus random changes of its size {_nats(plain, 2)} points, minus its own in "
+        f"rotated directions {_nats(rotated, 2)}; 0 means no more."
+    )
     held = plain if pd.isna(rotated["low"]) else rotated
     return judged(text, held["low"], held["high"], held["note"] or held["reason"], num_seeds=held["num_seeds"])
 
@@ -243,8 +245,18 @@ def worth_rows(tables: Tables) -> Rows:
     """Header and rows: per case what all components together are worth, and the components that are clear or 0."""
     scores = set(tables["shapley"]["score"])
     score = " or ".join(name for own, name in ((ACCURACY, "accuracy"), (R2, "R²")) if own in scores)
-    header = ["case", "nats per item", f"{score} (points)", f"{score}: none", "all"]
-    header += ["distinguishable from 0", "exactly 0", "because", "seeds", "items"]
+    header = [
+        "case",
+        "nats per item",
+        f"{score} (points)",
+        f"{score}: none",
+        "all",
+        "distinguishable from 0",
+        "exactly 0",
+        "because",
+        "seeds",
+        "items",
+    ]
     rows: list[list[object]] = []
     for key, own in tables["shapley"].groupby(KEY, sort=False):
         finest, headline = _finest(own).set_index("component"), _headline(own)
@@ -252,9 +264,11 @@ def worth_rows(tables: Tables) -> Rows:
         clear = parts[_is_clear(parts)].sort_values("value", key=abs, ascending=False)
         still = parts[(parts["value"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
         nats = "not applicable" if total["unit"] == "points" else _nats(total)
-        cells: list[object] = [nats, _nats(headline.loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
-        cells += [", ".join(map(str, found)) or "none" for found in (clear.index, still.index)]
-        cells += ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
+        cells: list[object] = (
+            [nats, _nats(headline.loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
+            + [", ".join(map(str, found)) or "none" for found in (clear.index, still.index)]
+            + ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
+        )
         rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
     return header, rows
 
@@ -277,8 +291,15 @@ def alone_rows(tables: Tables) -> Rows:
     singles = _finest(tables["singles"])
     units = list(dict.fromkeys(singles["unit"]))
     several, unit = len(units) > 1, ", ".join(units)
-    header = ["case", "component", f"alone ({unit})", f"minus random ({unit})", "distinguishable?"]
-    header += [f"minus rotated ({unit})", "distinguishable?"]
+    header = [
+        "case",
+        "component",
+        f"alone ({unit})",
+        f"minus random ({unit})",
+        "distinguishable?",
+        f"minus rotated ({unit})",
+        "distinguishable?",
+    ]
     rows: list[list[object]] = []
     for (*key, name), part in singles.groupby([*KEY, "component"], sort=False):
         lines = {line["change"]: line for line in part.to_dict("records")}
@@ -326,9 +347,11 @@ def check_rows(tables: Tables) -> Rows:
 
 def caveats(tables: Tables) -> list[str]:
     """What the numbers do not say."""
-    lines = [*LIMITS, *(RANDOM_LIMITS if len(tables["singles"]) else ())]
-    lines += [ONE_SEED] if (tables["shapley"]["num_seeds"] == 1).any() else []
-    lines += [RAW] if tables["shapley"]["coordinates"].eq("raw").any() else []
+    lines = (
+        [*LIMITS, *(RANDOM_LIMITS if len(tables["singles"]) else ())]
+        + ([ONE_SEED] if (tables["shapley"]["num_seeds"] == 1).any() else [])
+        + ([RAW] if tables["shapley"]["coordinates"].eq("raw").any() else [])
+    )
     notes = dict.fromkeys(note for note in tables["checks"]["note"].dropna() if note)
     return [*lines, *(f"Of some runs: {note}." for note in notes)]
 

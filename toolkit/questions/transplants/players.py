@@ -226,8 +226,7 @@ def fixed_components(
     if corpus is None or corpus.is_projected:
         raise ValueError(f"{why or PROJECTED}: transplant in raw coordinates (--coordinates raw)")
     groups = joint_groups(corpus, scored, {name: len(before[name]) for name in corpus.tables})
-    main = _main_corpus(corpus, groups)
-    ends = measure_centres([Snapshot(0, 0, before), Snapshot(1, 0, after)], main)
+    ends = measure_centres([Snapshot(0, 0, before), Snapshot(1, 0, after)], _main_corpus(corpus, groups))
     used = used_rows(scored)
     own, tuned = (_fix(state, centre, groups, used) for state, centre in zip((before, after), ends, strict=True))
     players, apart = [], []
@@ -291,8 +290,7 @@ def _main_corpus(corpus: ReferenceCorpus, groups: Mapping[str, GroupLabels]) -> 
     """The corpus without the tokens of inseparable rows."""
     frequencies = {name: np.where(groups[name] == 0, values, 0.0) for name, values in corpus.frequencies.items()}
     if corpus.design is not None:
-        first = corpus.tables[0]
-        is_main = groups[first][corpus.design.combinations[:, 0]] == 0
+        is_main = groups[corpus.tables[0]][corpus.design.combinations[:, 0]] == 0
         columns = zip(corpus.tables, corpus.design.combinations[is_main].T, strict=True)
         counts = corpus.design.counts[is_main]
         frequencies = {n: np.bincount(c, counts, len(frequencies[n])).astype(np.float64) for n, c in columns}

@@ -112,8 +112,9 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
                 {"series": UNSEEN, "num_steps": steps, "norm": unseen["norm"].median(), "num_rows": len(unseen)}
             )
         )
-    names = ["series", "row", "token", "num_steps", "norm", "low", "high", "num_rows"]
-    return pd.concat(parts, ignore_index=True).reindex(columns=names)
+    return pd.concat(parts, ignore_index=True).reindex(
+        columns=["series", "row", "token", "num_steps", "norm", "low", "high", "num_rows"]
+    )
 
 
 def _bins(steps: pd.Series) -> Any:
@@ -279,8 +280,9 @@ def _regression(computed: Computed) -> tuple[Block, ...]:
     )
     names = ("outcome", "term", "value", "interval", "num_rows")
     caption = "Coefficients of the rows' drift and of its null."
-    shown = table_block(table, names, caption, value="coefficient", interval=Column(label="95 % interval"))
-    return TextBlock(text=said), shown
+    return TextBlock(text=said), table_block(
+        table, names, caption, value="coefficient", interval=Column(label="95 % interval")
+    )
 
 
 PART = DriftPart(makers, (section,))

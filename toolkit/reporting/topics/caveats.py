@@ -68,9 +68,7 @@ def reach_points(score: str) -> float:
 def task_names(table: pd.DataFrame) -> pd.Series:
     """What to call the task of each line: with the model where there are several."""
     names = table["group"].astype(str)
-    if table["model"].nunique() != 1:
-        return names
-    return names.str.removeprefix(f"{table['model'].iloc[0]} on ")
+    return names.str.removeprefix(f"{table['model'].iloc[0]} on ") if table["model"].nunique() == 1 else names
 
 
 GAPS = ("full_minus_reached_points", "full_minus_linear_probe_points")

@@ -124,8 +124,7 @@ def _of_parameter(
         base.mark_point().encode(y=y, **look["points"]),
     ]
     if (undefined := lines[(lines["norm"] > 0) & lines["relative"].isna()])["regime"].nunique():
-        of = ", ".join(dict.fromkeys(undefined["regime"]))
-        words = once().mark_text(text=[of, UNDEFINED], fontSize=10)
+        words = once().mark_text(text=[", ".join(dict.fromkeys(undefined["regime"])), UNDEFINED], fontSize=10)
         layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
     known = [part for part in (moved, still) if len(part)]  # none where a parameter that was 0 moved under every regime
     marks = pd.concat(known, ignore_index=True) if known else moved
@@ -192,8 +191,9 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(words)))
     if len(dots):
         each = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
-        told = tips(norm=("moved (weight units)", ".3g"), stratum="rows")
-        layers.append(each.encode(x=along(x, "norm"), tooltip=told))
+        layers.append(
+            each.encode(x=along(x, "norm"), tooltip=tips(norm=("moved (weight units)", ".3g"), stratum="rows"))
+        )
     step = max((thickness + 4) * len(shown) + 4, 20)
     chart = altair.layer(*layers, data=data_of(boxes), width=WIDE, height=step * len(strata))
     return panels([chart], picker=picker)
@@ -252,8 +252,9 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
             title=None if i else ["how far a row moved", "(weight units)"],
             axis=axis.axis(labels=not i),
         )
-        said = tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
-        own = altair.Chart().encode(x=x, y=y, tooltip=said)
+        own = altair.Chart().encode(
+            x=x, y=y, tooltip=tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
+        )
         layers = [axis.band(labels=not i)] if zero else []
         if longest:
             rule = once().mark_rule(color=REFERENCE, strokeDash=[2, 2])
@@ -342,8 +343,15 @@ def exposure_block(tables: GroupTables) -> Block:
         # The share of the unexposed words' squared drift that replayed weight decay leaves.
         left = line["left_by_decay"] if line["has_log"] else None
         rows.append([arm.label, *cells, "0, bit for bit" if left == 0 else None if left is None else 100 * left])
-    header = ["condition", "exposed words", "median ‖Δ‖", "unexposed words", "their median ‖Δ‖"]
-    header += ["exactly as before (%)", "left by weight decay (%)"]
+    header = [
+        "condition",
+        "exposed words",
+        "median ‖Δ‖",
+        "unexposed words",
+        "their median ‖Δ‖",
+        "exactly as before (%)",
+        "left by weight decay (%)",
+    ]
     caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
     return rows_block(header, rows, caption, HOWS)
 
@@ -358,8 +366,16 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
     if not any(arm.has(parameter) for arm in tables.group.arms):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
-    header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
-    header += ["median radial change"]
+    header = [
+        "stratum",
+        "condition",
+        "rows",
+        "median ‖Δ‖",
+        "greatest ‖Δ‖",
+        "median relative",
+        "median angle (degrees)",
+        "median radial change",
+    ]
     columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
     parts = [(arm, _by_stratum(tables.of(arm, parameter))) for arm in tables.group.arms]
     found = ordered_strata(stratum for _, own in parts for stratum, _, _ in own)
@@ -410,8 +426,7 @@ def _tokens_of(tables: GroupTables, arm: Arm, title: str) -> Block:
         numbers = [[line[ranking], int(line["num_steps"]), int(line["num_tokens"])] for line in lines]
         sides.append([[name, *cells] for name, cells in zip(names, numbers, strict=True)])
     header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
-    pairs = zip_longest(*sides, fillvalue=[""] * 4)
-    rows = [[i, *one, *other] for i, (one, other) in enumerate(pairs, start=1)]
+    rows = [[i, *one, *other] for i, (one, other) in enumerate(zip_longest(*sides, fillvalue=[""] * 4), start=1)]
     return rows_block(header, rows, f"Tokens that moved most: {title}")
 
 

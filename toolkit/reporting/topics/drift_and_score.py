@@ -253,8 +253,9 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
     grouped = runs.groupby("task_name", sort=False)
     means = grouped[["place", "gain_points"]].mean().assign(runs=[f"mean of {n}" for n in grouped.size()])
     x = altair.X("place:Q", scale=scale, title=title, axis=altair.Axis(grid=False, format="~f", tickCount=6))
-    look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks), "x": x, "y": y}
-    look |= {} if opacity is None else {"opacity": opacity}
+    look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks), "x": x, "y": y} | (
+        {} if opacity is None else {"opacity": opacity}
+    )
     told = {"place": moved, "gain_points": ("score minus frozen (points)", "+.2f")}
     small = altair.Chart(data_of(runs)).mark_point(size=18, strokeWidth=1)
     large = altair.Chart(data_of(means.reset_index())).mark_point(size=130, strokeWidth=2.2)

@@ -53,8 +53,7 @@ OPEN = "What can these runs not tell?"
 
 def tiles_of(data: ReportData) -> tuple[Tile, ...]:
     """One tile per condition: its score with an interval over seeds, and how far words, positions, segments moved."""
-    names = conditions(data)
-    return tuple(_tile(data, name, COLOURS[i % len(COLOURS)]) for i, name in enumerate(names[:MOST_TILES]))
+    return tuple(_tile(data, name, COLOURS[i % len(COLOURS)]) for i, name in enumerate(conditions(data)[:MOST_TILES]))
 
 
 def conditions(data: ReportData) -> list[str]:
@@ -78,8 +77,7 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
 
 def _sureness(values: np.ndarray[Any, Any]) -> str:
     """The interval of a mean over seeds, where there are enough that differ, and of how many runs it is."""
-    has_interval = len(values) >= LEAST_SEEDS and np.ptp(values) > 0
-    found = over_seeds(values, LEVEL) if has_interval else None
+    found = over_seeds(values, LEVEL) if (len(values) >= LEAST_SEEDS and np.ptp(values) > 0) else None
     return (f", {number(found.low)} to {number(found.high)}" if found else "") + f", runs: {len(values)}"
 
 
@@ -139,8 +137,7 @@ def drifts_of(data: ReportData) -> pd.DataFrame:
         for parameter in EMBEDDING_PARAMETERS
         if arm.has(parameter)
     ]
-    names = ["task", "condition", "parameter", "drift", "exposed", "is_frozen", "is_held"]
-    return pd.DataFrame(lines, columns=names)
+    return pd.DataFrame(lines, columns=["task", "condition", "parameter", "drift", "exposed", "is_frozen", "is_held"])
 
 
 def _moved(drifts: pd.DataFrame, of: str = "") -> str:
@@ -229,9 +226,7 @@ def _at_ceiling(data: ReportData) -> list[str]:
     scores = [_scores(data, name) for name in conditions(data)]
     tasks = dict.fromkeys(task for own in scores for task in own)
     full = [task for task in tasks if sum(own[task].mean() >= CEILING for own in scores if task in own) > 1]
-    if not full:
-        return []
-    return [f"What harder tasks would show: nothing is left to gain on: {', '.join(full)}."]
+    return [f"What harder tasks would show: nothing is left to gain on: {', '.join(full)}."] if full else []
 
 
 def compared(data: ReportData) -> pd.DataFrame:

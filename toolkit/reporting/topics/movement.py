@@ -174,8 +174,7 @@ def _over_epochs(computed: Computed) -> Block:
     wide = lines.pivot(index="parameter", columns="epoch", values="percent")
     wide = wide.loc[lines["parameter"].unique(), [epochs[place] for place in kept]]
     null = lines_of(drift, stratum=WHOLE, measure="relative", statistic="reinitialised").groupby("parameter")["value"]
-    columns = {"parameter": heading("parameter")}
-    columns |= {
+    columns = {"parameter": heading("parameter")} | {
         f"at_{i}": Column(label=names.get(epoch) or f"epoch {epoch:g}", unit="%") for i, epoch in enumerate(wide)
     }
     columns["reinitialised"] = Column(

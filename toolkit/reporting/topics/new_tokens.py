@@ -66,8 +66,15 @@ def section(computed: Computed) -> Section:
     tokens = pd.to_numeric(last["num_tokens"])  # known of a table whose steps are not: tied, or with an adapter
     moved, num_starts = last["norm"] > 0, last["norm"].notna().sum()
     is_seen, is_appended = tokens > 0, computed.opened.trajectory.appended is not None
-    numbers = {"num": len(last), "starts": num_starts, "moved": moved.sum(), "seen": is_seen.sum()}
-    numbers |= {"rest": (~is_seen).sum(), "seen_moved": (moved & is_seen).sum(), "rest_moved": (moved & ~is_seen).sum()}
+    numbers = {
+        "num": len(last),
+        "starts": num_starts,
+        "moved": moved.sum(),
+        "seen": is_seen.sum(),
+        "rest": (~is_seen).sum(),
+        "seen_moved": (moved & is_seen).sum(),
+        "rest_moved": (moved & ~is_seen).sum(),
+    }
     kind = "seen" if tokens.notna().any() else "appended" if is_appended else "unknown"
     said = MOVED[kind].format(**numbers)
     if not is_appended:

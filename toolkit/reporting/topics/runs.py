@@ -204,8 +204,7 @@ def _rates(config: RunConfig) -> str:
 
 
 def _runs_block(groups: Sequence[Group], names: Sequence[str], caption: str) -> Block:
-    lines = runs_frame(groups)[list(names)]
-    return rows_block(names, lines.to_numpy(dtype=object).tolist(), caption)
+    return rows_block(names, runs_frame(groups)[list(names)].to_numpy(dtype=object).tolist(), caption)
 
 
 def arms_block(groups: Sequence[Group]) -> Block:
@@ -236,8 +235,9 @@ def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
     """What a split was read from, and the sha256 of that file or, of a dataset of the hub, of its texts and labels."""
     config = run.config
     role = "train" if split == "selection" else split  # held out of it
-    files = {"train": config.train_file, "validation": config.validation_file}
-    files |= {name: path for name, _, path in (entry.partition("=") for entry in (*config.test_file, *config.ood_file))}
+    files = {"train": config.train_file, "validation": config.validation_file} | {
+        name: path for name, _, path in (entry.partition("=") for entry in (*config.test_file, *config.ood_file))
+    }
     if config.train_file:
         path = files.get(role)
         # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.
@@ -285,8 +285,7 @@ def run_section(data: ReportData) -> Section:
 
 def data_section(data: ReportData) -> Section:
     """Splits and near-duplicates."""
-    titles = [group.title for group in data.groups]
-    splits = folds(titles, [[data_block(group)] for group in data.groups])
+    splits = folds([group.title for group in data.groups], [[data_block(group)] for group in data.groups])
     blocks: tuple[Block, ...] = (*_duplicates(data), *splits)
     return Section(id="data", title="Data", lead="Counted when each task was read.", blocks=blocks)
 
@@ -327,8 +326,7 @@ def versions_section(data: ReportData) -> Section:
     """Versions, and the hashes of every run where there are few."""
     blocks: list[Block] = [versions_block(data.runs)] if any(run.part("versions") for run in data.runs) else []
     if len(data.runs) <= MANY_RUNS:
-        names = ("run", *HASHES, "precision")
-        blocks.insert(0, _runs_block(data.groups, names, "Hashes and machines"))
+        blocks.insert(0, _runs_block(data.groups, ("run", *HASHES, "precision"), "Hashes and machines"))
     else:
         blocks.append(TextBlock(text="The hashes of every run are in tables/runs.csv."))
     return Section(id="versions", title="Versions and hashes", blocks=tuple(blocks))

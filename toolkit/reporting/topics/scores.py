@@ -47,8 +47,9 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
     bodies: list[Sequence[Block]] = []
     for group in data.groups:
         own = data.summary[data.summary["group"] == group.title]
-        title = f"Every score of {group.title}, over all seeds and over those that did not fail"
-        details = table_block(varying(own), SUMMARY, title)
+        details = table_block(
+            varying(own), SUMMARY, f"Every score of {group.title}, over all seeds and over those that did not fail"
+        )
         bodies.append(
             [
                 _sides(own, group.title, data.floors[data.floors["group"] == group.title]),
@@ -89,8 +90,7 @@ def _sides(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
             rows.append([words, "", "", *(number(values.get(split)) for split in splits)])
     score = str(own["score"].iloc[0]) if len(own) else "score"
     hows = {"failed": COLUMNS["num_failed"].meaning}
-    header = ["condition", "seeds", "failed", *named]
-    return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
+    return rows_block(["condition", "seeds", "failed", *named], rows, f"{score} of {title} at the last epoch", hows)
 
 
 def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
@@ -113,8 +113,9 @@ def training_block(tables: GroupTables) -> Block:
     for split in reported_first(baselines["split"], [run.reported_split for run in tables.group.runs]):
         own = baselines[baselines["split"] == split]
         for score in (name for name in score_names(tables.group.runs) if name in tables.scores):
-            cells = [_before_and_after(arm, split, score) for arm in arms]
-            rows.append([split, score, span(own["num_examples"]), *cells])
+            rows.append(
+                [split, score, span(own["num_examples"]), *[_before_and_after(arm, split, score) for arm in arms]]
+            )
     return rows_block(header, rows, f"Every score of {tables.group.title}, before training → at the last epoch")
 
 
@@ -254,8 +255,9 @@ def plot_scores_over_epochs(
         axis = altair.Axis(tickCount=5, format="~f", labels=not i % columns)
         means = over_seeds(lines[lines["split"] == split], ["regime", "epoch", "time"], "value")
         y = altair.Y("mean:Q", scale=scale, title=title, axis=axis)
-        said = tips(regime="regime", epoch=("epoch", "~g"), mean=(score, ".4f"), spread="over seeds")
-        base = altair.Chart().encode(x=time, tooltip=said)
+        base = altair.Chart().encode(
+            x=time, tooltip=tips(regime="regime", epoch=("epoch", "~g"), mean=(score, ".4f"), spread="over seeds")
+        )
         layers = []
         if split in floors:
             floor = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]}))).encode(y=along(y, "rate"))
@@ -287,8 +289,9 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
         return None
 
     def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
-        found = sorted(own["examples"].astype(float).unique())
-        axis = altair.Axis(values=found, format=",d", grid=False, labelOverlap="greedy")
+        axis = altair.Axis(
+            values=sorted(own["examples"].astype(float).unique()), format=",d", grid=False, labelOverlap="greedy"
+        )
         places = altair.Scale(type="log", nice=False, padding=12)
         base = altair.Chart().encode(
             x=altair.X("examples:Q", scale=places, axis=axis, title="training examples"),
@@ -313,8 +316,9 @@ def _of_tasks(
     columns = min(len(tasks), 3)
     size = {"width": 440 if columns == 1 else 570 // columns - 30, "height": 150}
     owns = [table[table["panel"] == task] for task in tasks]
-    parts = [draw(own, str(own["score"].iloc[0]), look).properties(**size) for own in owns]
-    return panels(parts, columns, picker, tasks)
+    return panels(
+        [draw(own, str(own["score"].iloc[0]), look).properties(**size) for own in owns], columns, picker, tasks
+    )
 
 
 def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:

@@ -249,8 +249,9 @@ def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -
     label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
     ends = [0.6 * strips[0] if strips else 0.85, max(1.3 * most, 2.0) if most else strips[-1] / 0.6]
     ticks = [first * 10**power for power in range(len(str(most))) for first in (1, 2, 5)]
-    values = [*strips, *(tick for tick in ticks if tick <= most)]
-    axis = altair.Axis(values=values, labelExpr=label, grid=False, labelOverlap="greedy")
+    axis = altair.Axis(
+        values=[*strips, *(tick for tick in ticks if tick <= most)], labelExpr=label, grid=False, labelOverlap="greedy"
+    )
     x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
     tall = log_axis(words["norm"])
     moved = "drift (norm of the change of the word's row)"
