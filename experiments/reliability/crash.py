@@ -99,7 +99,9 @@ def carry_out(text: str, kill_at: int | None, log: Path) -> None:
     config, seen = RunConfig.from_json(text), [0]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        seen[0] += changes_a_file(event, arguments, config.output_dir)
+        if not changes_a_file(event, arguments, config.output_dir):
+            return  # such as the kill itself, which is an event too
+        seen[0] += 1
         if seen[0] == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
