@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
         if os.environ.get("TEST_ON_GPU") and "step" in item.path.parts:
-            item.add_marker(pytest.mark.skip(reason="the step of a single CPU"))
+            item.add_marker(pytest.mark.skip(reason="held against the plain step on a CPU"))
 
 
 def pytest_collection_finish() -> None:
