@@ -14,6 +14,7 @@ from torch import nn
 
 from toolkit.config import RunConfig
 from toolkit.data.batches import IS_WORD, EncodedTask, make_batch, parts_of_batch
+from toolkit.families import TABLES
 from toolkit.models.classifier import Classifier
 from toolkit.models.heads import example_losses
 from toolkit.models.regimes import BACKBONE, locate_embeddings
@@ -36,6 +37,7 @@ MAY_CAPTURE = True
 """Whether steps on a GPU may be replayed from CUDA graphs."""
 ANSWERS, WEIGHTS, ROWS = "answers", "weights", "rows of "
 """What a step's inputs hold beside a batch: labels, what the loss of each counts, and the rows whose norms are kept."""
+BESIDE_BATCH = {ANSWERS, WEIGHTS, *(ROWS + name for name in TABLES)}
 ROWS_MULTIPLE = 8
 """Of the examples in a batch that holds as many as fit a budget of tokens, on a GPU."""
 
@@ -291,9 +293,9 @@ class Stepper:
                 for tensor in (self.loss, *(flat.values.grad for flat in self.flat)):
                     torch.distributed.all_reduce(tensor)
             norms = [
-                torch.linalg.vector_norm(self.gradients[name.removeprefix(ROWS)].index_select(0, places), dim=1)
-                for name, places in inputs.items()
-                if name.startswith(ROWS)
+                torch.linalg.vector_norm(gradient.index_select(0, inputs[ROWS + name]), dim=1)
+                for name, gradient in self.gradients.items()  # in the order of the places
+                if ROWS + name in inputs
             ]
             if looked_at:
                 self.live.before_update(looked_at)
@@ -328,7 +330,7 @@ class Stepper:
 
     def _losses(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """(rows,) loss of each example, or word."""
-        batch = {name: tensor for name, tensor in inputs.items() if not name.startswith((ANSWERS, WEIGHTS, ROWS))}
+        batch = {name: tensor for name, tensor in inputs.items() if name not in BESIDE_BATCH}
         losses: torch.Tensor = example_losses(self.data.task.kind, self.model(**batch), inputs[ANSWERS])
         return losses
 
