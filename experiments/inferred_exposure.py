@@ -28,7 +28,7 @@ from toolkit.progress import show
 from toolkit.questions.changes.exposure import EXPOSED, UNEXPOSED, InferredExposure, infer_exposure, infer_from
 from toolkit.reporting.charts import COLOURS, Chart, altair
 from toolkit.reporting.folder import write_page
-from toolkit.reporting.page import Block, ChartBlock, Page, Section, rows_block, stated, table_block
+from toolkit.reporting.page import ChartBlock, Page, Section, rows_block, stated, table_block
 from toolkit.snapshots.store import Run
 
 RATES = {"adamw": 5e-5, "sgd": 0.05}
@@ -56,8 +56,7 @@ def list_configs(output_dir: str) -> list[RunConfig]:
 
 def compare(run: Run) -> pd.DataFrame:
     """A line per table: what was logged, what was inferred, and how often both agree."""
-    inferred, config = infer_from(run.trajectory), run.config
-    lines = []
+    inferred, config, lines = infer_from(run.trajectory), run.config, []
     for line in inferred.tables.to_dict("records"):
         exposure = run.trajectory.exposure
         assert exposure is not None
@@ -146,31 +145,17 @@ def make_page(table: pd.DataFrame, published: Mapping[str, InferredExposure], co
         f"The interval of Σ lr·decay held what the log comes to in {inside.sum():,} of {len(told):,}.",
     ]
     caption = "Words of each run: the greatest misfit of the unexposed ones, and the least of the exposed ones."
-    header = [
-        "parameter",
-        "optimizer",
-        "decay",
-        "tables",
-        "least precision",
-        "least recall",
-        "cannot tell",
-        "fewest exposed",
-        "most exposed",
-    ]
-    blocks: list[Block] = [
-        rows_block(header, summary.to_numpy().tolist(), "Against the log."),
+    header = "parameter,optimizer,decay,tables,least precision,least recall,cannot tell,fewest exposed,most exposed"
+    blocks = (
+        rows_block(header.split(","), summary.to_numpy().tolist(), "Against the log."),
         rows_block(("frozen", "parameter", "why refused", "tables"), refused.to_numpy().tolist(), "Refused."),
-    ]
-    sections = [Section(id="log", title="Against the log", blocks=tuple(blocks))]
+    )
+    sections = [Section(id="log", title="Against the log", blocks=blocks)]
     for name, inferred in published.items():
         answers.append(
             f"{name}: {len(inferred.words):,} words were used, the longest text had {inferred.longest_text:g} tokens."
         )
-        columns = (
-            "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed "
-            "misfit_exposed sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
-        )
-        block = table_block(inferred.tables, columns, "Published weights, of which no log is known.")
+        block = table_block(inferred.tables, inferred.tables, "Published weights, of which no log is known.")
         sections.append(Section(id=f"published-{len(sections)}", title=name, blocks=(block,)))
     return Page(
         title="Which rows training used, told by two checkpoints alone",
@@ -202,12 +187,10 @@ def main(
     for inferred in exposures.values():
         show(inferred.words.head(20).to_string())  # here, and nowhere else
     table = pd.concat([compare(run) for run in finished], ignore_index=True)
-    command = f"python experiments/inferred_exposure.py --out {shown_path(out)}"
-    command += "".join(
-        f" --published '{name}' {shown_path(before)} {shown_path(after)}" for name, before, after in published
-    )
+    command = [f"python experiments/inferred_exposure.py --out {shown_path(out)}"]
+    command += [f"--published '{name}' {shown_path(before)} {shown_path(after)}" for name, before, after in published]
     tables = {"runs": table} | {f"published_{i}": one.tables for i, one in enumerate(exposures.values(), start=1)}
-    show(f"Report: {write_page(make_page(table, exposures, command), out, tables)}")
+    show(f"Report: {write_page(make_page(table, exposures, ' '.join(command)), out, tables)}")
 
 
 if __name__ == "__main__":

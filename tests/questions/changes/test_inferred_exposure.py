@@ -15,8 +15,11 @@ from safetensors.numpy import save_file
 from tests.refusals import check_refusals
 from tests.training.test_record import language_model, record_causal
 from toolkit.families import TABLES
+from toolkit.questions.changes import exposure
 from toolkit.questions.changes.exposure import (
     EXPOSED,
+    LEAST_APART,
+    OVERLAP,
     SIZE,
     UNEXPOSED,
     UNKNOWN_CAUSE,
@@ -154,9 +157,7 @@ def test_exactly_the_rows_that_batches_used(name: str, num_segments: int) -> Non
 def test_whatever_the_schedule_no_row_is_called_what_it_is_not(decay, rate, num_steps, seed) -> None:
     trajectory, used = train(adamw(decay), rate=rate, num_steps=num_steps, seed=seed)
     inferred = infer_from(trajectory)
-    for table in TABLES:
-        found = found_of(inferred, table)
-        assert not np.where(used[table], found == UNEXPOSED, found == EXPOSED).any()
+    assert num_false(inferred, used) == 0
 
 
 @pytest.mark.parametrize("decay", [0.003, 0.03, 0.3])
@@ -198,6 +199,36 @@ def test_a_table_tied_to_a_trained_output_layer_is_refused_and_positions_are_tol
     inferred = infer_from(trajectory)
     assert (line_of(inferred)["reason"], set(found_of(inferred, W))) == (UNKNOWN_CAUSE, {UNTOLD})
     assert np.array_equal(found_of(inferred, P), np.where(used[P], EXPOSED, UNEXPOSED))
+
+
+def num_false(inferred, used: dict[str, np.ndarray]) -> int:
+    """Rows called exposed that no batch used, or unexposed that one did."""
+    found = {name: found_of(inferred, name) for name in TABLES}
+    return sum(int(np.where(used[name], found[name] == UNEXPOSED, found[name] == EXPOSED).sum()) for name in TABLES)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (sgd(0.1, 0.9), {"rate": 0.02}),
+        (sgd(0.1, 0.9), {"rate": 0.02, "num_steps": 300}),
+        (partial(torch.optim.Adam, weight_decay=1e-4, eps=1e-2), {"rate": 0.01, "num_steps": 300}),
+        (sgd(0), {"rate": 1e-6, "is_tied": True}),
+        (sgd(0), {"rate": 1e-7, "is_tied": True}),
+        (sgd(0), {"rate": 1e-8, "is_tied": True, "num_steps": 100}),
+    ],
+    ids=["momentum", "momentum, long", "Adam, eps above L2", "tied, 1e-6", "tied, 1e-7", "tied, 1e-8"],
+)
+def test_where_exposed_rows_do_not_lie_apart_none_is_named(make, settings, monkeypatch) -> None:
+    """All of them would be named without the rule, and some of the names would be false."""
+    trajectory, used = train(make, **settings)
+    line = line_of(inferred := infer_from(trajectory))
+    assert line["reason"] == OVERLAP
+    assert line["misfit_exposed"] < LEAST_APART * line["misfit_unexposed"]
+    assert (set(found_of(inferred, W)), num_false(inferred, used)) == ({UNTOLD}, 0)
+    assert f"exposed rows from {line['misfit_exposed']:.2g}" in repr(inferred)
+    monkeypatch.setattr(exposure, "LEAST_APART", 0.0)
+    assert num_false(infer_from(trajectory), used) > 0
 
 
 def test_weights_trained_in_half_precision_are_refused() -> None:

@@ -31,8 +31,8 @@ COLUMNS = (
     Column("row_factor", "The best factor s of the row."),
     Column("num_unexposed_rows", "Rows that no text showed.", COUNT),
     Column("num_untold_rows", "Rows of which neither can be told.", COUNT),
-    Column("misfit_unexposed", "Greatest misfit of the unexposed rows."),
-    Column("misfit_exposed", "Least misfit of the exposed rows."),
+    Column("misfit_unexposed", "Greatest misfit of the rows that are not called exposed."),
+    Column("misfit_exposed", "Least misfit of the rows that are; it must be 1.2 times the other, or none is told."),
     Column("sum_lr_decay_low", "The least that any significand says of it."),
     Column("sum_lr_decay_high", "The most that any significand says of it."),
 )

@@ -51,10 +51,19 @@ values for that. Among trained rows alone the largest gap was 3.5 in three runs,
 LEAST_COSINE = 0.5
 """Below it a row has so little in common with what it was that it was rather re-initialised, or given to another token,
 than trained. Rows of two unrelated words of a BERT share a mean direction, and may have a cosine of .4 or so."""
+LEAST_APART = 1.2
+"""How many times the greatest misfit of all other rows the least of exposed ones must have in every table. It was below
+.8 in every table of which a row would have been named falsely, and 1.8 or more in all that are told
+(experiments/exposure_cases.py)."""
 UNKNOWN_CAUSE = (
     "no row is as weight decay alone would leave it: decay inside Adam (L2), a trained output layer that shares the "
     "table, a BEFORE that training did not start from, or texts that used every row"
 )
+OVERLAP = (
+    "rows that would be called exposed left decay alone by no more than others did: rounding may have moved them, as "
+    "it does with decay inside momentum or Adam (L2), at tiny rates, and where few significant bits were saved"
+)
+"""Why a table is refused whose exposed rows do not lie apart from the others."""
 
 
 @dataclass(frozen=True)
@@ -143,30 +152,27 @@ class _Table:
     found: NDArray[np.object_] = field(init=False)
     num_leaving: NDArray[np.int64] = field(init=False)
     """(rows,) values that leave the curve."""
+    gap: tuple[float, float] = (math.nan, math.nan)
+    """Greatest misfit of the rows that are not exposed, and least of the exposed ones; NaN without any."""
 
     def __post_init__(self) -> None:
         num_rows = self.pair.shape[0]
         self.found, self.num_leaving = np.full(num_rows, UNTOLD, dtype=object), np.zeros(num_rows, np.int64)
 
-    def rows(self, exposure: str) -> NDArray[np.intp]:
-        return np.flatnonzero(self.found == exposure)
-
     @property
-    def gap(self) -> tuple[float, float]:
-        """Greatest misfit of the unexposed rows, and least of the exposed ones; NaN without any."""
-        unexposed, exposed = (
-            self.misfits[(self.found == name) & np.isfinite(self.misfits)] for name in (UNEXPOSED, EXPOSED)
-        )
-        greatest = float(unexposed.max()) if len(unexposed) else math.nan
-        return greatest, float(exposed.min()) if len(exposed) else math.nan
+    def is_apart(self) -> bool:
+        """Whether every exposed row leaves more of its best factor than all others; without any, all are unexposed."""
+        greatest, least = self.gap
+        has_untold = (self.found[self.is_related] == UNTOLD).any()
+        return not least < LEAST_APART * greatest if least == least else not has_untold
 
     @property
     def is_certain(self) -> bool:
         """Whether the unexposed rows are more than a curve that happens to go through a few trained ones."""
         greatest, least = self.gap
-        if self.curve is None or greatest != greatest:
+        if self.curve is None or not (self.found == UNEXPOSED).any():
             return False
-        would_contradict = self.curve.is_identity or self.curve.num_closer(greatest) >= TELLING
+        would_contradict = self.curve.is_identity or self.curve.num_closer(self.curve.misfit) >= TELLING
         return would_contradict or least >= LEAST_GAP * max(greatest, unit_roundoff(FORMATS["fp32"]))
 
 
@@ -247,6 +253,9 @@ def _hold_against(table: _Table, curve: Curve) -> None:
         found[(leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~moved)] = UNEXPOSED
         found[moved & (table.squares[rows] == 0)] = EXPOSED  # decay leaves a 0 what it is
         table.found[rows], table.num_leaving[rows] = found, leaving
+    is_exposed = table.found == EXPOSED
+    others, exposed = (pd.Series(table.misfits)[which] for which in (table.is_related & ~is_exposed, is_exposed))
+    table.gap = float(others.max()), float(exposed.min())
 
 
 def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> list[_Table]:
@@ -270,13 +279,14 @@ def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> 
         # A table of which all rows were used has no unexposed row of its own to be certain of.
         certain = [table.curve for table in told if table.is_certain]
         for table in told:
-            if not any(table.curve is curve for curve in certain):
+            is_certain = any(table.curve is curve for curve in certain)
+            table.refused = "" if is_certain and table.is_apart else OVERLAP if is_certain else UNKNOWN_CAUSE
+            if table.refused:
                 table.found[:], table.curve = UNTOLD, None
+            if not is_certain:
+                table.gap = math.nan, math.nan
         if certain:
             break
-    for table in told:
-        if table.curve is None:
-            table.refused = UNKNOWN_CAUSE
     return tables
 
 
@@ -315,11 +325,13 @@ class InferredExposure(Described):
 
     def facts(self) -> dict[str, str]:
         """How many rows of each table were exposed, or why that cannot be told; the longest text, segments, decay."""
-        said = {
-            line.parameter: line.reason
-            or f"{line.num_exposed_rows:,} of {line.num_rows:,} rows exposed ({line.num_untold_rows:,} cannot be told)"
-            for line in self.tables.itertuples()
-        }
+        said = {}
+        for line in self.tables.itertuples():
+            counts = f"{line.num_exposed_rows:,} of {line.num_rows:,} rows exposed ({line.num_untold_rows:,} untold)"
+            misfits = (
+                f"; misfits of exposed rows from {line.misfit_exposed:.2g}, of others to {line.misfit_unexposed:.2g}"
+            )
+            said[line.parameter] = (line.reason or counts) + misfits * (line.misfit_exposed == line.misfit_exposed)
         if self.longest_text == self.longest_text:
             said["longest text"] = f"{self.longest_text:,.0f} tokens"
         if self.num_segments == self.num_segments:
@@ -369,8 +381,14 @@ def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
     misfit; else it *cannot tell*. It is refused: a table that did not change; one whose new values fit a half
     precision; one of which most of the rows that moved have nothing in common with those before; one of which no row
     keeps to a curve, or so few values that 10 neighbours could not contradict it and no tenfold gap of misfits stands
-    beside it. So L2 inside Adam and a table shared with a trained output layer, which move every row, are refused by
-    what they do.
+    beside it; one whose exposed rows do not lie apart: the least of their misfits must be 1.2 times the greatest of all
+    other rows.
+
+    It is made for AdamW, whose decay is apart from the gradient, and for SGD without momentum. Decay inside momentum or
+    Adam (L2) rounds several times in a step, and a table shared with a trained output layer has a gradient in every
+    row: they are told where the rows lie apart nevertheless, else refused, by the misfits and not by the optimizer's
+    name, which the weights do not tell. A row of which every update was rounded away is as one that no text used, and
+    is called unexposed.
 
     Two that were tuned from one unknown checkpoint may stand for the two: the unexposed rows are then those that
     neither training used, and are the ancestor's up to a factor.
@@ -508,7 +526,7 @@ def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:
         yield f"{unlike.sum():,} rows have little in common with those before (new values?), such as {first}"
     if table.curve is not None and (table.curve.shares > 1).any():
         yield "unexposed rows grew: this is no training of the first checkpoint, but of a relative, or a scaling"
-    rows = table.rows(EXPOSED)
+    rows = np.flatnonzero(table.found == EXPOSED)
     if table.pair.parameter == "position_embeddings" and len(rows):
         own = np.arange(trajectory.position_offset, int(rows.max()) + 1)
         if missing := set(own) - set(rows.tolist()):

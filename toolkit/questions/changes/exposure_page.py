@@ -101,7 +101,7 @@ def _tables(tables: pd.DataFrame) -> Block:
         num_exposed_rows="exposed",
         num_unexposed_rows="unexposed",
         num_untold_rows="cannot tell",
-        misfit_unexposed="greatest misfit, unexposed",
+        misfit_unexposed="greatest misfit, others",
         misfit_exposed="least misfit, exposed",
         decay=Column(label="Σ lr·decay", how="-ln of what is left of unexposed rows; all that fp32 leaves open."),
         reason="why nothing can be told",
