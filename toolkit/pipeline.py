@@ -211,7 +211,7 @@ def _print_plan(
         for name, split in data.splits.items()
     ]
     task = data.task
-    screen.print_task(task.name, [task.taken, *task.examples], task.carrier, rows, config.max_length)
+    screen.print_task(task.name, [task.taken, *task.units, *task.examples], task.carrier, rows, config.max_length)
     screen.print_components(*describe_plan(loaded, config, regime))
 
 
@@ -349,8 +349,10 @@ def _train_and_save(
     if saver is not None:
         if screen is not None:
             screen.begin_result(Run(saver.writer.path))
+        probe = head_training.pop("probe", None)
+        seconds["training"] += probe.seconds if probe else 0.0  # unlike a yardstick, it may be the head
         # After training: of mixed layers the probe reads what the head has learned to mix.
-        probe = None if features is None else linear_probe(model.head, features, data, config.seed)
+        probe = probe or (None if features is None else linear_probe(model.head, features, data, config.seed))
         floors = measure_floors(data, config, loaded.source, accelerator.device)
         others = {"evaluation_seconds": evaluation_seconds}
         kept = {**how_steps_ran, "head_training": head_training, "head_stage": facts["head_stage"]}

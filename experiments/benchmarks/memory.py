@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 import tyro
 from pyarrow import parquet
+from rows import cpu_name
 from safetensors.numpy import save_file
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
@@ -163,19 +164,13 @@ def main(
     if (free := shutil.disk_usage(place).free) < needed:
         sys.exit(f"{place} has {free / GIB:.1f} GiB free, {needed / GIB:.1f} are needed: pass another --folder")
     versions = f"numpy {np.__version__}, pandas {pd.__version__}, pyarrow {pa.__version__}"
-    print(f"{_cpu_name()}; Python {platform.python_version()}, {versions}")
+    print(f"{cpu_name()}; Python {platform.python_version()}, {versions}")
     print(f"{snapshots} snapshots of {rows:,} x {hidden} fp32\n")
     with tempfile.TemporaryDirectory(dir=place) as made:
         highest = run_stages(Path(made), rows, hidden, snapshots)
     is_held = highest < limit_gib * GIB
     print(f"highest RssAnon of an analysis {highest / GIB:.2f} GiB, {'below' if is_held else 'ABOVE'} {limit_gib:g}")
     return 0 if is_held else 1
-
-
-def _cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 if __name__ == "__main__":

@@ -8,16 +8,13 @@ Both get the same fp32 rows, the same threads and a warm-up, and take turns; the
 """
 
 import os
-import platform
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tyro
 from numpy.typing import NDArray
+from rows import cpu_name, take_turns
 
 from toolkit.analysis.nearest import Nearest, search_nearest
 
@@ -71,18 +68,6 @@ def count_differing(rows: Rows, ours: Ids, theirs: Ids) -> tuple[int, float]:
     return differing, largest
 
 
-def take_turns(functions: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """The seconds of each round, and what the last one returned."""
-    results = {name: function() for name, function in functions.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            results[name] = function()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds, results
-
-
 def compare(name: str, rows: Rows, k: int, rounds: int) -> str:
     """One line of the table."""
     functions = {"toolkit": lambda: search_nearest(rows, k), "faiss": lambda: search_faiss(rows, k)}
@@ -95,13 +80,6 @@ def compare(name: str, rows: Rows, k: int, rounds: int) -> str:
         f"{name:<24} {times['toolkit']:9.2f} {times['faiss']:9.2f} {statistics.median(ratios):6.2f} "
         f"{min(ratios):5.2f}-{max(ratios):<5.2f} {differing:9d} {largest:9.1e}"
     )
-
-
-def name_cpu() -> str:
-    """The processor as the system names it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main(
@@ -121,7 +99,7 @@ def main(
 
     threadpool_limits(threads)
     faiss.omp_set_num_threads(threads)
-    print(f"{name_cpu()}, {threads} threads, numpy {np.__version__}, faiss {faiss.__version__}")
+    print(f"{cpu_name()}, {threads} threads, numpy {np.__version__}, faiss {faiss.__version__}")
     print(f"k = {k}; medians of {rounds} rounds in seconds; ratio = FAISS / toolkit, round by round")
     print(f"{'table':<24} {'toolkit':>9} {'faiss':>9} {'ratio':>6} {'range':<11} {'differing':>9} {'at most':>9}")
     print(compare(f"made {rows}x{hidden}", make_table(rows, hidden), k, rounds), flush=True)

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,17 +43,17 @@ def convert(pair: Trajectory) -> None:
         np.asarray(after[rows], dtype=np.float64)
 
 
-def take_turns(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each call of each function, in turns, so that a slow moment of the machine hits all of them."""
-    for function in functions.values():
-        function()
+def take_turns(functions: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Seconds of each call of each function, in turns, so that a slow moment of the machine hits all of them; and what
+    each returned last. Each is called once before, untimed."""
+    results = {name: function() for name, function in functions.items()}
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
             start = time.perf_counter()
-            function()
+            results[name] = function()
             seconds[name].append(time.perf_counter() - start)
-    return seconds
+    return seconds, results
 
 
 def cpu_name() -> str:
@@ -67,7 +68,7 @@ def cpu_name() -> str:
 def main(*, rows: int = 30_522, hidden: int = 768, repeats: int = 5) -> None:
     """Parse the flags, take turns, print one table."""
     pair = make_pair(rows, hidden)
-    seconds = take_turns(
+    seconds, _ = take_turns(
         {
             "conversion to float64 (peer)": lambda: convert(pair),
             "measure_rows": lambda: measure_rows(pair, PARAMETER, 1),

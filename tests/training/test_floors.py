@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 
 import toolkit
 from tests.by_hand import begin
+from toolkit.comparison.runs import read_reported
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.reporting import run_screen
@@ -225,5 +226,8 @@ def test_a_run_records_its_floors_says_them_and_none_under_shuffled_labels(tiny_
     assert toolkit.measure_cost([run])["seconds"].item() == pytest.approx(cost["seconds_training"])
     shuffled = toolkit.finetune(replace(config, shuffle_labels=True), screen=run_screen)
     assert shuffled.manifest["floors"] is None
+    for split, own in floors["majority"].items():  # known of a run without floors too
+        rates = [read_reported(each, "run").majority_rate(split) for each in (run, shuffled)]
+        assert rates == [pytest.approx(own["accuracy"])] * 2
     assert "Floors" not in capsys.readouterr().out
     assert list(toolkit.summarise_floors([run, shuffled])["num_seeds"]) == [1, 1]  # validation and ood of the first

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EVALUATION_TOKENS, LABELS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
-from toolkit.data.tokens import has_entities
+from toolkit.data.tokens import has_entities, spelled_alike
 from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import is_fast
@@ -108,9 +108,7 @@ def _tokens(
         return found | dict.fromkeys(TOKEN_SCORES[1:], float("nan"))
     from seqeval.metrics import f1_score, precision_score, recall_score
 
-    # Of BILOU and BIOES seqeval knows the signs of the second alone; they mean the same.
-    same = {"L-": "E-", "U-": "S-"}
-    names = np.array([same.get(name[:2], name[:2]) + name[2:] for name in label_names], dtype=object)
+    names = spelled_alike(label_names)
     true, predicted = (
         [names[part].tolist() for part in np.split(tags, offsets[1:-1])] for tags in (labels, outputs.argmax(axis=1))
     )

@@ -42,6 +42,8 @@ from toolkit.training.recorder import Recorder
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""
+LinearMap = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""(outputs, inputs) weight and (outputs,) bias."""
 
 HELD_OUT_SHARE = 0.1
 """Of train, on which early stopping watches the loss."""
@@ -55,6 +57,9 @@ LEAST_FALL = 1e-4
 """Least such fall, as a share of the loss of the best constant answer: a task that is solved ends its training."""
 MOST_EPOCHS, MOST_STEPS = 200, 3000
 """Epochs and steps after which early stopping stops in any case, once both are reached."""
+LEAST_ERRORS = 3.0
+"""Standard errors by which a trained head must be better than the convex one on the held-out examples to be kept: it
+was stopped by them, and the convex one has not seen them."""
 CHUNK_ROWS = 1024
 """Examples whose head inputs are made at a time, where all of them are not needed together."""
 
@@ -63,6 +68,9 @@ PROBE_CELLS, LEAST_COMPARED = 2_000_000, 1000
 PROBE_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
 PROBE_FOLDS = 5
 PROBE_ITERATIONS = 300
+UNSEEN = -20.0
+"""Logit of a class that training does not hold, where those of the others sum to 0: never the likeliest, and its loss
+is finite."""
 
 
 def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig) -> list[float]:
@@ -128,8 +136,15 @@ def train_head_until_it_stops(
     epochs (and PATIENCE_STEPS) without a loss that is lower by MIN_FALL and LEAST_FALL, or after MOST_EPOCHS (and
     MOST_STEPS): a small split has few steps in an epoch.
 
-    ``recorder`` is given the steps that led to the head that is kept and no later one. ``facts``: what the manifest
-    says of it is put here. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
+    What is kept of a linear head is that one or the convex one of :func:`linear_probe`, as :func:`keep_the_better` has
+    it; under ``mix`` both read the layers as training has learned to mix them, and only the linear map is exchanged. A
+    head with hidden layers or an LSTM has no convex counterpart and stays as trained, and so does one of which there
+    is no linear probe. No scored split has a say.
+
+    ``recorder`` is given the steps that led to the trained head's best epoch and no later one, whichever head is kept;
+    epoch and step of the second moment are theirs too. Its ``train_loss`` is of the head that is kept, of the convex
+    one over all of train. ``facts``: what the manifest says of it is put here, and under ``probe`` the linear probe,
+    where one was fitted. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
     """
     check_outputs(features, 0)
     tensors = _on_device(features, accelerator)
@@ -198,8 +213,54 @@ def train_head_until_it_stops(
         num_held_out=len(held_out),
         held_out_losses=losses,
         standardised_on=len(kept),
+        chosen="trained",
+        convex=None,
     )
-    yield Moment(best, ends[best - 1], True, train_losses[best - 1], partial(outputs, ends[best - 1]))
+    if config.head == "linear" and (probe := linear_probe(head, features, data, config.seed)) is not None:
+        inputs = _inputs(head, features["train"])
+        facts |= {"probe": probe} | keep_the_better(head, probe, inputs, data, kept, held_out)
+    own_loss = train_losses[best - 1] if facts["chosen"] == "trained" else stepper.loss(np.arange(len(split)))
+    yield Moment(best, ends[best - 1], True, own_loss, partial(outputs, ends[best - 1]))
+
+
+def keep_the_better(
+    head: nn.Module,
+    probe: "LinearProbe",
+    inputs: NDArray[np.float32],
+    data: EncodedTask,
+    kept: NDArray[np.int64],
+    held_out: NDArray[np.int64],
+) -> dict[str, Any]:
+    """Put the convex head in place of a trained linear one, unless the held-out examples tell that it is worse.
+
+    They are compared on the share of wrong answers there (in regression on the squared error), the convex one fitted,
+    at the strength of ``probe``, to the examples that the other was trained on, ``kept``. The trained one was stopped
+    by those examples, so it is kept only if it is better by more than LEAST_ERRORS standard errors of the difference,
+    over examples (of a token task too); else ``probe``, which is fitted to both parts. What the manifest says of the
+    choice: ``chosen`` (``trained`` or ``convex``), ``held_out_loss`` and ``held_out_error`` of the trained head, and of
+    the ``convex`` one the same, its ``strength``, ``is_standardised``, ``num_compared`` and the ``standard_error`` of
+    the difference of both errors. ``inputs``: (rows, inputs) of train.
+    """
+    split, (weight, bias) = data.splits["train"], first_weights(head)[0]
+    labels, rows, others = split.labels, split.rows_of(held_out), split.rows_of(kept)
+    assert labels is not None
+    choice, kind, losses, errors = (probe.choice["strength"], probe.choice["is_standardised"]), data.task.kind, [], []
+    fitted = fit_linear(inputs[others], labels[others], *choice, len(bias))
+    for own, offset in ([p.detach().double().cpu().numpy() for p in (weight, bias)], fitted):
+        outputs = inputs[rows] @ own.T + offset
+        losses.append(example_losses(kind, torch.from_numpy(outputs), torch.from_numpy(labels[rows])).numpy())
+        errors.append(losses[-1] if kind == "regression" else outputs.argmax(axis=1) != labels[rows])
+    gains = np.bincount(np.repeat(np.arange(len(held_out)), split.sizes_of(held_out)), errors[1] - 1.0 * errors[0])
+    error = float(np.sqrt(np.square(gains).sum()))
+    is_convex = gains.sum() <= LEAST_ERRORS * error
+    if is_convex:
+        weight.data, bias.data = (torch.from_numpy(values).to(weight) for values in probe.linear_map)
+    trained, convex = (
+        {"held_out_loss": float(loss.mean()), "held_out_error": float(wrong.mean())}
+        for loss, wrong in zip(losses, errors, strict=True)
+    )
+    convex |= {**probe.choice, "standard_error": error / len(rows)}
+    return {"chosen": "convex" if is_convex else "trained", **trained, "convex": convex}
 
 
 def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> NDArray[np.int64]:
@@ -231,12 +292,10 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
     head mixes layers when the block is entered. The layer's weights change to answer as before, and back at the end,
     with what they learned in between.
     """
-    with torch.no_grad(), in_eval_mode(head):
-        chunks = torch.split(torch.from_numpy(rows).to(features.device), CHUNK_ROWS)
-        total = torch.stack([inputs_of(head, features[chunk]).double().sum(dim=0) for chunk in chunks]).sum(dim=0)
-        mean = total / len(rows)
-        squares = [(inputs_of(head, features[chunk]) - mean).square().sum(dim=0) for chunk in chunks]
-        scale = (torch.stack(squares).sum(dim=0) / len(rows)).sqrt()
+    own_inputs = _inputs(head, features.cpu().numpy()[rows])
+    moments = (function(own_inputs, axis=0, dtype=np.float64) for function in (np.mean, np.std))
+    mean, scale = (torch.from_numpy(moment).to(features.device) for moment in moments)
+    with torch.no_grad():
         # A coordinate that varies by rounding only would be blown up; it says nothing, and stays as small as it is.
         scale = torch.where(scale > 1e-6 * (mean.abs() + scale.mean()), scale, torch.ones_like(scale))
 
@@ -364,62 +423,76 @@ def _on_device(features: Features, accelerator: Any) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """What the linear head that cross-validation finds says of every split but ``train``."""
+    """The linear head that cross-validation finds, and what it says of every split but ``train``."""
 
+    linear_map: LinearMap
+    """Of inputs as they are."""
     outputs: Mapping[str, NDArray[np.float32]]
     """Split to (examples, outputs)."""
-    strength: float
-    """Inverse of the penalty: C of the logistic regression, 1 / alpha of the ridge."""
-    is_standardised: bool
-    """Whether each coordinate was divided by its own standard deviation, or all by one."""
-    num_compared: int
-    """Training examples that the choice was made on."""
+    choice: Mapping[str, Any]
+    """What the manifest says of it: ``strength``, the inverse of the penalty (C of the logistic regression, 1 / alpha
+    of the ridge); ``is_standardised``: each coordinate was divided by its own standard deviation, and not all by one;
+    ``num_compared``, the training examples that the choice was made on."""
+    seconds: float
+    """What the choice and the fit took."""
 
 
 def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: int) -> LinearProbe | None:
-    """The best linear head on what the first linear layer of ``head`` reads; None with one example of a class.
+    """The best linear head on what the first linear layer of ``head`` reads; None where there is nothing to choose by.
 
     Multinomial logistic regression, or ridge in regression: a yardstick of what a linear head can reach. The penalty
-    and whether each coordinate is standardised are chosen together by cross-validation within train, by log loss (or
-    squared error), so that a head trained otherwise can score higher: it is no strict bound. Where coordinates are not
+    and whether each coordinate is standardised are chosen together by cross-validation within train, by accuracy and,
+    where accuracy cannot tell, by log loss (:func:`choose_strength`; in regression by squared error): a head trained
+    otherwise can score higher, so that it is no strict bound. Log loss alone asks for more penalty than accuracy does,
+    which cost 2 points on questions of six classes read at the first token. Where coordinates are not
     standardised they are centred and share one scale, their root mean squared standard deviation, so that one grid of
     penalties serves features of every size. A coordinate whose standard deviation is at most 1e-6 of its mean's size
     varies by rounding only and is not standardised. Layers that are mixed are mixed as ``head`` has learned to.
 
     The choice is made on as many training examples as hold PROBE_CELLS numbers, drawn with ``seed``; the fit is to all.
-    A fit that L-BFGS has not finished after PROBE_ITERATIONS iterations counts as it is.
+    There are PROBE_FOLDS folds, or as many as the second most frequent class has examples, and a class that has fewer
+    examples than there are folds is left out of the choice; None with fewer than two folds. A fit that L-BFGS has not
+    finished after PROBE_ITERATIONS iterations counts as it is.
     """
     labels = data.splits["train"].labels
     assert labels is not None
-    own = _inputs(head, features["train"])
+    started, own = time.perf_counter(), _inputs(head, features["train"])
     is_regression = data.task.kind == "regression"
     chosen = np.arange(len(own))
     limit = max(LEAST_COMPARED, PROBE_CELLS // own.shape[1])
     if len(chosen) > limit:
         chosen = np.sort(np.random.default_rng([*b"probe", seed]).permutation(len(own))[:limit])
-    few = labels[chosen]
-    num_folds = min(PROBE_FOLDS, len(few) if is_regression else int(np.bincount(few)[np.unique(few)].min()))
+    num_folds = min(PROBE_FOLDS, len(chosen))
+    if not is_regression:
+        counts = np.bincount(labels[chosen], minlength=2)
+        num_folds = min(num_folds, int(np.sort(counts)[-2]))
+        chosen = chosen[counts[labels[chosen]] >= num_folds]
     if num_folds < 2:
-        return None  # too few examples of a class to choose by
-    others = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
+        return None
+    given = own[chosen], labels[chosen], num_folds, seed
     with quiet_fits() as num_threads:
-        given = own[chosen], few, num_folds, seed
         strength, is_standardised = choose_ridge(*given) if is_regression else choose_strength(*given, num_threads)
-        center, scale = _scaling(own, is_standardised)
-        inputs = (own - center) / scale
-        if is_regression:
-            weights = _ridge(inputs, labels, (strength,))[0]
-            outputs = {
-                name: (((array - center) / scale) @ weights + labels.mean())[:, None].astype(np.float32)
-                for name, array in others.items()
-            }
+    weight, bias = fit_linear(own, labels, strength, is_standardised, data.task.num_outputs)
+    others = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
+    outputs = {name: (array @ weight.T + bias).astype(np.float32) for name, array in others.items()}
+    choice = {"strength": strength, "is_standardised": is_standardised, "num_compared": len(chosen)}
+    return LinearProbe((weight, bias), outputs, choice, time.perf_counter() - started)
+
+
+def fit_linear(
+    inputs: NDArray[np.float32], labels: NDArray[Any], strength: float, is_standardised: bool, num_outputs: int
+) -> LinearMap:
+    """Of inputs as they are, (rows, inputs), the ridge of labels (rows,) that are float64, or the logistic regression
+    of classes, int64."""
+    center, scale = _scaling(inputs, is_standardised)
+    scaled = (inputs - center) / scale
+    with quiet_fits():
+        if np.issubdtype(labels.dtype, np.floating):
+            weight, bias = _ridge(scaled, labels, (strength,)), np.array([labels.mean()])
         else:
-            fitted = _logistic().set_params(C=strength).fit(inputs, labels)
-            outputs = {
-                name: all_classes(fitted, (array - center) / scale, data.task.num_outputs)
-                for name, array in others.items()
-            }
-    return LinearProbe(outputs, strength, is_standardised, len(few))
+            weight, bias = linear_map(_logistic().set_params(C=strength).fit(scaled, labels), num_outputs)
+    weight = weight / scale
+    return weight, bias - weight @ center
 
 
 @contextmanager
@@ -476,36 +549,44 @@ def _folds(
 def choose_strength(
     features: NDArray[np.float32], labels: NDArray[np.int64], num_folds: int, seed: int, num_threads: int = 1
 ) -> tuple[float, bool]:
-    """The C of PROBE_STRENGTHS, and whether to standardise, with the least log loss (nats), its mean over stratified
-    folds.
+    """The C of PROBE_STRENGTHS, and whether to standardise, with the least log loss (nats) of those whose accuracy is
+    within one standard error of the highest, over the examples that stratified folds hold out.
+
+    The standard error is that of the paired difference: the rule of Breiman et al. 1984 (section 3.4.3), with log loss
+    in place of the size of the model.
 
     Each fold fits the strengths in turn, each from where the one before ended, which takes a third of the iterations;
-    folds run side by side in ``num_threads``. Strengths beyond two that were each worse than the one before are not
-    tried: there the fits take longest and lose most.
+    folds run side by side in ``num_threads``. Strengths beyond two that had each a greater loss than the one before are
+    not tried: there the fits take longest and lose most.
     """
     from joblib import Parallel, delayed
     from sklearn.metrics import log_loss
     from sklearn.model_selection import StratifiedKFold
 
     cuts = list(StratifiedKFold(num_folds, shuffle=True, random_state=seed).split(features, labels))
-    found: dict[tuple[float, bool], float] = {}
+    found: dict[tuple[float, bool], tuple[NDArray[np.float64], float]] = {}
     for is_standardised in (True, False):
         parts = list(_folds(features, cuts, is_standardised))
         fits = [_logistic().set_params(warm_start=True) for _ in cuts]
 
-        def loss(k: int, strength: float, parts: Any = parts, fits: Any = fits) -> float:
+        def told(k: int, strength: float, parts: Any = parts, fits: Any = fits) -> tuple[NDArray[np.bool_], float]:
             (train, held_out), (own, held) = cuts[k], parts[k]
             shares = fits[k].set_params(C=strength).fit(own, labels[train]).predict_proba(held)
-            return float(log_loss(labels[held_out], shares, labels=fits[k].classes_))
+            is_right = fits[k].classes_[shares.argmax(axis=1)] == labels[held_out]
+            return is_right, log_loss(labels[held_out], shares, labels=fits[k].classes_)
 
         means: list[float] = []
         for strength in PROBE_STRENGTHS:
             run = Parallel(n_jobs=num_threads, prefer="threads")
-            means.append(float(np.mean(run(delayed(loss)(k, strength) for k in range(len(cuts))))))
-            found[strength, is_standardised] = means[-1]
+            are_right, losses = zip(*run(delayed(told)(k, strength) for k in range(len(cuts))), strict=True)
+            means.append(float(np.mean(losses)))
+            found[strength, is_standardised] = np.concatenate(are_right).astype(np.float64), means[-1]
             if len(means) > 2 and means[-1] > means[-2] > means[-3]:
                 break
-    return min(found, key=found.__getitem__)
+    best = max((is_right for is_right, _ in found.values()), key=np.mean)
+    gaps = {choice: best - is_right for choice, (is_right, _) in found.items()}
+    near = [choice for choice, gap in gaps.items() if gap.mean() <= gap.std() / len(gap) ** 0.5]
+    return min(near, key=lambda choice: found[choice][1])
 
 
 def choose_ridge(
@@ -549,10 +630,14 @@ def _logistic() -> Any:
     return LogisticRegression(max_iter=PROBE_ITERATIONS)
 
 
-def all_classes(fitted: Any, features: Any, num_outputs: int) -> NDArray[np.float32]:
-    """Logits with a column for every class, also one that training does not hold; ``features`` may be sparse."""
-    outputs = np.full((features.shape[0], num_outputs), -1e9, np.float32)
-    logits = fitted.decision_function(features)
+def linear_map(fitted: Any, num_outputs: int) -> LinearMap:
+    """That of a fitted logistic regression, with a row for every class.
+
+    The logits of an input sum to 0 over the classes that training holds; those of others are UNSEEN.
+    """
+    known = np.column_stack([fitted.coef_, fitted.intercept_]).astype(np.float64)
+    found = np.zeros((num_outputs, known.shape[1]))
+    found[:, -1] = UNSEEN
     # Of two classes scikit-learn gives the log-odds of the second.
-    outputs[:, fitted.classes_] = np.stack([-logits / 2, logits / 2], axis=1) if logits.ndim == 1 else logits
-    return outputs
+    found[fitted.classes_] = np.concatenate([-known / 2, known / 2]) if len(known) == 1 else known
+    return found[:, :-1], found[:, -1]

@@ -17,7 +17,7 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split, evalua
 from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import in_eval_mode, load_classifier
 from toolkit.training.evaluation import score_split
-from toolkit.training.features import PROBE_FOLDS, all_classes, quiet_fits
+from toolkit.training.features import PROBE_FOLDS, linear_map, quiet_fits
 
 MOST_FITTED, MOST_COMPARED = 20_000, 2000
 """Training examples that the bag of words is fitted to at most, and that its penalty is chosen on."""
@@ -81,12 +81,17 @@ def measure_floors(data: EncodedTask, config: RunConfig, source: Source, device:
 
 
 def majority(data: EncodedTask) -> Outputs:
-    """The most frequent training label everywhere (the first of several), or the mean of the targets."""
-    labels = _labels(data)
-    if data.task.kind == "regression":
-        return {name: np.full((len(split), 1), labels.mean(), np.float32) for name, split in _scored(data)}
-    counts = np.bincount(labels, minlength=data.task.num_outputs)
-    return {name: _one_hot(np.full(split.num_rows, counts.argmax()), data) for name, split in _scored(data)}
+    """The most frequent training label everywhere, or the mean of the targets."""
+    label = commonest_label(data)
+    if label is None:
+        mean = _labels(data).mean()
+        return {name: np.full((len(split), 1), mean, np.float32) for name, split in _scored(data)}
+    return {name: _one_hot(np.full(split.num_rows, label), data) for name, split in _scored(data)}
+
+
+def commonest_label(data: EncodedTask) -> int | None:
+    """The most frequent training label, the first of several; None in regression and of masked tokens."""
+    return None if data.task.kind in ("regression", "masked") else int(np.bincount(_labels(data)).argmax())
 
 
 def tags_by_word(data: EncodedTask) -> Outputs:
@@ -140,7 +145,8 @@ def bag_of_words(data: EncodedTask, seed: int, choice: dict[str, float | int | N
     others = {name: _bags(vectorizer, data.task.splits[name].texts) for name, _ in _scored(data)}
     if is_regression:
         return {name: model.predict(own)[:, None].astype(np.float32) for name, own in others.items()}
-    return {name: all_classes(model, own, data.task.num_outputs) for name, own in others.items()}
+    weight, bias = linear_map(model, data.task.num_outputs)
+    return {name: (own @ weight.T + bias).astype(np.float32) for name, own in others.items()}
 
 
 def untouched_cosines(data: EncodedTask, config: RunConfig, source: Source, device: torch.device) -> Outputs:
