@@ -59,14 +59,14 @@ def relative_quality(runs: Runs, reference: str, *, level: float = 0.95, labels:
 
     Same seeds and items for both. The reference has lines of its own: 1, without interval. The interval is R ± t·√V /
     reference's mean, with t and V those of :func:`toolkit.compare`'s interval of the linearised differences arm -
-    R·reference, whose mean is 0: over seeds and items for an accuracy, over seeds for another score. (Taylor
+    R·reference, whose mean is 0: over seeds and items or, where the answers do not give the score, over seeds. (Taylor
     linearisation of a ratio of means, as in Cochran 1977, Sampling Techniques, chapter 6; with the two-way V it is
     ours.) The reference's own noise counts, other than in the difference divided by a fixed score.
 
-    ``majority_quality``: R of always answering the commonest class, which no arm should be praised for (NaN in
-    regression, and for a score that it has none of). ``num_failed``: runs of the arm at the majority class or below,
-    which count in R. NaN with a ``reason`` where there is no ratio. ``labels``: run directory name to arm. ValueError
-    for a reference that no group has.
+    ``majority_quality``: R of always answering train's commonest class, which no arm should be praised for (NaN in
+    regression, where that class was not noted, and for a score that it has none of). ``num_failed``: runs of the arm
+    that failed, which count in R. NaN with a ``reason`` where there is no ratio. ``labels``: run directory name to arm.
+    ValueError for a reference that no group has.
     """
     groups = arrange(runs, labels)
     check_pairs(groups, [(reference, reference)])
@@ -94,16 +94,18 @@ def _ratio(pair: ArmPair, split: str, score: str, level: float) -> dict[str, Any
     """R of one split with its interval, and what majority answers would be."""
     if reason := pair.note_on_items(split):
         return {"reason": reason}
-    values = pair.right_answers(split) if score == "accuracy" else None
-    if values is None:
-        values, reason = both_defined(pair.scores(split, score))
-        if reason:
-            return {"num_seeds": 0, "reason": reason}
+    by_unit = pair.unit_scores(split, score)
+    values, reason = both_defined(pair.scores(split, score) if by_unit is None else by_unit.mean(axis=2))
+    if reason:
+        return {"num_seeds": 0, "reason": reason}
+    # Equal answers throughout bound an accuracy, and no other score, by the number of items.
+    if by_unit is not None and (score == "accuracy" or (by_unit[0] != by_unit[1]).any()):
+        values = by_unit[:, ~np.isnan(by_unit).any(axis=(0, 2))]
     first, second = (float(side.mean()) for side in values)
     found: dict[str, Any] = {"condition_mean": first, "reference_mean": second, "num_seeds": values.shape[1]}
     if not second > 0:
         return found | {"reason": NOT_POSITIVE}
-    majority = float(pair.runs[0][0].answers[split]["label"].value_counts(normalize=True).max())
+    majority = pair.runs[0][0].majority_rate(split)
     found |= {"majority_quality": majority / second if score == "accuracy" else float("nan")}
     if pair.first is pair.second:
         return found | {"relative_quality": 1.0, "reason": ITSELF}
@@ -142,9 +144,9 @@ CAPTION = (
 )
 DEFINITIONS = (
     "Relative quality: the condition's mean score over its seeds / the reference's, on the same seeds and items.",
-    "Interval: 95 %, over new seeds and new items at once for an accuracy (two-way, Satterthwaite), over new seeds for "
-    "another score; of the linearised ratio, so that the reference's own noise counts. It is of one condition and one "
-    "split: none is adjusted for how many there are.",
+    "Interval: 95 %, over new seeds and new items at once (two-way, Satterthwaite), or over new seeds where a score's "
+    "answers are not known; of the linearised ratio, so that the reference's own noise counts. It is of one condition "
+    "and one split: none is adjusted for how many there are.",
     "A failed run is at the majority class or below on the reported split; it counts in the mean.",
 )
 HEADER = "split condition relative_quality interval condition_mean num_seeds num_failed majority_quality reason note"

@@ -115,6 +115,10 @@ class DataConfig:
     tsv_quotes: Literal["unsure", "strip", "keep"] = setting("unsure", says="examples", is_later=True)
     """Quotation marks around cells of a .tsv: strip them, as pandas and Excel write them, or keep them as characters.
     By unsure they are kept, and a file in which they look like quoting is refused."""
+    cluster_column: str | None = setting(None, ("time",), says="examples", is_later=True)
+    """Column of your data with an id of what examples come from together: the review of a sentence, a reagent.
+    Such examples are no independent ones: their clusters are the units of every interval over items.
+    None: of pairs the first text, where it repeats within a scored split."""
     task_name: str | None = setting(None, ("place",), says="examples")
     """What your own data are called in reports and in the names of runs; None: the name of the file or dataset."""
     max_length: int = setting(128)
@@ -201,6 +205,8 @@ class TrainingConfig:
     """How long to train: epochs (as many as --epochs), or early-stopping (of a frozen backbone only).
     That trains the head until the loss on a held-out part of train stops falling, whatever --epochs says.
     That part is a tenth; of fewer than 200 examples 20, or a third of them where that is less.
+    A linear head then gives way to a logistic (ridge) regression, its strength chosen by cross-validation within train,
+    unless it is the better one on the held-out part by more than noise.
     auto: early-stopping where the backbone is wholly frozen, else epochs."""
     max_steps: int | None = setting(None, ("numbers",))
     """Stop after this many optimizer steps, even if --epochs asks for more; None: no limit."""
@@ -283,7 +289,8 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             given = getattr(self, name) or 0
             _require(given <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
         # Of an empty variable: output_dir would be the current directory.
-        for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir", "add_tokens"):
+        named = ("train_file", "validation_file", "dataset", "dataset_config", "cluster_column")
+        for name in ("model", *named, "output_dir", "add_tokens"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
         for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens", "resume_steps", "ddp_timeout"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")

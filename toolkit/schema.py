@@ -170,9 +170,9 @@ COLUMNS: dict[str, Column] = _by_name(
     ),
     Column(
         "lost_to_rounding",
-        "Share of the values with a gradient that the step left as they were: the update is below the spacing of the "
-        "weights.",
-        label="share lost to rounding",
+        "Share of the values with a gradient that this one step left as they were: its update is below the spacing of "
+        "the weights.",
+        label="share of this step lost to rounding",
     ),
     Column("movable_fp32", "Share of coordinates that one update of this size can change in fp32."),
     Column("movable_bf16", "The same in bf16."),
@@ -252,8 +252,8 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("pair", "The first condition minus the second, on the same items, paired by seed.", TEXT),
     Column(
         "num_failed",
-        "Runs whose accuracy on the reported split is the majority class's or less. They are included in the first "
-        "columns and left out of those that say so.",
+        "Runs that are no better than the majority class on the reported split, or give it one answer, or have an "
+        "undefined score. They are included in the first columns and left out of those that say so.",
         COUNT,
     ),
     Column("first_score", "Score of the first condition's run.", label="first"),
@@ -266,8 +266,16 @@ COLUMNS: dict[str, Column] = _by_name(
         label="exact McNemar p",
     ),
     Column("num_train_examples", "Examples that the run was trained on.", COUNT, label="training examples"),
-    Column("majority_rate", "Accuracy of always giving the most frequent label of the split.", label="majority class"),
-    Column("is_failed", "Whether the run is no better than the majority class, or its score is undefined.", FLAG),
+    Column(
+        "majority_rate",
+        "Accuracy of always giving train's most frequent label; undefined where that is not known.",
+        label="majority class",
+    ),
+    Column(
+        "is_failed",
+        "Whether the run is no better than the majority class, gives every item one answer, or has an undefined score.",
+        FLAG,
+    ),
     Column(
         "num_at_chance",
         "Runs that are not above the majority class by more than chance (exact 95 % interval); NA in regression.",
@@ -295,16 +303,22 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("first_mean", "Mean score of the first condition over its paired seeds.", label="first"),
     Column("second_mean", "Mean score of the second condition over its paired seeds.", label="second"),
     Column("difference_points", "First minus second, hundredths of the score.", NUMBER, "points", "difference"),
+    Column(
+        "num_units",
+        "Of what the interval is over beside seeds: items or, where it is less than these, the clusters that they come "
+        "in; NA where the interval is over seeds alone.",
+        COUNT,
+    ),
     Column("low_points", "Lower end of the difference's interval over seeds and items: 95 %, or the level asked for."),
     Column("high_points", "Upper end of it."),
     Column("low90_points", "Lower end of the difference's 90 % interval, which decides equivalence."),
     Column("high90_points", "Upper end of it."),
-    Column("bootstrap_low_points", "Lower end of the hierarchical bootstrap's interval, which is secondary."),
-    Column("bootstrap_high_points", "Upper end of it."),
+    Column("ms_seed", "Mean square between seeds in the table of differences, seeds times items.", unit="points²"),
+    Column("ms_item", "Mean square between items in that table.", unit="points²"),
+    Column("ms_residual", "Mean square of its residual.", unit="points²"),
     Column("difference_points_not_failed", "The difference over the pairs of runs of which neither failed."),
     Column("low_points_not_failed", "Lower end of its interval."),
     Column("high_points_not_failed", "Upper end of it."),
-    Column("accuracy_difference_points", "First minus second, of accuracy."),
     Column(
         "difference",
         "First minus second in hundredths of the score, on the same items and paired by seed: the mean over seeds.",
@@ -313,8 +327,9 @@ COLUMNS: dict[str, Column] = _by_name(
     Column(
         "interval",
         "Two-way interval of a paired mean difference over seeds and items: Student's t with the variance of both "
-        "and Satterthwaite's degrees of freedom, not below seeds less one. For a score that is no mean over items: "
-        "Student's t over the seeds. For one seed: items only, and none for such a score.",
+        "and Satterthwaite's degrees of freedom, not below seeds less one. A score that is no mean over items is made "
+        "one by the influence of each item; where its answers are not known: Student's t over the seeds. For one seed: "
+        "items only. Items that come in clusters count as these.",
         TEXT,
         "points",
         "95 % interval",
@@ -325,13 +340,6 @@ COLUMNS: dict[str, Column] = _by_name(
         TEXT,
         "points",
         "90 % interval",
-    ),
-    Column(
-        "bootstrap_interval",
-        "Hierarchical percentile bootstrap: seeds drawn with replacement, then items, both conditions together. "
-        "Secondary: it covers too little with few seeds.",
-        TEXT,
-        "points",
     ),
     Column(
         "detectable_gap_points",
@@ -377,7 +385,8 @@ COLUMNS: dict[str, Column] = _by_name(
         "The first that holds of: not applicable, not recorded, not measurable here; not identifiable (no data "
         "could tell); not judged (under three seeds, or drift beside sign noise, which is only described); equivalent "
         "(90 % interval inside the margin, even if it excludes 0); supported (interval excludes 0, and q is below the "
-        "level); under-powered (smallest detectable gap above the margin); not supported.",
+        "level); the other way (of a claim with a direction, the same below 0); under-powered (smallest detectable gap "
+        "above the margin); not supported.",
         TEXT,
     ),
     Column("num_parameters", "Parameters, each a number, of the model or of what the line is about.", COUNT),
@@ -446,7 +455,7 @@ COLUMNS: dict[str, Column] = _by_name(
     Column(
         "linear_probe",
         "Mean score of the linear head that cross-validation finds on the same frozen features (strength chosen by "
-        "log loss, of a regression by squared error): a yardstick, no strict bound; a trained head may beat it.",
+        "accuracy, of a regression by squared error): a yardstick, no strict bound; a trained head may beat it.",
     ),
     Column("majority", "Always the most frequent training label; in regression the mean of the targets."),
     Column(
@@ -467,7 +476,6 @@ COLUMNS: dict[str, Column] = _by_name(
         "points",
         "above bag of words",
     ),
-    Column("missed_points", "linear_probe - reached, in points."),
     Column(
         "full_minus_reached_points",
         "Full fine-tuning minus the trained head, over seeds of both.",
@@ -477,7 +485,8 @@ COLUMNS: dict[str, Column] = _by_name(
     ),
     Column(
         "full_minus_linear_probe_points",
-        "Full fine-tuning minus the linear head that cross-validation finds on the same features.",
+        "Full fine-tuning minus the linear head that cross-validation finds on the same features. Beside it low_points "
+        "and high_points are the ends of its 95 % interval, over seeds alone.",
         NUMBER,
         "points",
         "full minus probe",
@@ -546,15 +555,15 @@ TABLES: dict[str, tuple[str, ...]] = {
         "measure_segments": "epoch step parameter measure value unit reason note",
         "compare": (
             f"group model task first second size num_train_examples {_SCORED} is_headline num_seeds num_items "
-            "first_mean second_mean difference_points low_points high_points df p low90_points high90_points "
-            "bootstrap_low_points bootstrap_high_points sign_flip_p smallest_p tost_p margin_points is_equivalent "
+            "num_units first_mean second_mean difference_points low_points high_points df p low90_points high90_points "
+            "ms_seed ms_item ms_residual sign_flip_p smallest_p tost_p margin_points is_equivalent "
             "detectable_gap_points num_seeds_not_failed difference_points_not_failed low_points_not_failed "
             "high_points_not_failed noise_floor_points q is_discovery num_failed_first num_failed_second "
             "num_at_chance_first num_at_chance_second verdict reason note"
         ),
         "compare_seeds": (
             "group model task first second seed split num_items score first_score second_score difference_points "
-            "num_only_first_right num_only_second_right accuracy_difference_points mcnemar_p q reason"
+            "num_only_first_right num_only_second_right mcnemar_p q reason"
         ),
         "last_scores": f"run {_CONDITION} seed {_SCORED} value value_before is_failed seconds",
         "summarise_scores": (
@@ -577,7 +586,8 @@ TABLES: dict[str, tuple[str, ...]] = {
         ),
         "linear_probes": (
             "group model task condition against size split is_reported_split is_out_of_distribution score num_seeds "
-            "reached linear_probe missed_points full_minus_reached_points full_minus_linear_probe_points"
+            "reached linear_probe full_minus_reached_points full_minus_linear_probe_points low_points "
+            "high_points"
         ),
         "measure_beyond_noise": (
             "parameter num_rows num_exposed_rows relative_drift share_beyond_decay offset_free_drift null null_low "

@@ -14,11 +14,12 @@ from toolkit.comparison.verdicts import save_cards
 from toolkit.snapshots.store import Run, open_run
 
 
-def plant(path: Path, right: Any, *, ids: Any = None, labels: Any = None) -> Run:
+def plant(path: Path, right: Any, *, ids: Any = None, labels: Any = None, clusters: Any = None) -> Run:
     """The run at ``path``, as if it had answered ``right`` (bool per item) at its last epoch."""
     right = np.asarray(right, bool)
     labels = np.arange(len(right)) % 2 if labels is None else np.asarray(labels)
     frame = {"id": np.arange(len(right)) if ids is None else ids, "label": labels}
+    frame |= {} if clusters is None else {"cluster": clusters}
     table = pd.DataFrame(frame | {"prediction": np.where(right, labels, 1 - labels)})
     run = open_run(path)
     object.__setattr__(run, "predictions", table.assign(epoch=3.0, split="validation"))

@@ -13,9 +13,8 @@ from tests.comparison.planted import agree, write_cards
 from tests.refusals import check_refusals, check_refused
 from tests.run_directories import rehash
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.compare import compare
+from toolkit.comparison.compare import compare, judge_together
 from toolkit.comparison.evidence import read_evidence
-from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Card, load_cards, save_cards
 
 
@@ -105,10 +104,10 @@ def test_forbid_cards_have_the_q_of_their_line_in_the_comparison(logged, pairs):
     """Whichever way round it was compared; a pair that was not compared has the q that it would have had."""
     runs = logged()
     (card,) = of_kind(write_cards(runs, "out", pairs=pairs), "forbid")
-    table = compare(runs, pairs=pairs, num_draws=0)
+    table = compare(runs, pairs=pairs)
     if pairs is not None and (FIXED, FULL) not in pairs:
-        alone = compare(runs, num_draws=0).query("second == @FIXED and split == 'validation'")["p"].item()
-        expected = benjamini_hochberg([*table["p"], alone])[-1]
+        alone = compare(runs).query("second == @FIXED and split == 'validation'")
+        expected = judge_together(pd.concat([table, alone], ignore_index=True), 0.05)["q"].iloc[-1]
     else:
         ends = table["first"].eq(FIXED) | table["second"].eq(FIXED)
         expected = table[ends & (table["split"] == "validation")]["q"].item()

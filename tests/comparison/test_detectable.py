@@ -13,7 +13,6 @@ from toolkit.comparison.intervals import (
     _planned,
     detectable_gap,
     detectable_gap_planned,
-    hierarchical_interval,
     seeds_interval,
     two_way_interval,
 )
@@ -140,8 +139,7 @@ def test_without_discordance_the_gap_is_its_own_discordance():
 
 
 def test_what_is_refused_has_no_gap():
-    table = np.random.default_rng(0).normal(size=(3, 20))
-    for refused in (seeds_interval([0.1]), two_way_interval(np.full((3, 4), 0.2)), hierarchical_interval(table)):
+    for refused in (seeds_interval([0.1]), two_way_interval(np.full((3, 4), 0.2))):
         assert np.isnan(detectable_gap(refused))
 
 

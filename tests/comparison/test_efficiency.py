@@ -6,7 +6,7 @@ import pytest
 
 from tests.comparison.planted import agree
 from toolkit.comparison.arms import arrange
-from toolkit.comparison.compare import compare, compare_groups
+from toolkit.comparison.compare import compare
 from toolkit.comparison.summaries import data_efficiency, efficiency_of_groups, summarise_scores
 from toolkit.schema import columns_of
 
@@ -68,14 +68,13 @@ def test_one_size_has_no_curve(runs, make_run):
     ) == {"toy"}
 
 
-def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make_run, monkeypatch):
+def test_q_is_that_of_the_whole_comparison(runs, make_run):
     """Groups of one size are in the family of the comparison's tests, and not in this table."""
     every = [
         *runs,
         *(make_run(r, s, task="other", right=x) for r, x in (("none", 0.9), ("backbone", 0.5)) for s in (0, 1)),
     ]
-    compared = compare(every, num_draws=100)
-    monkeypatch.setattr("toolkit.comparison.compare.hierarchical_interval", None)  # cannot be called
+    compared = compare(every)
     table = data_efficiency(every)
     keys = ["group", "split", "condition"]
     expected = compared.rename(columns={"second": "condition"}).set_index(keys)["q"]
@@ -84,8 +83,6 @@ def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make
     assert paired["q"].tolist() != data_efficiency(runs).query("against != ''")["q"].tolist()
     groups = arrange(every)
     pd.testing.assert_frame_equal(efficiency_of_groups(groups, comparison=compared), table)
-    with pytest.raises(TypeError):
-        compare_groups(groups)
 
 
 def test_only_the_headline_score_is_set_against_another_arm(make_run):
@@ -93,7 +90,7 @@ def test_only_the_headline_score_is_set_against_another_arm(make_run):
     facts = {"task": {"name": "toy", "reported_split": "validation", "kind": "classification", "score": "matthews"}}
     cells = [(size, regime, seed) for size in (50, 800) for regime in ("none", "backbone") for seed in range(3)]
     made = [make_run(regime, seed, config={"max_train_examples": size}, facts=facts) for size, regime, seed in cells]
-    compared, table = compare(made, num_draws=0), data_efficiency(made)
+    compared, table = compare(made), data_efficiency(made)
     assert set(compared["score"]) == {"matthews", "accuracy"}
     assert set(table["score"]) == {"matthews"}
     assert not table.duplicated(["group", "split", "condition", "against"]).any()

@@ -1,5 +1,7 @@
 """Equivalence: the 90 % interval and the two one-sided tests agree, at their level, and find planted equality."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.refusals import check_refused
-from toolkit.comparison.intervals import hierarchical_interval, is_equivalent, seeds_interval, tost, two_way_interval
+from toolkit.comparison.intervals import held_near_0, is_equivalent, seeds_interval, tost, two_way_interval
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 30))
 TABLES = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.sampled_from([-1.0, 0.0, 0.0, 0.0, 1.0])))
@@ -25,6 +27,12 @@ def test_the_interval_is_inside_the_margin_exactly_where_p_is_below_05(table, ma
     assert 0 <= p <= 1
     if abs(p - 0.05) > 1e-9:
         assert inside == (p < 0.05)
+    plain = two_way_interval(table, 0.9)
+    held = held_near_0(plain)
+    assert held.low <= plain.low <= plain.high <= held.high
+    assert held.low == plain.low or plain.estimate <= 0
+    assert held.high == plain.high or plain.estimate >= 0
+    assert is_equivalent(held, margin) == inside
 
 
 @given(st.lists(st.integers(-40, 40), min_size=2, max_size=12), MARGINS)
@@ -71,11 +79,45 @@ def test_a_difference_that_excludes_0_may_be_equivalent():
 
 @pytest.mark.parametrize(("num_items", "inside"), [(408, True), (100, False)])
 def test_without_discordance_the_items_decide(num_items, inside):
-    """p = (1 - margin)^N / 2: 408 equal items show equivalence within a point, 100 do not."""
+    """p = (1 - margin)^N, as all that differ may do so to one side: 408 equal items show equivalence, 100 do not."""
     table = np.zeros((5, num_items))
-    assert tost(table, 0.01) == pytest.approx(0.99**num_items / 2)
+    assert tost(table, 0.01) == pytest.approx(0.99**num_items)
     assert is_equivalent(two_way_interval(table, 0.9), 0.01) == (tost(table, 0.01) < 0.05) == inside
     assert (tost(table + 1, 0.01), tost(np.zeros((5, 4)), 3.0)) == (1, 0)
+
+
+def _near_ceiling(rng, shape, wrong, other, repeat):
+    """Right answers of one arm less those of another; ``repeat``: do seeds err on the same items, on some, on none."""
+    arms = []
+    for share in (wrong, other):
+        rates = rng.beta(share, 1 - share, shape[1]) if repeat == "some" and share else share
+        drawn = rng.random(shape) >= rates
+        arms.append(np.broadcast_to(drawn[0], shape) if repeat == "same" else drawn)
+    return arms[0].astype(float) - arms[1]
+
+
+@pytest.mark.parametrize(("repeat", "of_t"), [("same", 0.09), ("some", 0.06), ("none", 0.03)])
+@pytest.mark.parametrize("shape", [(3, 200), (3, 500), (5, 500)])
+def test_near_the_ceiling_the_margin_is_held_too(shape, repeat, of_t):
+    """1.000 against .985: t alone calls .05 to .21 of studies equivalent within 1.5 points, the bound .02 to .05."""
+    rng = np.random.default_rng([len(repeat), *shape])
+    studies = [two_way_interval(_near_ceiling(rng, shape, 0, 0.015, repeat), 0.9) for _ in range(600)]
+    alone = [replace(own, num_effective=np.nan) for own in studies if own.variance > 0]
+    assert np.mean([is_equivalent(own, 0.015) for own in studies]) <= 0.072  # .05 and two and a half standard errors
+    by_t = sum(is_equivalent(own, 0.015) for own in alone) + (len(studies) - len(alone)) * (0.985 ** shape[1] < 0.1)
+    assert by_t / len(studies) >= of_t
+
+
+@pytest.mark.parametrize("repeat", ["same", "some", "none"])
+def test_where_more_items_differ_the_exact_bound_takes_no_power(repeat):
+    rng = np.random.default_rng(5)
+    studies = [two_way_interval(_near_ceiling(rng, (5, 872), 0.01, 0.01, repeat), 0.9) for _ in range(300)]
+    found, by_t = (
+        np.mean([is_equivalent(own, 0.015) for own in each])
+        for each in (studies, [replace(own, num_effective=np.nan) for own in studies])
+    )
+    assert found >= 0.78
+    assert by_t - found <= 0.02
 
 
 def test_what_is_refused_is_not_equivalent():
@@ -90,7 +132,6 @@ def test_what_is_refused_is_not_equivalent():
         (lambda table: tost(table, 0), "margin of equivalence must be above 0"),
         (lambda table: is_equivalent(two_way_interval(table, 0.9), -1), "above 0.*got -1"),
         (lambda table: is_equivalent(two_way_interval(table), 0.1), "the 90 % interval; got one of level 0.95"),
-        (lambda table: tost(hierarchical_interval(table), 0.1), "got a bootstrap interval"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(call, message):

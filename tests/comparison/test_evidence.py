@@ -27,7 +27,7 @@ from toolkit.snapshots import files
 def test_evidence_compares_bit_for_bit_like_its_runs(logged):
     runs = logged()
     evidence = write_evidence(runs, None, "out")
-    live, kept = compare(runs, num_draws=100), compare_groups(evidence.groups, settings=Settings(num_draws=100))
+    live, kept = compare(runs), compare_groups(evidence.groups, settings=Settings())
     pd.testing.assert_frame_equal(live, kept, check_exact=True)
     pd.testing.assert_frame_equal(summarise_scores(runs), summarise_scores(evidence.groups), check_exact=True)
     assert live["p"].notna().all()

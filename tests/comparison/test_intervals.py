@@ -22,7 +22,7 @@ from toolkit.comparison.intervals import (
     ONE_SEED,
     ONE_VALUE,
     SEEDS_ONLY,
-    count_equal_items,
+    by_cluster,
     interval_of,
     mean_squares,
     seeds_interval,
@@ -181,10 +181,10 @@ def test_without_discordance_the_bound_is_exact_in_the_items(num_items, level):
     assert found.note == NO_DISCORDANCE
     assert (1 - found.high) ** num_items == pytest.approx(1 - level)
     assert found.low == -found.high
-    assert count_equal_items(found) == num_items
+    assert found.num_effective == num_items
     always = two_way_interval(np.ones((3, num_items)), level)
     assert (always.high, always.low) == (1, pytest.approx(1 - 2 * found.high))
-    assert count_equal_items(always) == num_items
+    assert always.num_effective == num_items
 
 
 def test_bad_input_is_refused_in_one_line():
@@ -223,13 +223,47 @@ def test_an_interval_over_items_alone_would_cover_too_little_where_seeds_differ(
     assert np.mean([found.low <= 0 <= found.high for found in map(two_way_interval, tables)]) < 0.85
 
 
-def test_the_coverage_benchmark_prints_its_table(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", [str(BENCHMARK), "--studies", "3", "--items", "20", "--draws", "100"])
+@given(REAL, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_clusters_of_equal_size_are_their_means_and_copies_of_an_item_add_nothing(table, size, random):
+    """So clusters of one leave every bit. In whatever order items stand, and whatever clusters are called."""
+    num_clusters = table.shape[1]
+    clusters = np.array(random.sample([*"abcdefgh"[:num_clusters]] * size, num_clusters * size))
+    items = np.random.default_rng(0).normal(size=(len(table), len(clusters)))
+    means = np.transpose([items[:, clusters == name].mean(axis=1) for name in np.unique(clusters)])
+    np.testing.assert_allclose(by_cluster(items, clusters), means if size > 1 else items, atol=1e-12 * (size > 1))
+    copies = by_cluster(np.repeat(table, size, axis=1), np.repeat(np.arange(num_clusters), size))
+    assert np.allclose(copies, table, atol=1e-12)
+
+
+def test_clusters_of_unequal_size_have_the_variance_of_a_ratio():
+    """Of one seed: totals over sizes, by statsmodels' sandwich of clusters (its C/(C-1) with no N-1 beneath)."""
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(12, size=60)
+    values = rng.normal(size=60) + rng.normal(size=12)[clusters]
+    fit = sm.OLS(values, np.ones(60)).fit(cov_type="cluster", cov_kwds={"groups": clusters})
+    found = two_way_interval(by_cluster(values[None], clusters))
+    assert found.estimate == pytest.approx(values.mean())
+    assert found.df == len(np.unique(clusters)) - 1
+    assert found.variance == pytest.approx(fit.cov_params()[0, 0])
+
+
+@pytest.mark.parametrize("size", [5, 10])
+def test_items_in_clusters_are_covered_too_rarely_and_their_clusters_are_not(size):
+    benchmark = runpy.run_path(str(BENCHMARK))
+    options = {"num_studies": 400, "num_items": 200, "size": size}
+    line = benchmark["measure_cell"](benchmark["WORLDS"]["apart"], 5, 0.05, **options)
+    assert line["items_coverage"] < 0.91
+    assert 0.92 <= line["clusters_coverage"] <= 0.98
+
+
+def test_the_coverage_benchmark_prints_its_tables(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [str(BENCHMARK), "--studies", "3", "--items", "20"])
     runpy.run_path(str(BENCHMARK), run_name="__main__")
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + 2 * 5 * 3
-    assert "two_way_coverage" in lines[1]
-    assert "bootstrap_coverage" in lines[1]
+    _, *tables = capsys.readouterr().out.split("\n\n")
+    assert [len(table.splitlines()) - 1 for table in tables] == [2 * 5 * 3, 2 * 3 * 3, 6 * 3 * 2 * 2]
+    assert [("clusters_cov" in table, "seeds_cov" in table) for table in tables] == [(0, 0), (1, 0), (0, 1)]
 
 
 @pytest.mark.slow
@@ -238,10 +272,8 @@ def test_the_coverage_benchmark_prints_its_table(monkeypatch, capsys):
 def test_a_nominal_95_percent_covers_92_to_97_in_1000_studies_of_right_and_wrong(num_seeds, seed_sd):
     """Two arms whose errors differ, from experiments/benchmarks/coverage.py; with three seeds .90 is all there is."""
     benchmark = runpy.run_path(str(BENCHMARK))
-    line = benchmark["measure_cell"](
-        benchmark["WORLDS"]["apart"], num_seeds, seed_sd, num_studies=1000, num_items=400, num_draws=0
-    )
-    assert (0.92 if num_seeds >= 5 else 0.90) <= line["two_way_coverage"] <= 0.97
+    line = benchmark["measure_cell"](benchmark["WORLDS"]["apart"], num_seeds, seed_sd, num_studies=1000, num_items=400)
+    assert (0.92 if num_seeds >= 5 else 0.90) <= line["items_coverage"] <= 0.97
 
 
 @pytest.mark.slow
@@ -249,7 +281,5 @@ def test_a_nominal_95_percent_covers_92_to_97_in_1000_studies_of_right_and_wrong
 def test_arms_that_differ_in_noise_only_are_covered_as_often(num_seeds):
     """The world in which a floor at the items' mean square would cover .978 to .988 (seen: it was there once)."""
     benchmark = runpy.run_path(str(BENCHMARK))
-    line = benchmark["measure_cell"](
-        benchmark["WORLDS"]["alike"], num_seeds, 0.0, num_studies=1000, num_items=400, num_draws=0
-    )
-    assert 0.92 <= line["two_way_coverage"] <= 0.97
+    line = benchmark["measure_cell"](benchmark["WORLDS"]["alike"], num_seeds, 0.0, num_studies=1000, num_items=400)
+    assert 0.92 <= line["items_coverage"] <= 0.97

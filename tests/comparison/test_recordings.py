@@ -68,7 +68,7 @@ def test_scores_are_compared_over_seeds_without_predictions(record):
     np.testing.assert_allclose(line[["difference_points", "low_points", "high_points"]].to_list(), expected)
     assert line["note"] == NO_ANSWERS
     assert np.isnan(line["num_items"])
-    assert np.isnan(line["bootstrap_low_points"])
+    assert np.isnan(line["ms_item"])
     assert set(toolkit.summarise_scores(runs)["score"]) == {"f1", "loss", "rmse"}
     assert toolkit.compare(runs, score="f1").equals(toolkit.compare(runs))
     assert toolkit.compare_seeds(runs)["mcnemar_p"].isna().all()
@@ -209,7 +209,7 @@ def test_predictions_bring_intervals_over_items(record, scale):
             runs.append(record(regime, seed, predictions=own, scores={"accuracy": share / 40}))
     line = toolkit.compare(runs).iloc[0]
     assert (line["num_items"], line["difference_points"], line["num_failed_first"]) == (40, 15, 0)
-    assert line["bootstrap_low_points"] < 15 < line["high_points"]
+    assert line["low_points"] < 15 < line["high_points"]
     assert toolkit.compare_seeds(runs)["mcnemar_p"].notna().all() == (scale == 1)
 
 

@@ -1,5 +1,7 @@
 """Runs that failed, that are at chance or whose score is undefined, against statsmodels and planted answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from tests.run_directories import write_run
 from toolkit.comparison.runs import (
     count_at_chance,
     counted_score,
+    last_fall,
     last_score,
     read_reported,
     reported_first,
@@ -48,6 +51,27 @@ def test_chance_is_the_exact_binomial_interval_and_holds_every_failed_run(place,
     assert run.is_at_chance == ((0.0 if num_right == 0 else low) <= num_majority / num_items)
     assert run.is_failed == (num_right <= num_majority)
     assert run.is_at_chance or not run.is_failed
+
+
+def test_the_majority_is_of_train_wherever_it_is_scored_and_one_answer_to_all_has_failed(place):
+    """Of 100 items 20 have train's most frequent label and 80 another: one page called .20 and .80 the majority."""
+    labels = np.arange(100) >= 20
+    apart, constant = (
+        read_reported(plant(place, right, labels=labels), "run") for right in (np.arange(100) < 25, labels)
+    )
+    assert [run.majority_rate("validation") for run in (apart, constant)] == [0.2, 0.2]
+    assert [run.is_failed for run in (apart, constant)] == [False, True]
+    floors = {"majority": {"validation": {"accuracy": 0.2}}}
+    for known, rate, at_chance in (({"floors": floors}, 0.2, True), ({}, np.nan, None)):
+        apart, constant = (replace(run, manifest=known) for run in (apart, constant))
+        assert apart.majority_rate("validation") == pytest.approx(rate, nan_ok=True)
+        assert (apart.is_failed, constant.is_failed, apart.is_at_chance) == (False, True, at_chance)
+
+
+def test_answers_that_are_all_of_one_cluster_are_one_answer(place):
+    run = answered(place, 90, 50, 100)
+    together = replace(run, predictions=run.predictions.assign(cluster=[0] * 100))
+    assert [run.is_at_chance, together.is_at_chance] == [False, True]
 
 
 def test_coin_tosses_are_at_chance_and_fail_half_of_the_time(place):
@@ -118,3 +142,23 @@ def test_a_run_knows_its_splits_out_of_distribution(make_run):
 
 def test_reported_splits_come_first_and_each_once():
     assert reported_first(["ood", "test", "ood", "validation"], {"validation"}) == ["validation", "ood", "test"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "losses", "head_training", "fall"),
+    [
+        ((0, 1, 2, 3), (9, 4, 2, 1.9), "epochs", 0.05),
+        ((0, 1, 2, 3), (9, 4, 2, 2.1), "epochs", -0.05),
+        ((0, 1, 2, 2.5), (9, 4, 2, 1.9), "epochs", 0.05),  # it ended within an epoch
+        ((0.5, 1, 1.5, 2), (8, 4, 3, 1), None, 0.75),  # another loop scored twice in each
+        ((0, 1), (2, 1), "epochs", 0.5),
+        ((0, 1), (2, 1), "early-stopping", np.nan),
+        ((2, 3), (np.nan, 1), "epochs", np.nan),
+        ((3,), (1,), "epochs", np.nan),
+    ],
+)
+def test_the_last_fall_is_that_of_the_loss_on_a_split_in_its_last_epoch(epochs, losses, head_training, fall):
+    table = pd.DataFrame({"epoch": epochs, "loss": losses, "split": "validation"})
+    table = pd.concat([table.assign(epoch=table["epoch"] + 9, loss=7.0, split="far"), table.iloc[::-1]])
+    assert last_fall(table, "validation", head_training) == pytest.approx(fall, nan_ok=True)
+    assert np.isnan(last_fall(table.drop(columns="loss"), "validation", head_training))

@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_predictions(make_run):
     first, second = ((own["label"] == own["prediction"]).to_numpy(bool) for own in last)
     only, points = [int((first & ~second).sum()), int((second & ~first).sum())], 100 * (first.mean() - second.mean())
     agree(line, num_only_first_right=only[0], num_only_second_right=only[1], mcnemar_p=mcnemar(*only))
-    agree(line, accuracy_difference_points=points, difference_points=points)
+    agree(line, difference_points=points)
 
 
 def test_every_test_of_a_call_is_one_family(make_run):

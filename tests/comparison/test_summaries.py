@@ -87,7 +87,7 @@ def test_a_size_is_what_was_asked_for_whatever_near_duplicates_left_of_it(make_r
         return make_run(regime, config={"max_train_examples": 2000}, facts={"task": task})
 
     runs = [one("none", 1990), one("backbone", 1991)]
-    for table in (summarise_scores(runs), measure_cost(runs), compare(runs, num_draws=0)):
+    for table in (summarise_scores(runs), measure_cost(runs), compare(runs)):
         assert set(table["size"]) == {2000}
     assert set(summarise_scores(runs)["num_train_examples"]) == {1990, 1991}
     assert side_by_side(summarise_scores(runs))["size"].tolist() == [2000, 2000]
@@ -117,4 +117,4 @@ def test_order_of_seeds_changes_nothing(runs):
 
 def test_side_by_side_takes_runs_and_refuses_another_table(runs):
     pd.testing.assert_frame_equal(side_by_side(runs), side_by_side(summarise_scores(runs)))
-    check_refused("expected the table of summarise_scores", side_by_side, compare(runs, num_draws=100))
+    check_refused("expected the table of summarise_scores", side_by_side, compare(runs))

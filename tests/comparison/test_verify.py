@@ -12,7 +12,7 @@ from tests.comparison.conftest import ARMS, write_logged_run
 from tests.comparison.planted import write_cards
 from tests.refusals import check_refused
 from toolkit.cli import main
-from toolkit.comparison.cards import make_cards
+from toolkit.comparison.cards import VERSIONS, make_cards
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.verdicts import save_cards
 from toolkit.comparison.verify import check_report, verify_report
@@ -307,7 +307,8 @@ def test_cards_of_another_version_are_told_in_one_line(report):
 
     edit_cards(report, make_older)
     cards = json.loads((report / "cards.json").read_text())["cards"]
-    count, versions = sum(card["kind"] in ("score", "drift") for card in cards), "score 2, now 3; drift 3, now 4"
+    count = sum(card["kind"] in ("score", "drift") for card in cards)
+    versions = "; ".join(f"{kind} {VERSIONS[kind] - 1}, now {VERSIONS[kind]}" for kind in ("score", "drift"))
     (line,) = verify_report(report, "reports")
     assert line == f"{count} of {len(cards)} cards are of another version ({versions}): make the report again"
     edit_cards(report, lambda values: values["cards"][-1].update(value=99.0))

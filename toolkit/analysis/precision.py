@@ -201,8 +201,9 @@ def _finding(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, fl
 def measure_step_sizes(run: Run | str | Path) -> pd.DataFrame:
     """How large optimizer steps were, as the run noted it at each step whose number is a power of two.
 
-    Of each trained embedding parameter: of its rows with a gradient at that step, 4,096 of them at most. Runs that
-    train no embeddings have no lines. ValueError for an unfinished run.
+    Of each trained embedding parameter: of its rows with a gradient at that step, 4,096 of them at most. What is lost
+    to rounding is lost in that one step, not in training: the last line is of the last power of two. Runs that train no
+    embeddings have no lines. ValueError for an unfinished run.
     """
     opened = run if isinstance(run, Run) else open_run(run)
     noted = pd.DataFrame(opened.manifest.get("step_sizes") or {}, columns=columns_of("measure_step_sizes"))

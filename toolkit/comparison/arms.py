@@ -5,7 +5,7 @@ task is a study says itself: it may read the same data in two ways.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -16,9 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.comparison.intervals import by_cluster
 from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
-from toolkit.comparison.runs import count_at_chance, counted_score, judged_by, read_reported, reported_first
+from toolkit.comparison.runs import (
+    count_at_chance,
+    counted_score,
+    item_scores,
+    judged_by,
+    read_reported,
+    reported_first,
+)
 from toolkit.config import MLM, RunConfig, fields_that
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import distinct, names_of, unknown
@@ -456,19 +464,23 @@ class ArmPair:
         """Whether the answers of every run to a split are at hand."""
         return all(split in run.answers for runs in self.runs for run in runs)
 
-    def right_answers(self, split: str) -> NDArray[np.float64] | None:
-        """(2, seeds, items) 1 where the answer of the first, or of the second, is right and 0 elsewhere.
+    def unit_scores(self, split: str, score: str) -> NDArray[np.float64] | None:
+        """(2, seeds, units) what each unit has of the score of the first and of the second; its mean is the score.
 
-        None when seeds have other items (a split that was drawn with the seed), so that items are no common factor, in
-        a token task: the words of a sentence are no independent items, and without the answers.
+        Units are items, or the clusters that they come in. Of items an accuracy has 1 where the answer is right and 0
+        elsewhere, another score what :func:`item_scores` gives; all NaN where it is undefined. None when seeds have
+        other items (a split that was drawn with the seed), so that items are no common factor, without the answers, and
+        where these do not give the score.
         """
         reference = self.runs[0][0]
-        if reference.is_token_task or not self.has_answers(split):
-            return None
-        if not all(have_same_items(reference, one, split) for one, _ in self.runs):
+        if not self.has_answers(split) or not all(have_same_items(reference, one, split) for one, _ in self.runs):
             return None
         ids = reference.answers[split].index
-        return np.array([[right_of(runs[side], split, ids) for runs in self.runs] for side in (0, 1)])
+        found = [[item_scores(runs[side], split, score, ids) for runs in self.runs] for side in (0, 1)]
+        if any(values is None for side in found for values in side):
+            return None
+        clusters = clusters_of([run for runs in self.runs for run in runs], split)
+        return np.array(found) if clusters is None else by_cluster(np.array(found), clusters.reindex(ids))
 
     def scores(
         self, split: str, score: str, read: Callable[[ReportedRun, str, str], float] = counted_score
@@ -477,11 +489,9 @@ class ArmPair:
         return np.array([[read(runs[side], split, score) for runs in self.runs] for side in (0, 1)])
 
 
-def right_of(run: ReportedRun, split: str, ids: "pd.Index") -> NDArray[np.float64]:
-    """(items,) 1 where the answer at the last epoch is right and 0 elsewhere, in the order of ``ids``."""
-    own = run.answers[split].reindex(ids)
-    right: NDArray[np.float64] = (own["label"] == own["prediction"]).fillna(False).to_numpy(dtype=float)
-    return right
+def clusters_of(runs: Iterable[ReportedRun], split: str) -> "pd.Series | None":
+    """The cluster of each item of a split that all runs have, from the first of them that knows it."""
+    return next((found for run in runs if (found := run.clusters(split)) is not None), None)
 
 
 def have_same_items(one: ReportedRun, other: ReportedRun, split: str) -> bool:

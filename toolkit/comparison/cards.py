@@ -12,14 +12,30 @@ from numpy.typing import NDArray
 from toolkit.analysis.drift import ALL_ROWS, WHOLE
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings, of_largest_size
-from toolkit.comparison.compare import EQUIVALENCE_LEVEL, NOT_OVER_ITEMS
+from toolkit.comparison.compare import EQUIVALENCE_LEVEL, judge_together
 from toolkit.comparison.drift_and_score import TOO_FEW
 from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, read_evidence
-from toolkit.comparison.intervals import Interval, benjamini_hochberg, defined_mean, detectable_gap, seeds_interval
+from toolkit.comparison.intervals import (
+    Interval,
+    benjamini_hochberg,
+    defined_mean,
+    detectable_gap,
+    is_constant,
+    seeds_interval,
+)
 from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData, at_last_epoch
-from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
-from toolkit.comparison.verdicts import NAN, Card, Null, Span, Verdict, among, verdict
+from toolkit.comparison.shuffled_labels import (
+    ADDED_ROWS,
+    MEASURES,
+    ONE,
+    PER_SEED,
+    Measure,
+    contrast_medians,
+    controls_of,
+    judge,
+)
+from toolkit.comparison.verdicts import NAN, VERDICTS, Card, Null, Span, Verdict, among, verdict
 from toolkit.config import MLM
 from toolkit.families import OLD_ROWS
 from toolkit.snapshots.logs import BY_ADAPTER
@@ -30,12 +46,12 @@ CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median
 
 
 VERSIONS: Mapping[str, int] = {
-    "score": 3,
-    "forbid": 3,
-    "labels": 1,
-    "drift": 4,
+    "score": 4,
+    "forbid": 4,
+    "labels": 2,
+    "drift": 5,
     "offset": 1,
-    "tokens": 1,
+    "tokens": 2,
     "association": 3,
 }
 """Of the estimators: cards of another one are made again from their evidence."""
@@ -52,12 +68,13 @@ FILES: Mapping[str, tuple[str, ...]] = {
 """Kind of card to the tables of the evidence that it rests on."""
 
 
-def _card(data: ReportData, kind: str, runs: Iterable[str], **values: Any) -> Card:
-    """A card of some ``kind`` on some runs, by the report's settings."""
+def _card(data: ReportData, kind: str, runs: Iterable[str], num_claims: int | None = None, **values: Any) -> Card:
+    """A card of some ``kind`` on some runs, by the report's settings; its q, if it has one, is over ``num_claims``."""
     q, names = values.get("q", NAN), (*JSONS, *FILES[kind])
     return Card(
         kind=kind,
         version=VERSIONS[kind],
+        num_claims=None if math.isnan(q) else num_claims,
         is_discovery=None if math.isnan(q) else q < data.settings.alpha,
         inputs=data.evidence.inputs([f"{FOLDER}/{name}" for name in names], runs),
         **values,
@@ -69,40 +86,48 @@ def _judged(found: Verdict) -> dict[str, str]:
 
 
 LABEL_SOURCES = {
-    ONE: "over seeds, for the one permutation that all of them learned",
-    PER_SEED: "with an interval that a new permutation would lie in",
+    ONE: "over seeds, on these items, for the one permutation that all of them learned",
+    PER_SEED: "on these items, with an interval that a new permutation would lie in",
 }
 
 
 def label_cards(data: ReportData) -> Iterable[Card]:
     """Per condition with a control, and embedding parameter: agreement of seeds first, then how far rows moved."""
+    num_claims, runs = int(data.labels["q"].notna().sum()), data.evidence.runs
     for line in chosen_lines(data.labels).to_dict("records"):
-        measure, parameter = MEASURES[str(line["measure"])], str(line["parameter"])
-        runs = data.evidence.runs
         is_own = (runs["group"] == line["group"]) & runs["condition"].isin([line["condition"], line["control"]])
-        pairing = "paired by seed" if line["is_paired"] else "Welch's, unpaired"
-        yield _card(
-            data,
-            "labels",
-            runs.loc[is_own, "run"],
-            id=f"labels: {line['group']} / {line['condition']} / {parameter} / {line['measure']}",
-            claim=f"{measure.claim.format(parameter=parameter)} under {line['condition']}, {line['group']}",
-            estimator=f"{line['measure']}: {measure.how}",
-            unit=measure.unit,
-            value=float(line["value"]),
-            interval=Span(float(line["low"]), float(line["high"]), data.settings.level),
-            equivalence=Span(float(line["low90"]), float(line["high90"]), EQUIVALENCE_LEVEL),
-            margin=float(line["margin"]),
-            null=Null(f"the same runs on shuffled labels: {line['control']}"),
-            num_seeds=min(int(line["num_seeds"]), int(line["num_seeds_shuffled"])),
-            detectable_gap=float(line["detectable_gap"]),
-            q=float(line["q"]),
-            source="real labels minus shuffled ones (of ratios: how much further), "
-            f"{LABEL_SOURCES[str(line['permutation'])]}; {pairing}; pairs of seeds by the jackknife (Efron & Stein "
-            "1981); ours",
-            verdict=str(line["verdict"]),
-            reason=str(line["reason"]),
-        )
+        measure = MEASURES[str(line["measure"])]
+        yield _contrast_card(data, "labels", measure, line, runs.loc[is_own, "run"], num_claims)
+
+
+def _contrast_card(
+    data: ReportData, kind: str, measure: Measure, line: Mapping[Any, Any], runs: Iterable[str], num_claims: int
+) -> Card:
+    """What real labels add to a measure: a judged line of :func:`toolkit.compare_with_shuffled`, or one like it."""
+    pairing = "paired by seed" if line["is_paired"] else "Welch's, unpaired"
+    return _card(
+        data,
+        kind,
+        runs,
+        num_claims,
+        id=f"{kind}: {line['group']} / {line['condition']} / {line['parameter']} / {line['measure']}",
+        claim=f"{measure.claim.format(parameter=line['parameter'])} under {line['condition']}, {line['group']}",
+        estimator=f"{line['measure']}: {measure.how}",
+        unit=measure.unit,
+        value=float(line["value"]),
+        interval=Span(float(line["low"]), float(line["high"]), data.settings.level),
+        equivalence=Span(float(line["low90"]), float(line["high90"]), EQUIVALENCE_LEVEL),
+        margin=float(line["margin"]),
+        null=Null(f"the same runs on shuffled labels: {line['control']}"),
+        num_seeds=min(int(line["num_seeds"]), int(line["num_seeds_shuffled"])),
+        detectable_gap=float(line["detectable_gap"]),
+        q=float(line["q"]),
+        source="real labels minus shuffled ones (of ratios: how much further), "
+        f"{LABEL_SOURCES[str(line['permutation'])]}; {pairing}; pairs of seeds by the jackknife (Efron & Stein "
+        "1981); ours",
+        verdict=str(line["verdict"]),
+        reason=str(line["reason"]),
+    )
 
 
 def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -130,6 +155,7 @@ def association_cards(data: ReportData) -> Iterable[Card]:
             data,
             "association",
             dict.fromkeys(runs),
+            num_claims,
             id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
             claim=f"Tasks on which {line['parameter']} moved further beyond noise gained more, or less, from drift "
             f"under {line['base']}, {line['model']}",
@@ -177,11 +203,17 @@ def spearman_interval(rho: float, num_points: int, level: float) -> tuple[float,
 
 
 TWO_WAY = "two-way interval over seeds and items"
-OVER_SEEDS = "t interval over seeds"
+CLUSTERED = "two-way interval over seeds and clusters of items"
+OVER_SEEDS = "t interval over seeds, on these items"
 ONE_FAMILY = "q: Benjamini-Hochberg over all compared pairs of the report"
+SHARED_SPREAD = "p by a seed variance that all compared pairs of one score share (Ignatiadis & Sen 2023, changed)"
+LINEAR = "by the influence of each item on the score (Hampel 1974): "
 SOURCES = {
     TWO_WAY: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_item - MS_res, "
-    f"MS_seed)/(KN); ours; {ONE_FAMILY}",
+    "MS_seed)/(KN); ours; for equivalence not below Clopper and Pearson's bound for as many items; "
+    f"{SHARED_SPREAD}; {ONE_FAMILY}",
+    CLUSTERED: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_cluster - MS_res, "
+    f"MS_seed)/(KC) of C clusters' linearised sums (Cochran 1977); ours; {SHARED_SPREAD}; {ONE_FAMILY}",
     OVER_SEEDS: f"mean paired difference, first minus second, ± t·s/√K over K seeds; {ONE_FAMILY}",
 }
 
@@ -195,7 +227,8 @@ def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
     also run on shuffled labels and embedding parameter: seeds moved it more alike, and it moved further, than there;
     *drift*, per arm and embedding parameter that moved: how many times further than random gradient signs would move
     it, which is description; *offset*, per arm: what the tables share moved in one of them, which no data can tell;
-    *tokens*, per arm that added tokens: rows of those that training showed moved, and so did rows that were there;
+    *tokens*, per arm that added tokens: rows of those that training showed moved, further than with shuffled labels
+    (where it was run on them too), and so did rows that were there;
     *association*, per arm and parameter: tasks on which it moved further gained more, refused under six tasks. What was
     frozen has no card: its hashes prove it.
     ValueError when the evidence cannot be read.
@@ -203,17 +236,19 @@ def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
     if isinstance(source, ReportData):
         data = source
     else:
-        data = ReportData(source if isinstance(source, Evidence) else read_evidence(source), num_draws=0)
+        data = ReportData(source if isinstance(source, Evidence) else read_evidence(source))
     return [card for make in KINDS for card in make(data)]
 
 
 def score_cards(data: ReportData) -> Iterable[Card]:
     """One card per line of a headline score in :func:`toolkit.compare`."""
     arms = {(group.title, arm.label): arm for group in data.groups for arm in group.arms}
-    for line in data.comparison[data.comparison["is_headline"].astype(bool)].to_dict("records"):
+    headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
+    num_claims = int(headlines["q"].notna().sum())
+    for line in headlines.to_dict("records"):
         members = [arms[line["group"], line[side]] for side in ("first", "second")]
         claim = f"{line['first']} and {line['second']} score differently ({line['score']}) on {line['split']}"
-        yield _difference_card(line, "score", f"{claim}, {line['group']}", members, data)
+        yield _difference_card(line, "score", f"{claim}, {line['group']}", members, data, num_claims)
 
 
 def forbid_cards(data: ReportData) -> Iterable[Card]:
@@ -223,7 +258,6 @@ def forbid_cards(data: ReportData) -> Iterable[Card]:
     has the q that it would have had in it.
     """
     headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
-    family = list(headlines["p"].dropna())
     for group in data.groups:
         for pair in _forbidding(group):
             labels = [pair.first.label, pair.second.label]
@@ -233,15 +267,19 @@ def forbid_cards(data: ReportData) -> Iterable[Card]:
                 if not (line["is_headline"] and line["is_reported_split"]):
                     continue
                 line = {"difference_points": NAN, "p": NAN, "reason": ""} | line | {"group": group.title}
-                q = float(known.iloc[0] if len(known) else benjamini_hochberg([*family, line["p"]])[-1])
+                own = pd.DataFrame([line], columns=headlines.columns)
+                others = headlines if len(known) else pd.concat([headlines, own.dropna(axis="columns", how="all")])
+                family = judge_together(others.reset_index(drop=True), data.settings.alpha)
+                q = float(known.iloc[0] if len(known) else family["q"].iloc[-1])
                 alone = Verdict(str(line["verdict"]), str(line["reason"]))
-                judged = among(alone, q, len(family) + (not len(known)), data.settings.alpha)
+                num_claims = int(family["p"].count())
+                judged = among(alone, q, num_claims, data.settings.alpha)
                 claim = (
                     f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
                     f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
                 )
-                own = line | {"q": q} | _judged(judged)
-                yield _difference_card(own, "forbid", claim, [pair.first, pair.second], data)
+                judged_line = line | {"q": q} | _judged(judged)
+                yield _difference_card(judged_line, "forbid", claim, [pair.first, pair.second], data, num_claims)
 
 
 def _forbidding(group: Group) -> list[ArmPair]:
@@ -261,16 +299,19 @@ def _forbidding(group: Group) -> list[ArmPair]:
     return [pair for pair, num in zip(pairs, apart, strict=True) if num == fewest[pair.first] == fewest[pair.second]]
 
 
-def _difference_card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData) -> Card:
+def _difference_card(
+    line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData, num_claims: int
+) -> Card:
     """One line of a comparison as a card; a difference that could not be worked out is refused."""
 
     def points(name: str) -> float:
         value = line.get(name)
         return NAN if value is None else float(value)
 
-    settings, note = data.settings, str(line["note"])
-    is_crossed = line["score"] == "accuracy" and not any(said in note for said in NOT_OVER_ITEMS)
-    estimator = TWO_WAY if is_crossed else OVER_SEEDS
+    settings, note, units = data.settings, str(line["note"]), line.get("num_units")
+    is_clustered = not pd.isna(units) and units < line["num_items"]
+    estimator = OVER_SEEDS if pd.isna(units) else CLUSTERED if is_clustered else TWO_WAY
+    source = SOURCES[estimator] if line["score"] == "accuracy" or pd.isna(units) else f"{LINEAR}{SOURCES[estimator]}"
     told = {"verdict": str(line["verdict"]), "reason": str(line["reason"])}
     if math.isnan(points("difference_points")):  # what is missing is not what cannot be known
         why = note if line["verdict"] else told["reason"]
@@ -282,6 +323,7 @@ def _difference_card(line: dict[str, Any], kind: str, claim: str, arms: Sequence
         data,
         kind,
         [name for arm in arms for name in arm.names],
+        num_claims,
         id=f"{kind}: {line['group']} / {line['split']} / {line['score']} / {line['first']} - {line['second']}",
         claim=claim,
         estimator=estimator,
@@ -296,7 +338,7 @@ def _difference_card(line: dict[str, Any], kind: str, claim: str, arms: Sequence
         num_items=None if np.isnan(line["num_items"]) else int(line["num_items"]),
         detectable_gap=points("detectable_gap_points"),
         q=points("q"),
-        source=SOURCES[estimator],
+        source=source,
         **told,
     )
 
@@ -308,7 +350,7 @@ TIMES = "times its noise"
 SIGN_NOISE = "the same optimizer steps and gradient sizes with random signs, rows independent"
 DESCRIBED = "not judged"
 """The verdict of a card that describes: its number cannot tell what the claim would be about."""
-VERDICTS_ON_NOISE = ("equivalent", "supported", "under-powered", "not supported")
+VERDICTS_ON_NOISE = VERDICTS[VERDICTS.index("equivalent") :]
 """What the rules say of drift beside sign noise, of which none says that anything was learned."""
 NOT_LEARNING = "a multiple of sign noise alone does not show that anything was learned"
 HAS_CONTROL = "what real labels add to it stands under Real against shuffled labels in this report"
@@ -391,9 +433,10 @@ def _drift_card(
         data,
         "drift",
         arm.names,
+        num_claims,
         id=f"drift: {group.title} / {arm.label} / {parameter}",
         claim=f"{parameter} moved further than random gradient signs would move it under {arm.label}, {group.title}",
-        estimator="drift of the rows that training showed, without their common offset; t interval over seeds",
+        estimator=f"drift of the rows that training showed, without their common offset; {OVER_SEEDS}",
         unit=TIMES,
         value=wide.estimate,
         interval=Span(wide.low, wide.high, settings.level),
@@ -410,16 +453,17 @@ def _drift_card(
 
 
 def p_beyond(interval: Interval, null: Null, least: float = 1.0) -> float:
-    """p of the claim that a multiple of noise lies above 1 and the null: below .05 where its 95 % interval does.
+    """p of a multiple's lying above 1 and the null, or below both: below .05 where its 95 % interval does.
 
-    2·P(T > (mean - b)/√V), at most 1, b the larger of ``least`` and the null's upper end; NaN where any is unknown.
+    2·P(T > d/√V), at most 1, d the distance of the mean from the range of ``least`` and the null, negative within it;
+    NaN where any is unknown.
     """
     from scipy.stats import t
 
-    bound = max(least, null.high)
     if math.isnan(null.high) or math.isnan(interval.df) or not interval.variance > 0:
         return NAN
-    return min(1.0, float(2 * t.sf((interval.estimate - bound) / math.sqrt(interval.variance), interval.df)))
+    apart = max(interval.estimate - max(least, null.high), min(least, null.low) - interval.estimate)
+    return min(1.0, float(2 * t.sf(apart / math.sqrt(interval.variance), interval.df)))
 
 
 def refusal_of(text: str) -> Verdict:
@@ -447,7 +491,7 @@ def judge_drift(
     ``wide`` and ``narrow``: the interval over seeds and that which decides equivalence; ``null``: the range of noise.
     """
     low, high, low90, high90 = (end - 1 for end in (wide.low, wide.high, narrow.low, narrow.high))
-    # An interval wholly below noise shows no drift beyond it, and more seeds would not help: its gap does not matter.
+    # An interval wholly below 1 shows no drift beyond noise, and more seeds would not help: its gap does not matter.
     found = verdict(
         num_seeds=num_seeds,
         refusal=refusal,
@@ -467,6 +511,7 @@ def judge_drift(
     reasons = {
         "equivalent": f"the 90 % interval {inner} lies within 1 ± {MARGIN:g} {TIMES}{apart_from_1}",
         "supported": f"the interval {span} {TIMES} lies above 1 and the null {bound}",
+        "the other way": f"the interval {span} {TIMES} lies below 1 and the null {bound}",
         "under-powered": f"the smallest detectable excess is {gap:.3g} {TIMES}, above the margin of {MARGIN:g}",
         "not supported": f"the interval {span} {TIMES} does not lie above 1 and the null {bound}",
     }
@@ -503,7 +548,9 @@ def offset_cards(data: ReportData) -> Iterable[Card]:
 
 STILL = 0.001
 """Relative drift of a row up to which it counts as where it was: a thousandth of its length."""
-NOT_LEARNING_YET = "what moved need not have learned: scores beside those of a frozen backbone show that"
+MOVING_ONLY = "that they moved does not show that they learned anything: "
+BESIDE_SHUFFLED = "whether real labels moved them further than shuffled ones stands beside it"
+WITHOUT_SHUFFLED = "to know that, repeat every seed with --shuffle-labels"
 BIT_IDENTICAL = (
     "in each of these seeds every old row is as it was, bit for bit: its manifest has the same sha256 of them before "
     "and after training"
@@ -515,25 +562,42 @@ TOKEN_CLAIMS = {
 
 
 def token_cards(data: ReportData) -> Iterable[Card]:
-    """Per arm that added tokens: how far the new rows that training showed moved, and the farthest of the old ones."""
-    strata, claims = data.evidence.strata, []
+    """Per arm that added tokens: how far the new rows that training showed moved, and the farthest of the old ones.
+
+    Where the arm was also run with shuffled labels, a third card: whether real labels moved the new rows further.
+    """
+    if not len(strata := data.evidence.strata):
+        return
+    claims: list[tuple[Group, Arm, str, NDArray[np.float64], Null, bool]] = []
+    contrasts: list[tuple[dict[str, Any], list[str]]] = []
+    strata = at_last_epoch(strata[(strata["parameter"] == "word_embeddings") & (strata["measure"] == "relative")])
+    is_new = (strata["stratum"] == ADDED) & (strata["statistic"] == "median")
+    medians = dict(zip(strata.loc[is_new, "run"], strata.loc[is_new, "value"], strict=True))
     for group in map(of_largest_size, data.groups):
-        for arm in (arm for arm in group.arms if arm.runs[0].setting("add_tokens") is not None and len(strata)):
-            lines = at_last_epoch(strata[strata["run"].isin(arm.names)])
-            lines = lines[(lines["parameter"] == "word_embeddings") & (lines["measure"] == "relative")]
+        for arm in (arm for arm in group.arms if arm.runs[0].setting("add_tokens") is not None):
+            lines, controls = strata[strata["run"].isin(arm.names)], controls_of(group, arm)[-1:]
             unseen = lines.loc[(lines["stratum"] == ADDED_UNSEEN) & (lines["statistic"] == "max"), "value"]
-            new = (lines["stratum"] == ADDED) & (lines["statistic"] == "median")
             old = ~lines["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (lines["statistic"] == "max")
             nulls = dict.fromkeys(TOKEN_CLAIMS, Null("rows that stay"))
             if unseen.notna().any():
                 nulls["new"] = Null("the farthest added row that no text showed", 0, float(unseen.max()))
-            for kind, chosen in (("new", new), ("old", old)):
-                values = lines[chosen].groupby("run")["value"].max().reindex(arm.names).to_numpy(float)
-                claims.append((group, arm, kind, values, nulls[kind]))
-    q = benjamini_hochberg([p_beyond(over_seeds(own, data.settings.level), null, 0.0) for *_, own, null in claims])
+            largest = lines[old].groupby("run")["value"].max()
+            for kind, found in (("new", medians), ("old", largest)):
+                values = np.array([found.get(name, NAN) for name in arm.names])
+                claims.append((group, arm, kind, values, nulls[kind], bool(controls)))
+            for control in controls:
+                lead = {"group": group.title, "condition": arm.label, "control": control.label}
+                line = contrast_medians(arm, control, medians, level=data.settings.level, alpha=data.settings.alpha)
+                contrasts.append((lead | line, [*arm.names, *control.names]))
+    p = [p_beyond(over_seeds(own, data.settings.level), null, 0.0) for *_, own, null, _ in claims]
+    q = benjamini_hochberg([*p, *(line["p"] for line, _ in contrasts)])
     num_claims = int(np.isfinite(q).sum())
-    for claim, own_q in zip(claims, q, strict=True):
+    for claim, own_q in zip(claims, q, strict=False):
         yield _token_card(data, *claim, float(own_q), num_claims)
+    for (line, names), own_q in zip(contrasts, q[len(claims) :], strict=True):
+        judged = judge(line | {"q": own_q, "num_claims": num_claims})
+        line |= {"q": own_q, **_judged(judged)}
+        yield _contrast_card(data, "tokens", ADDED_ROWS, line, names, num_claims)
 
 
 def _token_card(
@@ -543,6 +607,7 @@ def _token_card(
     kind: str,
     values: NDArray[np.float64],
     null: Null,
+    has_control: bool,
     q: float,
     num_claims: int,
 ) -> Card:
@@ -572,6 +637,7 @@ def _token_card(
         alpha=settings.alpha,
         side="above",
         unit="of its length",
+        do_seeds_differ=not len(known) or not is_constant(known),
     )
     is_held = all(
         any(is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}")) for run in arm.runs
@@ -580,7 +646,8 @@ def _token_card(
     if kind == "old" and is_proven and len(known) and not known.any():
         judged = Verdict("equivalent", BIT_IDENTICAL)
     elif kind == "new" and judged.name == "supported":
-        judged = Verdict(judged.name, f"{judged.reason}; {NOT_LEARNING_YET}")
+        more = BESIDE_SHUFFLED if has_control else WITHOUT_SHUFFLED
+        judged = Verdict(judged.name, f"{judged.reason}; {MOVING_ONLY}{more}")
     summary = (
         "median of the added rows that training showed" if kind == "new" else "largest of the rows that were there"
     )
@@ -588,9 +655,10 @@ def _token_card(
         data,
         "tokens",
         arm.names,
+        num_claims,
         id=f"tokens: {group.title} / {arm.label} / {kind}",
         claim=f"{TOKEN_CLAIMS[kind].format(arm.label)}, {group.title}",
-        estimator=f"relative drift, {summary}; t interval over seeds",
+        estimator=f"relative drift, {summary}; {OVER_SEEDS}",
         unit="1",
         value=defined_mean(values),
         interval=wide,

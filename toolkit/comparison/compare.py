@@ -1,7 +1,9 @@
 """Arms compared on the same items, paired by seed: over all seeds, and seed by seed.
 
-Differences of items (an accuracy) have the two-way interval over seeds and items; differences of scores that are no
-mean over items have one over seeds only.
+Differences have the two-way interval over seeds and items, or over seeds and the clusters that items come in: those of
+an accuracy as they are, those of a score that is no mean over items by the influence of each item on it. Where no
+answers are at hand, or they do not give the score, the interval is over seeds only. Their q rests on p values that
+share what all of them say of seeds (multiplicity.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,20 +26,22 @@ from toolkit.comparison.arms import (
     Runs,
     arrange,
     check_pairs,
+    clusters_of,
     have_same_items,
     noise_floor,
     pair_arms,
-    right_of,
 )
 from toolkit.comparison.intervals import (
     SCORES_OVER_SEEDS,
     Interval,
     benjamini_hochberg,
     detectable_gap,
-    hierarchical_interval,
+    held_near_0,
     interval_of,
+    is_constant,
     is_equivalent,
     mcnemar,
+    mean_squares,
     p_value,
     seeds_interval,
     sign_flip,
@@ -45,7 +49,8 @@ from toolkit.comparison.intervals import (
     tost,
     two_way_interval,
 )
-from toolkit.comparison.runs import counted_score, last_score
+from toolkit.comparison.multiplicity import moderated_p
+from toolkit.comparison.runs import counted_score, item_scores, last_score
 from toolkit.comparison.verdicts import LEAST_SEEDS, Verdict, among, verdict
 from toolkit.schema import columns_of, with_columns
 
@@ -65,13 +70,12 @@ NOT_FAILED = (
     "high_points_not_failed",
 )
 """What :func:`estimate_not_failed` gives: the difference over the pairs of runs of which neither failed."""
-BOOTSTRAP = ("bootstrap_low_points", "bootstrap_high_points")
-"""Of differences of items only: there is nothing to draw beneath a score per seed."""
+SQUARES = ("ms_seed", "ms_item", "ms_residual")
+"""Mean squares of the two-way table of a difference in points; NaN where there is no such table, or no spread in it."""
 NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
 OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
 NO_ANSWERS = "no predictions are at hand: the interval is over seeds, and whether the items are the same is not known"
-NOT_OVER_ITEMS = (NO_MEAN, OTHER_ITEMS_PER_SEED, NO_ANSWERS)
-"""Notes on an interval that is not over items."""
+CLUSTERED = "the unit is the cluster that items come in: {:,} of them"
 NO_SEEDS = "seeds not given: runs are paired in the order of their names"
 
 
@@ -82,9 +86,8 @@ class Settings:
     margin_points: float = 1.0
     level: float = 0.95
     alpha: float = 0.05
-    num_draws: int = 2000
-    """Of the bootstrap; 0 leaves it out."""
     seed: int = 0
+    """Of the sign flips of many seeds."""
 
     def __post_init__(self) -> None:
         for name, value in (("level", self.level), ("alpha", self.alpha)):
@@ -112,18 +115,20 @@ def compare(
     alpha: float = 0.05,
     labels: Labels | None = None,
     score: str | None = None,
-    num_draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
     """One line per group, labelled split and pair of conditions of one size; points are hundredths.
 
-    The difference is first minus second, on the same items, paired by seed, at the last epochs. The interval of an
-    accuracy is over seeds and items; of a score that is no mean over items (matthews, pearson) it is a t interval over
-    seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval. ``q`` is over
-    one family, all lines of headline scores of this call (the accuracy lines beside other headline scores are a family
-    of their own). A correlation that is undefined because a run gives every item one answer counts as 0; one that is
-    undefined for another reason leaves its seed out. ``..._not_failed`` is from defined scores only: NaN when fewer
-    than two pairs of runs are left, the same when all are.
+    The difference is first minus second, on the same items, paired by seed, at the last epochs. The interval is over
+    seeds and items, of a score that is no mean over items (f1, matthews, pearson, r2) to first order in the influence
+    of each item; items in clusters count as clusters. In classification an accuracy line stands beside another
+    headline. ``p`` is the test of that interval, but where it is over items: what says how much seeds differ is there
+    learned from all lines of one score (:func:`~toolkit.comparison.multiplicity.moderated_p`), so that p may be below
+    .05 where the interval holds 0, and above it where it does not; a claim is supported where both exclude 0. ``q`` is
+    over one family, all lines of headline scores of this call (the accuracy lines beside other headline scores are a
+    family of their own). A correlation that is undefined because a run gives every item one answer counts as 0; one
+    that is undefined for another reason leaves its seed out. ``..._not_failed`` is from defined scores only: NaN when
+    fewer than two pairs of runs are left, the same when all are.
 
     On a split whose items all have one label the claim is not measurable, nor where every run failed: the difference is
     given and no verdict rests on it.
@@ -133,11 +138,10 @@ def compare(
     macro_f1; None: each task's own. One paired seed gives an interval over items and no p. Without predictions, as of
     other loops, every interval is over seeds alone; where seeds are not known, runs are paired in the order of their
     names. Elsewhere: McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
-    (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0
-    for none. What cannot be compared is NaN with a ``reason``. ValueError for an unknown label and for settings out of
-    range.
+    (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). What cannot be compared is NaN with
+    a ``reason``. ValueError for an unknown label and for settings out of range.
     """
-    settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
+    settings = Settings(margin_points=margin_points, level=level, alpha=alpha, seed=seed)
     return compare_groups(arrange(runs, labels, score=score), pairs, settings)
 
 
@@ -155,7 +159,7 @@ def compare_groups(
     found = [
         {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in lines_of(pair)
     ]
-    counts = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
+    counts = ("size", "num_units", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
     table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(counts, "Int64"))
     return judge_together(table, settings.alpha) if len(table) else table
 
@@ -163,9 +167,19 @@ def compare_groups(
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """Lines that were judged alone with their q, is_discovery, and what that leaves of their verdicts.
 
-    q is over the lines of headline scores and over those beside them, as two families.
+    q is over the lines of headline scores and over those beside them, as two families. p of the lines with SQUARES is
+    worked out anew from those of one family and one score, whose seeds are taken to differ alike.
     """
-    p = table["p"].astype(float).groupby(table["is_headline"].astype(bool))
+    table = table.assign(p=table["p"].astype(float))
+    crossed = table[table[list(SQUARES)].notna().all(axis=1)]
+    for _, own in crossed.groupby(["is_headline", "score"]):
+        squares = own[list(SQUARES)].to_numpy(float) / POINTS**2
+        means, sizes = (
+            own["difference_points"].to_numpy(float) / POINTS,
+            own[["num_seeds", "num_units"]].to_numpy(float),
+        )
+        table.loc[own.index, "p"] = moderated_p(means, squares, *sizes.T)
+    p = table["p"].groupby(table["is_headline"].astype(bool))
     q, sizes = p.transform(lambda own: benjamini_hochberg(own.to_numpy())), p.transform("count")
     lines = zip(table["verdict"], table["reason"], q, sizes, strict=True)
     judged = [among(Verdict(name, reason), own, int(size), alpha) for name, reason, own, size in lines]
@@ -221,17 +235,24 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     if line["reason"]:
         return line
     line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
-    right, num_constant = pair.right_answers(split) if score == "accuracy" else None, 0
-    if right is not None:
-        counted, differences = right.mean(axis=2), right[0] - right[1]
-        line |= estimate_from_items(differences, settings)
+    recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
+    values = pair.unit_scores(split, score)
+    if values is not None and score == "accuracy":
+        recorded = counted = values.mean(axis=2)
+    is_known, is_counted = (~np.isnan(scores).any(axis=0) for scores in (recorded, counted))
+    differences = counted[0] - counted[1]
+    if values is not None and is_counted.any():
+        table = values[0] - values[1]
+        # Equal answers throughout bound an accuracy, and no other score, by the number of items.
+        differences = table if score == "accuracy" or not is_constant(table[is_counted], 1.0) else differences
+    if differences.ndim == 1:
+        note = (OTHER_ITEMS_PER_SEED if score == "accuracy" else NO_MEAN) if pair.has_answers(split) else NO_ANSWERS
+        line |= estimate_from_seeds(differences, settings, note)
     else:
-        recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
-        differences = recorded[0] - recorded[1]
-        is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
-        note = (OTHER_ITEMS_PER_SEED if is_mean else NO_MEAN) if pair.has_answers(split) else NO_ANSWERS
-        line |= estimate_from_seeds(counted[0] - counted[1], settings, note)
-        num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
+        line |= estimate_from_items(differences, settings) | {"num_units": differences.shape[1]}
+        if differences.shape[1] < pair.runs[0][0].num_items(split):
+            line["note"] = "; ".join(filter(None, (line["note"], CLUSTERED.format(differences.shape[1]))))
+    num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
         line["note"] = f"{line['note']}; {note}"
@@ -240,7 +261,7 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
     line |= {"num_seeds": kept.shape[1], "first_mean": first, "second_mean": second}
     if num_constant or pair.is_failed.any():
-        return line | estimate_not_failed(differences[~pair.is_failed], settings)
+        return line | estimate_not_failed(differences[is_known & ~pair.is_failed], settings)
     return line | {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
 
 
@@ -248,7 +269,8 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
 def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | None = None) -> pd.DataFrame:
     """One line per group, split, pair of conditions and seed.
 
-    A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
+    A p value covers the items of that split and no other seeds; of items in clusters the test is of the clusters that
+    one run has more of right and those that the other has. ``q`` is the Benjamini-Hochberg value over the family
     of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
     """
     groups = arrange(runs, labels)
@@ -283,11 +305,14 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
             # Words of a sentence are no independent items.
             if has_items and not (first.is_regression or first.is_token_task):
                 ids = first.answers[split].index
-                right, others = (right_of(run, split, ids) > 0 for run in (first, second))
-                mine, theirs = int((right & ~others).sum()), int((others & ~right).sum())
+                right: Any = [item_scores(run, split, "accuracy", ids) for run in (first, second)]
+                gaps = right[0] - right[1]
+                mine, theirs = (int((sign * gaps > 0).sum()) for sign in (1, -1))
                 line |= {"num_only_first_right": mine, "num_only_second_right": theirs}
-                line |= {"mcnemar_p": mcnemar(mine, theirs)}
-                line |= {"accuracy_difference_points": 100 * (mine - theirs) / len(ids)}
+                clusters = clusters_of((first, second), split)
+                if clusters is not None:  # of which one run has more right: each falls to one side, whatever its size
+                    gaps = np.bincount(pd.factorize(clusters.reindex(ids))[0], gaps)
+                line |= {"mcnemar_p": mcnemar(*(int((sign * gaps > 0).sum()) for sign in (1, -1)))}
             lines.append(line)
     for arm, other_arm in ((pair.first, pair.second), (pair.second, pair.first)):
         what = f"run of this seed under {other_arm.label}" if pair.has_seeds else f"run of {other_arm.label} is left"
@@ -300,27 +325,34 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
 def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:
     """What :func:`toolkit.compare` says of (seeds, items) differences, each -1, 0 or 1 or any real share.
 
-    With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict.
+    With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict. Seeds of NaN
+    are left out and counted. Of a score that is no mean over items a difference is that of what each item weighs in it
+    (:func:`toolkit.comparison.runs.item_scores`); of items in clusters that of the clusters.
     """
+    every, differences = differences, differences[~np.isnan(differences).any(axis=1)]
     wide, narrow = (two_way_interval(differences, level) for level in (settings.level, EQUIVALENCE_LEVEL))
-    line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": wide.note}
-    if not settings.num_draws:
+    notes = "; ".join(filter(None, (wide.note, _undefined(differences, every))))
+    line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": notes}
+    if min(differences.shape) < 2 or not wide.variance > 0:
         return line
-    drawn = hierarchical_interval(differences, settings.level, settings.num_draws, settings.seed)
-    return line | dict(zip(BOOTSTRAP, (POINTS * drawn.low, POINTS * drawn.high), strict=True))
+    return line | {name: POINTS**2 * own for name, own in zip(SQUARES, mean_squares(differences), strict=True)}
+
+
+def _undefined(defined: Array, differences: Array) -> str:
+    """How many seeds were left out; empty for none."""
+    undefined = len(differences) - len(defined)
+    return f"undefined in {undefined} of {len(differences)} seeds" if undefined else ""
 
 
 def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_MEAN) -> dict[str, Any]:
     """What :func:`toolkit.compare` says of (seeds,) differences of a score; NaN differences are left out and counted.
 
     A run that collapsed must not be among the NaN: what it lost would not count (counted_score makes it 0).
-    For scores that are no mean over items, for accuracies whose items differ between seeds, and where no answers are
-    at hand: ``note``, one of NOT_OVER_ITEMS, says which.
+    For scores that the answers do not give, where items differ between seeds, and where no answers are at hand:
+    ``note`` says which.
     """
     defined = differences[~np.isnan(differences)]
-    notes = [note]
-    undefined = len(differences) - len(defined)
-    notes += [f"undefined in {undefined} of {len(differences)} seeds"] if undefined else []
+    notes = [note, *filter(None, [_undefined(defined, differences)])]
     if not len(defined):
         line: dict[str, Any] = {
             "difference_points": np.nan,
@@ -350,7 +382,7 @@ def estimate_not_failed(differences: Array, settings: Settings) -> dict[str, Any
 
 def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
     """A line with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
-    margin, num_seeds = settings.margin_points / POINTS, len(by_seed)
+    margin, num_seeds, narrow = settings.margin_points / POINTS, len(by_seed), held_near_0(narrow)
     low, high, low90, high90, gap = (
         POINTS * value
         for value in (wide.low, wide.high, narrow.low, narrow.high, detectable_gap(wide, alpha=settings.alpha))
@@ -363,6 +395,7 @@ def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) 
         high90=high90,
         margin=settings.margin_points,
         gap=gap,
+        do_seeds_differ=not is_constant(by_seed),
     )
     return {
         "difference_points": POINTS * wide.estimate,
@@ -380,4 +413,4 @@ def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) 
         "detectable_gap_points": gap,
         "verdict": found.name,
         "reason": found.reason,
-    } | dict.fromkeys(BOOTSTRAP, np.nan)
+    } | dict.fromkeys(SQUARES, np.nan)

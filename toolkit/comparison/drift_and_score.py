@@ -52,8 +52,7 @@ def join_drift(
         [measure_beyond_noise(run.run).assign(run=run.name) for group in groups for run in group.runs],
         ignore_index=True,
     )
-    # No verdict rests on the bootstrap.
-    lines_of = lines_of_pairs(Settings(margin_points=margin_points, num_draws=0))
+    lines_of = lines_of_pairs(Settings(margin_points=margin_points))
     return join_groups(groups, split, drift=drift, lines_of=lines_of)
 
 

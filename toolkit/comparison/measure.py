@@ -20,7 +20,7 @@ from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
 from toolkit.comparison.compare import Settings
 from toolkit.comparison.evidence import FORMAT, Evidence, settled
 from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
-from toolkit.comparison.runs import ReportedRun, canonical_name, with_paths
+from toolkit.comparison.runs import ReportedRun, answer_columns, canonical_name, with_paths
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, OLD_ROWS
@@ -281,9 +281,7 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
     table = pd.concat(parts, ignore_index=True)
     names = ["run", "model", "task", "condition", "split"]
-    items = ["id", "word"] if "word" in table else ["id"]
-    columns = [*names[:4], "seed", "epoch", "split", *items, "label", "prediction"]
-    return table[columns].astype(dict.fromkeys(names, str))
+    return table[[*names[:4], "seed", *answer_columns(table)]].astype(dict.fromkeys(names, str))
 
 
 def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -347,6 +345,8 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
         or name.endswith(f".{OLD_ROWS}")
         or proof.get("before") != proof.get("after")
     }
+    # The losses that led to the head that was chosen would be most of the file.
+    parts |= {"head_training": {"chosen": run.part("head_training").get("chosen")}} if run.part("head_training") else {}
     parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
     if run.is_recorded:
         parts["regime"]["frozen_components"] = run.part("regime").get("frozen_components", [])

@@ -107,18 +107,14 @@ class ReportData:
     ----------
     evidence
         What was measured, or read.
-    num_draws
-        Of the bootstrap, which no card shows: 0 leaves it out.
     on_progress
         Hears what is being computed.
     """
 
-    def __init__(
-        self, evidence: Evidence, *, num_draws: int = 2000, on_progress: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, evidence: Evidence, *, on_progress: Callable[[str], None] = lambda _: None) -> None:
         self.evidence, self._hear = evidence, on_progress
         own = {name: float(evidence.settings[name]) for name in ("margin_points", "level", "alpha")}
-        self.settings = Settings(**own, num_draws=num_draws)  # type: ignore[arg-type]
+        self.settings = Settings(**own)  # type: ignore[arg-type]
         pairs = evidence.settings["pairs"]
         self.pairs: Pairs | None = None if pairs is None else [(one, other) for one, other in pairs]
         self.lines_of = lines_of_pairs(self.settings)
@@ -278,9 +274,8 @@ def _baselines(group: Group) -> pd.DataFrame:
             line = run.lead() | {"split": split, "num_examples": run.num_items(split)}
             line |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
             if split in run.answers and not run.is_regression:
-                right, majority, num_items = run.counts_of_right(split)
-                line |= {"majority_rate": majority / num_items, "num_right": right}
-                line |= {"is_failed": right <= majority < num_items}
+                line |= {"majority_rate": run.majority_rate(split), "num_right": run.counts_of_right(split)[0]}
+                line |= {"is_failed": run.shows_nothing_learned(split)}
             lines.append(line)
     return pd.DataFrame(lines, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
 

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from toolkit.comparison.influence import SCORES as SCORES_OF_ITEMS
+from toolkit.comparison.influence import influence_of_entities
 from toolkit.comparison.recorded import TASK_NOT_GIVEN, facts_of_recording
 from toolkit.comparison.recorded import canonical_name as canonical_name
 from toolkit.config import RunConfig
+from toolkit.data.tokens import spelled_alike
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.naming import shorten, shown_path, unknown
 from toolkit.snapshots.formats import HEADLINES, SCORE_COLUMNS, SCORES
@@ -24,6 +28,13 @@ LOWER_IS_BETTER = frozenset(
     ["loss", "perplexity", "ppl", "error", "mse", "mae", "rmse", "wer", "cer", "nll", "brier", "ece", "entropy"]
 )
 """Words in the names of scores that no run is judged by: higher counts as better."""
+
+ENTITY_SCORES = ("precision", "recall", "f1")
+SAME_SCORE = 1e-6
+"""A score that is this far from what the answers give is another one of the same name."""
+
+CLUSTER = "cluster"
+"""Column of the number of the cluster that an item is of."""
 
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
@@ -41,7 +52,8 @@ class ReportedRun:
     """Its manifest, or as much of it as is kept; empty for an unfinished run."""
     scores: pd.DataFrame
     predictions: pd.DataFrame
-    """Its answers to the labelled splits at its last epoch: epoch, split, id (and word), label, prediction."""
+    """Its answers to the labelled splits at its last epoch: epoch, split, id (and word, and the number of the cluster
+    that the item is of, where its split has any), label, prediction."""
     given_task: str | None = None
     """What its study calls its task; None outside of studies."""
     directory: Run | None = None
@@ -256,10 +268,18 @@ class ReportedRun:
 
     @cached_property
     def answers(self) -> dict[str, pd.DataFrame]:
-        """Labelled split to its predictions at the last epoch, by id (and word): columns label and prediction."""
+        """Labelled split to its predictions at the last epoch, by id (and word): label, prediction, and cluster."""
         items = ["id", "word"] if "word" in self.predictions else "id"
         parts = self.predictions.groupby("split", sort=False, observed=True)
         return {str(split): part.set_index(items) for split, part in parts}
+
+    def clusters(self, split: str) -> pd.Series | None:
+        """The cluster of each answer to a split, by its index: of a word its sentence, unless clusters of these were
+        kept; None where every item is one of its own."""
+        own = self.answers[split]
+        if CLUSTER in own and own[CLUSTER].notna().all():
+            return own[CLUSTER]
+        return own.index.to_series().str[0] if own.index.nlevels > 1 else None
 
     def holds_one_class(self, split: str) -> bool:
         """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
@@ -270,9 +290,9 @@ class ReportedRun:
     def is_failed(self) -> bool:
         """Whether it learned nothing that the reported split shows.
 
-        That is an accuracy no better than always giving the most frequent label of that split, or, in any task, a
-        headline score that is undefined although the labels differ: a correlation of one answer to every item. False
-        where the split has no labels, or one for all items: nothing shows there what was learned.
+        That is an accuracy no better than always giving the most frequent label of train, where that is known, one
+        answer to every item or, in any task, a headline score that is undefined although the labels differ. False where
+        the split has no labels, or one for all items: nothing shows there what was learned.
         """
         own = self.answers.get(self.reported_split)
         if own is None:
@@ -280,27 +300,50 @@ class ReportedRun:
         is_undefined = bool(np.isnan(last_score(self, self.reported_split))) and own["label"].nunique() > 1
         if is_undefined or not self._shows_learning:
             return is_undefined
-        num_right, num_majority, _ = self.counts_of_right(self.reported_split)
-        return num_right <= num_majority
+        return self.shows_nothing_learned(self.reported_split)
+
+    def shows_nothing_learned(self, split: str) -> bool:
+        """Whether answers to a split of a classification are no better than train's majority, or all one answer."""
+        num_right, num_majority, _ = self.counts_of_right(split)
+        is_bad = num_right <= num_majority or self.answers[split]["prediction"].nunique() == 1
+        return is_bad and not self.holds_one_class(split)
 
     @cached_property
     def is_at_chance(self) -> bool | None:
         """Whether its accuracy on the reported split could be the majority class's with other items.
 
-        The lower end of the exact 95 % interval of a binomial share (Clopper & Pearson 1934) is at or below the rate of
-        the most frequent label, which is taken as known. So is every run of a classification that failed, and one that
-        tosses coins, which fails in half of the cases only. None, for not applicable, in regression, in a token task,
-        whose words are no independent items, without labels and with one for all items.
+        The lower end of the exact 95 % interval of a binomial share (Clopper & Pearson 1934) is at or below
+        :meth:`majority_rate`, which is taken as known. So is every run of a classification that failed, and one that
+        tosses coins, which fails in half of the cases only. Items in clusters count as no more than these. None in
+        regression, in a token task, whose words are no independent items, without labels, with one for all items, and
+        where the rate is not known.
         """
         if not self._shows_learning or self.is_token_task:
             return None
         num_right, num_majority, num_items = self.counts_of_right(self.reported_split)
-        return least_share(num_right, num_items) <= num_majority / num_items
+        clusters = self.clusters(self.reported_split)
+        num_units = num_items if clusters is None else clusters.nunique()
+        is_level = least_share(num_right * num_units // num_items, num_units) <= num_majority / num_items
+        return is_level or self.is_failed if num_majority == num_majority else None
 
-    def counts_of_right(self, split: str) -> tuple[int, int, int]:
-        """Of a labelled split of a classification: right answers, items of the most frequent label, items."""
+    def majority_rate(self, split: str) -> float:
+        """The accuracy on a split of always giving the most frequent label of train, the first of several.
+
+        NaN in regression, without labels, and where nobody noted that label: a run of another loop, or an older one
+        whose floors were not recorded either.
+        """
+        label, own = self.part("task").get("commonest_label"), self.answers.get(split)
+        if label is not None and own is not None:
+            return float((own["label"] == label).mean())
+        known = ((self.floors.get("majority") or {}).get(split) or {}).get("accuracy")
+        return np.nan if known is None else float(known)
+
+    def counts_of_right(self, split: str) -> tuple[int, float, int]:
+        """Of a labelled split of a classification: right answers, items of train's most frequent label (NaN where that
+        is not known), items."""
         own = self.answers[split]
-        return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
+        num_majority = float(np.round(self.majority_rate(split) * len(own)))
+        return int((own["label"] == own["prediction"]).sum()), num_majority, len(own)
 
     @property
     def _shows_learning(self) -> bool:
@@ -344,9 +387,14 @@ def read_reported(run: Run, name: str, given_task: str | None = None, *, has_ans
     if is_known and (not run.is_recorded or run.has("predictions.parquet")):
         table = run.predictions
         last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-        items = ["id", "word"] if "word" in table else ["id"]
-        answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
+        answers = last[answer_columns(table)].reset_index(drop=True)
     return ReportedRun(name, config, manifest, scores, answers, given_task, run, recorded=recorded)
+
+
+def answer_columns(predictions: pd.DataFrame) -> list[str]:
+    """The columns of predictions that comparisons rest on."""
+    own = [name for name in ("word", CLUSTER) if name in predictions]
+    return ["epoch", "split", "id", *own, "label", "prediction"]
 
 
 def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRun]:
@@ -400,6 +448,23 @@ def reported_first(splits: Iterable[str], reported: Collection[str]) -> list[str
     return sorted(dict.fromkeys(splits), key=lambda split: split not in reported)
 
 
+STILL_FALLING = 0.02
+"""Share by which a loss may fall in the last epoch of a run that counts as converged (ours)."""
+
+
+def last_fall(scores: pd.DataFrame, split: str, head_training: str | None) -> float:
+    """The share by which the loss on a split fell in the last epoch, or in as much of it as lies behind a score.
+
+    ``scores``: a run's, with ``epoch``, ``split`` and ``loss``. NaN where there are no two losses to tell by, and of a
+    head that was trained until such a loss stopped falling, as ``head_training`` says.
+    """
+    own = scores[scores["split"] == split].sort_values("epoch")
+    own = own[own["epoch"] > own["epoch"].max() - 1 - 1e-6].get("loss", pd.Series(dtype=float))
+    losses = own.dropna().to_numpy(np.float64)
+    is_told = len(losses) > 1 and losses[0] > 0 and head_training != "early-stopping"
+    return float(1 - losses[-1] / losses[0]) if is_told else np.nan
+
+
 def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
     """A run's score (default: the headline score) on a split at its ``last`` or ``first`` epoch; NaN when absent."""
     return float(run.end_scores[at].get(split, {}).get(score or run.score, np.nan))
@@ -416,3 +481,24 @@ def counted_score(run: ReportedRun, split: str, score: str | None = None) -> flo
     if not np.isnan(value) or name not in CORRELATIONS or own is None:
         return value
     return 0.0 if own["prediction"].nunique() <= 1 < own["label"].nunique() else value
+
+
+def item_scores(run: ReportedRun, split: str, score: str, ids: pd.Index) -> NDArray[np.float64] | None:
+    """(items,) the score plus the influence of each answer on it, in the order of ``ids``; their mean is the score.
+
+    Of an accuracy 1 where an answer is right and 0 elsewhere; all NaN where the score is undefined. None where the
+    answers do not give the score: it is not one of ours, or another loop means something else by its name.
+    """
+    own, value, found = run.answers[split].reindex(ids), counted_score(run, split, score), None
+    if score == "accuracy":
+        right: NDArray[np.float64] = (own["label"] == own["prediction"]).fillna(False).to_numpy(dtype=float)
+        return right
+    if np.isnan(value) or own[["label", "prediction"]].isna().any(axis=None):
+        return np.full(len(ids), np.nan) if np.isnan(value) else None
+    names = spelled_alike(run.part("task").get("label_names") or ())
+    if run.is_token_task and score in ENTITY_SCORES and len(names):
+        labels, answers = (names[own[side].to_numpy(dtype=int)] for side in ("label", "prediction"))
+        found = influence_of_entities(score, labels, answers, ids.get_level_values(0).to_numpy())
+    elif not run.is_token_task and score in SCORES_OF_ITEMS:
+        found = SCORES_OF_ITEMS[score](*(own[side].to_numpy(dtype=float) for side in ("label", "prediction")))
+    return value + found[1] if found and np.isclose(found[0], value, rtol=0, atol=SAME_SCORE) else None

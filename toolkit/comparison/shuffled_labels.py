@@ -103,6 +103,13 @@ MEASURES: Mapping[str, Measure] = {
     ),
 }
 """In the order in which they are told: agreement first, which runs that only memorise have little of."""
+ADDED_ROWS = Measure(
+    "The {parameter} of added tokens that training showed moved further than with shuffled labels",
+    "Median over these rows of ‖Δ‖/‖E⁰‖.",
+    "%",
+    5.0,
+    is_ratio=True,
+)
 
 
 @with_columns
@@ -274,6 +281,20 @@ def contrast(
     return pd.DataFrame(lines, columns=columns_of("compare_with_shuffled"))
 
 
+def contrast_medians(
+    arm: Arm, control: Arm, medians: Mapping[str, float], *, level: float, alpha: float
+) -> dict[str, Any]:
+    """What real labels add to ADDED_ROWS, yet to be judged; ``medians``: run to its median, in no unit."""
+
+    def known(of: Arm) -> Values:
+        return {(run.config.seed,): medians[run.name] for run in of.runs if medians.get(run.name, 0) > 0}
+
+    permutation = permutation_of(control)
+    refusals = [] if permutation == PER_SEED else [ONE_DRAW]
+    lead = {"parameter": "rows", "measure": "median_drift", "permutation": permutation}
+    return lead | _contrast(ADDED_ROWS, known(arm), known(control), refusals, level, alpha, permutation)
+
+
 Values = Mapping[tuple[int, ...], float]
 """One seed, or two, to a measure of that run or pair of runs."""
 
@@ -355,7 +376,7 @@ def judge(line: Mapping[Any, Any]) -> Verdict:
         num_claims=int(line["num_claims"]),
         side="above",
         unit=line["unit"],
-        **{name: float(line[name]) for name in names},
+        **{name: line[name] for name in names},
     )
 
 

@@ -115,7 +115,6 @@ def _score_lines(arm: Arm, split: str) -> Lines:
     if not runs:
         return []
     first = runs[0]
-    labels = first.answers[split]["label"] if split in first.answers else pd.Series(dtype=float)
     lead = {
         "split": split,
         "is_reported_split": split == first.reported_split,
@@ -128,8 +127,7 @@ def _score_lines(arm: Arm, split: str) -> Lines:
         recorded = [last_score(run, split, score) for run in runs]
         kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
         of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
-        is_rated = score == "accuracy" and len(labels) > 0
-        rate = float(labels.value_counts().max() / len(labels)) if is_rated else np.nan
+        rate = defined_mean(run.majority_rate(split) for run in runs) if score == "accuracy" else np.nan
         own = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
         own["num_undefined"] = sum(value != value for value in recorded)
         lines.append(lead | own | statistics(counted_score(run, split, score) for run in runs) | of_kept)
@@ -206,9 +204,7 @@ def data_efficiency(
     that nothing is set against. Groups whose runs were asked for one number of training examples only are
     left out, after q was worked out with them: no lines without two.
     """
-    return efficiency_of_groups(
-        arrange(runs, labels), pairs, Settings(margin_points=margin_points, level=level, num_draws=0)
-    )
+    return efficiency_of_groups(arrange(runs, labels), pairs, Settings(margin_points=margin_points, level=level))
 
 
 def efficiency_of_groups(

@@ -18,13 +18,16 @@ from toolkit.snapshots import files
 REFUSALS = ("not applicable", "not recorded", "not measurable here", "not identifiable")
 """No number decides these. In turn: the claim has no meaning here; what it needs was not kept; it cannot be measured on
 these data; no data could tell, because a gauge moves it and no output."""
-VERDICTS = (*REFUSALS, "not judged", "equivalent", "supported", "under-powered", "not supported")
+CLAIMED = ("supported", "the other way")
+"""Verdicts that an interval makes on one side or the other: only these depend on q."""
+VERDICTS = (*REFUSALS, "not judged", "equivalent", *CLAIMED, "under-powered", "not supported")
 """In the order in which they are tried: the first whose rule holds is the verdict."""
 
 LEAST_SEEDS = 3
 """Two seeds leave one degree of freedom: their intervals covered .881 to .963 in simulation where .95 was asked for
 (intervals.py), and both "supported" and "equivalent" are read off such an interval."""
 NO_INTERVAL = "no interval could be computed: there are too few seeds or items"
+SAME_IN_THESE = "the same in these {} seeds, which bounds nothing about other seeds"
 
 Side = Literal["either", "above"]
 
@@ -54,6 +57,7 @@ def verdict(
     alpha: float = 0.05,
     side: Side = "either",
     unit: str = "points",
+    do_seeds_differ: bool = True,
 ) -> Verdict:
     """The verdict on a claim about one quantity; every number in one ``unit``, the interval ``low`` to ``high``.
 
@@ -64,13 +68,18 @@ def verdict(
     5. *supported*: the interval excludes 0 and the null range ``null_low`` to ``null_high``, and ``q``, where it is
        known, is below ``alpha``. ``side`` "above" is for claims with a direction: only an interval above both counts.
        An interval that is enough while q is not makes the claim *not supported*, with q and ``num_claims``.
-    6. *under-powered*: the smallest detectable ``gap`` is above the margin. A missing interval, or a missing gap beside
+    6. *the other way*: of a claim with a direction, an interval below both, by the same q: what is false is then the
+       direction, and more seeds would not help the claim.
+    7. *under-powered*: the smallest detectable ``gap`` is above the margin. A missing interval, or a missing gap beside
        a margin, counts as that too: nothing may pass for a finding because its power could not be worked out.
-    7. *not supported*: none of these.
+    8. *not supported*: none of these.
+
+    Seeds that do not differ (``do_seeds_differ``) bound nothing about other seeds, however many they are: the reason of
+    4 to 8 says so.
 
     NaN is "unknown" and never helps a claim: no equivalence without margin and 90 % interval, no support without
     interval and null. A NaN ``q`` is no family of claims: the claim stands alone. A NaN ``margin`` means that no
-    smallest difference of interest was named, so that rules 4 and 6 (its gap) do not apply. ValueError: an interval or
+    smallest difference of interest was named, so that rules 4 and 7 (its gap) do not apply. ValueError: an interval or
     null whose ends are swapped, a margin that is not above 0, a ``refusal`` that is none, a ``side`` that is none.
     """
     if side not in get_args(Side):
@@ -87,33 +96,34 @@ def verdict(
         return refusal
     if num_seeds < LEAST_SEEDS:
         return Verdict("not judged", few_seeds(num_seeds))
+    has_interval, is_known = low == low and high == high, null_low == null_low and null_high == null_high
+    null = "0" if null_low == null_high == 0 else f"0 and the null {_span(null_low, null_high)}"
+    is_above, is_below = low > max(0.0, null_high), high < min(0.0, null_low)
+    is_apart = (low > 0 or high < 0) and (low > null_high or high < null_low)
+    has_margin, said = margin == margin, f"the interval {_span(low, high)} {unit}"
     if -margin < low90 and high90 < margin:
         apart_from_0 = " and excludes 0" if low90 > 0 or high90 < 0 else ""
-        said = f"the 90 % interval {_span(low90, high90)} lies within ±{margin:.3g} {unit}{apart_from_0}"
-        return Verdict("equivalent", said)
-    has_interval = not (math.isnan(low) or math.isnan(high))
-    above = low > max(0.0, null_high)
-    apart = (low > 0 or high < 0) and (low > null_high or high < null_low)
-    is_known = not (math.isnan(null_low) or math.isnan(null_high))
-    null = "0" if null_low == null_high == 0 else f"0 and the null {_span(null_low, null_high)}"
-    if has_interval and is_known and (above if side == "above" else apart):
+        inside = f"the 90 % interval {_span(low90, high90)} lies within ±{margin:.3g} {unit}{apart_from_0}"
+        found = Verdict("equivalent", inside)
+    elif has_interval and is_known and (is_above if side == "above" else is_apart):
         does = "lies above" if side == "above" else "excludes"
-        alone = Verdict("supported", f"the interval {_span(low, high)} {unit} {does} {null}")
-        return among(alone, q, num_claims, alpha)
-    if not has_interval:
-        return Verdict("under-powered", NO_INTERVAL)
-    if not math.isnan(margin) and not gap <= margin:
+        found = among(Verdict("supported", f"{said} {does} {null}"), q, num_claims, alpha)
+    elif has_interval and is_known and is_below:  # of a claim without a direction the one before has it
+        found = among(Verdict("the other way", f"{said} lies below {null}"), q, num_claims, alpha)
+    elif not has_interval:
+        found = Verdict("under-powered", NO_INTERVAL)
+    elif has_margin and not gap <= margin:
         size = "is unknown" if math.isnan(gap) else f"is {gap:.3g} {unit}, above the margin of {margin:.3g}"
-        return Verdict("under-powered", f"the smallest detectable gap {size}")
-    if not is_known:
-        return Verdict("not supported", "the null is unknown")
-    beyond = "does not lie above" if side == "above" else "does not exclude"
-    return Verdict("not supported", f"the interval {_span(low, high)} {unit} {beyond} {null}")
+        found = Verdict("under-powered", f"the smallest detectable gap {size}")
+    else:
+        does = "does not lie above" if side == "above" else "does not exclude"
+        found = Verdict("not supported", f"{said} {does} {null}" if is_known else "the null is unknown")
+    return found if do_seeds_differ else replace(found, reason=f"{found.reason}; {SAME_IN_THESE.format(num_seeds)}")
 
 
 def among(alone: Verdict, q: float, num_claims: int, alpha: float) -> Verdict:
-    """What is left of the verdict on a claim ``alone`` beside the other claims: supported only where q < ``alpha``."""
-    if alone.name != "supported" or math.isnan(q) or q < alpha:
+    """What is left of the verdict on a claim ``alone`` beside the other claims: a side only where q < ``alpha``."""
+    if alone.name not in CLAIMED or math.isnan(q) or q < alpha:
         return alone
     claims = f"of {num_claims} claims" if num_claims > 1 else "of this claim"
     return replace(
@@ -139,7 +149,7 @@ DIGITS = 10
 """Significant digits of a number on a card: a library that adds up in another order must not make another card."""
 
 NAN = math.nan
-MAY_BE_NONE = ("num_items", "is_discovery")
+MAY_BE_NONE = ("num_items", "num_claims", "is_discovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +195,12 @@ class Card(Described):
     detectable_gap: float = NAN
     q: float = NAN
     """Benjamini-Hochberg over the claims of this kind in the report: a claim with another test is no help to it."""
+    num_claims: int | None = None
+    """How many claims ``q`` is over; None where the claim has no q."""
     is_discovery: bool | None = None
     """Whether q is below the report's alpha; None where the claim has no q."""
     verdict: str
-    """Of VERDICTS; "supported" only where ``q`` is below the report's alpha too."""
+    """Of VERDICTS; one of CLAIMED only where ``q`` is below the report's alpha too."""
     reason: str
     source: str
     """The formula and where it comes from."""

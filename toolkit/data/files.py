@@ -257,7 +257,11 @@ def _check_whole(path: Path) -> None:
 
 
 def read_file(
-    path: Path, text_columns: tuple[str, ...], label_column: str | None, tsv_quotes: str = "unsure"
+    path: Path,
+    text_columns: tuple[str, ...],
+    label_column: str | None,
+    tsv_quotes: str = "unsure",
+    cluster_column: str | None = None,
 ) -> RawSplit:
     """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks.
 
@@ -277,20 +281,32 @@ def read_file(
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
         raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
-    return split_of(table, text_columns, label_column, str(path))
+    return split_of(table, text_columns, label_column, str(path), cluster_column)
 
 
-def split_of(table: Table, text_columns: tuple[str, ...], label_column: str | None, source: str) -> RawSplit:
-    """Texts and labels of a table; a table without the label column, or None for it, is a split without labels.
+def split_of(
+    table: Table,
+    text_columns: tuple[str, ...],
+    label_column: str | None,
+    source: str,
+    cluster_column: str | None = None,
+) -> RawSplit:
+    """Texts and labels of a table; a table without the label column, or None for it, is a split without labels, and one
+    without the cluster column a split without clusters.
 
     ValueError for a column that is missing, or named twice: a model that reads its label has nothing to learn; for a
     row that is the header again, and for a text that holds whole rows.
     """
     frame = table.frame
     columns = tuple(str(column) for column in frame.columns)
+    ids = frame[cluster_column].tolist() if cluster_column in columns else None
+    clusters: Any = None if ids is None else [plain_text(cell, source, "cluster") for cell in ids]
+    if clusters is not None and None in clusters:
+        row = _place(frame, clusters.index(None))
+        raise ValueError(f"{source}, {row} has no {cluster_column!r}: give each example the id of its cluster")
     if word_column(frame, text_columns) is not None:
         split, label_column = split_of_lists(frame, text_columns, label_column, source)
-        return replace(split, names=table.names.get(str(label_column)))
+        return replace(split, names=table.names.get(str(label_column)), clusters=clusters)
     names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not names:
         raise ValueError(f"{source} has no column text or sentence: pass --text-columns (it has: {', '.join(columns)})")
@@ -312,7 +328,7 @@ def split_of(table: Table, text_columns: tuple[str, ...], label_column: str | No
     own = table.names.get(str(label_column))
     labels = labels_of(frame[label_column].tolist(), source, own) if label_column in columns else None
     taken_from = f"texts: {', '.join(names)}; labels: {label_column}"
-    return RawSplit(texts, labels, columns, taken_from, names=own)  # type: ignore[arg-type]
+    return RawSplit(texts, labels, columns, taken_from, clusters=clusters, names=own)  # type: ignore[arg-type]
 
 
 def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
@@ -430,6 +446,7 @@ def read_dataset(
     text_columns: tuple[str, ...],
     label_column: str | None,
     tsv_quotes: str = "unsure",
+    cluster_column: str | None = None,
 ) -> RawTask:
     """Read a dataset of the hub, ``NAME`` or ``NAME@REVISION``, a folder of files, or one that ``save_to_disk`` wrote.
 
@@ -443,10 +460,9 @@ def read_dataset(
 
     def split_called(own: str) -> RawSplit:
         if isinstance(held := dataset[own], list):
-            return joined([read_file(path, text_columns, label_column, tsv_quotes) for path in held])
-        return split_of(
-            Table(held.to_pandas(), _class_names(held.features)), text_columns, label_column, f"{name} ({own})"
-        )
+            return joined([read_file(path, text_columns, label_column, tsv_quotes, cluster_column) for path in held])
+        table = Table(held.to_pandas(), _class_names(held.features))
+        return split_of(table, text_columns, label_column, f"{name} ({own})", cluster_column)
 
     splits = {
         split_name: split_called(own)
@@ -517,8 +533,8 @@ def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:
     held, kept = np.sort(order[:cut]), np.sort(order[cut:])
 
     def take(rows: Any) -> RawSplit:
-        labels = None if train.labels is None else [train.labels[i] for i in rows]
-        words = None if train.words is None else [train.words[i] for i in rows]
-        return replace(train, texts=[train.texts[i] for i in rows], labels=labels, words=words)
+        every = ((name, getattr(train, name)) for name in ("texts", "labels", "words", "clusters"))
+        taken: dict[str, Any] = {name: own and [own[i] for i in rows] for name, own in every}
+        return replace(train, **taken)
 
     return {"train": take(kept), "validation": take(held), **{k: v for k, v in splits.items() if k != "train"}}

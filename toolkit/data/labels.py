@@ -32,6 +32,8 @@ class RawSplit:
     """``texts: COLUMNS; labels: COLUMN`` of that table, as the screen says it."""
     words: list[tuple[str, ...]] | None = None
     """Of a token task: per example its words. Its text is them with spaces between, its label a tuple of their tags."""
+    clusters: list[str] | None = None
+    """Per example the id of what it comes from with others; None where no column says so."""
     names: tuple[str, ...] | None = None
     """What the labels, or tags, 0, 1, ... are called, where the source says so."""
 
@@ -55,11 +57,13 @@ def joined(parts: Sequence[RawSplit]) -> RawSplit:
     """The examples of several files, as one split; labels where all have them."""
     labels = [part.labels for part in parts if part.labels is not None]
     words = [part.words for part in parts if part.words is not None]
+    clusters = [part.clusters for part in parts if part.clusters is not None]
     return replace(
         parts[0],
         texts=[text for part in parts for text in part.texts],
         labels=list(chain.from_iterable(labels)) if len(labels) == len(parts) else None,
         words=list(chain.from_iterable(words)) if len(words) == len(parts) else None,
+        clusters=list(chain.from_iterable(clusters)) if len(clusters) == len(parts) else None,
     )
 
 

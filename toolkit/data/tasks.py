@@ -18,7 +18,7 @@ from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels
 from toolkit.data.tokens import OUTSIDE, UNTAGGED, as_objects, encode_tags, has_entities
-from toolkit.naming import lookup
+from toolkit.naming import lookup, unknown
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
@@ -47,16 +47,29 @@ class Split:
     (words,) int64 tags of an example; None when the split has no labels."""
     words: tuple[tuple[str, ...], ...] | None = None
     """Per example its words, of a token task."""
+    clusters: NDArray[np.int64] | None = None
+    """(examples,) number of the cluster of each, in the order of appearance; None where every one is on its own."""
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def num_units(self) -> int:
+        """Clusters of its examples; as many as examples where every one is on its own."""
+        return len(self) if self.clusters is None else len(np.unique(self.clusters))
+
+    @property
+    def num_repeated_texts(self) -> int:
+        """Examples whose texts an earlier one has."""
+        return len(self) - len(set(self.texts))
 
     def take(self, chosen: NDArray[np.int64]) -> "Split":
         """The examples at some places, in that order."""
         labels = None if self.labels is None else self.labels[chosen]
         texts, words = tuple(self.texts[i] for i in chosen), self.words
         words = None if words is None else tuple(words[i] for i in chosen)
-        return Split(self.ids[chosen], texts, labels, words)
+        clusters = None if self.clusters is None else self.clusters[chosen]
+        return Split(self.ids[chosen], texts, labels, words, clusters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +100,8 @@ class Task:
     """The splits that are not of the distribution of the training data, as the task or the user says."""
     taken_from: str = ""
     """Of a table: ``texts: COLUMNS; labels: COLUMN``."""
+    clusters_of: str = "first text"
+    """What examples of one cluster share."""
 
     @property
     def taken(self) -> str:
@@ -102,6 +117,15 @@ class Task:
         named = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
         more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
         return f"{start}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({named}{more})"
+
+    @property
+    def units(self) -> list[str]:
+        """A line for each scored split whose examples come in clusters, which are the units of its intervals."""
+        return [
+            f"{name}: {len(split):,} examples in {split.num_units:,} clusters ({self.clusters_of}): units of intervals"
+            for name, split in self.splits.items()
+            if name != "train" and split.num_units < len(split)
+        ]
 
     @property
     def examples(self) -> list[str]:
@@ -178,7 +202,8 @@ def load_task(config: RunConfig) -> Task:
     if config.train_file:
         paths = file_roles(config)
         splits = {
-            role: read_file(path, config.text_columns, label_column, config.tsv_quotes) for role, path in paths.items()
+            role: read_file(path, config.text_columns, label_column, config.tsv_quotes, config.cluster_column)
+            for role, path in paths.items()
         }
         raw = RawTask(splits, out_of_distribution=tuple(entry.partition("=")[0] for entry in config.ood_file))
         hashes = {k: sha256_of_file(path) if path.is_file() else splits[k].sha256() for k, path in paths.items()}
@@ -186,12 +211,13 @@ def load_task(config: RunConfig) -> Task:
             warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
         columns = config.text_columns, label_column
-        raw = read_dataset(config.dataset, config.dataset_config, *columns, config.tsv_quotes)
+        raw = read_dataset(config.dataset, config.dataset_config, *columns, config.tsv_quotes, config.cluster_column)
     else:
         raw = TASKS[config.task]()
     if config.objective == MLM:
         texts = {
-            k: RawSplit(own.texts, None, taken_from=own.taken_from.partition("; ")[0]) for k, own in raw.splits.items()
+            k: RawSplit(own.texts, None, taken_from=own.taken_from.partition("; ")[0], clusters=own.clusters)
+            for k, own in raw.splits.items()
         }
         raw = replace(raw, splits=texts, carrier=None)
         return _build(f"{task_name(config)} (masked LM)", raw, hashes, config)
@@ -266,6 +292,7 @@ def _refuse_stray_flags(config: RunConfig) -> None:
         "label_column": (config.train_file or config.dataset, own),
         "label_kind": (config.train_file or config.dataset, own),
         "tsv_quotes": (config.train_file or config.dataset, own),
+        "cluster_column": (config.train_file or config.dataset, own),
     }
     for name, (is_there, flags) in needs.items():
         if not is_there and getattr(config, name) != getattr(RunConfig(), name):
@@ -284,7 +311,13 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
             )
     kind, label_names, labels = _encode(name, raw, config)
     splits = {
-        k: Split(np.arange(len(s.texts)), tuple(s.texts), labels[k], None if s.words is None else tuple(s.words))
+        k: Split(
+            np.arange(len(s.texts)),
+            tuple(s.texts),
+            labels[k],
+            None if s.words is None else tuple(s.words),
+            _clusters(k, s, config),
+        )
         for k, s in raw.splits.items()
     }
     reported = next(k for k in splits if k.startswith("validation"))
@@ -319,7 +352,22 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         out_of_distribution=tuple(k for k in raw.out_of_distribution if k in splits),
         num_near_duplicates=removed,
         taken_from=raw.splits["train"].taken_from,
+        clusters_of=config.cluster_column or "first text",
     )
+
+
+def _clusters(name: str, split: RawSplit, config: RunConfig) -> NDArray[np.int64] | None:
+    """(examples,) numbers of clusters by --cluster-column, or of pairs by the first text; None where all differ.
+
+    ValueError for a split whose labels are scored and that lacks the column.
+    """
+    ids, has_answers = split.clusters, split.labels is not None or config.objective == MLM
+    if config.cluster_column and ids is None and has_answers and (name != "train" or config.selection_fraction):
+        raise ValueError(f"split {name!r}: {unknown(config.cluster_column, 'column', split.columns)}")
+    if ids is None and len(split.texts[0]) == 2:
+        ids = [first for first, _ in split.texts]
+    numbers = {own: i for i, own in enumerate(dict.fromkeys(ids or []))}
+    return np.array([numbers[own] for own in ids]) if ids and len(numbers) < len(ids) else None
 
 
 def _encode(

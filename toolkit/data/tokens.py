@@ -147,6 +147,12 @@ def has_entities(names: Sequence[str]) -> bool:
     return bool(marked) and all(map(_marks_span, marked))
 
 
+def spelled_alike(names: Sequence[str]) -> NDArray[np.object_]:
+    """Tag names as seqeval reads them: of BILOU and BIOES, which mean the same, it knows the signs of the second."""
+    same = {"L-": "E-", "U-": "S-"}
+    return np.array([same.get(name[:2], name[:2]) + name[2:] for name in names], dtype=object)
+
+
 def encode_tags(
     raw: Mapping[str, RawSplit], names: tuple[str, ...] | None, kind: str = "auto"
 ) -> tuple[tuple[str, ...], dict[str, NDArray[Any] | None]]:

@@ -13,7 +13,7 @@ UNDEFINED = "undefined"
 ABSENT = "—"
 """What a table of a paper shows for both: it has no room for words."""
 
-_NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?|{ABSENT})")
+_NUMERIC = re.compile(rf"((< )?[+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?|{ABSENT})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class Column:
     """Significant digits of a number; whole numbers are shown in full, texts as they are."""
     unit: str = ""
     """Stands beside the label."""
+    is_p: bool = False
+    """Whether its numbers are p or q values, shown by :func:`p_value`."""
 
 
 def number(value: object, digits: int = 3) -> str:
@@ -77,9 +79,9 @@ def stratum_text(stratum: str) -> str:
     return re.sub(r"(\d)-(\d)", r"\1 to \2", re.sub(r">=(\d+)", r"\1 or more", stratum))
 
 
-def p_value(value: float) -> str:
-    """A p value as papers print it."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value == value else UNDEFINED
+def p_value(value: object, digits: int = 3) -> str:
+    """A p or q value: what is below .001 is not known so well that its digits would tell anything."""
+    return "< 0.001" if isinstance(value, float) and value < 0.001 else text_of(value, digits)
 
 
 def listing(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from toolkit.reporting.cells import Column as Column
-from toolkit.reporting.cells import text_of
+from toolkit.reporting.cells import p_value, text_of
 from toolkit.reporting.charts import Charts, spec_of
 from toolkit.schema import COLUMNS
 
@@ -174,7 +174,8 @@ def shown(block: TableBlock) -> Shown:
     columns = columns_of(block)
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
     parts: list[Sequence[str]] = [
-        [text_of(value, column.digits) for value in block.table[name]] for name, column in columns.items()
+        [(p_value if column.is_p else text_of)(value, column.digits) for value in block.table[name]]
+        for name, column in columns.items()
     ]
     return Shown(tuple(header), tuple(zip(*parts, strict=True)), block.caption)
 
@@ -237,7 +238,8 @@ def heading(name: str, own: str | Column | None = None) -> Column:
     if column is None:
         return Column(label=own or name.replace("_", " "))
     unit = "" if column.unit == "1" else column.unit
-    return Column(label=own or column.label, how=column.meaning, digits=column.digits, unit=unit)
+    is_p = name in ("p", "q") or name.endswith("_p")
+    return Column(label=own or column.label, how=column.meaning, digits=column.digits, unit=unit, is_p=is_p)
 
 
 def texts_section(id: str, title: str, paragraphs: Iterable[str]) -> Section:

@@ -11,6 +11,7 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
+from toolkit.comparison.runs import STILL_FALLING, last_fall
 from toolkit.comparison.summaries import FLOORS
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.regimes import layer_ranges
@@ -128,7 +129,7 @@ def print_result(run: Run, seconds: float) -> None:
     yardsticks = _pool.submit(_yardsticks, run.trajectory.snapshots[0])  # behind those that were begun
     console = open_console()
     console.print(_score_table(run))
-    for line in [*_head_lines(run), *_floor_lines(run)]:
+    for line in [*_head_lines(run), *_floor_lines(run), *_fall_lines(run)]:
         console.print(escape(line))
     drift = _whole_drift(run)
     console.print(_drift_table(run, drift, yardsticks.result()))
@@ -167,17 +168,21 @@ def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 def _head_lines(run: Run) -> list[str]:
     """How the head of a frozen backbone was trained, and how far it is from the linear probe; nothing of others."""
-    manifest, score = run.manifest, run.manifest["task"]["score"]
-    probe = manifest.get("linear_probe") or {}
-    known = manifest.get("head_training") or {}
-    epochs, lines = f"{run.scores['epoch'].max():g}", []
-    if known.get("mode") == "early-stopping":
+    manifest, score, lines = run.manifest, run.manifest["task"]["score"], []
+    probe, known = manifest.get("linear_probe") or {}, manifest.get("head_training") or {}
+    if known.get("chosen") == "convex":
+        lines = [
+            f"Head: convex, strength {known['convex']['strength']:g} by cross-validation within train; error on "
+            f"{known['num_held_out']} held-out examples {known['convex']['held_out_error']:.4g}, of the trained head "
+            f"{known['held_out_error']:.4g}"
+        ]
+    elif known.get("mode") == "early-stopping":
         end = "it stopped falling" if known["has_stopped"] else f"not done after {known['most_epochs']} epochs"
         lines = [
             f"Head: best at epoch {known['epochs']}, by the loss on {known['num_held_out']} held-out examples: {end}"
         ]
     elif manifest["regime"]["label"] == "backbone":
-        lines = [f"Head: epochs of training: {epochs}"]
+        lines = [f"Head: epochs of training: {run.scores['epoch'].max():g}"]
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]
     gaps = [
         f"{split} {_number(last[split])}, linear probe {_number(scores[score])}"
@@ -194,6 +199,14 @@ def _floor_lines(run: Run) -> list[str]:
     known = {name: (own.get(split) or {}).get(score) for name, own in floors.items()}
     parts = [f"{FLOORS[name]} {value:.3f}" for name, value in known.items() if name in FLOORS and value is not None]
     return [f"Floors: {', '.join(parts)} ({score}, {split})"] if parts else []
+
+
+def _fall_lines(run: Run) -> list[str]:
+    """Whether more epochs may score more, by the loss on the reported split; nothing of a head that was stopped."""
+    split = run.manifest["task"]["reported_split"]
+    fall = last_fall(run.scores, split, run.config.head_training)
+    said = f"Not converged: the loss on {split} still fell by {fall:.1%} in the last epoch. Try more epochs before "
+    return [f"{said}fine-tuning is compared with feature extraction"] if fall > STILL_FALLING else []
 
 
 def _score_table(run: Run) -> Table:

@@ -28,7 +28,7 @@ coefficients."""
 HEADLINES = SCORES[:-2]
 """Scores that runs can be judged by: higher is better."""
 SCORE_COLUMNS = ("epoch", "step", "split", "num_examples", "loss", *SCORES[:-1], "train_loss")
-PREDICTION_COLUMNS = ("epoch", "split", "id", "word", "label", "prediction", "scores")
+PREDICTION_COLUMNS = ("epoch", "split", "id", "word", "cluster", "label", "prediction", "scores")
 
 
 def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
@@ -64,8 +64,8 @@ def read_predictions(path: Path, epochs: Collection[int] | None) -> "pd.DataFram
     """predictions.parquet; see :func:`read_scores`."""
     import pandas as pd
 
-    known = set(PREDICTION_COLUMNS)
-    table = _read_table(path, pd.read_parquet, PREDICTION_COLUMNS, tuple(known - {"word", "scores"}), {"id", "scores"})
+    needed = tuple({*PREDICTION_COLUMNS} - {"word", "cluster", "scores"})
+    table = _read_table(path, pd.read_parquet, PREDICTION_COLUMNS, needed, {"id", "scores"})
     lists = table.get("scores", ())
     is_listed = all(isinstance(scores, np.ndarray) and scores.dtype.kind == "f" for scores in lists)
     refuse_damaged(path, {"has scores that are not lists of numbers": not is_listed} | _faults_of_epochs(table, epochs))

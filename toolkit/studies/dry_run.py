@@ -7,6 +7,7 @@ from rich.console import Console
 
 from toolkit.reporting.page import Block, Page, Section, TableBlock, TextBlock, rows_block
 from toolkit.reporting.render_terminal import print_page
+from toolkit.reporting.topics.comparison import planned_gaps_text
 from toolkit.studies.plan import read_data
 from toolkit.studies.runner import StudyPlan, check_limit, plan_study
 from toolkit.studies.study import Study
@@ -57,6 +58,7 @@ def gaps_block(study: Study, plan: StudyPlan) -> Block:
     """The smallest difference in accuracy that the final runs can detect, per task, split and seed sd, in points."""
     rows: list[list[object]] = []
     others: list[str] = []
+    sizes: dict[str, tuple[int, int]] = {}
     for task, run in {run.cell.task: run for run in plan.final}.items():
         data = read_data(run.config)
         if data.kind != "classification":
@@ -69,10 +71,13 @@ def gaps_block(study: Study, plan: StudyPlan) -> Block:
             for sd in SEED_SDS
             if split != "train"
         ]
+        first = next((size for split, size in data.sizes.items() if split != "train"), 0)
+        sizes[task] = len(study.seeds), first
         score = study.score if study.score in data.scores else data.score
         others += [f"{task} ({score})"] if score != "accuracy" else []
     other = f" The headline score is another on {', '.join(others)}, where the table is only a guide." if others else ""
     caption = f"{GAPS} Margin of equivalence: {study.margin_points:g} points.{other}"
+    caption = " ".join(filter(None, (planned_gaps_text(sizes), caption)))
     header = ["task", "split", "items", "seeds", "seed sd", *(f"{share:.0%} differ" for share in DISCORDANCES)]
     return rows_block(header, rows, caption)
 

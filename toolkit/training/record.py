@@ -347,15 +347,23 @@ class Recording:
             self.add_score(name, split, value, self._first_epoch if self._last is None else self._last[0])
 
     def keep_predictions(
-        self, split: str, *, ids: Sequence[Any], labels: Sequence[Any], predictions: Sequence[Any]
+        self,
+        split: str,
+        *,
+        ids: Sequence[Any],
+        labels: Sequence[Any],
+        predictions: Sequence[Any],
+        clusters: Sequence[Any] | None = None,
     ) -> None:
         """Keep the answers to the items of a split, as the model is now: comparisons then have intervals over items.
 
-        All three have one length; an item has the same id in every run that it is compared with. They are of the epoch
-        of the last snapshot, and those of a later epoch take their place.
+        All have one length; an item has the same id in every run that it is compared with. They are of the epoch of the
+        last snapshot, and those of a later epoch take their place. ``clusters``: of each item an id of what it comes
+        from together with others, such as a review; intervals are then over clusters. They are kept as numbers.
         """
         epoch = self._first_epoch if self._last is None else self._last[0]
         own = {"epoch": epoch, "split": split, "id": list(ids), "label": list(labels), "prediction": list(predictions)}
+        own |= {} if clusters is None else {"cluster": pd.factorize(np.asarray(clusters))[0]}
         self._predictions[split] = pd.DataFrame(own)
 
     def add_score(self, name: str, split: str, value: float, epoch: float) -> None:

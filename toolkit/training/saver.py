@@ -29,7 +29,7 @@ from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.evaluation import predict, score_split
 from toolkit.training.features import LinearProbe
-from toolkit.training.floors import Floors
+from toolkit.training.floors import Floors, commonest_label
 from toolkit.training.live_drift import as_columns
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
@@ -138,13 +138,14 @@ class Saver:
         encoded, kind = self.data.splits[split], self.data.task.kind
         dtype = "Float64" if kind == "regression" else "Int64"
         labels: Any = [None] * encoded.num_rows if encoded.labels is None else encoded.labels
-        every = np.arange(len(encoded))
+        every, clusters = np.arange(len(encoded)), self.data.task.splits[split].clusters
         return pd.DataFrame(
             {
                 "epoch": moment.epoch,
                 "split": split,
                 "id": np.repeat(encoded.ids, encoded.sizes_of(every)),
                 **({} if encoded.words is None else {"word": encoded.words.numbers}),
+                **({} if clusters is None else {"cluster": np.repeat(clusters, encoded.sizes_of(every))}),
                 "label": pd.array(labels, dtype=dtype),
                 "prediction": pd.array(predict(kind, outputs), dtype=dtype),
                 "scores": list(outputs),
@@ -201,7 +202,7 @@ class Saver:
                 "linear_probe": None
                 if probe is None
                 else {split: score_split(self.data, split, values) for split, values in probe.outputs.items()},
-                "linear_probe_choice": None if probe is None else _choice_of(probe),
+                "linear_probe_choice": None if probe is None else dict(probe.choice),
                 "floors": None if floors is None else floors.scores,
                 "floors_choice": None if floors is None else floors.choice,
                 **facts,
@@ -264,6 +265,7 @@ class Saver:
             "kind": task.kind,
             "label_names": list(task.label_names),
             "carrier": task.carrier,
+            "commonest_label": commonest_label(self.data),
             "reported_split": task.reported_split,
             "score": task.score,
             "data_sha256": dict(task.data_hashes),
@@ -275,6 +277,7 @@ class Saver:
                     "num_truncated": split.num_truncated,
                     "num_empty_texts": split.num_empty_texts,
                     **_words_of(split.words, task.splits[name]),
+                    **({} if name == "train" else _units_of(task.splits[name])),
                 }
                 for name, split in self.data.splits.items()
             },
@@ -305,6 +308,13 @@ class Saver:
         self.writer.write_folder("model", write)
 
 
+def _units_of(split: Split) -> dict[str, int]:
+    """Clusters that examples come in or, where none are known, examples that repeat a text, which may be of some."""
+    if split.num_units < len(split):
+        return {"num_clusters": split.num_units}
+    return {"num_repeated_texts": split.num_repeated_texts} if split.num_repeated_texts else {}
+
+
 def _words_of(found: WordTokens | None, split: Split) -> dict[str, int]:
     """Words that are answered for, and those that were truncated or of which the tokenizer keeps nothing.
 
@@ -316,11 +326,3 @@ def _words_of(found: WordTokens | None, split: Split) -> dict[str, int]:
     if split.words is None:
         return {"num_masked_tokens": num_words}
     return {"num_words": num_words, "num_words_lost": sum(map(len, split.words)) - num_words}
-
-
-def _choice_of(probe: LinearProbe) -> dict[str, Any]:
-    return {
-        "strength": probe.strength,
-        "is_standardised": probe.is_standardised,
-        "num_compared": probe.num_compared,
-    }

@@ -35,7 +35,9 @@ DEFINITIONS = (
     "Orthogonal map: rotation or reflection of least squared error (Schönemann 1966). Linear map: ridge with an "
     "intercept, its strength by leave-one-out error. Each text is mapped by a map that was fitted to four fifths of "
     "the texts, it not among them; with fewer than two texts for each number of a vector there is none.",
-    "Null: the rows of the index are dealt to the texts at random. Intervals: 95 %, percentile bootstrap over queries.",
+    "Null: the rows of the index are dealt to the texts at random. Intervals: 95 %, percentile bootstrap over queries, "
+    "no end of it within an exact bound: under 100 queries that of a binomial share, else that of a kind of query that "
+    "none of these is.",
     "Adjusted p: how often any word is as far out when losses are dealt to the texts at random (Westfall and Young "
     "1993): the chance of calling any word without a cause is the level.",
     "Advice: keep the index where the interval of the recall as it is lies at or above its threshold; where it lies "

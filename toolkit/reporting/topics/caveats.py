@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, ReportedRun, differing_settings, pair_arms, settings
-from toolkit.comparison.cards import NO_CONTROL
-from toolkit.comparison.compare import NOT_OVER_ITEMS
+from toolkit.comparison.cards import NO_CONTROL, over_seeds
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
-from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card, Span
-from toolkit.reporting.cells import UNDEFINED, listing, number, points
+from toolkit.comparison.verdicts import CLAIMED, REFUSALS, VERDICTS, Card, Span
+from toolkit.reporting.cells import UNDEFINED, listing, number, p_value, points
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
 from toolkit.schema import columns_of, with_columns
 
@@ -41,12 +40,13 @@ def largest_size(table: pd.DataFrame) -> pd.DataFrame:
 def covered(comparison: pd.DataFrame) -> str:
     """What the intervals of these lines are over: ``seeds and items``, ``seeds (f1)``; '' where there are none.
 
-    A score that is no mean over items, or one whose items differ between seeds, has an interval over seeds.
+    A score whose answers are not known, or one whose items differ between seeds, has an interval over seeds.
     """
     scores: dict[str, list[str]] = {}
     for line in comparison[comparison["low_points"].notna()].to_dict("records"):
-        is_over_seeds = str(line.get("note", "")).startswith(NOT_OVER_ITEMS)
-        over = "seeds" if is_over_seeds else "seeds and items" if line["num_seeds"] > 1 else "items only"
+        is_over_seeds = pd.isna(line["num_units"])
+        units = "items" if is_over_seeds or line["num_units"] == line["num_items"] else "clusters of items"
+        over = "seeds" if is_over_seeds else f"seeds and {units}" if line["num_seeds"] > 1 else f"{units} only"
         scores.setdefault(over, []).append(str(line["score"]))
     if len(scores) < 2:
         return "".join(scores)
@@ -139,47 +139,17 @@ def _numbers(runs: Sequence[ReportedRun], full: Arm | None, split: str) -> dict[
     )
     others = {run.config.seed: last_score(run, split, score) for run in full.runs} if full else {}
     table["full"] = pd.Series(others, dtype=float).reindex(table.index)
-    numbers = {"reached": table["reached"].mean(), "linear_probe": table["linear_probe"].mean()}
-    numbers["missed_points"] = 100 * (table["linear_probe"] - table["reached"]).mean()
-    for name in ("reached", "linear_probe"):
-        numbers[f"full_minus_{name}_points"] = 100 * (table["full"] - table[name]).mean()
-    return {name: float(value) for name, value in numbers.items()}
-
-
-def short_of_probe(table: pd.DataFrame, margin_points: float) -> list[str]:
-    """A sentence per task on which the trained head stays below its linear probe by more than the margin.
-
-    Only reported splits count, and only tasks where the head beats the probe on no split of the same distribution: one
-    that is beaten is no yardstick for what training lost.
-    """
-    is_beaten = (table["missed_points"] < 0) & ~table["is_out_of_distribution"].astype(bool)
-    beaten = set(zip(table.loc[is_beaten, "group"], table.loc[is_beaten, "condition"], strict=True))
-    is_short = table["is_reported_split"].astype(bool) & (table["missed_points"] > margin_points)
-    return [
-        f"{line['group']}: the trained head of {line['condition']} reaches {number(line['reached'])} where the linear "
-        f"head that cross-validation finds on the same features reaches {number(line['linear_probe'])}: that much of a "
-        "difference to full fine-tuning is the head's training, not its features."
-        for line in table[is_short].to_dict("records")
-        if (line["group"], line["condition"]) not in beaten
-    ]
+    gaps = {f"full_minus_{name}_points": 100 * (table["full"] - table[name]) for name in ("reached", "linear_probe")}
+    over = over_seeds(gaps[GAPS[1]].to_numpy(np.float64), 0.95)  # no run keeps the probe's answers to single items
+    means = {name: values.mean() for name, values in (dict(table[["reached", "linear_probe"]]) | gaps).items()}
+    return {name: float(value) for name, value in means.items()} | {"low_points": over.low, "high_points": over.high}
 
 
 def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
-    """Full fine-tuning minus the linear probe beside full minus reached, every task; nothing without linear probes."""
-    if table.empty or table["full_minus_linear_probe_points"].isna().all():
-        return ()
+    """The linear probe beside what was reached, and full fine-tuning minus each; nothing without linear probes."""
     shown = table.assign(**{name: [points(value) for value in table[name]] for name in GAPS})
-    arms = listing(list(dict.fromkeys(table["against"])))
-    caption = f"Features or optimisation: {arms} minus the trained head, and minus the linear head of cross-validation"
-    above = table[table["missed_points"] < -1]
-    if above.empty:
-        return (table_block(shown, SHOWN, caption),)
-    where = listing(list(dict.fromkeys(task_names(table).loc[above.index])))
-    text = (
-        f"On {where} the trained head comes out above the recorded linear probe by more than a point: it is a "
-        "yardstick, no bound."
-    )
-    return (table_block(shown, SHOWN, caption), NoteBlock(text=text))
+    caption = "Features or optimisation: full fine-tuning minus the head that was kept, and minus a cross-validated one"
+    return () if table.empty else (table_block(shown, SHOWN, caption),)
 
 
 MINILM = (
@@ -193,9 +163,8 @@ UNSTABLE_POINTS = 20
 
 def caveats(data: ReportData) -> list[str]:
     """What has to be read with any number of the report: failed runs, settings, model, seeds."""
-    said = (broken_freezes, failures, below_floor, unstable, edge_warning)
+    said = (broken_freezes, failures, below_floor, unstable, edge_warning, unnamed_clusters)
     sentences = [text for text in (say(data) for say in said) if text]
-    sentences += short_of_probe(linear_probes([own.group for own in data.details]), _margin(data))
     sentences += [*data.left_out, *data.evidence.page.get("not_kept", ())]
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
@@ -204,6 +173,28 @@ def caveats(data: ReportData) -> list[str]:
         what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
         sentences.append(f"Every condition has one seed: {what}.")
     return sentences
+
+
+CLUSTERS = (
+    "Items may come in clusters that nobody named: {}. They are taken as independent; if they are not, intervals are "
+    "too narrow: name the clusters (--cluster-column of finetune.py, or clusters= of keep_predictions)."
+)
+LEAST_SHARE = 0.05
+"""Of items that share a cluster: fewer leave an interval as good as it is (ours)."""
+
+
+def unnamed_clusters(data: ReportData) -> str:
+    """Splits whose ids or texts look as if items came in clusters that nobody named; '' without any."""
+    found = []
+    for run in data.runs:
+        for split in [name for name in run.answers if run.clusters(name) is None and not run.setting("cluster_column")]:
+            ids, known = run.answers[split].index.astype(str), run.part("task").get("splits") or {}
+            starts = ids.str.extract(r"^(.+)[-_]\d+$", expand=False).dropna()
+            num_repeated = (known.get(split) or {}).get("num_repeated_texts", 0)
+            if num_repeated >= LEAST_SHARE * len(ids) or 1 < starts.nunique() <= (1 - LEAST_SHARE) * len(starts):
+                why = f"{num_repeated:,} repeat a text" if num_repeated else f"ids begin in {starts.nunique():,} ways"
+                found.append(f"{run.task} {split} ({len(ids):,} items, {why})")
+    return CLUSTERS.format("; ".join(dict.fromkeys(found))) if found else ""
 
 
 def broken_freezes(data: ReportData) -> str:
@@ -218,14 +209,8 @@ def broken_freezes(data: ReportData) -> str:
     return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(found)}." if found else ""
 
 
-def _margin(data: ReportData) -> float:
-    """The margin of the comparisons, 1 point where there are none."""
-    margins = data.comparison["margin_points"].dropna() if len(data.comparison) else data.comparison
-    return float(margins.max()) if len(margins) else 1.0
-
-
 QUALITIES = {
-    "is_failed": "Runs that failed (majority class or worse, or undefined, on the reported split)",
+    "is_failed": "Runs that failed (majority class or worse, one answer, or undefined, on the reported split)",
     "is_at_chance": "Runs that do not beat always giving the most frequent label by more than chance",
 }
 """Of a run, and what runs are that have it."""
@@ -312,13 +297,15 @@ def pair_caveats(data: ReportData) -> list[str]:
     return sentences
 
 
-DECIDED = ("supported", "equivalent")
+DECIDED = ("equivalent", *CLAIMED)
 """Verdicts by which the runs say yes or no."""
+FAMILIES = {"forbid": "score", "labels": "shuffled-label", "tokens": "added-token"}
+"""Kind of card to what the claims are called that its q is over, where they are not called by its kind."""
 FEW_SEEDS = dict.fromkeys((0, 1), "one seed: not judged") | {2: "two seeds: not judged"}
 HOWS = {
-    "answer": "yes: the 95 % interval excludes 0 and q is below .05. No: the 90 % interval lies within the margin. "
-    "Both only from three seeds on.",
-    "interval": "The interval that decided: 90 % where the answer is no, else 95 %.",
+    "answer": "yes: the 95 % interval excludes 0 and q is below .05; no, the other way: so it does, on the other side. "
+    "No: the 90 % interval lies within the margin. All only from three seeds on.",
+    "interval": "The interval that decided: 90 % where the answer is no, within a margin; else 95 %.",
     "q": "Bounds the share of findings by chance among the claims of one kind in this report with no greater q.",
     "smallest gap": "What these data would have found with 80 % power.",
 }
@@ -335,6 +322,8 @@ def answer_of(card: Card) -> str:
         return "yes"
     if card.verdict == "equivalent":
         return f"no, within ±{number(card.margin, 2)} {card.unit}".removesuffix(" 1")
+    if card.verdict == "the other way":
+        return f"no, {card.verdict}"
     if card.verdict in REFUSALS:
         return card.verdict
     if card.num_seeds < 3:
@@ -374,7 +363,7 @@ def span_of(card: Card) -> str:
 
 
 def claims_block(cards: Sequence[Card], caption: str) -> Block:
-    """Cards as a table: what is asked, the answer, then what it stands on, in the card's unit."""
+    """Cards as a table: what is asked, the answer, then what it stands on, in the card's unit; over what each q is."""
     if not cards:
         return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
@@ -385,12 +374,20 @@ def claims_block(cards: Sequence[Card], caption: str) -> Block:
             f"{number(card.value)} {card.unit}".removesuffix(" 1") if card.value == card.value else UNDEFINED,
             span_of(card),
             number(card.detectable_gap),
-            number(card.q),
+            p_value(card.q),
             card.num_seeds,
         ]
         for card in map(_without_contradiction, cards)
     ]
-    return rows_block(header, rows, caption, HOWS)
+    return rows_block(header, rows, f"{caption}{families_text(cards)}", HOWS)
+
+
+def families_text(cards: Sequence[Card]) -> str:
+    """Over which claims, and how many, each q of some cards is; empty where none has one."""
+    found = [card for card in reversed(cards) if card.num_claims is not None]  # of one family the first card tells
+    known = {FAMILIES.get(card.kind, card.kind): card.num_claims for card in found}
+    said = listing([f"the {number} {name} claim{'s' * (number != 1)}" for name, number in known.items()])
+    return f"; q is over {said} of this report" if said else ""
 
 
 def _without_contradiction(card: Card) -> Card:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
@@ -29,6 +30,7 @@ VERDICTS = {
     "supported": ("#D55E00", "circle"),
     "equivalent": ("#009E73", "diamond"),
     "not supported": ("#0072B2", "square"),
+    "the other way": ("#CC79A7", "triangle-left"),
     "under-powered": ("#767B84", "triangle-up"),
     "not judged": ("#767B84", "cross"),
     "not measurable here": ("#767B84", "triangle-down"),
@@ -131,7 +133,30 @@ DIFFERENCE = (
     "num_seeds num_items score note"
 )
 """The smallest detectable gap stands before what was found."""
-TESTS = "pair split p q sign_flip_p smallest_p mcnemar tost_p bootstrap_interval noise_floor_points score"
+TESTS = "pair split p q sign_flip_p smallest_p mcnemar tost_p noise_floor_points score"
+
+
+ASSUMED = {"discordance": 0.10, "seed_sd": 0.01}
+"""Of a comparison of which nothing is known yet: the share of items on which exactly one of two runs is right, and how
+much the true difference varies between seeds (a standard deviation, a share)."""
+PLANNED = (
+    "Smallest difference in accuracy that 80 % power finds, in points: {}. So much is known before any result, at "
+    "two-sided alpha .05 and as assumed: exactly one of two conditions is right on 10 % of the items, the same ones in "
+    "every seed, and the true difference varies between seeds by 1 point (standard deviation)."
+)
+
+
+def planned_gaps_text(sizes: Mapping[str, tuple[int, int]]) -> str:
+    """The smallest difference that comparisons of so many seeds and items find, with what it assumes; '' without any.
+
+    ``sizes``: name to its seeds and items; those without a seed or two items are left out.
+    """
+    gaps = [
+        f"{name} {100 * detectable_gap_planned(seeds, items, **ASSUMED):.1f} (seeds {seeds}, items {items:,})"
+        for name, (seeds, items) in sizes.items()
+        if seeds > 0 and items > 1
+    ]
+    return PLANNED.format(", ".join(gaps)) if gaps else ""
 
 
 def estimand(data: ReportData) -> str:
@@ -160,7 +185,7 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tested,))
         each = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seed_by_seed(seeds, group.title),))
         bodies.append([table_block(own, DIFFERENCE, f"Differences on {group.title}"), tests, each])
-    over = covered(headline(table))
+    over, num_claims = covered(headline(table)), headline(data.comparison)["q"].notna().sum()
     spans = f", with the interval that decided over {over}" if over else ", without intervals"
     caption = (
         f"Difference between two conditions on each split{spans}; the margin is shaded. The interval is of 90 % for "
@@ -171,7 +196,7 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         "First condition minus second on the same items at the last epoch, paired by seed, in points (hundredths of "
         "the score). The smallest detectable gap stands before the difference: a smaller one could not have been "
         "found. "
-        f"q takes into account how many comparisons this report makes. {estimand(data)}"
+        f"q is over the {num_claims} score claims of this report. {estimand(data)}"
     )
     features = against_probe_block(linear_probes([own.group for own in data.details]))
     # Seeds that one side of a pair lacks, and pairs that differ in more than the regime.
@@ -184,7 +209,6 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
 def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
     """``toolkit.compare`` with the columns as they are read: pairs, intervals as texts, McNemar over seeds."""
     spans = {"interval": ("low_points", "high_points"), "interval90": ("low90_points", "high90_points")}
-    spans["bootstrap_interval"] = ("bootstrap_low_points", "bootstrap_high_points")
     texts = {
         name: [interval(low, high) for low, high in zip(table[ends[0]], table[ends[1]], strict=True)]
         for name, ends in spans.items()

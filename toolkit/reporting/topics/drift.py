@@ -38,7 +38,7 @@ from toolkit.reporting.charts import (
     tips,
 )
 from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, chart_blocks, folds, rows_block
-from toolkit.reporting.topics.scores import plot_scores_over_epochs, probe_block, training_block
+from toolkit.reporting.topics.scores import plot_scores_over_epochs, training_block
 
 HEIGHT = 130
 WIDE = 390
@@ -533,14 +533,6 @@ def words_lead(lead: str, groups: Sequence[Group]) -> str:
     return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
 
 
-def _training(tables: GroupTables) -> list[Block]:
-    probe = probe_block(tables)
-    if not probe and len(tables.drift):
-        probe = TextBlock(text="Linear probe: not applicable, no run recorded one.")
-    title = f"Before and after training: {tables.group.title}"
-    return [*([probe] if probe else []), FoldBlock(title=title, blocks=(training_block(tables),))]
-
-
 def _rows_of(parameter: str, tables: GroupTables) -> list[Block]:
     """The arms in which no row moved, of which the chart shows nothing, then the strata."""
     arms = [arm for arm in tables.group.arms if arm.has(parameter)]
@@ -567,8 +559,10 @@ TOPICS = (
         title="Scores and drift over epochs",
         lead=TRAINING,
         chart="scores_over_epochs",
-        caption="Headline score of every labelled split of {title} at each epoch{bars}. Dotted: the majority class.",
-        blocks=_training,
+        caption="Headline score of each labelled split of {title} at every epoch{bars}. Dotted: the majority of train.",
+        blocks=lambda tables: [
+            FoldBlock(title=f"Before and after training: {tables.group.title}", blocks=(training_block(tables),))
+        ],
     ),
     Topic(
         id="drift",

@@ -1,6 +1,7 @@
 """The first screen of a comparison: a tile per condition, one picture, and three questions with their answers."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
 from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.runs import STILL_FALLING, last_fall
 from toolkit.comparison.shuffled_labels import ONE
 from toolkit.comparison.verdicts import REFUSALS
 from toolkit.config import MLM
@@ -18,8 +20,8 @@ from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
 from toolkit.reporting.page import Answer, ChartBlock, Tile, picture
-from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, task_names
-from toolkit.reporting.topics.comparison import plot_differences
+from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, linear_probes, task_names
+from toolkit.reporting.topics.comparison import planned_gaps_text, plot_differences
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6
@@ -39,6 +41,7 @@ WIDTH = 265
 
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
+PROBED = "How far is full fine-tuning ahead of a cross-validated head on frozen features?"
 MOVED = "Did the embeddings move?"
 MOVED_TITLE = "How far the embeddings moved"
 OF_NOISE = (
@@ -170,7 +173,7 @@ def _mean(drift: np.ndarray[Any, Any]) -> float:
 
 
 def compared_of(data: ReportData) -> str:
-    """What was trained, on what and how often."""
+    """What was trained, on what and how often, and which differences that could find, before any is told."""
     runs, ways = data.runs, conditions(data)
     names = {name: dict.fromkeys(str(getattr(run, name)) for run in runs) for name in ("model", "task")}
     counts = dict.fromkeys(str(number) for number in sorted({len(arm.runs) for arm in data.arms}))
@@ -181,7 +184,12 @@ def compared_of(data: ReportData) -> str:
         "Runs of each": ", ".join(counts),
         "Runs": str(len(runs)),
     }
-    return ". ".join(f"{name}: {text}" for name, text in facts.items()) + "."
+    lines = compared(data)
+    lines = lines[(lines["score"] == "accuracy") & lines["num_items"].notna()].sort_values("num_seeds", kind="stable")
+    # Of each task the pair of conditions with the most seeds, which comes last.
+    sizes = {str(own["task_name"]): (int(own["num_seeds"]), int(own["num_items"])) for own in lines.to_dict("records")}
+    said = ". ".join(f"{name}: {text}" for name, text in facts.items())
+    return f"{said}. {planned_gaps_text(sizes)}".rstrip()
 
 
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
@@ -193,7 +201,26 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         _answer(lines[(lines["first_base"] == one) & (lines["second_base"] == other)], one, other, kinds)
         for one, other in pairs[:MOST_PAIRS]
     ]
+    answers += _probe_answer(data)
     return (_drift_answer(data), *_labels_answer(data), *answers, *_rest(data, pairs[MOST_PAIRS:]), _open(data))
+
+
+def _probe_answer(data: ReportData) -> list[Answer]:
+    """Full fine-tuning minus the linear probe of the same features, on reported splits; nothing without both."""
+    table = largest_size(linear_probes([own.group for own in data.details])).query(
+        "is_reported_split.astype('bool') and full_minus_linear_probe_points.notna()"
+    )
+    gaps = [
+        f"{task}, {line['condition']} {line['full_minus_linear_probe_points']:+.1f}"
+        + f" ({LEVEL:.0%} over seeds: {line['low_points']:+.1f} to {line['high_points']:+.1f})"
+        * (line["low_points"] == line["low_points"] and line["num_seeds"] >= LEAST_SEEDS)
+        for task, line in zip(task_names(table), table.to_dict("records"), strict=True)
+    ]
+    text = (
+        "Full fine-tuning minus the linear head that cross-validation within train finds on the features of a "
+        f"condition, in points: {'; '.join(gaps)}. How the condition trained its own head has no part in it."
+    )
+    return [Answer(question=PROBED, verdict="", text=text)] if gaps else []
 
 
 def _rest(data: ReportData, pairs: Sequence[tuple[str, str]]) -> tuple[Answer, ...]:
@@ -215,7 +242,7 @@ def _open(data: ReportData) -> Answer:
         parts.append(
             "How much of the movement is learning" + (f": no run {had} shuffled labels." if has_labels else ".")
         )
-    parts += _at_ceiling(data)
+    parts += [*_at_ceiling(data), *_still_falling(data)]
     if num_open := int((~verdicts).sum()):
         parts.append(f"{num_open} of {len(verdicts)} comparisons stay undecided.")
     return Answer(question=OPEN, verdict="", text=" ".join(parts))
@@ -227,6 +254,21 @@ def _at_ceiling(data: ReportData) -> list[str]:
     tasks = dict.fromkeys(task for own in scores for task in own)
     full = [task for task in tasks if sum(own[task].mean() >= CEILING for own in scores if task in own) > 1]
     return [f"What harder tasks would show: nothing is left to gain on: {', '.join(full)}."] if full else []
+
+
+def _still_falling(data: ReportData) -> list[str]:
+    """Conditions whose loss still fell in the last epoch: beside others they are shown too low."""
+    falling = Counter(
+        f"{arm.base} on {run.task}"
+        for arm in _arms(data)
+        for run in arm.runs
+        if last_fall(run.scores, run.reported_split, run.setting("head_training")) > STILL_FALLING
+    )
+    names = ", ".join(f"{name} ({number} run{'s' * (number > 1)})" for name, number in falling.items())
+    said = (
+        f"What more epochs would give: the loss on the reported split fell by more than {STILL_FALLING:.0%} in the last"
+    )
+    return [f"{said}: {names}. Beside what has converged these are shown too low."] if falling else []
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -293,7 +335,8 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
         return ()
     found: dict[str, list[str]] = {}
     for task, line in zip(task_names(lines), lines.to_dict("records"), strict=True):
-        word = {"equivalent": "no", "supported": "yes"}.get(str(line["verdict"]), "undecided")
+        words = {"equivalent": "no", "supported": "yes", "the other way": "less alike than shuffled ones"}
+        word = words.get(str(line["verdict"]), "undecided")
         found.setdefault(word, []).append(f"{task} {line['real_mean']:.2f} for {line['shuffled_mean']:.2f}")
     parts = "; ".join(f"{word}: {', '.join(own)}" for word, own in found.items())
     text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."

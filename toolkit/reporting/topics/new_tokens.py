@@ -1,4 +1,4 @@
-"""Tokens that were added: did the new words learn, did the old ones stay?"""
+"""Tokens that were added: did their rows move, did the old ones stay?"""
 
 from collections.abc import Sequence
 
@@ -29,11 +29,11 @@ from toolkit.reporting.page import Block, Section, TextBlock, folds, picture, ta
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 from toolkit.reporting.topics.caveats import claims_block, group_of
 
-ID, TITLE = "new-tokens", "Did the new words learn, did the old ones stay?"
+ID, TITLE = "new-tokens", "Added tokens: did their rows move, did the old ones stay?"
 LEAD = (
-    "A row that learns leaves its start; that it left it does not show that it learned, for which scores are held "
-    "against those of a run that trains nothing of the backbone. Rows of added tokens are counted neither among the "
-    "words that training exposed nor among the others."
+    "That a row left its start does not show that it learned anything: shuffled labels move it too. Runs with "
+    "--shuffle-labels in the same report tell how much further real labels move it. Rows of added tokens are counted "
+    "neither among the words that training exposed nor among the others."
 )
 MOST_SERIES, MOST_LINES = len(COLOURS), 60
 """Tokens that have a colour each; more are drawn by whether training showed them, these many at most."""

@@ -166,7 +166,8 @@ def _settings(run: ReportedRun, arm: Arm) -> dict[str, object]:
     config, manifest, model = run.config, run.manifest, run.part("model")
     epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
     if config.head_training == "early-stopping":
-        epochs = f"{run.last_epoch:g} (early stopping)"
+        is_convex = run.part("head_training").get("chosen") == "convex"
+        epochs = f"{NOT_APPLICABLE} (convex head)" if is_convex else f"{run.last_epoch:g} (early stopping)"
     batch = f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size
     return {
         "epochs": epochs,
@@ -266,7 +267,8 @@ MANY_RUNS = 12
 """With more runs than these the text has a line per arm, and tables/runs a line per run with its command."""
 
 RUNS = (
-    "Failed is a run whose accuracy on the reported split is the majority class's or less. The backbone's learning "
+    "Failed is a run that on the reported split is no better than always giving train's most frequent label, or gives "
+    "every item one answer, or whose score is undefined. The backbone's learning "
     "rate is not applicable where the whole backbone is frozen."
 )
 

@@ -124,23 +124,6 @@ def _before_and_after(arm: Arm, split: str, score: str) -> str:
     return " → ".join(values)
 
 
-def probe_block(tables: GroupTables) -> Block | None:
-    """The linear head that cross-validation finds on the frozen features, beside what was reached; None without one."""
-    rows, labelled = [], set(tables.baselines["split"])
-    for arm in tables.group.arms:
-        probes = [run.linear_probe for run in arm.runs if run.linear_probe]
-        names = dict.fromkeys((split, score) for each in probes for split in each for score in each[split])
-        for split, score in ((s, k) for s, k in names if s in labelled and k in SCORES and k != "loss"):
-            found = [each[split][score] for each in probes if score in each.get(split, {})]
-            values = [np.nan if value is None else value for value in found]
-            reached = mean_and_sd(last_score(run, split, score) for run in arm.runs)
-            rows.append([arm.label, split, score, mean_and_sd(values), reached])
-    if not rows:
-        return None
-    caption = f"Linear probe of {tables.group.title}: the linear head that cross-validation finds"
-    return rows_block(["condition", "split", "score", "linear probe", "reached"], rows, caption)
-
-
 LEAST_SEEDS = 3
 """Seeds below which a mean has no interval: with two it has one degree of freedom and says nothing."""
 LAST = ("group", "model", "split", "is_reported_split", "score", "value", "seed", "is_failed")

@@ -1,4 +1,4 @@
-"""How large an optimizer step was beside the weights, and what of it was lost to rounding."""
+"""How large a step of the optimizer was beside the weights, and what of that step was lost to rounding."""
 
 import pandas as pd
 
@@ -11,9 +11,9 @@ from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 
 ID, TITLE = "step-sizes", "How large was a step?"
 LEAD = (
-    "One optimizer step beside the weights that it changes, at every step whose number is a power of two. A parameter "
-    "whose updates are lost to rounding stands still however long it is trained: raise its learning rate, or keep its "
-    "weights in float32."
+    "One optimizer step beside the weights that it changes, at every step whose number is a power of two: what is lost "
+    "to rounding is of that one step, not of training. A parameter that loses every step stands still however long it "
+    "is trained: raise its learning rate, or keep its weights in float32."
 )
 CAPTION = (
     "Norm of a step's update over norm of the weights, of the rows with a gradient at that step. Undefined, and so not "
@@ -37,7 +37,8 @@ def section(computed: Computed) -> Section:
     worst = last.loc[last["lost_to_rounding"].idxmax()]
     said = (
         f"At step {worst['step']:,}, the last that was looked at, {number(100 * worst['lost_to_rounding'])} % of the "
-        f"values of {worst['parameter']} with a gradient stayed as they were: no parameter lost more to rounding."
+        f"values of {worst['parameter']} with a gradient stayed as they were: no parameter lost more of that step to "
+        "rounding. Other steps may have lost more or less."
     )
     blocks: list[Block] = [TextBlock(text=said)]
     if chart := picture("step-sizes", plot_step_sizes(sizes), CAPTION):
@@ -67,7 +68,7 @@ def plot_step_sizes(sizes: pd.DataFrame) -> Chart | None:
         parameter="parameter",
         step=("step", ",.0f"),
         update_to_weight=("update / weight", ".3g"),
-        lost_to_rounding=("share lost to rounding", ".3g"),
+        lost_to_rounding=("share of this step lost to rounding", ".3g"),
     )
     points = base.mark_point().encode(shape=shape("parameter", names), tooltip=said)
     return panels([altair.layer(base.mark_line(), points)], 1, picker)

@@ -1,0 +1,75 @@
+"""p values of many paired differences at once, whose seed variance is learned from all of them: what q is made of.
+
+With three seeds a claim alone hardly knows how much seeds differ: where they happen to agree, Satterthwaite's degrees
+of freedom are large and its p far too small, and of 30 true nulls one is "supported" in far more than 5 % of reports;
+K - 1 degrees of freedom hold the level and find next to nothing. The claims of a report know it together: limma's
+moderated variances (Smyth 2004) use that, but take one inverse chi-squared distribution for the variances of all
+claims, and overshoot where claims of steady seeds stand beside claims of shaky ones. Here that distribution has no
+shape: it is weights on a grid. `experiments/benchmarks/levels.py` prints level and power of all four.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LEAST_SD, MOST_SD, NUM_SDS = 0.0005, 1.0, 40
+"""The standard deviations between seeds that a difference may have, evenly by their logarithm: shares of the score, .05
+to 100 points, and further where seeds were further apart."""
+PSEUDO_CLAIMS = 3.0
+"""Weight of claims that nobody made, spread evenly over the grid: without them a few claims are taken for all that
+could be. As few whole ones as all cells of levels.py hold with."""
+NUM_ROUNDS = 30
+"""Of expectation-maximisation; 100 rounds change no level or power of levels.py by more than its error."""
+
+
+def moderated_p(
+    estimates: ArrayLike, squares: ArrayLike, num_seeds: ArrayLike, num_items: ArrayLike
+) -> NDArray[np.float64]:
+    """Two-sided p of each of several paired differences being 0, float64 in the shape of ``estimates``.
+
+    Parameters
+    ----------
+    estimates
+        (..., claims) mean differences, a share of the score; leading dimensions are reports of their own.
+    squares
+        (..., claims, 3) mean squares between seeds, between items and of the residual
+        (:func:`~toolkit.comparison.intervals.mean_squares`).
+    num_seeds, num_items
+        (claims,) K and N of each, at least 2; or one number.
+
+    Given the standard deviation s between a claim's seeds, MS_seed has the expectation e = N·s² + MS_res, and a χ²
+    distribution of K - 1 degrees of freedom about it; the difference has the variance (e + max(MS_item - MS_res,
+    0))/(KN), and p(s) is that of Student's t with N - 1 degrees of freedom. The weights w(s) that make the claims'
+    MS_seed most likely are found by expectation-maximisation (the maximum likelihood of a mixing distribution: Laird
+    1978), with PSEUDO_CLAIMS beside the claims. p = Σ_s p(s)·w(s)·L(s)/Σ_s w(s)·L(s), L the likelihood of the claim's
+    own MS_seed, and w without its own part (partially Bayes p values: Ignatiadis & Sen 2023; the pseudo-claims and what
+    is left out are ours).
+
+    Example
+    -------
+    >>> float(moderated_p([0.0], [[0.2, 0.2, 0.1]], 3, 200)[0])
+    1.0
+    """
+    from scipy.special import stdtr
+
+    means, parts = np.abs(np.asarray(estimates, np.float64)), np.asarray(squares, np.float64)
+    if not means.size:
+        return means
+    between, item, residual = (parts[..., [place]] for place in range(3))
+    items = np.broadcast_to(np.asarray(num_items, np.float64), means.shape)[..., None]
+    seeds = np.broadcast_to(np.asarray(num_seeds, np.float64), means.shape)[..., None]
+    furthest = 3 * float(np.sqrt((between / items).max()))
+    sds = np.geomspace(LEAST_SD, max(MOST_SD, furthest), NUM_SDS)
+    expected = items * sds**2 + residual
+    logs = -(seeds - 1) / 2 * (np.log(expected) + between / expected)
+    likelihood = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    weights = np.full(NUM_SDS, 1 / NUM_SDS)
+    for _ in range(NUM_ROUNDS):
+        shares = weights * likelihood
+        shares /= shares.sum(axis=-1, keepdims=True)
+        counts = shares.sum(axis=-2, keepdims=True) + PSEUDO_CLAIMS / NUM_SDS
+        weights = counts / counts.sum(axis=-1, keepdims=True)
+    shares = (counts - shares) * likelihood
+    shares /= shares.sum(axis=-1, keepdims=True)
+    errors = np.sqrt((expected + np.maximum(item - residual, 0)) / (seeds * items))
+    found: NDArray[np.float64] = (shares * 2 * stdtr(items - 1, -means[..., None] / errors)).sum(axis=-1)
+    return np.minimum(found, 1.0)
