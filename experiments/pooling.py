@@ -65,6 +65,7 @@ STUDY = Study(
             "validation_file": f"{DATA}/cad_nli_original/dev.tsv",
             "test_file": (f"test={DATA}/cad_nli_original/test.tsv",),
             "text_columns": ("sentence1", "sentence2"),
+            "tsv_quotes": "keep",  # a few sentences stand in marks of their own
             "remove_near_duplicates": True,
         },
     },

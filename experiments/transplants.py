@@ -95,6 +95,7 @@ def real_configs(data: Path, seed: int, runs: str) -> list[RunConfig]:
             validation_file=f"{pairs}/dev.tsv",
             test_file=(f"test={pairs}/test.tsv",),
             text_columns=("sentence1", "sentence2"),
+            tsv_quotes="keep",  # a few sentences stand in marks of their own
             output_dir=runs,
             **common,
         ),

@@ -6,11 +6,11 @@ layers below it, and the weights move about equally far in all layers, or furthe
 
     python experiments/weight_drift.py --out reports/weight_drift [--seeds 3] [--runs runs/weight_drift]
 
-Settings are the same for all tasks: 1,000 training examples, 3 epochs, learning rate 5e-5; nothing is tuned, as
-scores are not the question. States are compared on every scored split (at most 300 texts each). `polarity` and `order`
-are built in; the data of the others are not part of this repository: ../shared/data, or the folder that
-EMBEDDING_DRIFT_DATA names, holds sst2/, trec/ and cad_nli_original/ as .tsv files; experiments/data.sha256 has their
-sources, licences and sha256. Runs keep their model, about 90 MB each; finished ones are used again.
+1,000 training examples and 3 epochs, at the learning rate that feature_extraction_vs_finetuning.py chose for each
+task: how unevenly layers move depends on the rate. States are compared on every scored split (at most 300 texts each).
+`polarity` and `order` are built in; the data of the others are not part of this repository: ../shared/data, or the
+folder that EMBEDDING_DRIFT_DATA names, holds sst2/, trec/ and cad_nli_original/ as .tsv files; experiments/data.sha256
+has their sources, licences and sha256. Runs keep their model, about 90 MB each; finished ones are used again.
 """
 
 import os
@@ -20,18 +20,28 @@ from typing import Any
 from toolkit.config import RunConfig
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
-PAIRS: dict[str, Any] = {"text_columns": ("sentence1", "sentence2")}
+PAIRS: dict[str, Any] = {"text_columns": ("sentence1", "sentence2"), "tsv_quotes": "keep"}
 TASKS: dict[str, dict[str, Any]] = {
-    "sst2": {"train_file": f"{DATA}/sst2/train.tsv", "validation_file": f"{DATA}/sst2/dev.tsv"},
-    "trec": {"train_file": f"{DATA}/trec/train.tsv", "validation_file": f"{DATA}/trec/test.tsv"},
+    "sst2": {
+        "train_file": f"{DATA}/sst2/train.tsv",
+        "validation_file": f"{DATA}/sst2/dev.tsv",
+        "learning_rate": 1.5e-4,
+    },
+    "trec": {
+        "train_file": f"{DATA}/trec/train.tsv",
+        "validation_file": f"{DATA}/trec/test.tsv",
+        "learning_rate": 1.5e-4,
+    },
     "cad_nli_original": {
         "train_file": f"{DATA}/cad_nli_original/train.tsv",
         "validation_file": f"{DATA}/cad_nli_original/dev.tsv",
+        "learning_rate": 3e-4,
         **PAIRS,
     },
-    "polarity": {"task": "polarity"},
-    "order": {"task": "order"},
+    "polarity": {"task": "polarity", "learning_rate": 5e-5},
+    "order": {"task": "order", "learning_rate": 5e-5},
 }
+"""Name to where it is and the learning rate of full fine-tuning in reports/feature_extraction_vs_finetuning."""
 SEEDS, EXAMPLES, EPOCHS = 3, 1000, 3
 
 
@@ -40,7 +50,6 @@ def list_configs(seeds: int, examples: int, epochs: int, output_dir: str) -> lis
     common: dict[str, Any] = {
         "max_train_examples": examples,
         "epochs": epochs,
-        "learning_rate": 5e-5,
         "save_model": True,
         "output_dir": output_dir,
     }
