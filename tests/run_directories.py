@@ -222,6 +222,7 @@ def _facts(regime: str, first: dict[str, np.ndarray], model: str, task: str, is_
         "task": {
             "name": task,
             "kind": "regression" if is_regression else "classification",
+            "commonest_label": None if is_regression else 0,
             "score": "pearson" if is_regression else "accuracy",
             "reported_split": "validation",
             "splits": {"train": sizes, "validation": sizes},

@@ -68,6 +68,7 @@ CHANGES = {
     "label_column": "y",
     "label_kind": "classes",
     "tsv_quotes": "strip",
+    "cluster_column": "review",
     "objective": "mlm",
     "mlm_probability": 0.3,
     "output_dir": "elsewhere",

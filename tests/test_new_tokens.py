@@ -246,12 +246,12 @@ def test_adapters_beside_added_rows_are_a_condition_of_their_own(
     assert run.manifest["regime"]["label"] == plain.manifest["regime"]["label"] == "lora"
     assert ("word_embeddings" in run.manifest["regime"]["frozen_components"], run.optimizer_log is None) == (False,) * 2
     evidence = save_evidence(measure([run, plain]), tmp_path / "evidence")
-    arms = {arm.label: arm for group in ReportData(evidence, num_draws=0).groups for arm in group.arms}
+    arms = {arm.label: arm for group in ReportData(evidence).groups for arm in group.arms}
     assert {"LoRA r=2 on query, beside added rows", "LoRA r=2 on query"} == arms.keys()
     assert not any(arm.adapts_embeddings for arm in arms.values())
     alone = save_evidence(measure([run]), tmp_path / "alone")
     assert token_cards(alone)["old"].verdict == "equivalent"
-    (tile,) = tiles_of(ReportData(alone, num_draws=0))
+    (tile,) = tiles_of(ReportData(alone))
     assert dict(tile.lines)["trained"] == "added rows, adapters and a new head"
     print_result(run, 1.0)
     assert "all but added rows, adapters and head" in " ".join(capsys.readouterr().out.split())
@@ -470,17 +470,6 @@ def test_the_log_of_a_held_table_has_gradients_of_new_rows_alone(trained: Callab
         assert len(toolkit.sign_noise(run, W, num_replicates=5, num_coordinates=8))
 
 
-def test_gradients_of_a_held_table_are_those_of_a_whole_one(planted: Callable[..., RunConfig], tmp_path: Path) -> None:
-    found = []
-    for train_rows in ("all", "new"):
-        run = finetune(planted(train_rows=train_rows, dropout=0.0, max_steps=1, output_dir=str(tmp_path)))
-        table, new = run.trajectory.exposure.tables[W], ends(run)[2]
-        is_new = (table.rows >= new.start) & (table.rows < new.stop)
-        found.append((table.rows[is_new], table.counts[is_new], table.norms[is_new]))
-    assert [len(each[0]) for each in found] == [2, 2]
-    assert all(np.allclose(whole, held, rtol=1e-4) for whole, held in zip(*found, strict=True))
-
-
 def nearest_slowly(table: np.ndarray, row: int, words: list[int], tokens: tuple[str, ...]) -> str:
     units = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-300)
     cosines = units @ units[row]
@@ -525,7 +514,7 @@ def test_the_table_of_added_rows_is_what_a_plain_computation_gives(trained: Call
 def test_the_first_screen_says_that_added_rows_alone_moved(
     train_rows: str, trained: Callable[..., Run], tmp_path: Path
 ) -> None:
-    data = ReportData(save_evidence(measure([trained(train_rows=train_rows)]), tmp_path), num_draws=0)
+    data = ReportData(save_evidence(measure([trained(train_rows=train_rows)]), tmp_path))
     (tile,) = tiles_of(data)
     (answer,) = (answer for answer in answers_of(data) if answer.question == MOVED)
     is_held = train_rows == "new"
@@ -621,7 +610,7 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
     own = {"learning_rate": 1e-2}
     runs = [trained(train_rows=rows, seed=seed, **own) for rows in ("new", "all") for seed in range(3)]
     runs += [trained(freeze="embeddings", seed=seed, **own) for seed in range(3)]
-    data = ReportData(save_evidence(measure(runs), tmp_path), num_draws=0)
+    data = ReportData(save_evidence(measure(runs), tmp_path))
     made = make_cards(data)
     cards = {card.id: card for card in made if card.kind == "tokens"}
     assert {name.partition(" / ")[2]: card.verdict for name, card in cards.items()} == {
@@ -656,8 +645,34 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
 
 def token_cards(evidence: Evidence) -> dict[str, Card]:
     """The card on added rows, and that on old ones."""
-    found = make_cards(ReportData(evidence, num_draws=0))
+    found = make_cards(ReportData(evidence))
     return {card.id.rpartition(" / ")[2]: card for card in found if card.kind == "tokens"}
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(3.0, "supported"), (1.0, "under-powered"), (1 / 3, "the other way")])
+def test_new_rows_are_held_against_shuffled_labels_where_there_are_any(
+    trained: Callable[..., Run], tmp_path: Path, times: float, verdict: str
+) -> None:
+    """With labels shuffled new rows "moved" too, in runs that learned nothing: planted, real labels move them more."""
+    own = {"learning_rate": 1e-2, "epochs": 1}
+    runs = [trained(seed=seed, shuffle_labels=is_shuffled, **own) for is_shuffled in (False, True) for seed in range(3)]
+    evidence = save_evidence(measure(runs), tmp_path)
+    strata = evidence.strata
+    moved = {
+        run.path.name: (1 + 0.05 * i) * (times if i < 3 else 1.0) * (1 + 0.1 * (i == 4)) for i, run in enumerate(runs)
+    }
+    is_new = (strata["stratum"] == ADDED) & (strata["statistic"] == "median")
+    planted = strata.assign(value=strata["value"].where(~is_new, strata["run"].map(moved)))
+    cards = [card for card in make_cards(ReportData(replace(evidence, strata=planted))) if card.kind == "tokens"]
+    (beside,) = [card for card in cards if "further than with shuffled labels" in card.claim]
+    assert beside.verdict == verdict
+    real, shuffled = (np.log([moved[run.path.name] for run in part]) for part in (runs[:3], runs[3:]))
+    assert beside.value == pytest.approx(100 * np.expm1((real - shuffled).mean()))
+    said = {("shuffled" in card.id, card.reason.rpartition(": ")[2]) for card in cards if card.id.endswith("new")}
+    assert (False, "whether real labels moved them further than shuffled ones stands beside it") in said
+    assert (True, "to know that, repeat every seed with --shuffle-labels") in said
+    assert "learn" not in "".join(card.claim for card in cards)
+    assert {card.num_claims for card in cards if card.q == card.q} == {sum(card.q == card.q for card in cards)}
 
 
 def test_added_rows_are_held_against_those_that_no_text_showed_where_there_are_any(

@@ -314,18 +314,6 @@ def test_a_budget_of_tokens_makes_more_and_smaller_steps(tiny_config: RunConfig,
     assert len(finished.optimizer_log.learning_rates) == ends[-1]
 
 
-def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig, tmp_path: Path) -> None:
-    """Five tokens a batch: one example each, in four parts of which three repeat it with weight 0."""
-    one, four = (
-        run(tiny_config, tmp_path, gradient_accumulation_steps=k, batch_tokens=5, dropout=0.0, max_steps=6)
-        for k in (1, 4)
-    )
-    assert one.path != four.path
-    for name in one.trajectory.parameters:
-        np.testing.assert_allclose(first_and_last(one, name)[1], first_and_last(four, name)[1], atol=1e-6)
-    assert not np.array_equal(*first_and_last(one, "word_embeddings"))
-
-
 @pytest.fixture
 def altered(tiny_model: Callable[[str], Path], tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], str]:
     """A function: a change of tiny BERT's weights to the folder of that checkpoint, always the same folder."""
@@ -337,14 +325,6 @@ def test_other_weights_in_the_same_folder_are_another_run(altered: Any, tiny_con
     first = run(tiny_config, tmp_path, model=altered(lambda _: None), max_steps=1)
     model = altered(lambda weights: weights["embeddings.word_embeddings.weight"][5].fill(1))
     assert run(tiny_config, tmp_path, model=model, max_steps=1).path != first.path
-
-
-def test_a_frozen_embedding_is_stored_once(tiny_config: RunConfig, tmp_path: Path) -> None:
-    finished = run(tiny_config, tmp_path, freeze="embeddings", epochs=4)
-    sizes = [path.stat().st_size for path in sorted((finished.path / "snapshots").iterdir())]
-    assert len(sizes) == 5
-    assert max(sizes[1:]) < 1000 < sizes[0]
-    np.testing.assert_array_equal(*first_and_last(finished, "word_embeddings"))
 
 
 def test_a_run_repeats_from_its_config(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -496,13 +476,18 @@ def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object
 def test_kinds_of_label_and_a_split_without_labels(
     label: Callable[[int], object], columns: list[str], freeze: str, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    finished = run(tiny_config, tmp_path, **write_task(tmp_path / "task", label), freeze=freeze)
+    task = write_task(tmp_path / "task", label) | {"cluster_column": "label"}
+    finished = run(tiny_config, tmp_path, **task, freeze=freeze)
     scores = finished.scores.set_index("split")
     assert scores.loc["blind", ["loss", *columns]].isna().all(axis=None)
     assert np.isfinite(scores.loc["validation", "loss"]).all()
     blind = finished.predictions[finished.predictions["split"] == "blind"]
     assert (len(blind), blind["label"].count(), blind["prediction"].count()) == (16 * 3, 0, 16 * 3)
-    assert finished.manifest["task"]["score"] == columns[0]
+    held = finished.predictions[finished.predictions["split"] == "validation"]
+    assert held["cluster"].tolist() == ([0, 1, 2] * 5 + [0]) * 3
+    told = finished.manifest["task"]
+    assert [told["splits"][name].get("num_clusters") for name in ("train", "validation", "blind")] == [None, 3, None]
+    assert (told["score"], told["splits"]["blind"]["num_repeated_texts"]) == (columns[0], 14)
     assert {len(values) for values in blind["scores"]} == {1 if columns[0] == "pearson" else 3}
     assert write_report([finished], tmp_path / "report").exists()
 

@@ -60,7 +60,7 @@ def _of_conditions(runs: list[Run], shuffled: list[Run], features: list[Run]) ->
     summary = toolkit.summarise_scores(runs)
     sides = toolkit.side_by_side(summary[summary["is_reported_split"]])
     return {
-        "compare": toolkit.compare(beside, num_draws=100),
+        "compare": toolkit.compare(beside),
         "compare_seeds": toolkit.compare_seeds(beside),
         "last_scores": toolkit.last_scores(runs),
         "summarise_scores": summary,

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from tests.analysis.adam_runs import WORDS, make_log, plant, random_exposure, signs, warm_up_and_decay
 from tests.refusals import check_refusals, check_refused, refused
@@ -272,30 +271,6 @@ def test_the_log_of_another_run_is_refused(planted, tmp_path):
             with refused(f"is not of {tmp_path}: the run's own differs in {what}[a-z ]*; leave log="):
                 measure(run, WORDS, 1, log=log)
         check_refused(f"differs in {what}", guard_precision, run, 1, log=log)
-
-
-@pytest.mark.parametrize("num_segments", [1, 2])
-def test_segment_gradients_are_the_sum_of_all_position_and_of_all_word_gradients(num_segments):
-    """SCIENCE.md, section 1: a shared mean shift. About gradients, not about Adam's drift."""
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertModel(BertConfig(vocab_size=40, max_position_embeddings=20, **size)).double().eval()
-    tokens = torch.randint(1, 40, (5, 12))  # row 0 is [PAD], whose gradient torch drops
-    segments = torch.arange(12).expand(5, 12) * num_segments // 12
-    model(tokens, token_type_ids=segments).last_hidden_state.pow(3).sum().backward()
-    embeddings = model.embeddings
-    words, positions, kinds = (
-        embeddings.get_parameter(f"{name}.weight").grad
-        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-    )
-    scale = kinds.abs().max()
-    assert scale > 1e-3
-    for sums in (positions.sum(0), words.sum(0)):
-        assert (kinds[:num_segments].sum(0) - sums).abs().max() < 1e-12 * scale
-    # Neither segment alone is the sum, where both are used.
-    assert not kinds[1].any() if num_segments == 1 else (kinds[0] - positions.sum(0)).abs().max() > 1e-3 * scale
 
 
 @pytest.mark.parametrize(

@@ -93,29 +93,6 @@ def _counts(design: Design, name: str, num_rows: int) -> np.ndarray:
     return np.bincount(design.combinations[:, design.tables.index(name)], design.counts, num_rows)
 
 
-@pytest.mark.parametrize("num_tables", [1, 2, 3])
-def test_a_crossed_design_has_one_free_offset_less_than_tables(num_tables):
-    crossed = np.array(np.meshgrid(range(5), range(4), range(2))).reshape(3, -1).T[:, :num_tables]
-    assert rank_deficiency(design_of(crossed)) == num_tables - 1
-
-
-def test_texts_have_one_direction_more_than_crossed_because_of_the_first_token():
-    for pairs in (False, True):
-        design = texts(pairs)
-        assert rank_deficiency(design) == 3
-        without = design.combinations[:, 1] > 0
-        assert rank_deficiency(Design(TABLES, design.combinations[without], design.counts[without])) == 2
-    mixed = [*design.combinations.tolist(), [1, 3, 0]]  # [CLS] seen at position 3 too: no longer inseparable
-    assert rank_deficiency(design_of(mixed)) == 2
-
-
-def test_segments_in_separate_words_and_positions_are_free_too():
-    # Segment 1 has its own words and positions: it can be shifted against them.
-    assert rank_deficiency(design_of([[0, 0, 0], [0, 1, 0], [1, 0, 0], [2, 2, 1], [2, 3, 1], [3, 2, 1]])) == 4
-    # The words joined by one occurrence in the other segment.
-    assert rank_deficiency(design_of([[0, 0, 0], [0, 1, 0], [1, 0, 0], [2, 2, 1], [2, 3, 1], [0, 2, 0]])) == 3
-
-
 def test_directions_that_the_groups_do_not_explain_are_said(make_trajectory, make_exposure):
     separate = design_of([[2, 0, 0], [2, 1, 0], [4, 0, 0], [5, 2, 1], [5, 3, 1], [6, 2, 1]])
     note = reference_corpus(_with(separate, make_trajectory, make_exposure)[0]).note

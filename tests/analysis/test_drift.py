@@ -129,20 +129,6 @@ def test_path_efficiency_goes_through_the_ends_of_epochs(make_trajectory):
     assert measure_rows(trajectory, "word_embeddings", 0)["path_efficiency"].isna().all()
 
 
-def test_nothing_known_of_the_run(make_trajectory):
-    trajectory = Trajectory(make_trajectory().snapshots)
-    assert "exposure unknown" in set(measure_drift(trajectory)["stratum"])
-    rows = measure_rows(trajectory, "word_embeddings", 3)
-    assert rows["num_steps"].isna().all()
-    assert set(rows["token"]) == {""}
-
-
-def test_parameters_that_the_model_lacks_are_absent(make_trajectory):
-    kept = ("word_embeddings", "LayerNorm.weight")
-    snapshots = [replace(s, tensors={name: s.tensors[name] for name in kept}) for s in make_trajectory()]
-    assert set(measure_drift(Trajectory(snapshots))["parameter"]) == set(kept)
-
-
 @pytest.mark.parametrize("block_rows", [0, -1, 2.5])
 def test_a_number_of_rows_that_is_none_is_refused(make_trajectory, tmp_path, block_rows):
     for measure in (

@@ -129,10 +129,3 @@ def test_path_efficiency_is_a_share_of_the_path(path):
         else:
             assert value == pytest.approx(np.linalg.norm(rows[-1] - rows[0]) / length, rel=1e-12)
             assert 0 <= value <= 1 + 1e-12
-
-
-def test_path_efficiency_of_a_straight_way_a_round_trip_and_no_way():
-    start, step = np.array([[0.0, 0], [0, 0], [7, 7]]), np.array([[1.0, 2], [1, 2], [0, 0]])
-    straight, back = [start, start + step, start + 3 * step], [start, start + step, start]
-    assert np.allclose(path_efficiency(straight), [1, 1, np.nan], equal_nan=True)
-    assert np.allclose(path_efficiency(back), [0, 0, np.nan], equal_nan=True)

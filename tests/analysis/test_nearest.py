@@ -144,10 +144,6 @@ def test_queries_and_candidates(num_queries):
     assert set(found.indices.flat) <= {-1, *candidates} - {0, 1300, 2599}
 
 
-def test_a_row_does_not_find_itself():
-    assert not (nearest_neighbours(_table(700, 16)[1:300], 5)[0] == np.arange(299)[:, None]).any()
-
-
 @pytest.mark.parametrize("block_rows", [100, 999, 10_000])
 def test_deterministic_whatever_the_blocks(block_rows):
     rows = _table(2600, 48)

@@ -40,6 +40,7 @@ def test_in_bf16_only_weights_below_two_to_the_minus_seven_can_move():
     assert movable_share(table, 2e-5, "bf16") == pytest.approx(math.erf(2.0**-7 / 0.04 / math.sqrt(2)), abs=0.003)
     assert movable_share(table, 2e-5, "bf16") == pytest.approx(0.15, abs=0.01)
     assert movable_share(table, 2e-5, "fp32") == 1
+    assert math.isnan(movable_share(table[:0], 1e-3))
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
@@ -50,15 +51,6 @@ def test_movable_share_is_what_torch_moves(name):
         exact = stored.float()  # float32 holds the sum of these to far more digits than either format
         moved = [((exact + sign * rate).to(TORCH[name]) != stored) for sign in (1, -1)]
         assert movable_share(weights.numpy(), rate, name) == pytest.approx((moved[0] & moved[1]).double().mean().item())
-
-
-def test_movable_share_grows_with_the_rate_and_with_precision():
-    table = np.random.default_rng(0).normal(0, 0.04, 5000).astype(np.float32)
-    for name in FORMATS:
-        shares = [movable_share(table, rate, name) for rate in (1e-12, 1e-9, 1e-7, 1e-5, 1e-3, 1)]
-        assert shares == sorted(shares)
-    assert movable_share(table, 2e-5, "bf16") < movable_share(table, 2e-5, "fp16") < movable_share(table, 2e-5)
-    assert math.isnan(movable_share(table[:0], 1e-3))
 
 
 def test_movable_share_refuses():

@@ -14,7 +14,7 @@ from tests.refusals import check_refusals, check_refused
 from toolkit.analysis import drift
 from toolkit.analysis.blocks import RowPass, Scratch, iterate_blocks
 from toolkit.analysis.drift import measure_rows, write_rows
-from toolkit.analysis.measures import MEASURES, path_efficiency
+from toolkit.analysis.measures import MEASURES
 from toolkit.questions import QUESTIONS
 from toolkit.snapshots.snapshot import Snapshot
 
@@ -97,13 +97,6 @@ def test_a_choice_of_epochs_walks_through_the_others(make_trajectory, tmp_path):
     assert list(written.columns) == ["epoch", *expected[0].columns]
     for name in ("l1", "path_efficiency"):
         assert np.array_equal(written[name], pd.concat(expected)[name], equal_nan=True)
-
-
-def test_path_efficiency_of_a_table_is_that_of_its_rows(make_trajectory):
-    trajectory = make_trajectory()
-    path = [trajectory.at(epoch).tensors["word_embeddings"].astype(np.float64) for epoch in (0, 1, 2, 3)]
-    found = measure_rows(trajectory, "word_embeddings", 3)["path_efficiency"]
-    assert np.allclose(found, path_efficiency(path), rtol=1e-15, atol=0, equal_nan=True)
 
 
 def test_a_run_that_diverged_leaves_no_file(make_trajectory, tmp_path):

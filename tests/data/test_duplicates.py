@@ -99,32 +99,6 @@ def test_rounding_hides_no_pair_that_just_reaches_the_threshold() -> None:
     assert near_duplicates([(" ".join(short),)], examples, 0.28).all()
 
 
-@given(EXAMPLE, EXAMPLE, THRESHOLDS)
-def test_it_is_symmetric(first: Example, second: Example, threshold: float) -> None:
-    assert near_duplicates([first], [second], threshold) == near_duplicates([second], [first], threshold)
-
-
-@given(EXAMPLES, THRESHOLDS)
-def test_every_example_repeats_itself(texts: list[Example], threshold: float) -> None:
-    assert near_duplicates(texts, texts, threshold).all()
-
-
-@given(EXAMPLES, EXAMPLES, st.randoms(use_true_random=False))
-def test_the_order_of_the_examples_does_not_matter(texts: list[Example], others: list[Example], random: object) -> None:
-    found = near_duplicates(texts, others)
-    rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
-    order, shuffled = rng.permutation(len(texts)), rng.permutation(len(others))
-    assert (
-        near_duplicates([texts[i] for i in order], [others[i] for i in shuffled] * 2).tolist() == found[order].tolist()
-    )
-
-
-@given(EXAMPLES, EXAMPLES, THRESHOLDS, THRESHOLDS)
-def test_a_lower_threshold_finds_no_fewer(texts: list[Example], others: list[Example], one: float, two: float) -> None:
-    strict, loose = (near_duplicates(texts, others, t) for t in (max(one, two), min(one, two)))
-    assert (loose | ~strict).all()
-
-
 @pytest.mark.parametrize(
     ("first", "second", "threshold", "is_found"),
     [
@@ -231,11 +205,6 @@ def test_the_built_in_tasks_lose_nothing(name: str) -> None:
 @pytest.mark.parametrize("threshold", [0.0, -0.5, 1.01, float("nan")])
 def test_a_threshold_outside_its_range_is_refused(threshold: float) -> None:
     check_refused("threshold must be above 0 and at most 1, got", near_duplicates, [("a",)], [("a",)], threshold)
-
-
-def test_no_examples_repeat_nothing() -> None:
-    assert near_duplicates([], [("a",)]).shape == (0,)
-    assert near_duplicates([("a",)], []).tolist() == [False]
 
 
 def test_training_loses_what_any_scored_split_repeats() -> None:

@@ -22,7 +22,7 @@ from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.files import GLUE, read_file
 from toolkit.data.labels import encode_labels
-from toolkit.data.tasks import TASKS, load_task, task_name
+from toolkit.data.tasks import load_task, task_name
 
 TEXTS = ['a "quoted" word', "tab-free, comma", "naïve café", "null", "NaN", "None"]
 LABELS = ["yes", "no", "yes", "no", "yes", "no"]
@@ -216,6 +216,7 @@ def test_nullable_columns_are_read(tmp_path: Path) -> None:
         ({"dataset_config": "x"}, "--dataset-config goes with --dataset"),
         ({"label_column": "y"}, "--label-column goes with --train-file or --dataset"),
         ({"tsv_quotes": "strip"}, "--tsv-quotes goes with --train-file or --dataset"),
+        ({"cluster_column": "x"}, "--cluster-column goes with --train-file or --dataset"),
     ],
 )
 def test_flags_that_would_be_ignored_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -224,20 +225,6 @@ def test_flags_that_would_be_ignored_are_refused(changes: dict[str, Any], messag
 
 def test_a_draw_of_one_label_is_refused() -> None:
     check_refused("1 training examples drawn have one label only", load_task, RunConfig(max_train_examples=1))
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("data.tsv", "text\tlabel\na\t1\n"),
-        ("data.csv", "text,label\na,1\n"),
-        ("data.jsonl", '{"text":"a","label":"1"}\n'),
-    ],
-)
-def test_a_byte_order_mark_is_no_part_of_a_file(name: str, content: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("\ufeff" + content, encoding="utf-8")
-    split = read_file(tmp_path / name, (), "label")
-    assert (split.texts, split.labels) == ([("a",)], ["1"])
 
 
 @pytest.mark.parametrize(
@@ -399,25 +386,6 @@ def stray(rows: list[str], first: int, last: int) -> list[str]:
     return out
 
 
-@pytest.mark.parametrize("labels", [["0", "1"], ["good", "bad"], ["0.25", "1.5"]], ids=["integers", "words", "floats"])
-@pytest.mark.parametrize(("first", "last"), [(10, 30), (0, 39), (10, 11), (38, 39)])
-def test_a_csv_with_two_stray_quotation_marks_is_refused(
-    first: int, last: int, labels: list[str], tmp_path: Path
-) -> None:
-    rows = [f"text number {i},{labels[i % 2]}" for i in range(40)]
-    (tmp_path / "good.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    assert len(read_file(tmp_path / "good.csv", (), "label").texts) == 40
-    (tmp_path / "bad.csv").write_text("\n".join(["text,label", *stray(rows, first, last)]) + "\n")
-    num = last - first + 1
-    for label_column in ("label", None):
-        if (first, last) == (0, 39) and labels[0] == "good":  # one row is left, and no label of another
-            with pytest.raises(ValueError, match="every training label is 'bad'"):
-                encode_labels({"train": read_file(tmp_path / "bad.csv", (), "label").labels})
-            return
-        with refused(rf"row {first + 1} \(line {first + 2}\) holds {num} lines"):
-            read_file(tmp_path / "bad.csv", (), label_column)
-
-
 @pytest.mark.parametrize(("first", "last", "is_said"), [(20, 29, True), (20, 22, True), (0, 39, False)])
 def test_a_class_that_stray_marks_swallow_whole_is_said(
     first: int, last: int, is_said: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
@@ -560,31 +528,6 @@ def of_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     return lambda made: monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
 
 
-def test_two_spellings_among_the_names_of_a_hub_dataset_are_refused(of_hub: Callable[[Any], None]) -> None:
-    import datasets
-
-    feature = datasets.ClassLabel(names=["neg", "pos", "Pos"])
-    rows = {"text": [f"text {i}" for i in range(30)], "label": [i % 3 for i in range(30)]}
-    features = datasets.Features({"text": datasets.Value("string"), "label": feature})
-    of_hub(datasets.DatasetDict(train=datasets.Dataset.from_dict(rows, features=features)))
-    check_refused(
-        r"'(pos|Pos)' and '(pos|Pos)', which are .* \(\d+ and \d+ times\)", load_task, RunConfig(dataset="owner/name")
-    )
-
-
-def test_a_header_or_rows_inside_a_hub_dataset_are_found(of_hub: Callable[[Any], None]) -> None:
-    import datasets
-
-    def load(texts: list[str], labels: list[str]) -> None:
-        rows = {"text": texts, "label": labels}
-        of_hub(datasets.DatasetDict({k: datasets.Dataset.from_dict(rows) for k in ("train", "validation")}))
-        load_task(RunConfig(dataset="owner/name"))
-
-    check_refused(r"owner/name \(train\), row 2 is the header again", load, ["a", "text", "b"], ["x", "label", "y"])
-    with pytest.warns(UserWarning, match=r"owner/name \(train\), row 2 holds 2 lines"):
-        load(["a", "b,x\nc", "d"], ["x", "y", "y"])
-
-
 @pytest.mark.parametrize(
     "raw",
     [
@@ -618,6 +561,27 @@ def test_scores_on_the_training_file_are_doubted(tiny_config: RunConfig) -> None
                 test_file=(f"again={tiny_config.train_file}", f"test={tiny_config.validation_file}"),
             )
         )
+
+
+def test_clusters_are_those_of_a_column_or_of_the_first_text_of_pairs(tmp_path: Path) -> None:
+    """As numbers in the order of appearance: the ids may name people. Training examples need none."""
+    frame = pd.DataFrame({"text": TEXTS, "other": list("aabbcc"), "label": [0, 1] * 3, "from": list("xyxzzx")})
+    for name, own in (("train", frame.drop(columns="from")), ("held", frame), ("gap", frame.replace("z", None))):
+        write(own, tmp_path / f"{name}.jsonl")
+    files = {"train_file": str(tmp_path / "train.jsonl"), "validation_file": str(tmp_path / "held.jsonl")}
+    named, held = RunConfig(**files, cluster_column="from"), {}
+    for key, columns in (("one", ("other",)), ("pair", ("other", "text")), ("alone", ("text", "other"))):
+        held[key] = load_task(RunConfig(**files, text_columns=columns)).splits["validation"]
+    held["named"] = (task := load_task(named)).splits["validation"].take(np.arange(1, 6))
+    found = {key: None if own.clusters is None else own.clusters.tolist() for key, own in held.items()}
+    assert found == {"one": None, "pair": [0, 0, 1, 1, 2, 2], "alone": None, "named": [1, 0, 2, 2, 0]}
+    assert (held["one"].num_repeated_texts, held["alone"].num_repeated_texts) == (3, 0)
+    assert task.units == ["validation: 6 examples in 3 clusters (from): units of intervals"]
+    check_refusals(
+        ("'validation': unknown column 'form' .did you", lambda: load_task(replace(named, cluster_column="form"))),
+        ("'train': unknown column 'from'", lambda: load_task(replace(named, selection_fraction=0.5))),
+        ("gap.jsonl, row 4 has no", lambda: load_task(replace(named, validation_file=str(tmp_path / "gap.jsonl")))),
+    )
 
 
 def test_names_of_file_tasks(tmp_path: Path) -> None:
@@ -742,10 +706,6 @@ def test_a_dataset_of_the_hub_is_known_by_what_it_holds(of_hub: Callable[[Any], 
     for change in ("text", "label", "order"):
         assert hashes(change)["train"] != known["train"]
         assert hashes(change)["validation"] == known["validation"]
-
-
-def test_every_task_has_a_reader() -> None:
-    assert list(TASKS) == [*BUILTIN_TASKS, *BUILTIN_TOKEN_TASKS, *GLUE]
 
 
 def test_columns_by_name(tmp_path: Path, tiny_files: Callable[[str], dict[str, Any]]) -> None:

@@ -43,12 +43,15 @@ def test_ratio_is_that_of_the_mean_scores(runs):
     table = relative_quality(made, FULL)
     assert list(table.columns) == columns_of("relative_quality")
     assert not [name for name in table if not holds(COLUMNS[name], table[name])]
-    _, line = table.to_dict("records")
+    own, line = table.to_dict("records")
     assert line["relative_quality"] == pytest.approx(answers["embeddings"].mean() / answers["none"].mean())
     assert line["low"] < line["relative_quality"] < line["high"]
     assert line["majority_quality"] == pytest.approx(0.5 / answers["none"].mean())
     assert (line["condition"], line["against"], line["num_seeds"]) == ("embeddings frozen", FULL, 3)
     assert relative_quality(made, FULL, level=0.99).iloc[1]["low"] < line["low"]
+    assert (own["condition"], own["relative_quality"], own["reason"]) == (FULL, 1.0, ITSELF)
+    assert np.isnan([own["low"], own["high"]]).all()
+    assert own["majority_quality"] == line["majority_quality"]
 
 
 def test_an_unknown_reference_is_named(runs):
@@ -61,13 +64,6 @@ def test_no_share_of_nothing(tmp_path):
     for line in relative_quality(made, FULL).to_dict("records"):
         assert line["reason"] == NOT_POSITIVE
         assert np.isnan(line["relative_quality"])
-
-
-def test_the_reference_is_one_without_interval(runs):
-    line = relative_quality(runs[0], FULL).iloc[0]
-    assert (line["condition"], line["relative_quality"], line["reason"]) == (FULL, 1.0, ITSELF)
-    assert np.isnan([line["low"], line["high"]]).all()
-    assert line["majority_quality"] == pytest.approx(0.5 / runs[1]["none"].mean())
 
 
 def test_failed_runs_are_counted(tmp_path):

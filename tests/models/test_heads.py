@@ -18,7 +18,7 @@ from tests.refusals import check_refused
 from tests.run_directories import edit
 from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import make_batch
-from toolkit.models.classifier import in_eval_mode, load_classifier
+from toolkit.models.classifier import load_classifier
 from toolkit.models.heads import build_head, chosen_layers, inputs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.evaluation import evaluate, extract_features
@@ -251,14 +251,6 @@ def test_single_texts_are_not_encoded_apart(tiny_config):
     )
 
 
-def test_every_recipe_has_its_own_digest():
-    from toolkit.config import digest
-
-    recipes = product(FEATURES, ("joint", "separate"), ("linear", "mlp"))
-    digests = {digest(RunConfig(features=f, pair_encoding=p, head=h), {}) for f, p, h in recipes}
-    assert len(digests) == len(FEATURES) * 4
-
-
 @pytest.mark.parametrize("facts", [{"initializer_range": math.nan}, {"initializer_range": -1}, {"dropout": math.nan}])
 def test_a_config_that_no_head_can_be_drawn_from_is_one_line(facts: dict[str, float]) -> None:
     config = SimpleNamespace(hidden_size=4, **facts)
@@ -281,17 +273,6 @@ def test_the_last_token_is_the_last_that_is_read():
     output = SimpleNamespace(last_hidden_state=states)
     assert model.pool(output, is_read).flatten().tolist() == [3.0, 10.0]
     assert model.pool(output, is_read.bool()).flatten().tolist() == [3.0, 10.0]
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_the_last_token_of_a_decoder_does_not_see_its_padding(deep_model, family):
-    """A text alone, and beside a longer one."""
-    loaded = load_classifier(str(deep_model(family)), pooling="last", num_outputs=2)
-    ids = torch.tensor([[7, 8, 9], [10, 11, 12]])
-    alone = {"input_ids": ids[:1, :2], "attention_mask": torch.ones(1, 2, dtype=torch.long)}
-    beside = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
-    with in_eval_mode(loaded.model), torch.no_grad():
-        torch.testing.assert_close(loaded.model.features(alone)[0], loaded.model.features(beside)[0])
 
 
 @pytest.mark.parametrize(

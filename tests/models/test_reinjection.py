@@ -12,7 +12,6 @@ import torch
 
 from tests.by_hand import logits
 from tests.models.test_positions import WITH_TABLE, outputs_of
-from tests.training.test_processes import launched
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import Reinjection, prepare_positions
@@ -139,19 +138,6 @@ def test_gradients_are_those_of_finite_differences(model_type: str, tiny_model: 
         assert float((gradient * direction).sum()) == pytest.approx((slopes[0] - slopes[1]) / 2e-5, rel=1e-5, abs=1e-9)
 
 
-def test_padding_gets_no_gradient_and_positions_more_than_once(tiny_model: Callable[[str], Path]) -> None:
-    gradients = []
-    for again in (False, True):
-        loaded = load(tiny_model, "bert", reinject_positions=again)
-        batch = {k: v[2:3] for k, v in texts().items()}  # seven tokens, five of padding
-        outputs_of(loaded, batch).square().sum().backward()
-        gradients.append(loaded.model.backbone.embeddings.position_embeddings.weight.grad.norm(dim=1))
-    for gradient in gradients:
-        assert (gradient[:7] > 0).all()
-        assert not gradient[7:].any()
-    assert not torch.allclose(*gradients, rtol=0.01)
-
-
 @pytest.mark.parametrize(
     ("freeze", "table"), [("none", "sinusoidal"), ("embeddings", "checkpoint"), ("backbone", "shuffled")]
 )
@@ -185,18 +171,3 @@ def test_models_can_be_copied_and_the_hooks_taken_off(tiny_model: Callable[[str]
     hooks.remove()
     assert torch.equal(backbone(**texts())[0], plain)
     assert not torch.equal(plain, again)
-
-
-@pytest.mark.slow
-def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path) -> None:
-    config = replace(tiny_pairs, dropout=0.0, max_train_examples=60, max_steps=7, positions="shuffled")
-    config = replace(config, reinject_positions=True)
-    one = finetune(replace(config, output_dir=str(tmp_path / "one")))
-    two = launched(replace(config, output_dir=str(tmp_path / "two")))
-    assert one.manifest["positions"] == two.manifest["positions"]
-    for name, table in one.trajectory.exposure.tables.items():
-        np.testing.assert_allclose(
-            table.norms, two.trajectory.exposure.tables[name].norms, rtol=2e-2, atol=1e-6, equal_nan=True
-        )
-    outputs = [np.stack(run.predictions["scores"].to_list()) for run in (one, two)]
-    np.testing.assert_allclose(*outputs, atol=1e-3)

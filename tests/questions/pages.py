@@ -1,11 +1,12 @@
 """The page of drift from a few tables, and what stands in it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
+from tests.reporting.pages import tables_of as blocks_of_tables
 from toolkit.questions.drift_report import drift_page, drift_parts
-from toolkit.reporting.page import Block, FoldBlock, Page, Section, TableBlock
+from toolkit.reporting.page import Page, Section
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import movement
 
@@ -19,14 +20,7 @@ def page_of(places: Sequence[object], **known: pd.DataFrame) -> Page:
 
 
 def tables_of(section: Section) -> list[pd.DataFrame]:
-    def flat(blocks: Iterable[Block]) -> Iterator[pd.DataFrame]:
-        for block in blocks:
-            if isinstance(block, FoldBlock):
-                yield from flat(block.blocks)
-            elif isinstance(block, TableBlock):
-                yield block.table
-
-    return list(flat(section.blocks))
+    return [block.table for block in blocks_of_tables(section.blocks)]
 
 
 def section_of(page: Page, name: str) -> Section:

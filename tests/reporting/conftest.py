@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ from toolkit.snapshots.store import Run, open_run
 
 ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
 Study = Callable[..., tuple[list[Run], dict[str, str]]]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its path in there."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def study_of(

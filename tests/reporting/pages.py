@@ -1,15 +1,36 @@
 """Sizes in, pages and words out: what the tests of the page are about, hostile texts among them."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from toolkit.reporting.cells import Column
-from toolkit.reporting.page import Answer, ChartBlock, FoldBlock, NoteBlock, Page, Section, TableBlock, TextBlock, Tile
+from toolkit.reporting.page import (
+    Answer,
+    Block,
+    ChartBlock,
+    FoldBlock,
+    NoteBlock,
+    Page,
+    Section,
+    TableBlock,
+    TextBlock,
+    Tile,
+)
 
 INJECTION = "<script>window.injected = true</script>"
 HOSTILE = (INJECTION, "</script><img src=x onerror='window.injected=true'>", '"&\u2028\u2029', "\u202ertl", "\ud800")
+
+
+def tables_of(blocks: Iterable[Block]) -> Iterator[TableBlock]:
+    """Every table, also under folds."""
+    for block in blocks:
+        if isinstance(block, TableBlock):
+            yield block
+        elif isinstance(block, FoldBlock):
+            yield from tables_of(block.blocks)
 
 
 def make_words(num_words: int = 60, num_epochs: int = 3, run: str = "full fine-tuning, seed 0") -> pd.DataFrame:

@@ -5,25 +5,26 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import sem, t
 
 from tests.comparison.planted import agree
 from tests.reporting.conftest import with_tables
+from tests.reporting.pages import tables_of
 from tests.run_directories import rehash, write_manifest
 from toolkit.comparison.arms import Arm, Group
 from toolkit.comparison.runs import read_reported
 from toolkit.reporting.comparison_report import paper_tables, report_tables
-from toolkit.reporting.page import FoldBlock, NoteBlock, TableBlock, TextBlock
+from toolkit.reporting.page import NoteBlock, TableBlock, TextBlock
 from toolkit.reporting.topics.caveats import (
     QUALITIES,
-    against_probe_block,
     below_floor,
     caveats,
     edge_warning,
     failures,
     linear_probes,
-    short_of_probe,
     unstable,
 )
+from toolkit.reporting.topics.first_screen import PROBED, answers_of
 from toolkit.reporting.topics.runs import data_block, data_section, study_sections
 from toolkit.reporting.topics.scores import scores_section
 from toolkit.schema import COLUMNS
@@ -42,39 +43,25 @@ def with_probe(read_run, points, num_seeds=2):
     return runs
 
 
-def test_a_head_ten_points_below_its_linear_probe_is_said_with_both_numbers(read_run, data_of):
+def test_a_head_ten_points_below_its_linear_probe_has_both_gaps(read_run, data_of):
     data = data_of(with_probe(read_run, 10.0))
     line = linear_probes(data.groups).iloc[0]
     expected = data.comparison.query("is_reported_split")["difference_points"].iloc[0]
     gaps = {"full_minus_reached_points": expected, "full_minus_linear_probe_points": expected - 10}
-    agree(line, missed_points=10.0, **gaps)
-    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].meaning
-    (said,) = short_of_probe(linear_probes(data.groups), 1.0)
-    assert said in caveats(data)
-    assert [name for name in ("reached", "linear_probe") if f"{line[name]:.3f}" not in said] == []
+    agree(line, **gaps)
+    assert "accuracy, of a regression by squared error" in COLUMNS["linear_probe"].meaning
 
 
-@pytest.mark.parametrize(
-    ("points", "margin", "count"), [(0.9, 1.0, 0), (0.0, 1.0, 0), (-10.0, 1.0, 0), (10.0, 11.0, 0), (1.1, 1.0, 1)]
-)
-def test_only_a_head_further_than_the_margin_below_its_probe_is_said_to_be_so(read_run, data_of, points, margin, count):
-    assert len(short_of_probe(linear_probes(data_of(with_probe(read_run, points)).groups), margin)) == count
-
-
-def test_a_linear_probe_that_the_trained_head_beats_on_a_test_of_the_same_data_is_not_used():
-    lines = [probe_line("nli", "validation", 3.0), probe_line("trec", "validation", 3.0)]
-    beaten, elsewhere = probe_line("nli", "test", -2.4), probe_line("trec", "far", -2.4)
-    (text,) = short_of_probe(pd.DataFrame([*lines, beaten, elsewhere]), 1.0)
-    assert ("trec" in text, "nli" in text) == (True, False)
-    assert len(short_of_probe(pd.DataFrame(lines), 1.0)) == 2
-    assert short_of_probe(pd.DataFrame([lines[0], beaten]), 1.0) == []
-
-
-def test_a_linear_probe_below_what_was_reached_is_called_none(read_run, data_of):
-    _, note = against_probe_block(linear_probes(data_of(with_probe(read_run, -10.0)).groups))
-    assert "On toy the trained head comes out above the recorded linear probe" in note.text
-    assert note.text.endswith("a yardstick, no bound.")
-    assert len(against_probe_block(linear_probes(data_of(with_probe(read_run, 3.0)).groups))) == 1
+@pytest.mark.parametrize("num_seeds", [2, 3])
+def test_full_minus_probe_is_on_the_first_screen_with_its_interval_over_seeds(read_run, data_of, num_seeds):
+    runs = with_probe(read_run, 10.0, num_seeds)
+    (found,) = [each for each in answers_of(data_of(runs)) if each.question == PROBED]
+    gaps = [100 * (last_of(one) - last_of(other)) - 10 for one, other in zip(runs, runs[num_seeds:], strict=False)]
+    low, high = t.interval(0.95, num_seeds - 1, np.mean(gaps), sem(gaps))
+    span = f" (95% over seeds: {low:+.1f} to {high:+.1f})" if num_seeds > 2 else "."
+    assert f"toy, feature extraction {np.mean(gaps):+.1f}{span}" in found.text
+    for others in (runs[:num_seeds], runs[num_seeds:]):
+        assert PROBED not in [each.question for each in answers_of(data_of(others))]
 
 
 def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run, data_of):
@@ -84,9 +71,6 @@ def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run
     assert list(table.table["full_minus_reached_points"]) == [
         f"{value:+.2f}" for value in linear_probes(data.groups)["full_minus_reached_points"]
     ]
-    alone = data_of(with_probe(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
-    assert np.isnan(linear_probes(alone.groups).iloc[0]["full_minus_linear_probe_points"])
-    assert len(short_of_probe(linear_probes(alone.groups), 1.0)) == 1
 
 
 def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(read_run, data_of):
@@ -101,27 +85,6 @@ def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm
     labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
     found = linear_probes(data_of(runs, labels).groups).set_index("condition")
     assert dict(found["against"]) == {"backbone-mean": "none-mean", "backbone-cls": "none-cls"}
-    for (name, line), text in zip(found.iterrows(), short_of_probe(found.reset_index(), 1.0), strict=True):
-        assert f"{name} reaches {line['reached']:.3f}" in text
-
-
-def probe_line(task, split, missed, minus_probe=5.0):
-    numbers = {
-        "reached": 0.6,
-        "linear_probe": 0.6 + missed / 100,
-        "missed_points": missed,
-        "full_minus_reached_points": minus_probe + missed,
-        "full_minus_linear_probe_points": minus_probe,
-    }
-    names = {
-        "group": f"m on {task}",
-        "model": "m",
-        "task": task,
-        "condition": FEATURES,
-        "against": "full",
-        "split": split,
-    }
-    return names | numbers | {"is_reported_split": split == "validation", "is_out_of_distribution": split == "far"}
 
 
 def tried(score):
@@ -303,8 +266,7 @@ def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data
 
 def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read_run, data_of):
     def tables(data):
-        folds = [fold for fold in scores_section(data, {}).blocks if isinstance(fold, FoldBlock)]
-        return [b for fold in folds for b in fold.blocks if isinstance(b, TableBlock) and "bag_of_words" in b.table]
+        return [block for block in tables_of(scores_section(data, {}).blocks) if "bag_of_words" in block.table]
 
     data = data_of(with_floor(read_run, -6.0))
     (found,) = tables(data)
@@ -319,24 +281,46 @@ def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read
 
 
 @pytest.mark.parametrize(
-    ("is_regression", "seeds", "over"), [(True, 2, "seeds"), (True, 1, ""), (False, 1, "items only")]
+    ("score", "seeds", "over"),
+    [("spearman", 2, "seeds"), ("spearman", 1, ""), ("pearson", 2, "seeds and items"), (None, 1, "items only")],
 )
-def test_captions_and_caveats_say_what_intervals_cover(read_run, data_of, is_regression, seeds, over):
-    """A correlation is no mean over items: its interval is over seeds, and of one seed there is none."""
+def test_captions_and_caveats_say_what_intervals_cover(read_run, data_of, score, seeds, over):
+    """What these runs call Spearman's is not their answers': its interval is over seeds, of one seed there is none."""
     rights = {"none": 0.85, "backbone": 0.7}
     runs = [
-        read_run(name, k, right=own, is_regression=is_regression) for name, own in rights.items() for k in range(seeds)
+        read_run(name, k, right=own, is_regression=score is not None)
+        for name, own in rights.items()
+        for k in range(seeds)
     ]
-    data = data_of(runs)
+    data = data_of(runs, score=score)
     (section,) = [each for each in study_sections(data) if each.id == "comparison"]
     spans = f"with the interval that decided over {over};" if over else "without intervals;"
     assert f"on each split, {spans}" in section.blocks[0].caption
     printed = paper_tables(report_tables(data, []))["comparison"]
     assert (f"with intervals over {over}" in printed) == bool(over)
-    assert "over seeds and items" not in printed
     one_seed = [text for text in caveats(data) if text.startswith("Every condition has one seed: ")]
     what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
     assert one_seed == ([f"Every condition has one seed: {what}."] if seeds == 1 else [])
+
+
+@pytest.mark.parametrize(
+    ("ids", "repeated", "said"),
+    [
+        ("review-{0}_{1}", 0, "toy validation (100 items, ids begin in 20 ways)"),
+        ("item-{2}", 0, ""),  # a name that all share
+        ("{2}", 5, "toy validation (100 items, 5 repeat a text)"),
+        ("{2}", 4, ""),
+    ],
+)
+def test_what_looks_like_clusters_that_nobody_named_is_said(make_run, data_of, ids, repeated, said):
+    splits = {"validation": {"num_examples": 100, "num_repeated_texts": repeated}}
+    run = make_run(facts={"task": {"name": "toy", "kind": "classification", "splits": splits}})
+    table = run.predictions.query("split == 'validation'")
+    table = table.assign(id=[ids.format(i // 5, i % 5, i) for i in table["id"]])
+    object.__setattr__(run, "predictions", table)
+    found = [text for text in caveats(data_of([run])) if text.startswith("Items may come in clusters")]
+    assert bool(found) == bool(said)
+    assert said in "".join(found)
 
 
 @pytest.mark.parametrize(("regime", "after"), [("backbone", "b"), ("none", "b"), ("none", "a")])

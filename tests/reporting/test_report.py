@@ -17,6 +17,7 @@ from PIL import Image
 
 import toolkit
 from tests.refusals import check_refusals
+from tests.reporting.conftest import contents
 from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.analysis.measures import MEASURES
 from toolkit.cli import main
@@ -83,10 +84,6 @@ def section(text: str, title: str) -> str:
     rest = text[heading.end() :]
     end = re.search(rf"^#{{1,{len(heading[1])}}} ", rest, re.M)
     return rest[: end.start()] if end else rest
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def written(runs, title: str | None = None) -> str:

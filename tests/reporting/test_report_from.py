@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.compare_cards import compare, read_cards
+from tests.reporting.conftest import contents
 from toolkit.cli import main
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import (
@@ -28,10 +29,6 @@ from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verify import check_report, describe, verify_report
 from toolkit.reporting.comparison_report import report_from, write_report
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def several_sizes(make):
@@ -180,17 +177,6 @@ def test_a_report_made_again_is_the_same_byte_for_byte(report, command):
     assert [each for each in said if each not in text] == []
 
 
-@pytest.mark.slow  # whole reports
-def test_what_it_may_not_replace_is_refused(report, command):
-    (report / "report.md").write_text("edited")
-    Path("mine").mkdir()
-    Path("mine/thesis.tex").write_text("")
-    for words, name in (((), "report.md"), (("--out", "mine"), "thesis.tex")):
-        code, error = command("report", "--from", report, *words)
-        assert (code, error.count("\n")) == (2, 1)
-        assert name in error
-
-
 def test_evidence_that_has_changed_is_refused(report, command):
     with (report / "evidence/scores.csv").open("a") as file:
         file.write("\n")
@@ -201,7 +187,15 @@ def test_evidence_that_has_changed_is_refused(report, command):
 
 
 @pytest.mark.parametrize(
-    "words", [["--from", "out", "runs/a"], ["--from", "out", "--title", "T"], ["runs/a"], [], ["--from", "nowhere"]]
+    "words",
+    [
+        ["--from", "out", "runs/a"],
+        ["--from", "out", "--title", "T"],
+        ["--from", "out", "--score", "f1"],
+        ["runs/a"],
+        [],
+        ["--from", "nowhere"],
+    ],
 )
 def test_flags_that_do_not_go_together_are_one_clear_line(report, words, command):
     code, error = command("report", *words)

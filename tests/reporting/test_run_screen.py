@@ -12,6 +12,7 @@ from toolkit.reporting import run_screen
 from toolkit.reporting.run_screen import (
     _doubts,
     _drift_table,
+    _fall_lines,
     _whole_drift,
     _yardsticks,
     epoch_line,
@@ -62,16 +63,24 @@ def test_an_epochs_line_names_every_split(score, rows, said):
     assert epoch_line(score, rows) == said
 
 
-def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config, tmp_path, capsys):
+def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config, tmp_path, capsys, monkeypatch):
     good = replace(tiny_config, task="polarity", epochs=6, learning_rate=3e-3, output_dir=str(tmp_path))
     learned = toolkit.finetune(good)
     assert _doubts(learned, _whole_drift(learned)) == []
+    assert _fall_lines(learned) == []
     capsys.readouterr()
+    monkeypatch.setattr(run_screen, "STILL_FALLING", -math.inf)  # its loss rises
     config = replace(tiny_config, learning_rate=5.0, head_learning_rate=5.0, output_dir=str(tmp_path))
     bad = toolkit.finetune(config, screen=run_screen)
     shown = " ".join(capsys.readouterr().out.split())
     assert len(_doubts(bad, _whole_drift(bad))) == shown.count("Did this run fail?") == 3
-    said = ["The loss on validation is", "no better than always giving the same answer", "Moved by more than its own"]
+    before, after = bad.scores.query("split == 'validation'")["loss"].iloc[-2:]
+    said = [
+        f"fell by {1 - after / before:.1%} in the last epoch",
+        "The loss on validation is",
+        "no better than always giving the same answer",
+        "Moved by more than its own",
+    ]
     said += ["before training: accuracy validation", "epoch 2: accuracy validation"]
     assert [each for each in said if each not in shown] == []
     assert shown.endswith(f"Next: python -m toolkit report {bad.path} --out my_report")

@@ -11,19 +11,21 @@ import pytest
 
 from tests.comparison.planted import agree, write_evidence
 from tests.reporting.conftest import with_tables
+from tests.reporting.pages import make_page as make_hostile_page
+from tests.reporting.pages import tables_of
 from toolkit import compare
 from toolkit.comparison.arms import Arm, arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import COLLAPSED
+from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.verdicts import VERDICTS, Span
 from toolkit.reporting.chart_files import image_of
 from toolkit.reporting.charts import TICK
 from toolkit.reporting.comparison_report import make_page, report_tables, write_report
-from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
+from toolkit.reporting.page import FoldBlock, Page, Section, TableBlock, TextBlock, shown, table_block
 from toolkit.reporting.render_markdown import render_markdown
-from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics import first_screen
 from toolkit.reporting.topics.caveats import (
     answer_of,
@@ -33,7 +35,7 @@ from toolkit.reporting.topics.caveats import (
     question_of,
     verdicts_frame,
 )
-from toolkit.reporting.topics.comparison import mcnemar_counts, shown_comparison
+from toolkit.reporting.topics.comparison import PLANNED, mcnemar_counts, shown_comparison
 from toolkit.reporting.topics.drift_and_score import association_block
 from toolkit.reporting.topics.first_screen import (
     EXTRACTION,
@@ -47,15 +49,6 @@ from toolkit.reporting.topics.first_screen import (
     tiles_of,
 )
 from toolkit.reporting.topics.runs import study_sections
-
-
-def tables_of(blocks):
-    """Every table, also under folds."""
-    for block in blocks:
-        if isinstance(block, TableBlock):
-            yield block
-        elif isinstance(block, FoldBlock):
-            yield from tables_of(block.blocks)
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +155,16 @@ def test_every_card_is_a_question_whose_answer_is_its_verdict(cards_of):
     asked = [question_of(card) for card in decided(cards)]
     assert len(set(asked)) == len(asked)
     assert {"score", "forbid", "drift", "offset", "association"} == set(table["kind"])
+    num = sum(card.kind == "score" and card.q == card.q for card in cards)
+    assert {card.num_claims for card in cards} == {num, None}
+    assert claims_block(cards, "Cards").caption == f"Cards; q is over the {num} score claims of this report"
+    small = replace(cards[0], q=1.53e-47, verdict="the other way")
+    (row,) = shown(claims_block([small], "")).rows
+    assert (row[1], row[-2]) == ("no, the other way", "< 0.001")
+    assert small in decided([small])
+    assert shown(table_block(pd.DataFrame({"q": [small.q], "mcnemar_p": 0.0}), "q mcnemar_p", "")).rows == (
+        row[-2:-1] * 2,
+    )
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -254,10 +257,19 @@ def test_a_task_that_leaves_nothing_to_gain_is_named_where_two_conditions_reach_
     )
 
 
+def test_conditions_whose_loss_still_falls_are_named(read_study, data_of, monkeypatch):
+    data = data_of(*read_study(num_seeds=3))
+    assert "What more epochs would give" not in answers_of(data)[-1].text
+    monkeypatch.setattr(first_screen, "STILL_FALLING", -0.5)  # and their losses stand still
+    assert "in the last: full fine-tuning on toy (3 runs), embeddings frozen on toy (3" in answers_of(data)[-1].text
+
+
 def test_what_was_compared_is_named_and_counted(read_study, data_of):
     said = compared_of(data_of(*read_study(tasks=("order", "pair"), num_seeds=1)))
     assert said.startswith("Trained: tiny. On: order, pair. Conditions (3): full fine-tuning, embeddings frozen, ")
-    assert said.endswith("Runs of each: 1. Runs: 6.")
+    gap = f"{100 * detectable_gap_planned(1, 100, 0.1, 0.01):.1f} (seeds 1, items 100)"
+    assert f"Runs of each: 1. Runs: 6. {PLANNED.format(f'order {gap}, pair {gap}')}" in said
+    assert "on 10 % of the items, the same ones in every seed" in PLANNED
 
 
 def test_runs_that_failed_are_said_first_and_leave_nothing_undecided(changed, monkeypatch):
@@ -355,15 +367,10 @@ def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
 
 
 def test_markdown_is_inert():
-    hostile = "<script>alert(1)</script> | `x` *y*"
-    fold = FoldBlock(title=hostile, blocks=(TextBlock(text=hostile),), is_open=True)
-    section = Section(id="a", title=hostile, lead=hostile, blocks=(fold,))
-    tile = Tile(title=hostile, value=hostile, detail=hostile, lines=((hostile, hostile),))
-    answer = Answer(question=hostile, verdict=hostile, text=hostile)
-    text = render_markdown(Page(title=hostile, question=hostile, tiles=(tile,), answers=(answer,), sections=(section,)))
+    text = render_markdown(make_hostile_page(text="<script>alert(1)</script> | `x` *y*", commands="run"))
     assert "<script>" not in text
     assert "*y*" not in text
-    assert all(row.count("|") == 4 for row in text.splitlines() if row.startswith("|"))
+    assert {row.count("|") for row in text.splitlines() if row.startswith("|")} == {4}
 
 
 def test_long_tables_and_many_folds_are_cut_and_say_so():
@@ -377,14 +384,6 @@ def test_long_tables_and_many_folds_are_cut_and_say_so():
     assert "40 more lines are in index.html and tables/." in text
     assert "The details of each of the 5 tasks are in index.html" in text
     assert len(text.splitlines()) < 90
-
-
-def test_left_out_is_only_what_cannot_be_reported_on(make_run, tmp_path):
-    run = make_run()
-    (tmp_path / "runs" / "file.txt").write_text("")
-    sources = find_runs([run, tmp_path / "runs" / "file.txt"])
-    assert [each.path for each in sources.runs] == [run.path]
-    assert sources.left_out == ("runs/file.txt is left out: it is not a run directory.",)
 
 
 def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(read_run, data_of):

@@ -17,7 +17,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from tests.conftest import build_tokenizer, sizes_of
 from tests.questions.pages import page_of
 from tests.refusals import check_refusals, refusal_of
-from tests.snapshots.test_store import write_run
 from toolkit import measure_changes, measure_drift
 from toolkit.analysis.added_rows import has_added
 from toolkit.models.checkpoints import find_checkpoint
@@ -237,16 +236,6 @@ def test_checkpoints_in_the_order_of_a_shell_are_said_to_be(
     base = stepped(tmp_path / "elsewhere", 16, named)
     for places in ([base, *made.values()], [made[4], made[12]], [made[4], made[4]], [base, made[4]]):
         assert not import_checkpoints(places).problems
-
-
-def test_snapshots_of_a_run_in_another_order(tmp_path: Path) -> None:
-    write_run(tmp_path / "run").finish({})
-    one, other = (tmp_path / "run" / "snapshots" / f"epoch-00{i}.safetensors" for i in (3, 0))
-    said = (
-        "not in the order of their steps: run/epoch-003, run/epoch-000; by their steps it is run/epoch-000, "
-        "run/epoch-003"
-    )
-    assert (import_checkpoints([one, other]).problems, import_checkpoints([other, one]).problems) == ((said,), ())
 
 
 # Renamed rows, and what is called identical.

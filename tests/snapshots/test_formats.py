@@ -97,6 +97,12 @@ def test_a_manifest_of_another_version_is_refused(version: int, said: str, path:
     assert read_list(path, MANIFEST) is None, "what it names is not known to be ours"
 
 
+@pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"format": "x", "files": {}}', b"\xff"])
+def test_a_manifest_that_is_none_is_named(content: bytes, path: Path) -> None:
+    (path / MANIFEST).write_bytes(content)
+    check_refusals((rf"{path / MANIFEST}.*: restore it or make it again$", lambda: open_run(path).manifest))
+
+
 # --- what is checked when a run is read ------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[Run], Any]] = {
@@ -106,6 +112,7 @@ READERS: dict[str, Callable[[Run], Any]] = {
     "optimizer.json": lambda run: run.optimizer_log,
     "vocabulary.json": lambda run: run.vocabulary,
     "exposure.safetensors": lambda run: run.trajectory.exposure,
+    "snapshots/epoch-000.safetensors": lambda run: run.trajectory,  # whose header tells of all of them
     "snapshots/epoch-003.safetensors": lambda run: run.trajectory.snapshots[-1].tensors["word_embeddings"],
 }
 
@@ -168,6 +175,14 @@ def frame(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], No
 
 
 WORDS, FIRST, LAST = "word_embeddings", "snapshots/epoch-000.safetensors", "snapshots/epoch-003.safetensors"
+NO_VALUES = {
+    "config.json": ("{", "[]", "[" * 100_000, '{"format": "2"}'),
+    "vocabulary.json": ("{", "{}", '{"tokens": [1], "special_rows": []}', '{"tokens": [], "special_rows": ["a"]}'),
+    "optimizer.json": ("[]", '{"format": 1}', '{"format": 1, "betas": 3}'),
+    "scores.csv": ("", "a,b\n1,2\n", "epoch,split\n", "epoch,split\nx,test\n"),
+    "predictions.parquet": ("", "PAR1"),
+}
+"""Name of a file to contents that are of another kind altogether."""
 DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ("exposure.safetensors", "a tensor gone"): (arrays(lambda a: a.pop(f"{WORDS}.norms")), f"lacks {WORDS}.norms"),
     ("exposure.safetensors", "offsets gone"): (arrays(lambda a: a.pop(f"{WORDS}.offsets")), f"lacks {WORDS}.offsets"),
@@ -296,6 +311,11 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
         frame(lambda f: f[f["epoch"] < 3]),
         "has the epochs {0, 1, 2}, the snapshots {0, 1, 2, 3}",
     ),
+    **{
+        (name, f"no values {i}"): (lambda path, content=content: path.write_text(content), "")
+        for name, contents in NO_VALUES.items()
+        for i, content in enumerate(contents)
+    },
     ("predictions.parquet", "cut bytes"): (lambda path: path.write_bytes(path.read_bytes()[:-20]), "cannot be read"),
 }
 
@@ -312,6 +332,20 @@ def test_a_file_in_another_form_is_refused_where_it_is_opened(name: str, damage:
     apply(path / name)
     rehash(path, name)
     check_refusals((f"^{re.escape(str(path / name))}.*{re.escape(said)}.*: restore it or make it again$", read))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("vocabulary.json", json_of(lambda v: v.update(format=9)), "newer format than 1: update the toolkit"),
+        ("exposure.safetensors", arrays(lambda a: None, format="0"), "older format than 1: make it again"),
+        (FIRST, arrays(lambda a: None, format="9"), "newer format than 1: update the toolkit"),
+    ],
+)
+def test_a_file_of_another_version_is_refused(name: str, change: Callable[[Path], Any], said: str, path: Path) -> None:
+    change(path / name)
+    rehash(path, name)
+    check_refusals((rf"{name} has an? {said}", lambda: READERS[name](open_run(path))))
 
 
 def test_columns_in_another_order_are_read_by_name(path: Path) -> None:

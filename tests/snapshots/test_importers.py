@@ -278,12 +278,8 @@ def test_trainer_folders(tmp_path: Path) -> None:
     assert import_checkpoints([tmp_path / "renamed"]).trajectory.snapshots[0].step == 77
 
 
-@pytest.mark.parametrize("is_listed", [True, False])
-def test_a_sentence_transformers_folder(is_listed: bool, tmp_path: Path) -> None:
+def test_a_sentence_transformers_folder_without_a_list_of_modules(tmp_path: Path) -> None:
     write(tmp_path / "st" / "0_Transformer", tensors_of())
-    if is_listed:
-        modules = [{"path": "0_Transformer", "type": "Transformer"}, {"path": "1_Pooling", "type": "Pooling"}]
-        (tmp_path / "st" / "modules.json").write_text(json.dumps(modules))
     imported = import_checkpoints([tmp_path / "st"])
     assert (imported.trajectory.snapshots[0].name, imported.trajectory.vocabulary.tokens) == ("st", TOKENS)
 
@@ -327,6 +323,10 @@ def test_our_own_runs_and_their_files(tmp_path: Path) -> None:
     assert (imported.trajectory.position_offset, imported.trajectory.vocabulary.tokens[1]) == (2, "a")
     again = import_checkpoints([tmp_path / "run" / "snapshots" / f"epoch-00{i}.safetensors" for i in (3, 1)])
     assert [s.name for s in again.trajectory] == ["run/epoch-003", "run/epoch-001"]
+    said = (
+        "not in the order of their steps: run/epoch-003, run/epoch-001; by their steps it is run/epoch-001, run/epoch-"
+    )
+    assert [problem.startswith(said) for problem in again.problems] == [True]
     np.testing.assert_array_equal(
         again.trajectory.at(0).tensors["word_embeddings"] + 1, again.trajectory.at(1).tensors["word_embeddings"]
     )

@@ -18,7 +18,7 @@ from tests.refusals import check_refusals, check_refused
 from tests.run_directories import write_run
 from tests.snapshots.test_store import flip_last_bit
 from tests.snapshots.test_store import write_run as write_words
-from toolkit.reporting.sources import find_runs
+from toolkit.reporting.sources import open_sources
 from toolkit.snapshots import files
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import FORMAT
@@ -44,6 +44,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "gauge": toolkit.measure_gauge,
     "import": lambda path: import_checkpoints([path]),
     "import of one": lambda path: import_checkpoints([path / "snapshots" / "epoch-000.safetensors"]),
+    "page": lambda path: open_sources([path]),
     "score and drift": lambda path: toolkit.join_drift([path]),
     "check": lambda path: open_run(path).check("snapshots/"),
 }
@@ -115,14 +116,6 @@ def test_a_flipped_bit_is_refused_by_whatever_reads_that_file(reader: str, path:
         check_flipped(lambda _: trajectory.snapshots[-1].tensors["word_embeddings"], file)
     else:
         check_flipped(READERS[reader], file)
-
-
-def test_the_first_file_is_checked_at_once(path: Path) -> None:
-    """Its header tells the position offset and the eps, which no tensor is read for."""
-    flip_last_bit(path / "snapshots" / "epoch-000.safetensors")
-    check_refusals(
-        (r"changed: snapshots/epoch-000\.safetensors\): restore it, or run again", lambda: open_run(path).trajectory)
-    )
 
 
 def test_a_holder_that_changed_is_refused_by_what_it_holds(tmp_path: Path) -> None:
@@ -287,17 +280,3 @@ def test_a_temporary_file_is_one_by_its_whole_name(name: str) -> None:
     for other in (name, f".{name}.77.tmp.safetensors", f"{name}.77.tmp", f".{name}.tmp", f".{name}.7x.tmp"):
         of = files.of_temporary(other)
         assert of is None or re.fullmatch(rf"\.{re.escape(of)}\.[0-9]+\.tmp", other)
-
-
-@pytest.mark.parametrize("reason", ["not in the manifest: snapshots/other.safetensors", "changed: config.json"])
-def test_a_run_that_is_not_what_it_was_is_left_out_and_no_end_of_the_report(
-    reason: str, path: Path, tmp_path: Path
-) -> None:
-    good = write_run(tmp_path, "none", 1, epochs=2)
-    if reason.startswith("changed"):
-        (path / "config.json").write_bytes((path / "config.json").read_bytes() + b" ")
-    else:
-        plant(path, "other.safetensors")
-    found = find_runs([good.path, path])
-    assert [run.path for run in found.runs] == [good.path]
-    assert reason in found.left_out[0]

@@ -59,6 +59,9 @@ def test_runs_and_detectable_gap_are_printed_and_nothing_is_left(tiny_config: Ru
         own = ["toy", "validation", "24", "4", f"{100 * seed_sd:.0f}"]
         assert cells_of(text, "validation", f"{100 * seed_sd:.0f}") == [*own, *gaps]
     assert "Margin of equivalence: 2 points." in words_of(text)
+    assert all(gap != gap for gap in planned_gaps(3, 1, 0.01)), "one item: undefined"
+    gap = f"{100 * detectable_gap_planned(4, 24, 0.1, 0.01):.1f}"
+    assert f"80 % power finds, in points: toy {gap} (seeds 4, items 24). So much is known" in words_of(text)
     assert (" train " in text, "headline" in text) == (False, False)  # nothing is claimed on train
     assert not list(tmp_path.iterdir())
 
@@ -97,25 +100,6 @@ def test_a_study_with_a_grid_counts_its_tuning(tiny_config: RunConfig, tmp_path:
     assert executor.started[4] == planned.final[0].name
 
 
-def test_the_gaps_are_those_of_the_studys_seeds_and_items(
-    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "planned_gaps", lambda *given: given)
-    text = shown(make_study(tiny_config, seeds=range(7)), tmp_path)
-    assert SEED_SDS == (0.01, 0.03)
-    assert cells_of(text, "validation", "1")[2:] == ["24", "7", "1", "7.0", "24.0", "0.0"]
-    assert cells_of(text, "validation", "3")[2:5] == ["24", "7", "3"]
-
-
-def test_planned_gaps_shrink_with_items_seeds_and_agreement() -> None:
-    few, many = planned_gaps(3, 400, 0.01), planned_gaps(8, 4000, 0.01)
-    assert all(a > b for a, b in zip(few, many, strict=True))
-    assert few == [100 * detectable_gap_planned(3, 400, share, 0.01) for share in DISCORDANCES] == sorted(few)
-    assert all(gap != gap for gap in planned_gaps(3, 1, 0.01)), "one item: undefined"
-    agreed, apart = (planned_gaps(5, 872, seed_sd) for seed_sd in SEED_SDS)
-    assert all(a < b for a, b in zip(agreed, apart, strict=True))
-
-
 def test_another_headline_score_than_the_tables_is_named(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,15 +115,6 @@ def test_another_headline_score_than_the_tables_is_named(
 def test_the_limit_is_checked_as_when_it_runs(tiny_config: RunConfig, tmp_path: Path, limit: int) -> None:
     message = rf"^--limit must be at least 1; got {limit}$"
     check_refused(message, shown, make_study(tiny_config), tmp_path, limit=limit)
-    check_refused(
-        message,
-        run_study,
-        make_study(tiny_config),
-        limit=limit,
-        executor=InProcess(),
-        out=tmp_path,
-        output_dir=tmp_path / "runs",
-    )
 
 
 def test_sizes_beyond_the_data_are_said_and_not_trained_twice(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from rich.console import Console
 from tests.exits import exit_code_of
 from tests.refusals import check_refused
 from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
-from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
 from toolkit.progress import telling
 from toolkit.reporting.comparison_report import write_report
-from toolkit.snapshots.store import MANIFEST, open_run, verify_run
+from toolkit.snapshots.store import MANIFEST, verify_run
 from toolkit.studies.executors import Job
-from toolkit.studies.plan import PlannedRun, choose, chosen_settings, plan_runs
+from toolkit.studies.plan import PlannedRun, plan_runs
 from toolkit.studies.progress import StudyProgress
 from toolkit.studies.runner import launch_command, make_jobs, plan_study, run_study, study_command
 from toolkit.studies.study import Comparison
@@ -343,41 +342,6 @@ def test_a_mistake_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(message, line), line
     assert not Path("runs").exists()
-
-
-RECIPES = [{}, {"features": "layers.1"}, {"features": "mix", "head": "mlp"}, {"pair_encoding": "separate"}]
-
-
-@pytest.mark.slow  # trains each
-def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path: Path, report: Recorded) -> None:
-    """Equal tries for each arm; the final runs of an arm have the recipe that its tuning chose, and are one arm."""
-    arms = {"full": ARMS["full"], "features": {"freeze": "backbone", "head_training": "early-stopping"}}
-    study = make_study(tiny_pairs, arms=arms, grid={"full": RECIPES, "features": RECIPES}, tuning_seeds=(7,))
-    folder = tmp_path / "runs"
-    assert run_study(study, executor=InProcess(), out=tmp_path / "report", output_dir=folder)
-    tuning = plan_runs(study.tuning_cells(), folder)
-    assert len(tuning) == len({run.name for run in tuning}) == 2 * len(RECIPES)
-    table = choose(study, {run.cell: open_run(run.path) for run in tuning})
-    assert (table.groupby("condition").size() == len(RECIPES)).all()
-    assert not table["is_at_edge"].any()  # words have no edge
-    assert set(table["fields"]) == {
-        "as it is",
-        "features layers.1",
-        "features mix, head mlp",
-        "pair_encoding separate",
-    }
-    final = plan_runs(study.final_cells(chosen_settings(table)), folder)
-    wanted = table[table["is_chosen"]].set_index("condition")["setting"]
-    for run in final:
-        own = open_run(run.path).config
-        assert all(getattr(own, name) == value for name, value in RECIPES[wanted[run.cell.arm]].items())
-    (group,) = arrange([open_run(run.path) for run in final], {run.name: run.cell.arm for run in final})
-    assert {arm.label: len(arm.runs) for arm in group.arms} == {"full": 2, "features": 2}
-    mixed = [open_run(run.path) for run in tuning if run.cell.arm == "features"]
-    (group,) = arrange(mixed)
-    assert len(group.arms) == len(RECIPES), "arms never mix recipes"
-    assert sum("features mix" in arm.label for arm in group.arms) == 1
-    check_refused("differ in", arrange, mixed, dict.fromkeys((run.path.name for run in mixed), "one label"))
 
 
 def test_epochs_of_a_study_that_a_frozen_arm_would_not_train_are_refused_before_anything_runs(

@@ -129,6 +129,7 @@ def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() 
     }
     assert (table.groupby(["task", "condition"]).size() == 2).all()
     assert set(table["num_seeds"]) == {2}
+    assert set(table["fields"]) == {"learning_rate 1e-05", "learning_rate 0.0001", "pooling cls", "as it is"}
 
 
 @pytest.mark.parametrize(

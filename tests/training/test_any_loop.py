@@ -211,6 +211,9 @@ def test_drift_and_exposure_of_any_loop(kind: str, loop: str, freezing: str, tin
         told = np.linalg.norm(last[name].astype(np.float64) - first[name].astype(np.float64))
         assert told == pytest.approx(truth, rel=1e-12)
         assert bool(truth) == (freezing not in ("head alone", "eval()"))
+    assert (run.trajectory.vocabulary is not None) == (loop in ("Trainer", "sentence-transformers"))
+    if (kind, freezing) == ("made anew", "all trained"):
+        assert any("by another optimizer" in problem for problem in run.manifest["problems"])
     exposure = run.trajectory.exposure
     if (kind, loop) in UNKNOWN:
         assert exposure is None

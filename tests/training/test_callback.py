@@ -5,8 +5,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from transformers import Trainer, TrainingArguments
 
 import toolkit
@@ -14,7 +16,7 @@ from tests.refusals import check_refused
 from tests.training.recorded_texts import TEXTS, count, encode, load, totals, totals_of_tables
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
-from toolkit.training.callback import tokenizer_of
+from toolkit.questions.drift_report import show_drift
 
 
 def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -87,23 +89,6 @@ def test_a_trainer_without_a_tokenizer_is_warned_of_once(
     assert said == [line] * (not has_tokenizer)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_tokenizer_of_a_trainer_of_sentence_transformers_is_found(tiny_model: Any, tmp_path: Path) -> None:
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as SentenceArguments
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
-
-    model = SentenceTransformer(str(tiny_model("bert")), device="cpu")
-    trainer = SentenceTransformerTrainer(
-        model=model,
-        train_dataset=Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS}),
-        args=SentenceArguments(**arguments(tmp_path / "out")),
-        loss=MultipleNegativesRankingLoss(model),
-    )
-    assert tokenizer_of(trainer.processing_class) is model.tokenizer
-
-
 @pytest.mark.parametrize("greater_is_better", [True, False])
 def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     greater_is_better: bool, model: Any, tokenizer: Any, tmp_path: Path
@@ -125,7 +110,9 @@ def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
     assert [kept in problem for problem in problems] == [True] * greater_is_better
 
 
-def test_training_that_ends_within_an_epoch_and_goes_on(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_training_that_ends_within_an_epoch_and_goes_on(
+    model: Any, tokenizer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained(model, tokenizer, tmp_path, Callback(tmp_path / "first"), max_steps=3, save_strategy="steps", save_steps=3)
     assert [(s.epoch, s.step) for s in toolkit.open_run(tmp_path / "first").trajectory] == [(0, 0), (1, 2), (1.5, 3)]
     checkpoint = str(tmp_path / "out" / "checkpoint-3")
@@ -133,6 +120,10 @@ def test_training_that_ends_within_an_epoch_and_goes_on(model: Any, tokenizer: A
     run = toolkit.open_run(tmp_path / "second")
     assert [(s.epoch, s.step) for s in run.trajectory] == [(1.5, 0), (2, 1), (3, 3)]
     assert run.manifest["begins_after_steps"] == 3
+    saved = load_file(Path(checkpoint) / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    assert np.array_equal(run.trajectory.snapshots[0].tensors["word_embeddings"], saved)
+    show_drift((str(run.path),))
+    assert "drift is since step 3, where recording began" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -> None:

@@ -372,13 +372,3 @@ def test_a_ratio_that_float32_cannot_hold_is_no_infinity_in_the_manifest(tiny_mo
         (size,) = live.after_update()
         assert size.update_to_weight == pytest.approx(expected, rel=1e-3, nan_ok=True)
         assert "Infinity" not in json.dumps(as_columns([size]))
-
-
-def test_a_recorded_run_keeps_the_sizes_of_its_steps(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
-    _, live = said_of(model, tokenizer, adamw, tmp_path / "run")
-    sizes = toolkit.measure_step_sizes(tmp_path / "run")
-    last = sizes[sizes["step"] == 4].set_index("parameter")
-    assert set(sizes["step"]) == {1, 2, 4}
-    for kind in ("update_to_weight", "lost_to_rounding"):
-        assert last[kind].to_dict() == {name: live[f"{kind}/{name}"] for name in last.index}
-    assert len(last) == 5

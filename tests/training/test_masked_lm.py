@@ -225,6 +225,7 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
     assert gauge["note"].str.contains("an offset of a word or a pair of rows").all()
     assert len(toolkit.sign_noise(run, "position_embeddings", num_replicates=5, num_coordinates=0))
     assert set(toolkit.decompose(run, WORDS)["cause"]) == {"exposure unknown"}
+    assert not toolkit.explain(run, WORDS).filter(like="unexplained").fillna(0).to_numpy().any()
 
 
 def test_words_of_a_tied_table_are_drawn_by_use_at_the_input(config: RunConfig) -> None:

@@ -86,6 +86,7 @@ PROCESSES: list[tuple[dict[str, Any], int, int]] = [
     ({"freeze": "none", "lora": ("dense", "word_embeddings"), "learning_rate": 1e-3}, 2, 2),
     ({"freeze": "none", "lora": ("dense",), "train_rows": "new", "add_tokens": "new.txt"}, 2, 1),
     ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2, 2),  # no gradient above block 1
+    ({"freeze": "none", "positions": "shuffled", "reinject_positions": True}, 2, 1),
     ({"freeze": "none", "objective": "mlm", "init": "random"}, 2, 2),
     ({"freeze": "backbone", "features": "mix", "head": "mlp", "dropout": 0.2, **STOPPED}, 2, 1),
 ]

@@ -24,12 +24,10 @@ from tests.training.recorded_texts import (
     totals_of_tables,
     update,
 )
-from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, component_of
 from toolkit.models.regimes import locate_embeddings
-from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.sources import open_sources
 
 
@@ -258,6 +256,7 @@ def test_an_optimizer_that_was_used_before_is_not_replayed(
     recording = recorded(model, tokenizer, adamw, tmp_path / "run", TEXTS[2:])
     run = finish_with_a_problem(recording, "had taken 1 steps before recording began")
     assert run.optimizer_log is None
+    assert run.manifest["begins_after_steps"] == 1
     assert run.trajectory.exposure is not None
 
 
@@ -489,51 +488,6 @@ def test_embeddings_given_as_vectors_leave_exposure_unknown(family: str, model: 
     assert rows["num_steps"].isna().all()
 
 
-def test_a_table_that_is_also_the_output_layer(
-    tiny_model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In a language model every word row gets a gradient from the output: "never seen" would be wrong. What the input
-    used is known all the same, and strata go by it; what assumes that other rows had no gradient is refused."""
-    from transformers import AutoModelForMaskedLM
-
-    model, tokenizer = AutoModelForMaskedLM.from_pretrained(tiny_model("bert")), load(tiny_model("bert"))[1]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    recording = toolkit.record(model, tmp_path / "run", tokenizer=tokenizer)
-    recording.snapshot(epoch=0, step=0)
-    batch = encode(tokenizer, TEXTS)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model.train()
-        model(**batch, labels=batch["input_ids"]).loss.backward()
-        assert (model.bert.embeddings.word_embeddings.weight.grad.norm(dim=1) > 0).all()
-        optimizer.step()
-    recording.snapshot(epoch=1, step=3)
-    run = finish_with_a_problem(recording, "word_embeddings also serves elsewhere")
-    exposure = run.trajectory.exposure
-    assert (set(exposure.tables), exposure.design.tables) == (set(TABLES[1:]), TABLES)
-    rows = toolkit.measure_rows(run, "word_embeddings", 1).set_index("row")
-    used = np.bincount(batch["input_ids"][batch["attention_mask"] != 0].numpy(), minlength=len(rows))
-    assert rows["num_steps"].isna().all()
-    assert (rows["num_tokens"] == 3 * used).all()
-    ordinary = rows[rows["stratum"].isin(["used at the input", "not used at the input"])]
-    assert ((ordinary["stratum"] == "used at the input") == (ordinary["num_tokens"] > 0)).all()
-    assert ordinary["stratum"].nunique() == 2
-    assert (ordinary["norm"] > 0).all(), "the output layer moves every row"
-    causes = toolkit.explain(run, "word_embeddings")
-    assert set(causes["stratum"]) >= {"used at the input", "not used at the input"}
-    assert not causes.filter(like="unexplained").fillna(0).to_numpy().any(), "of such a table nothing is explained"
-    check_refused(
-        "is the output layer too, by which each of its rows may get a gradient",
-        toolkit.sign_noise,
-        run,
-        "word_embeddings",
-        num_replicates=2,
-    )
-    show_drift((str(run.path),), tmp_path / "report")
-    assert "used at the input" in (tmp_path / "report" / "report.md").read_text()
-    assert not toolkit.verify_run(run.path)
-
-
 def language_model(model_type: str, *, is_tied: bool) -> Any:
     import transformers
 
@@ -618,17 +572,6 @@ def test_a_table_under_two_names_that_only_looks_rows_up_is_an_ordinary_one(tmp_
     assert totals(run, "word_embeddings") == {7: 3, 8: 2, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1}
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
-def test_frozen_tables_of_a_decoder_are_proven_so(model_type: str, tmp_path: Path) -> None:
-    model = language_model(model_type, is_tied=False)
-    for parameter in locate_embeddings(model).parameters.values():
-        parameter.requires_grad_(False)
-    run = record_causal(model, tmp_path / "run")
-    assert run.manifest["frozen"]["is_bit_identical"]
-    assert run.manifest["regime"]["frozen_components"] == sorted(run.trajectory.parameters)
-    assert totals(run, "word_embeddings") == {7: 6, 8: 4, 9: 2, 10: 2, 11: 2, 12: 2, 13: 2}
-
-
 @pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("way", ["another encoder", "penalty", "decay", "accumulation", "zeroed"])
 def test_gradients_of_rows_that_no_pass_used(
@@ -660,29 +603,6 @@ def test_gradients_of_rows_that_no_pass_used(
     run = finish_with_a_problem(recording, "word_embeddings: rows that no recorded forward pass used got gradients")
     assert set(run.trajectory.exposure.tables) == set(TABLES[1:])
     assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
-
-
-def train_a_share(folder: Path, out: Path) -> None:
-    """A step of distributed training with every other text."""
-    model, tokenizer = load(folder)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
-    with toolkit.record(wrapped, out) as recording:
-        recording.snapshot(epoch=0, step=0)
-        wrapped.train()
-        mine = TEXTS[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
-        update(optimizer, wrapped(**encode(tokenizer, mine)).logits.sum())
-        recording.snapshot(epoch=1, step=1)
-
-
-@pytest.mark.slow
-def test_two_processes_record_what_both_of_them_saw(
-    model: Any, tokenizer: Any, tiny_model: Any, tmp_path: Path
-) -> None:
-    in_two_processes(train_a_share, tmp_path / "meeting", tiny_model("bert"), tmp_path / "run")
-    run = toolkit.open_run(tmp_path / "run")
-    assert totals(run, "word_embeddings") == dict(count(model, [encode(tokenizer, TEXTS)])["word_embeddings"])
-    assert run.manifest["num_processes"] == 2
 
 
 def test_recorded_runs_stand_beside_each_other_without_seeds(tiny_model: Any, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.training.recorded_texts import TEXTS, count, encode, ended, load, sta
 from tests.training.test_any_loop import Own
 from tests.training.test_callback import Examples, arguments
 from toolkit import EmbeddingSnapshotCallback as Callback
-from toolkit.questions.drift_report import show_drift
 from toolkit.snapshots.output_folder import evaluations
 
 WORDS = "word_embeddings"
@@ -52,27 +51,6 @@ def train(
         callback.trainer = trainer
     trainer.train()
     return trainer
-
-
-def test_a_head_first_then_everything_by_two_trainers_under_one_recording(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    """LP-FT: the second Trainer makes its own optimizer; its words are the ones that moved."""
-    before = words_of(model)
-    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer) as recording:
-        recording.snapshot(epoch=0)
-        model.bert.requires_grad_(False)
-        train(model, tokenizer, tmp_path)
-        recording.snapshot(epoch=1)
-        model.bert.requires_grad_(True)
-        train(model, tokenizer, tmp_path)
-        recording.snapshot(epoch=2)
-    run = toolkit.open_run(tmp_path / "run")
-    assert drift_of(run) == pytest.approx(norm(before, words_of(model)), rel=1e-12)
-    assert run.trajectory.snapshots[-1].step == 8
-    assert totals(run, WORDS) == dict(count(model, 4 * [encode(tokenizer, [text]) for text in TEXTS])[WORDS])
-    assert run.optimizer_log is None
-    assert any("made anew" in problem for problem in run.manifest["problems"])
 
 
 def test_every_epoch_has_its_snapshot_whether_or_not_a_step_was_seen(
@@ -176,30 +154,6 @@ def test_a_trainer_that_starts_again_by_itself(step: int, model: Any, tokenizer:
     assert run.trajectory.exposure.tables[WORDS].num_steps == run.trajectory.snapshots[-1].step
 
 
-def test_a_resumed_training_says_since_when(
-    tiny_model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, tokenizer = load(tiny_model("bert"))
-    train(model, tokenizer, tmp_path, save_strategy="epoch", num_train_epochs=1)
-    saved = load_file(tmp_path / "out" / "checkpoint-2" / "model.safetensors")
-    model, _ = load(tiny_model("bert"))
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(**arguments(tmp_path / "out")),
-        train_dataset=Examples(tokenizer),
-        processing_class=tokenizer,
-        callbacks=[Callback(tmp_path / "run")],
-    )
-    trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
-    run = toolkit.open_run(tmp_path / "run")
-    assert [(snapshot.epoch, snapshot.step) for snapshot in run.trajectory] == [(1, 0), (2, 2)]
-    assert run.manifest["begins_after_steps"] == 2
-    show_drift((str(run.path),))
-    assert "drift is since step 2, where recording began" in capsys.readouterr().out.replace("\n", " ")
-    own = saved["bert.embeddings.word_embeddings.weight"].numpy()
-    assert drift_of(run) == pytest.approx(norm(own, words_of(model)), rel=1e-12)
-
-
 def test_an_interrupted_training_that_is_started_again(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     """The same cell of a notebook twice: the model is where the interruption left it, and the run says so."""
 
@@ -215,17 +169,6 @@ def test_an_interrupted_training_that_is_started_again(model: Any, tokenizer: An
     run = toolkit.open_run(tmp_path / "run")
     assert drift_of(run) == pytest.approx(norm(before, words_of(model)), rel=1e-12)
     assert any("was interrupted: the first snapshot is of the weights" in p for p in run.manifest["problems"])
-
-
-def test_a_loop_that_recording_joins_late_says_so(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
-    model.train()
-    update(adamw, model(**encode(tokenizer, TEXTS)).logits.sum())
-    with toolkit.record(model, tmp_path / "run", epochs_before=0.5) as recording:
-        update(adamw, model(**encode(tokenizer, TEXTS)).logits.sum())
-        recording.snapshot(epoch=1)
-    run = toolkit.open_run(tmp_path / "run")
-    assert [(snapshot.epoch, snapshot.step) for snapshot in run.trajectory] == [(0.5, 0), (1, 1)]
-    assert run.manifest["begins_after_steps"] == 1
 
 
 @pytest.mark.parametrize("way", ["NaN", "infinity in one row"])
@@ -507,9 +450,10 @@ def test_predictions_that_are_kept_bring_intervals_over_items(model: Any, tokeni
                 recording.snapshot(epoch=1)
                 answers = [label if rng.random() < 0.8 else 1 - label for label in labels]
                 recording.score("accuracy", validation=float(np.mean(np.equal(answers, labels))))
-                recording.keep_predictions("validation", ids=range(40), labels=labels, predictions=answers)
+                own = {"labels": labels, "predictions": answers, "clusters": [f"pair {i // 2}" for i in range(40)]}
+                recording.keep_predictions("validation", ids=range(40), **own)
             runs.append(tmp_path / f"{condition}{seed}")
     (line,) = toolkit.compare(runs, pairs=[("a", "b")]).to_dict("records")
-    assert line["num_items"] == 40
+    assert (line["num_items"], line["num_units"]) == (40, 20)
     assert np.isfinite(line["low_points"])
     assert "seeds alone" not in line["note"]

@@ -186,16 +186,6 @@ def test_folding_the_standardisation_away_leaves_the_head_as_it_was(config: RunC
     torch.testing.assert_close((inside, after), (before, before), rtol=1e-4, atol=1e-5)
 
 
-def test_the_bilstm_reads_each_sentence_alone(config: RunConfig) -> None:
-    head = load_classifier(config.model, pooling="mean", num_outputs=5, head="bilstm", is_token_task=True).model.head
-    head.eval()
-    features = torch.randn(9, 16, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        together = answer(head, features, torch.tensor([4, 5]))
-        apart = torch.cat([answer(head, part, torch.tensor([len(part)])) for part in (features[:4], features[4:])])
-    torch.testing.assert_close(together, apart)
-
-
 @pytest.mark.parametrize(
     ("freeze", "head"), [("none", "linear"), ("embeddings", "mlp"), ("backbone", "linear"), ("backbone", "bilstm")]
 )
@@ -228,15 +218,16 @@ def test_parts_of_a_batch_weigh_by_their_words(config: RunConfig, tmp_path: Path
     np.testing.assert_allclose(whole.scores["loss"], parts.scores["loss"], rtol=1e-4)
 
 
-def test_lists_of_tokens_compare_over_seeds_only(config: RunConfig, tmp_path: Path) -> None:
+def test_lists_of_tokens_compare_over_seeds_and_sentences(config: RunConfig, tmp_path: Path) -> None:
     runs = [
         toolkit.finetune(replace(config, output_dir=str(tmp_path), freeze=freeze, seed=seed, epochs=epochs))
         for freeze, epochs in (("none", 2), ("embeddings", 2))
         for seed in (0, 1)
     ]
-    table = toolkit.compare(runs, num_draws=0)
+    table = toolkit.compare(runs)
     assert set(table["score"]) == {"f1", "accuracy"}
-    assert table["note"].str.contains("covers seeds").all()
+    assert (table["num_units"] == 48).all()
+    assert (table["num_items"] > 48).all()
     assert toolkit.compare_seeds(runs)["mcnemar_p"].isna().all()
 
 

@@ -55,7 +55,7 @@ def test_an_encoder_that_sees_no_context_is_found_out(opened: Opened) -> None:
     """Planted: attention that writes nothing leaves [CLS] the same behind the encoder too."""
     loaded = opened("bert")
     sentence = read_sentence(loaded, "the film is good .")
-    with _zeroed([m for n, m in loaded.model.backbone.named_modules() if n.endswith("attention.output.dense")]):
+    with zeroed([m for n, m in loaded.model.backbone.named_modules() if n.endswith("attention.output.dense")]):
         table = compare_special_tokens(loaded, sentence).table
     after = table[(table.token == "[CLS]") & (table.stage == "encoder output")]
     assert len(after) == 2
@@ -63,7 +63,7 @@ def test_an_encoder_that_sees_no_context_is_found_out(opened: Opened) -> None:
 
 
 @contextmanager
-def _zeroed(modules: list[torch.nn.Module]) -> Iterator[None]:
+def zeroed(modules: list[torch.nn.Module]) -> Iterator[None]:
     weights = [p for module in modules for p in module.parameters()]
     kept = [p.detach().clone() for p in weights]
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_segments_matter_where_there_are_two(anatomy_of: AnatomyOf, model_type: 
 
 def test_equal_segment_rows_change_nothing(opened: Opened, anatomy_of: AnatomyOf) -> None:
     loaded, sentence = opened("bert"), anatomy_of("bert").sentence
-    with _zeroed([find_parts(loaded).segment]):  # type: ignore[list-item]
+    with zeroed([find_parts(loaded).segment]):  # type: ignore[list-item]
         changes = compare_segments(loaded, sentence).changes
     assert (changes.relative_difference == 0).all()
     assert changes.is_equal.all()

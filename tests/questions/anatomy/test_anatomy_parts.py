@@ -11,6 +11,7 @@ import torch
 
 from tests.conftest import FAMILY_CONFIGS
 from tests.questions.anatomy.conftest import PAIR, TEXT
+from tests.questions.anatomy.test_anatomy_order import zeroed
 from tests.refusals import check_refused
 from toolkit.models.classifier import Loaded
 from toolkit.questions.anatomy import measure as anatomy
@@ -127,13 +128,8 @@ def test_a_planted_fault_shows_in_the_proof(
 
 def test_a_part_that_adds_nothing_is_seen_as_such(opened: Opened, anatomy_of: AnatomyOf) -> None:
     loaded, sentence = opened("bert"), anatomy_of("bert").sentence
-    weight = find_parts(loaded).segment.weight  # type: ignore[union-attr]
-    kept = weight.detach().clone()
-    with torch.no_grad():
-        weight.zero_()
-    proof, shares = prove_sum(loaded, sentence).set_index("left_out"), decompose_tokens(loaded, sentence)
-    with torch.no_grad():
-        weight.copy_(kept)
+    with zeroed([find_parts(loaded).segment]):  # type: ignore[list-item]
+        proof, shares = prove_sum(loaded, sentence).set_index("left_out"), decompose_tokens(loaded, sentence)
     assert proof.is_equal["segment"]
     assert not proof.is_equal["position"]
     assert (shares[shares.part == "segment"].share == 0).all()

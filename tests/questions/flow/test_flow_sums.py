@@ -63,12 +63,6 @@ def test_a_planted_cause_is_found_and_the_others_stay_silent(factor):
     assert shares == pytest.approx(dict.fromkeys(shares, 0) | {factor: 1}, abs=1e-4)
 
 
-def test_added_causes_leave_no_residual():
-    squares = summed(sum(normal(8, 6, seed=i)[LEVELS[:, i]] for i in range(3)) + 50, LEVELS, SHAPE).squares()
-    assert abs(squares.residual / squares.total) < 1e-12
-    assert sum(squares.omega_squared(name) for name in squares.factors) == pytest.approx(1, abs=1e-12)
-
-
 def test_unrelated_states_give_omega_0_and_eta_its_chance_on_average():
     levels = cells(6, 12)
     found = [summed(normal(len(levels), 4, seed=seed), levels, (6, 12, 1)).squares() for seed in range(200)]

@@ -1,7 +1,6 @@
 """The page on where position goes: complete, the same twice, and with sentences that follow planted tables."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +8,7 @@ import pytest
 
 from tests.chart_data import values_of
 from tests.questions.headings import lines
+from tests.reporting.conftest import contents
 from toolkit.comparison.intervals import seeds_interval, two_way_interval
 from toolkit.questions.flow import numbers as flow_numbers
 from toolkit.questions.flow.measure import COUNTERFACTUALS, PRETRAINED, RANDOM
@@ -177,10 +177,6 @@ def cells(rows, first) -> dict:
 
 
 BEFORE = "pretrained = extraction"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow  # whole reports

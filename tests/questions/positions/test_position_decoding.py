@@ -1,4 +1,4 @@
-"""Decoding of positions: checked values, chance for noise, no position on both sides, and why folds are shuffled."""
+"""Decoding of positions: checked values, chance for noise, and no position on both sides."""
 
 import numpy as np
 import pytest
@@ -19,23 +19,6 @@ def test_the_sinusoid_tells_its_positions():
 def test_noise_is_the_mean_predictor():
     for table, within in ((GAUSSIAN, 4), (SINUSOID[np.random.default_rng(1).permutation(512)], 8)):
         assert positions.decoding_error(table) == pytest.approx(128, abs=within)
-
-
-def test_plain_least_squares_is_degenerate_near_as_many_rows_as_features():
-    """Why the regression is penalised: four of five folds are 410 rows, against 384 features."""
-    order, errors = np.random.default_rng(0).permutation(512), []
-    for fold in range(5):
-        held_out, seen = order[fold::5], np.setdiff1d(order, order[fold::5])
-        design = np.column_stack([np.ones(512), GAUSSIAN])
-        weights = np.linalg.lstsq(design[seen], seen, rcond=None)[0]
-        errors.append(np.abs(design[held_out] @ weights - held_out).mean())
-    assert np.mean(errors) > 2 * 128
-    assert positions.decoding_error(GAUSSIAN) < 1.1 * 128
-
-
-def test_contiguous_folds_fail_even_for_the_sinusoid():
-    # They ask for extrapolation beyond the rows seen. That is why the folds are shuffled.
-    assert positions.decoding_error(SINUSOID, is_shuffled=False) > 5
 
 
 def test_a_rotation_and_a_factor_do_not_matter_to_a_table_in_noise():

@@ -139,13 +139,6 @@ def test_one_zero_row_is_named():
     assert table.loc["translation_invariance", "reason"].startswith("row 7 is 0")
 
 
-def test_windows_in_one_table():
-    source = trajectory_of(np.random.default_rng(5).normal(size=(140, 6)))
-    table = positions.measure_position_windows(source, num_draws=DRAWS)
-    assert list(dict.fromkeys(table["window"])) == ["0-139", "0-127", "128-139"]
-    assert len(table) == 3 * len(STATISTICS)
-
-
 def learned(num_rows, hidden, seed=0):
     """Rows that something trained: waves in noise, neighbours alike, norms that vary along the positions."""
     return few_waves(num_rows, hidden, np.random.default_rng(seed))

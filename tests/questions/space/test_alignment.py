@@ -67,15 +67,9 @@ def test_procrustes_absorbs_real_drift_where_rows_are_few():
     assert _absorbed(4000, 96)[1] == pytest.approx(95 / 8000, rel=0.05)
 
 
-@pytest.mark.slow
-def test_procrustes_absorbs_little_of_a_whole_vocabulary():
-    assert _absorbed(30_522, 768)[0] == pytest.approx(1.99, abs=0.01)
-
-
 def test_the_shares_find_what_was_planted():
     rng = np.random.default_rng(1)
-    x, noise = rng.normal(size=(2, 2000, 12))
-    x += 0.3
+    x = rng.normal(0.3, 1, (2000, 12))
     skew = rng.normal(size=(12, 12)) * 0.01
     turn = np.linalg.matrix_power(np.eye(12) + (skew - skew.T) / 64, 64)
     turned = cross_products_of(x, (x - x.mean(0)) @ turn + x.mean(0))
@@ -85,9 +79,6 @@ def test_the_shares_find_what_was_planted():
     assert (rotation_share(shrunk), aligned_relative_drift(shrunk)) == pytest.approx((0, 0.1), rel=1e-12, abs=1e-12)
     mirrored = cross_products_of(x, x * np.where(np.arange(12) == 3, -1, 1))
     assert aligned_relative_drift(mirrored) == pytest.approx(0, abs=1e-7)
-    similarities = [procrustes_similarity(cross_products_of(x, x + size * noise)) for size in (0, 0.1, 0.3, 1, 3)]
-    assert similarities[0] == pytest.approx(1, abs=1e-12)
-    assert np.all(np.diff(similarities) < -1e-3)
 
 
 def test_small_drift_keeps_its_digits():
@@ -148,17 +139,6 @@ def test_svcca_and_pwcca_against_their_definitions():
     turned = cross_products_of(x @ _rotation(rng, 20), y)
     assert abs(pwcca(turned) - pwcca(products)) > 1e-3, "the weights depend on the basis of their version"
     assert pwcca(cross_products_of(x, y @ rng.normal(size=(20, 20)))) == pytest.approx(pwcca(products), rel=1e-6)
-
-
-def test_svcca_and_pwcca_find_what_was_planted_and_little_else():
-    rng = np.random.default_rng(4)
-    x, noise = rng.normal(size=(2, 3000, 15))
-    for measure in (svcca, pwcca):
-        values = [measure(cross_products_of(x, x + size * noise)) for size in (0, 0.3, 1, 3)]
-        assert values[0] == pytest.approx(1, abs=1e-9)
-        assert np.all(np.diff(values) < -0.03)
-        assert measure(cross_products_of(x, noise)) < 0.1
-        assert measure(cross_products_of(x, x @ _rotation(rng, 15) * 4 + 1)) == pytest.approx(1, abs=1e-9)
 
 
 def test_refusals():

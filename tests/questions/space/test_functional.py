@@ -4,13 +4,9 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from tests.analysis.fixed_gauge import corpus_of, fix_gauge
 from tests.refusals import check_refusals, check_refused
-from toolkit.analysis.shapley import shapley_values
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.questions.space.functional import functional_drift
 from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
@@ -116,49 +112,6 @@ def by_permutations(players, value):
     return totals
 
 
-GAMES = st.integers(1, 5).flatmap(
-    lambda n: arrays(np.float64, 2**n, elements=st.floats(-100, 100, width=32).map(float))
-)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(GAMES)
-def test_shapley_values_are_the_mean_over_orders_of_arrival(values):
-    num_players = len(values).bit_length() - 1
-    shapley = shapley_values(values)
-    expected = by_permutations(range(num_players), lambda members: values[sum(1 << i for i in members)])
-    assert np.allclose(shapley, list(expected.values()), rtol=0, atol=1e-10)
-    assert shapley.sum() == pytest.approx(values[-1] - values[0], abs=1e-10)  # efficiency
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(GAMES, GAMES, st.data())
-def test_shapley_laws(values, others, data):
-    num_players = len(values).bit_length() - 1
-    coalitions = np.arange(len(values))
-    player = data.draw(st.integers(0, num_players - 1))
-    null = values[coalitions & ~(1 << player)]  # a game in which the player changes nothing
-    assert shapley_values(null)[player] == 0
-    other = data.draw(st.integers(0, num_players - 1))
-    swapped = coalitions & ~(1 << player | 1 << other)
-    swapped |= (coalitions >> player & 1) << other | (coalitions >> other & 1) << player
-    shapley = shapley_values(values + values[swapped])  # a game that cannot tell the two apart
-    assert shapley[player] == pytest.approx(shapley[other], abs=1e-10)
-    if len(values) == len(others):
-        both = shapley_values(values) + shapley_values(others)
-        assert np.allclose(shapley_values(values + others), both, rtol=0, atol=1e-10)
-
-
-def test_shapley_of_the_glove_game_and_of_no_game():
-    left, right_1, right_2 = 1, 2, 4  # one left and two right gloves: a pair is worth 1
-    values = np.array([float(bool(c & left and c & (right_1 | right_2))) for c in range(8)])
-    assert np.allclose(shapley_values(values), [2 / 3, 1 / 6, 1 / 6], rtol=1e-15)
-    check_refusals(
-        (r"2\^n values", lambda: shapley_values(np.zeros(6))),
-        (r"2\^n values", lambda: shapley_values(np.zeros(0))),
-    )
-
-
 @pytest.mark.parametrize(
     ("tables", "has_cls", "norm"),
     [(TABLES, True, (GAMMA, BETA)), (TABLES, False, ()), (TABLES[:2], True, (GAMMA,)), (TABLES[:1], False, (GAMMA,))],
@@ -238,21 +191,6 @@ def test_drift_of_one_component_is_its_own_and_nobody_elses(name):
     assert values["embedding output"] > 1e-3
     assert values[name] == pytest.approx(values["embedding output"], rel=1e-9)
     assert values.drop([name, "embedding output"]).abs().max() <= 1e-12
-
-
-@pytest.mark.parametrize("row_of", [(W, 1), (P, 0)])
-def test_drift_of_the_first_token_or_the_first_position_is_one_and_the_same(row_of):
-    design, a = make_design(), draw(6)
-    table, row = row_of
-    move = np.random.default_rng(7).normal(size=HIDDEN)
-    b = a | {table: a[table] + move * (np.arange(SIZES[table]) == row)[:, None]}
-    values = values_of(functional_drift(trajectory(a, b, design=design), 1))
-    other = a | {W: a[W] + move * (np.arange(SIZES[W]) == 1)[:, None]}
-    assert np.allclose(
-        values, values_of(functional_drift(trajectory(a, other, design=design), 1)), rtol=1e-9, atol=1e-15
-    )
-    assert values[PAIR] > 0.5 * values["embedding output"]
-    assert abs(values[P]) <= 1e-12
 
 
 def test_segments_have_no_part_in_single_sentences():

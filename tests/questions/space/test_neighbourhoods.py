@@ -65,22 +65,8 @@ def test_unrelated_rows_keep_what_chance_keeps():
     assert overlap(found).min() < 0, "negatives are kept"
 
 
-def test_the_same_neighbourhoods_give_1_and_destroyed_ones_are_found():
-    rng = np.random.default_rng(2)
-    x, noise = rng.normal(size=(2, 400, 12))
-    rotation = np.linalg.qr(rng.normal(size=(12, 12)))[0]
-    for y, is_centred in ((x, False), (2 * x @ rotation, False), (2 * x @ rotation + 5, True)):
-        found = find_neighbourhoods(x, y, 10, is_centred=is_centred)
-        assert overlap(found).mean() == pytest.approx(1, abs=1e-12)
-        assert np.allclose(second_order_cosine(x, y, found), 1)
-    previous = (1.0, 1.0)
-    for size in (0.1, 0.3, 1, 3, 10):
-        y = x + size * noise
-        found = find_neighbourhoods(x, y, 10, is_centred=True)
-        value = np.array([overlap(found).mean(), second_order_cosine(x, y, found).mean()])
-        assert (value < np.array(previous) - [0.01, 0.001]).all()
-        previous = value
-    assert value[0] < 0.05
+def test_destroyed_neighbourhoods_are_found():
+    x, noise = np.random.default_rng(2).normal(size=(2, 400, 12))
     moved = np.arange(400) < 100  # a quarter of the rows somewhere else
     shares = overlap(find_neighbourhoods(x, np.where(moved[:, None], noise, x), 10))
     assert abs(shares[moved].mean()) < 0.05 < 0.6 < shares[~moved].mean()

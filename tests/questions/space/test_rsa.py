@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from tests.analysis.test_kernels import rsa
 from toolkit.analysis.kernels import item_distances, rsa_of_distances
 from toolkit.questions.space import similarity_measures as module
 from toolkit.questions.space.similarity_measures import permute_items, rsa_interval
@@ -44,20 +43,6 @@ def test_the_interval_is_as_wide_as_the_spread_over_fresh_items():
         resampled = [spearmanr(left[pairs][some], right[pairs][some])[0] for some in chosen]
         over_pairs.append(np.subtract(*np.quantile(resampled, [0.975, 0.025])))
     assert np.mean(over_pairs) < 0.7 * spread, "resampled pairs would be as good: the test has lost its point"
-
-
-def test_the_same_shape_gives_1_noise_lowers_it_and_unrelated_items_give_0():
-    rng = np.random.default_rng(2)
-    x, noise = rng.normal(size=(2, 150, 10))
-    rotation = np.linalg.qr(rng.normal(size=(10, 10)))[0]
-    for is_ranked in (True, False):
-        assert rsa(x, 3 * x @ rotation - 4, is_ranked=is_ranked) == pytest.approx(1, abs=1e-6)
-        values = [rsa(x, x + size * noise, is_ranked=is_ranked) for size in (0, 0.2, 0.5, 1, 2)]
-        assert np.all(np.diff(values) < -0.01)
-        low, high = rsa_interval(item_distances(x), item_distances(noise), is_ranked=is_ranked)
-        assert low < 0 < high
-        low, high = rsa_interval(item_distances(x), item_distances(x + noise), is_ranked=is_ranked)
-        assert 0 < low < values[3] < high
 
 
 def test_few_items_have_no_interval_and_copies_of_one_item_no_correlation(monkeypatch):

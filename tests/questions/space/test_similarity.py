@@ -144,24 +144,16 @@ def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
         assert line["null_low"] >= unaligned_relative_drift(TablePair(reference, current).products) * (1 - 1e-6)
 
 
-def test_isotropic_drift_moves_each_row_as_far_as_it_moved():
-    x, y = _tables().astype(np.float32)
+@pytest.mark.parametrize("size", [0.6, 1e-5])
+def test_isotropic_drift_moves_each_row_as_far_as_it_moved(size):
+    """A small drift too, which a sum in float32 would lose."""
+    x, y = _tables(size=size).astype(np.float32)
     y[5] = x[5]
     drawn = NULLS["isotropic drift"](TablePair(x, y), np.random.default_rng(0))
     lengths = np.linalg.norm(drawn.current - x, axis=1)
     assert np.allclose(lengths, np.linalg.norm(y.astype(np.float64) - x, axis=1), rtol=1e-5)
     assert lengths[5] == 0
     assert abs(np.mean(np.sum((drawn.current - x) * (y - x), axis=1) / np.sum((y - x) ** 2))) < 0.01
-
-
-def test_what_noise_takes_over_from_its_origin_is_what_its_tables_give():
-    x, y = _tables(size=0.01).astype(np.float32)
-    pair = TablePair(x, y)
-    drawn = NULLS["isotropic drift"](pair, np.random.default_rng(0))
-    fresh = TablePair(x, drawn.current)
-    assert drawn.products.xx is pair.products.xx
-    for name, entry in SIMILARITIES.items():
-        assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-12), name
 
 
 @pytest.mark.parametrize("num_threads", [2, 4])
@@ -259,16 +251,6 @@ def test_what_means_nothing_for_few_rows_is_refused(n):
     )
     assert set(lines.index[lines.value.isna()]) == expected
     assert np.isfinite(lines.value["unaligned_relative_drift"])
-
-
-def test_rows_that_did_not_move():
-    x, _ = _tables()
-    lines = compare_rows(x, x, num_null=2).set_index("measure")
-    for name, entry in SIMILARITIES.items():
-        if np.isnan(entry.identical):
-            assert "no row moved" in lines.reason[name]
-        else:
-            assert lines.value[name] == pytest.approx(entry.identical, abs=1e-7)
 
 
 def test_of_a_trajectory(make_trajectory):

@@ -86,14 +86,6 @@ def test_gaussian_30522_by_768():
     assert geometry.isoscore_of(squared, 768) == pytest.approx(0.975, abs=0.001)
 
 
-@pytest.mark.slow
-def test_gaussian_30522_by_768_from_its_rows():
-    rows = np.random.default_rng(0).normal(size=(30522, 768))
-    for centre in (False, True):
-        assert [rank(rows, centre=centre) for rank in RANKS.values()] == pytest.approx([758, 572, 749], abs=1)
-    assert isoscore(rows) == pytest.approx(0.975, abs=0.001)
-
-
 def _isoscore_step_by_step(rows: np.ndarray) -> float:
     """IsoScore by the steps of Rudman et al. 2022."""
     p = rows.shape[1]

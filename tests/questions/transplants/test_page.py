@@ -26,7 +26,6 @@ from toolkit.questions.transplants.page import (
 from toolkit.reporting.charts import spec_of
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.render_markdown import render_markdown
-from toolkit.reporting.render_terminal import print_page
 
 COMPONENTS = ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
 KINDS = (
@@ -217,12 +216,6 @@ def test_random_changes_are_drawn_with_the_range_of_their_draws():
     drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("place") == "position"]
     assert drawn[0]["value"] == 0.05
     assert [(mark["low"], mark["high"]) for mark in drawn] == [(0.04, 0.06), *[(-0.002, 0.003)] * 2]
-
-
-def test_the_terminal_shows_every_component(capsys: pytest.CaptureFixture[str]) -> None:
-    print_page(transplants_page(make_tables()))
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in COMPONENTS)
 
 
 def said(tables):

@@ -9,7 +9,6 @@ from toolkit.questions.transplants.players import (
     Components,
     Part,
     Player,
-    RandomRotation,
     can_rotate,
     perturbed,
 )
@@ -79,12 +78,6 @@ def test_players_outside_the_coalition_are_left_as_they_are(kind):
     assert [a is b for a, b in zip(real.players, drawn.players, strict=True)] == [True, False, True, True]
     placed, before = drawn.place(0b0010), real.place(0)
     assert [n for n in placed if not np.array_equal(placed[n][1], before[n][1])] == ["position_embeddings"]
-
-
-def test_a_rotation_is_orthogonal_and_the_centred_one_keeps_means():
-    rotation = RandomRotation(HIDDEN, np.random.default_rng(0))
-    np.testing.assert_allclose(rotation.whole @ rotation.whole.T, np.eye(HIDDEN), atol=1e-12)
-    np.testing.assert_allclose(rotation.centred @ rotation.centred.T, np.eye(HIDDEN) - 1 / HIDDEN, atol=1e-12)
 
 
 def test_only_rows_that_moved_together_can_be_rotated():

@@ -60,18 +60,6 @@ def test_interactions_are_the_shared_dividends(num_players, seed):
         np.testing.assert_allclose(found, sum(given_out[c] / (c.bit_count() - 1) for c in both), atol=1e-12)
 
 
-def test_a_sum_over_players_has_no_interaction_and_a_product_of_two_has_one():
-    worth = np.array([[1.0], [2.0], [4.0]])
-    members = np.array([[c >> i & 1 for i in range(3)] for c in range(8)], float)
-    additive = members @ worth
-    np.testing.assert_allclose(shapley_values(additive), worth)
-    np.testing.assert_allclose(item_interactions(additive)[1], 0, atol=1e-15)
-    together = (members[:, 0] * members[:, 2])[:, None]
-    pairs, indices = item_interactions(together)
-    assert dict(zip(pairs, indices[:, 0].tolist(), strict=True)) == {(0, 1): 0, (0, 2): 1, (1, 2): 0}
-    np.testing.assert_allclose(shapley_values(together)[:, 0], [0.5, 0, 0.5])
-
-
 def test_who_changes_nothing_gets_exactly_0():
     few = np.random.default_rng(0).normal(size=(16, 50))
     values = np.stack([few[(c & 3) | (c >> 3 << 2)] for c in range(32)])  # player 2 is nowhere

@@ -86,11 +86,6 @@ def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, coordinates: str) -> 
         np.testing.assert_array_equal(drawn[LIKELIHOOD][1, 0], game.values[LIKELIHOOD][0])
 
 
-def test_single_sentences_give_segments_exactly_0(tuned_run: GetRun) -> None:
-    game = play_run(tuned_run("single"), REVERSE)
-    assert not shapley_values(game.values[LIKELIHOOD])[game.players.index("segment")].any()
-
-
 def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair", freeze="embeddings"), replace(REVERSE, num_reverse_draws=2))
     assert (game.num_passes, shapley_values(game.values[LIKELIHOOD]).any()) == (1, False)

@@ -74,21 +74,6 @@ def test_the_command_prints_its_tables_and_writes_a_report(
     assert all((out / link).is_file() for link in re.findall(r"\]\((figures/[^)]+)\)", text))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--split", "tset"], "test|validation"),
-        (["--max-examples", "0"], "--max-examples"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_one_line(
-    tuned_run: GetRun, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code_of("transplant", tuned_run("single").path, *words) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
-    assert re.search(message, error)
-
-
 def test_data_that_have_changed_are_refused(changed_run: Run) -> None:
     check_refusals((CHANGED, lambda: play_run(changed_run)))
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.refusals import check_refused
 from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
-from tests.reporting.pages import INJECTION, make_words
+from tests.reporting.pages import INJECTION, make_words, tables_of
 from tests.run_directories import HOSTILE, NUM_WORDS, TOKENS, MakeRun
 from toolkit.analysis import word_rows as measured
 from toolkit.analysis.drift import measure_rows
@@ -66,10 +66,7 @@ def chart_of(made: Section) -> Chart:
 
 def table_of(made: Section) -> pd.DataFrame:
     """The words of the first run that moved most."""
-    blocks = list(made.blocks)
-    while not isinstance(block := blocks.pop(0), TableBlock):
-        blocks = [*(block.blocks if isinstance(block, FoldBlock) else ()), *blocks]
-    return block.table
+    return next(tables_of(made.blocks)).table
 
 
 def counts_of(made: Section) -> list[list[Any]]:

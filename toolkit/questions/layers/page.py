@@ -75,7 +75,8 @@ WEIGHT_DEFINITIONS = (
     "layer √Σ‖Δ‖² / √Σ‖W⁰‖² over all of its weights, biases and LayerNorms. The angle is that of two tensors taken as "
     "vectors.",
     "Top to bottom: relative drift of the top third of the layers over that of the bottom third (geometric means), its "
-    "95 % interval and p by Student's t over seeds of the logarithms; q: Benjamini and Hochberg over the regimes.",
+    "95 % interval and p by Student's t over seeds, on these data, of the logarithms; q: Benjamini and Hochberg over "
+    "the regimes.",
     "Verdict on weights: not judged below three seeds; flat where the 90 % interval of every layer's drift over the "
     "mean of the layers lies within a factor of 1.1; more at the bottom or the top where q < .05; else not decided.",
 )
@@ -183,7 +184,7 @@ def _trend_case(trend: Mapping[str, Any]) -> Case:
     )
     if trend["trend"] in (trends.NOT_JUDGED, trends.NOT_APPLICABLE):
         return judged(text, math.nan, math.nan, str(trend["reason"]))
-    return str(trend["trend"]), f"{text} q: {number(trend['q'], 2)}."
+    return str(trend["trend"]), f"{text} q: {p_value(trend['q'], 2)}."
 
 
 def _state_cases(group: str, own: Tables) -> Iterator[Case]:
@@ -298,7 +299,7 @@ def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
     else:
         is_known = len(own) > 0 and own["relative_drift"].notna().all()
         ends = ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None]
-    return [*ends, ratio, p_value(trend["p"]), trend["q"], verdict]
+    return [*ends, ratio, p_value(trend["p"]), p_value(trend["q"]), verdict]
 
 
 def layer_name(layer: Any) -> str:

@@ -31,11 +31,11 @@ PENALTIES = np.geomspace(1e-9, 1e5, 29)
 """Ridge penalties to choose from, for standardised columns; plain least squares is degenerate where rows ≈ columns."""
 
 
-def predict_positions(table: Array, *, seed: int = 0, is_shuffled: bool = True) -> Array:
+def predict_positions(table: Array, *, seed: int = 0) -> Array:
     """(n,) the position of each row as predicted from rows of the other folds: standardised ridge regression.
 
     Five folds of positions, shuffled by ``seed``; the penalty is chosen within the training rows by leave-one-out.
-    Contiguous folds (``is_shuffled=False``) ask for extrapolation instead and fail even for the sinusoid.
+    Contiguous folds would ask for extrapolation, which fails even for the sinusoid.
     Refused for fewer than 10 rows.
     """
     from sklearn.linear_model import RidgeCV
@@ -45,14 +45,14 @@ def predict_positions(table: Array, *, seed: int = 0, is_shuffled: bool = True) 
 
     if len(table) < 2 * NUM_FOLDS:
         raise Refused(f"decoding needs {2 * NUM_FOLDS} rows; got {len(table)}")
-    folds = KFold(NUM_FOLDS, shuffle=is_shuffled, random_state=seed if is_shuffled else None)
+    folds = KFold(NUM_FOLDS, shuffle=True, random_state=seed)
     model = make_pipeline(StandardScaler(), RidgeCV(alphas=PENALTIES))
     return np.asarray(cross_val_predict(model, table, np.arange(len(table), dtype=np.float64), cv=folds))
 
 
-def decoding_error(table: Array, *, seed: int = 0, is_shuffled: bool = True) -> float:
+def decoding_error(table: Array, *, seed: int = 0) -> float:
     """Mean absolute error, in positions, of :func:`predict_positions`; n / 4 where always the middle is predicted."""
-    predicted = predict_positions(table, seed=seed, is_shuffled=is_shuffled)
+    predicted = predict_positions(table, seed=seed)
     return float(np.abs(predicted - np.arange(len(table))).mean())
 
 

@@ -246,28 +246,6 @@ def permuted_cross_products(products: CrossProducts, current: Rows, order: NDArr
     )
 
 
-def noise_cross_products(products: CrossProducts, lengths: Array, generator: np.random.Generator) -> CrossProducts:
-    """The cross-products of X and X + Δ, whose rows Δ_i have (n,) given ``lengths`` and random directions; in one pass.
-
-    The second version is float64: rounded to float32 the sum would lose what a small drift is made of.
-    """
-    reference = products.versions[0]
-    current = np.empty(reference.shape)
-    offset, xd = np.zeros(products.num_columns), np.zeros_like(products.xx)
-    for start in range(0, len(current), BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        delta = generator.standard_normal(current[rows].shape, np.float32).astype(np.float64)
-        delta *= (lengths[rows] / np.sqrt(np.vecdot(delta, delta)))[:, None]
-        current[rows] = reference[rows] + delta
-        offset += delta.sum(axis=0)
-        xd += (reference[rows] - products.mean).T @ delta  # XᵀΔ is the same when Δ is not centred
-    offset /= len(current)
-    centred_change = float(lengths @ lengths) - len(current) * float(offset @ offset)
-    return CrossProducts(
-        (reference, current), products.mean, offset, products.square, products.xx, xd, max(centred_change, 0.0)
-    )
-
-
 def _blocks(reference: Rows, current: Rows) -> Iterator[tuple[slice, Array, Array]]:
     for start in range(0, len(reference), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, len(reference)))

@@ -19,7 +19,6 @@ from toolkit.naming import at_least, lookup, select, unknown
 from toolkit.progress import shows_progress
 from toolkit.questions.space.similarity_table import (
     ITEMS,
-    NOISE,
     NULLS,
     QUERIES,
     SIMILARITIES,
@@ -187,8 +186,6 @@ def _draw_nulls(
 
     if not draws:
         return {name: [] for name in kinds}
-    if names[NOISE]:
-        _ = base.drift_lengths  # or each of the first draws would compute them
     num_threads = count_threads()
     num_workers = min(num_threads, MAX_WORKERS, len(draws))
     limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
