@@ -522,3 +522,16 @@ def test_a_q_at_alpha_is_no_discovery_and_a_claim_without_p_is_none_of_the_famil
         [False, "not supported", "because; the q of this claim, 0.05, is not below 0.05"],
         [False, "not judged", "because"],
     ]
+
+
+def test_what_cancels_within_clusters_is_no_certainty_and_equal_seeds_are_told():
+    """Sums over clusters of unequal sizes leave 1e-17: as good as equal, of which the exact bound is told."""
+    rounding = 1e-17 * np.random.default_rng(0).normal(size=(3, 20))
+    line, exact = (estimate_from_items(table, Settings()) for table in (rounding, np.zeros((3, 20))))
+    assert exact["verdict"] == "under-powered"
+    names = ("verdict", "reason", "low_points", "high90_points", "tost_p", "detectable_gap_points", "sign_flip_p")
+    agree(line, **{name: exact[name] for name in names})
+    turned = np.tile([0.1, -0.3, 0.2], 40).reshape(3, 40) + 0.01
+    turned -= turned.mean(axis=1, keepdims=True) * (1 + 1e-13)
+    assert "the same in these 3 seeds" in estimate_from_items(turned, Settings(margin_points=50))["reason"]
+    assert estimate_from_items(turned, Settings())["sign_flip_p"] == 1

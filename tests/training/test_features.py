@@ -4,6 +4,7 @@ import inspect
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,7 @@ from toolkit.models.tuned import load_tuned
 from toolkit.questions.models import stream_states
 from toolkit.reporting import run_screen
 from toolkit.training import features as features_module
-from toolkit.training.features import HELD_OUT_SHARE, LEAST_HELD_OUT, hold_out, standardised
+from toolkit.training.features import HELD_OUT_SHARE, LEAST_HELD_OUT, hold_out, keep_the_better, standardised
 
 
 def run(config, folder, **changes):
@@ -448,3 +449,12 @@ def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
 def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tiny_pairs):
     loaded, data = begin(replace(tiny_pairs, pair_encoding="separate"))
     check_refused("encoded separately", next, stream_states(loaded, data, data.splits["train"]))
+
+
+def test_words_that_are_all_held_out_leave_the_trained_head():
+    """A token task holds sentences out whatever their tags: of 12 words the two of the other tag, which end no run."""
+    tags, rows = np.repeat([0, 1], [10, 2]), np.arange(12)
+    split = SimpleNamespace(labels=tags, rows_of=lambda own: own, sizes_of=np.ones_like)
+    data = SimpleNamespace(splits={"train": split}, task=SimpleNamespace(kind="tokens"))
+    probe = SimpleNamespace(choice={"strength": 1.0, "is_standardised": False})
+    assert keep_the_better(nn.Linear(3, 2), probe, np.zeros((12, 3), np.float32), data, rows[:10], rows[10:]) == {}

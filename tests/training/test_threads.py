@@ -452,6 +452,8 @@ def test_predictions_that_are_kept_bring_intervals_over_items(model: Any, tokeni
                 recording.score("accuracy", validation=float(np.mean(np.equal(answers, labels))))
                 own = {"labels": labels, "predictions": answers, "clusters": [f"pair {i // 2}" for i in range(40)]}
                 recording.keep_predictions("validation", ids=range(40), **own)
+                with pytest.raises(ValueError, match="missing id: give each item the id of its cluster"):
+                    recording.keep_predictions("validation", ids=range(40), **own | {"clusters": [*"abc", None] * 10})
             runs.append(tmp_path / f"{condition}{seed}")
     (line,) = toolkit.compare(runs, pairs=[("a", "b")]).to_dict("records")
     assert (line["num_items"], line["num_units"]) == (40, 20)

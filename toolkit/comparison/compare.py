@@ -32,6 +32,7 @@ from toolkit.comparison.arms import (
     pair_arms,
 )
 from toolkit.comparison.intervals import (
+    ROUNDING,
     SCORES_OVER_SEEDS,
     Interval,
     benjamini_hochberg,
@@ -255,7 +256,7 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
-        line["note"] = f"{line['note']}; {note}"
+        line["note"] = "; ".join(filter(None, (line["note"], note)))
     line["note"] = "; ".join(filter(None, (line["note"], "" if pair.has_seeds else NO_SEEDS)))
     kept = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
     first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
@@ -330,7 +331,8 @@ def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any
     (:func:`toolkit.comparison.runs.item_scores`); of items in clusters that of the clusters.
     """
     every, differences = differences, differences[~np.isnan(differences).any(axis=1)]
-    wide, narrow = (two_way_interval(differences, level) for level in (settings.level, EQUIVALENCE_LEVEL))
+    # Sums over a cluster of what cancels there are 0 but for rounding.
+    wide, narrow = (two_way_interval(differences, level, size=1.0) for level in (settings.level, EQUIVALENCE_LEVEL))
     notes = "; ".join(filter(None, (wide.note, _undefined(differences, every))))
     line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": notes}
     if min(differences.shape) < 2 or not wide.variance > 0:
@@ -383,6 +385,7 @@ def estimate_not_failed(differences: Array, settings: Settings) -> dict[str, Any
 def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
     """A line with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
     margin, num_seeds, narrow = settings.margin_points / POINTS, len(by_seed), held_near_0(narrow)
+    by_seed = np.where(np.abs(by_seed) <= ROUNDING, 0.0, by_seed)
     low, high, low90, high90, gap = (
         POINTS * value
         for value in (wide.low, wide.high, narrow.low, narrow.high, detectable_gap(wide, alpha=settings.alpha))
@@ -395,7 +398,7 @@ def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) 
         high90=high90,
         margin=settings.margin_points,
         gap=gap,
-        do_seeds_differ=not is_constant(by_seed),
+        do_seeds_differ=not is_constant(by_seed, 1.0),
     )
     return {
         "difference_points": POINTS * wide.estimate,

@@ -239,12 +239,15 @@ def keep_the_better(
     over examples (of a token task too); else ``probe``, which is fitted to both parts. What the manifest says of the
     choice: ``chosen`` (``trained`` or ``convex``), ``held_out_loss`` and ``held_out_error`` of the trained head, and of
     the ``convex`` one the same, its ``strength``, ``is_standardised``, ``num_compared`` and the ``standard_error`` of
-    the difference of both errors. ``inputs``: (rows, inputs) of train.
+    the difference of both errors. ``inputs``: (rows, inputs) of train. Nothing, and the trained head stays, where all
+    words with another tag are held out, so that the convex one cannot be fitted without them.
     """
     split, (weight, bias) = data.splits["train"], first_weights(head)[0]
     labels, rows, others = split.labels, split.rows_of(held_out), split.rows_of(kept)
     assert labels is not None
     choice, kind, losses, errors = (probe.choice["strength"], probe.choice["is_standardised"]), data.task.kind, [], []
+    if kind != "regression" and len(np.unique(labels[others])) < 2:
+        return {}
     fitted = fit_linear(inputs[others], labels[others], *choice, len(bias))
     for own, offset in ([p.detach().double().cpu().numpy() for p in (weight, bias)], fitted):
         outputs = inputs[rows] @ own.T + offset

@@ -363,7 +363,10 @@ class Recording:
         """
         epoch = self._first_epoch if self._last is None else self._last[0]
         own = {"epoch": epoch, "split": split, "id": list(ids), "label": list(labels), "prediction": list(predictions)}
-        own |= {} if clusters is None else {"cluster": pd.factorize(np.asarray(clusters))[0]}
+        if clusters is not None:
+            if pd.isna(pd.Series(list(clusters), dtype=object)).any():
+                raise ValueError("clusters holds a missing id: give each item the id of its cluster, or one of its own")
+            own["cluster"] = pd.factorize(np.asarray(clusters))[0]
         self._predictions[split] = pd.DataFrame(own)
 
     def add_score(self, name: str, split: str, value: float, epoch: float) -> None:

@@ -328,9 +328,8 @@ class InferredExposure(Described):
         said = {}
         for line in self.tables.itertuples():
             counts = f"{line.num_exposed_rows:,} of {line.num_rows:,} rows exposed ({line.num_untold_rows:,} untold)"
-            misfits = (
-                f"; misfits of exposed rows from {line.misfit_exposed:.2g}, of others to {line.misfit_unexposed:.2g}"
-            )
+            others = f", of others to {line.misfit_unexposed:.2g}" * (line.misfit_unexposed == line.misfit_unexposed)
+            misfits = f"; misfits of exposed rows from {line.misfit_exposed:.2g}{others}"
             said[line.parameter] = (line.reason or counts) + misfits * (line.misfit_exposed == line.misfit_exposed)
         if self.longest_text == self.longest_text:
             said["longest text"] = f"{self.longest_text:,.0f} tokens"
