@@ -48,7 +48,7 @@ ROUNDING, SETTLED, MOST_TRIED = 1e-5, 0.98, 1000
 nearest texts that must not hang on it; texts that this is tried for."""
 OTHER_WIDTH = "not applicable: vectors of {} numbers before and {} after have no cosine"
 ALL_SAME = "all weights, and every vector of these texts, are the same bit for bit"
-ALL_EQUAL = "equal for all queries: exact bound on the share of queries that would differ"
+ALL_EQUAL = "equal for all queries: exact bound"
 MANY_QUERIES, NUM_DRAWS = 100, 2000
 """From how many on a bootstrap need not be held against a binomial bound; of the bootstrap."""
 
