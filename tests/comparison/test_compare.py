@@ -28,6 +28,7 @@ from toolkit.comparison.intervals import (
     ITEMS_ONLY,
     Interval,
     benjamini_hochberg,
+    by_cluster,
     mcnemar,
     mean_squares,
     p_value,
@@ -535,3 +536,15 @@ def test_what_cancels_within_clusters_is_no_certainty_and_equal_seeds_are_told()
     turned -= turned.mean(axis=1, keepdims=True) * (1 + 1e-13)
     assert "the same in these 3 seeds" in estimate_from_items(turned, Settings(margin_points=50))["reason"]
     assert estimate_from_items(turned, Settings())["sign_flip_p"] == 1
+
+
+def test_a_cluster_makes_no_claim_bolder():
+    """One of 200 items differs in one seed: as unsure whether two others share a cluster or none does."""
+    items = np.zeros((3, 200))
+    items[0, 7] = 1
+    clusters = np.arange(200)
+    clusters[100] = 101
+    alone, together = (estimate_from_items(table, Settings(), items) for table in (items, by_cluster(items, clusters)))
+    assert (alone["verdict"], together["verdict"]) == ("not supported", "not supported")
+    assert together["high90_points"] == pytest.approx(alone["high90_points"], rel=0.02)
+    assert together["tost_p"] == pytest.approx(alone["tost_p"], rel=0.05)

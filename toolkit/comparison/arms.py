@@ -464,13 +464,13 @@ class ArmPair:
         """Whether the answers of every run to a split are at hand."""
         return all(split in run.answers for runs in self.runs for run in runs)
 
-    def unit_scores(self, split: str, score: str) -> NDArray[np.float64] | None:
+    def unit_scores(self, split: str, score: str, *, in_clusters: bool = True) -> NDArray[np.float64] | None:
         """(2, seeds, units) what each unit has of the score of the first and of the second; its mean is the score.
 
-        Units are items, or the clusters that they come in. Of items an accuracy has 1 where the answer is right and 0
-        elsewhere, another score what :func:`item_scores` gives; all NaN where it is undefined. None when seeds have
-        other items (a split that was drawn with the seed), so that items are no common factor, without the answers, and
-        where these do not give the score.
+        Units are items, or, ``in_clusters``, the clusters that they come in. Of items an accuracy has 1 where the
+        answer is right and 0 elsewhere, another score what :func:`item_scores` gives; all NaN where it is undefined.
+        None when seeds have other items (a split that was drawn with the seed), so that items are no common factor,
+        without the answers, and where these do not give the score.
         """
         reference = self.runs[0][0]
         if not self.has_answers(split) or not all(have_same_items(reference, one, split) for one, _ in self.runs):
@@ -480,7 +480,11 @@ class ArmPair:
         if any(values is None for side in found for values in side):
             return None
         clusters = clusters_of([run for runs in self.runs for run in runs], split)
-        return np.array(found) if clusters is None else by_cluster(np.array(found), clusters.reindex(ids))
+        return (
+            np.array(found)
+            if clusters is None or not in_clusters
+            else by_cluster(np.array(found), clusters.reindex(ids))
+        )
 
     def scores(
         self, split: str, score: str, read: Callable[[ReportedRun, str, str], float] = counted_score

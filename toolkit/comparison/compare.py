@@ -7,7 +7,7 @@ share what all of them say of seeds (multiplicity.py).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -36,6 +36,7 @@ from toolkit.comparison.intervals import (
     SCORES_OVER_SEEDS,
     Interval,
     benjamini_hochberg,
+    count_effective,
     detectable_gap,
     held_near_0,
     interval_of,
@@ -250,7 +251,9 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
         note = (OTHER_ITEMS_PER_SEED if score == "accuracy" else NO_MEAN) if pair.has_answers(split) else NO_ANSWERS
         line |= estimate_from_seeds(differences, settings, note)
     else:
-        line |= estimate_from_items(differences, settings) | {"num_units": differences.shape[1]}
+        items = pair.unit_scores(split, score, in_clusters=False) if score == "accuracy" else None
+        line |= estimate_from_items(differences, settings, None if items is None else items[0] - items[1])
+        line["num_units"] = differences.shape[1]
         if differences.shape[1] < pair.runs[0][0].num_items(split):
             line["note"] = "; ".join(filter(None, (line["note"], CLUSTERED.format(differences.shape[1]))))
     num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
@@ -323,16 +326,19 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
     return sorted(lines, key=lambda line: (line["seed"] is None, line["seed"] or 0))
 
 
-def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:
+def estimate_from_items(differences: Array, settings: Settings, items: Array | None = None) -> dict[str, Any]:
     """What :func:`toolkit.compare` says of (seeds, items) differences, each -1, 0 or 1 or any real share.
 
     With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict. Seeds of NaN
     are left out and counted. Of a score that is no mean over items a difference is that of what each item weighs in it
-    (:func:`toolkit.comparison.runs.item_scores`); of items in clusters that of the clusters.
+    (:func:`toolkit.comparison.runs.item_scores`); of items in clusters that of the clusters. ``items``: the (seeds,
+    items) right-or-wrong differences beneath, of which equivalence has its exact bound.
     """
     every, differences = differences, differences[~np.isnan(differences).any(axis=1)]
     # Sums over a cluster of what cancels there are 0 but for rounding.
     wide, narrow = (two_way_interval(differences, level, size=1.0) for level in (settings.level, EQUIVALENCE_LEVEL))
+    if items is not None and wide.variance > 0:
+        wide, narrow = (replace(own, num_effective=count_effective(items, own)) for own in (wide, narrow))
     notes = "; ".join(filter(None, (wide.note, _undefined(differences, every))))
     line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": notes}
     if min(differences.shape) < 2 or not wide.variance > 0:
