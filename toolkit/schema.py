@@ -45,6 +45,11 @@ def _by_name(*columns: Column) -> dict[str, Column]:
     return found
 
 
+P_VALUES = frozenset(
+    ["p", "q", "sign_flip_p", "smallest_p", "tost_p", "mcnemar_p", "jaccard_p_permuted", "spearman_p_permuted"]
+)
+"""Columns of p values, which pages print as < 0.001 where they are."""
+
 COLUMNS: dict[str, Column] = _by_name(
     # What a line is about, in the order of every table.
     Column("run", "Name of the run's directory; of a model that is no run, what it was called.", TEXT),

@@ -4,13 +4,15 @@ import html
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.reporting import cells
 from toolkit.reporting import render_markdown as markdown
-from toolkit.reporting.page import Answer, Page, Section, TextBlock
+from toolkit.reporting.page import Answer, Page, Section, TextBlock, shown, table_block
+from toolkit.schema import COLUMNS, P_VALUES
 
 
 @given(st.text())
@@ -89,3 +91,11 @@ NAN = float("nan")
 )
 def test_numbers_and_listings(written, value, text):
     assert written(value) == text
+
+
+@pytest.mark.parametrize("name", sorted(P_VALUES))
+def test_every_p_value_of_a_table_is_printed_as_one(name):
+    """Also where its name does not end in p."""
+    table = shown(table_block(pd.DataFrame({name: [1e-9]}), name, "p"))
+    assert "< 0.001" in str(table)
+    assert name in COLUMNS

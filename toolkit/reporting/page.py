@@ -12,7 +12,7 @@ import pandas as pd
 from toolkit.reporting.cells import Column as Column
 from toolkit.reporting.cells import p_value, text_of
 from toolkit.reporting.charts import Charts, spec_of
-from toolkit.schema import COLUMNS
+from toolkit.schema import COLUMNS, P_VALUES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +238,7 @@ def heading(name: str, own: str | Column | None = None) -> Column:
     if column is None:
         return Column(label=own or name.replace("_", " "))
     unit = "" if column.unit == "1" else column.unit
-    is_p = name in ("p", "q") or name.endswith("_p")
-    return Column(label=own or column.label, how=column.meaning, digits=column.digits, unit=unit, is_p=is_p)
+    return Column(label=own or column.label, how=column.meaning, digits=column.digits, unit=unit, is_p=name in P_VALUES)
 
 
 def texts_section(id: str, title: str, paragraphs: Iterable[str]) -> Section:
