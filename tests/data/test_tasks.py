@@ -566,7 +566,8 @@ def test_scores_on_the_training_file_are_doubted(tiny_config: RunConfig) -> None
 def test_clusters_are_those_of_a_column_or_of_the_first_text_of_pairs(tmp_path: Path) -> None:
     """As numbers in the order of appearance: the ids may name people. Training examples need none."""
     frame = pd.DataFrame({"text": TEXTS, "other": list("aabbcc"), "label": [0, 1] * 3, "from": list("xyxzzx")})
-    for name, own in (("train", frame.drop(columns="from")), ("held", frame), ("gap", frame.replace("z", None))):
+    others = {"train": frame.drop(columns="from"), "gap": frame.replace("z", None), "blank": frame.replace("z", " ")}
+    for name, own in ({"held": frame} | others).items():
         write(own, tmp_path / f"{name}.jsonl")
     files = {"train_file": str(tmp_path / "train.jsonl"), "validation_file": str(tmp_path / "held.jsonl")}
     named, held = RunConfig(**files, cluster_column="from"), {}
@@ -581,6 +582,7 @@ def test_clusters_are_those_of_a_column_or_of_the_first_text_of_pairs(tmp_path: 
         ("'validation': unknown column 'form' .did you", lambda: load_task(replace(named, cluster_column="form"))),
         ("'train': unknown column 'from'", lambda: load_task(replace(named, selection_fraction=0.5))),
         ("gap.jsonl, row 4 has no", lambda: load_task(replace(named, validation_file=str(tmp_path / "gap.jsonl")))),
+        ("blank.jsonl, row 4 has no", lambda: load_task(replace(named, validation_file=str(tmp_path / "blank.jsonl")))),
     )
 
 

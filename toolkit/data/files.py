@@ -301,8 +301,9 @@ def split_of(
     columns = tuple(str(column) for column in frame.columns)
     ids = frame[cluster_column].tolist() if cluster_column in columns else None
     clusters: Any = None if ids is None else [plain_text(cell, source, "cluster") for cell in ids]
-    if clusters is not None and None in clusters:
-        row = _place(frame, clusters.index(None))
+    blank = [place for place, cell in enumerate(clusters or ()) if cell is None or not cell.strip()]
+    if blank:
+        row = _place(frame, blank[0])
         raise ValueError(f"{source}, {row} has no {cluster_column!r}: give each example the id of its cluster")
     if word_column(frame, text_columns) is not None:
         split, label_column = split_of_lists(frame, text_columns, label_column, source)
