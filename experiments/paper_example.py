@@ -11,7 +11,7 @@ def main(runs: list[str], out: str) -> None:
     folder = Path(out)
     if folder.exists():
         raise ValueError(f"{folder} is there already: pass a new folder")
-    table = toolkit.export_table(toolkit.drift_table(runs), "latex", caption="Embedding drift", label="drift")
+    table = toolkit.export_table(toolkit.drift_table(runs), caption="Embedding drift", label="drift")
     figure = toolkit.plot_exposure(runs[0], with_null=True)
     folder.mkdir(parents=True)
     (folder / "table.tex").write_text(table, encoding="utf-8")

@@ -124,20 +124,18 @@ def calls(full: list[toolkit.Run], runs: list[toolkit.Run]) -> Iterator[tuple[st
         "measure_design",
         "functional_drift",
         "measure_segments",
-        "measure_neighbours",
     ):
         yield name, lambda name=name: getattr(toolkit, name)(run)  # type: ignore[misc]
     yield "measure_positions", lambda: toolkit.measure_positions(run, num_draws=10)
     for parameter in TABLES:
-        for name in ("measure_rows", "explain", "decompose", "measure_gauge_rows", "measure_geometry"):
+        for name in ("measure_rows", "explain", "decompose", "measure_geometry"):
             yield f"{name} {parameter}", lambda n=name, p=parameter: getattr(toolkit, n)(run, p)  # type: ignore[misc]
         yield f"sign_noise {parameter}", lambda p=parameter: toolkit.sign_noise(run, p, num_replicates=10)  # type: ignore[misc]
         yield f"measure_updates {parameter}", lambda p=parameter: toolkit.measure_updates(run, p, num_null=2)  # type: ignore[misc]
         yield f"measure_agreement {parameter}", lambda p=parameter: toolkit.measure_agreement(full, p, num_null=3)  # type: ignore[misc]
     yield "measure_similarity", lambda: toolkit.measure_similarity(run, "position_embeddings", num_null=2)
     yield "regress_drift", lambda: toolkit.regress_drift(run)
-    for name in ("most_changed", "compare_changed"):
-        yield name, lambda name=name: getattr(toolkit, name)(full)  # type: ignore[misc]
+    yield "most_changed", lambda: toolkit.most_changed(full)
     for name in ("compare", "compare_seeds", "summarise_scores", "last_scores", "join_drift", "summarise_floors"):
         yield name, lambda name=name: getattr(toolkit, name)(runs)  # type: ignore[misc]
 

@@ -52,7 +52,7 @@ def test_a_terminal_shows_the_text_at_once(clock, capsys, monkeypatch, is_counte
 
 
 SLOW = (
-    "compare_changed", "data.tasks.load_task", "measure_neighbours", "most_changed", "training.encoding.encode_task",
+    "data.tasks.load_task", "most_changed", "training.encoding.encode_task",
     "verify_run", "write_report", *chain(*examples("SLOW")),
 )  # fmt: skip
 """Functions that take more than five seconds of models or reports as people have them."""

@@ -36,21 +36,18 @@ def _of_runs(runs: list[Run]) -> dict[str, pd.DataFrame]:
     run = runs[0]
     return {
         "measure_drift": toolkit.measure_drift(run),
+        "top_words": toolkit.top_words(run),
         "measure_rows": toolkit.measure_rows(run, W),
         "decompose": toolkit.decompose(run, W),
         "explain": toolkit.explain(run, W),
         "sign_noise": toolkit.sign_noise(run, W, num_replicates=5, num_coordinates=8),
         "regress_drift": toolkit.regress_drift(run, W),
-        "guard_precision": toolkit.guard_precision(run, 1),
         "measure_step_sizes": toolkit.measure_step_sizes(run),
         "measure_gauge": toolkit.measure_gauge(run),
-        "measure_gauge_rows": toolkit.measure_gauge_rows(run, W),
         "measure_design": toolkit.measure_design(run),
         "neighbours": toolkit.neighbours(run, "film"),
-        "measure_neighbours": toolkit.measure_neighbours(run),
         "measure_segments": toolkit.measure_segments(run),
         "most_changed": toolkit.most_changed(runs),
-        "compare_changed": toolkit.compare_changed(runs),
     }
 
 

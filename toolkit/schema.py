@@ -45,9 +45,7 @@ def _by_name(*columns: Column) -> dict[str, Column]:
     return found
 
 
-P_VALUES = frozenset(
-    ["p", "q", "sign_flip_p", "smallest_p", "tost_p", "mcnemar_p", "jaccard_p_permuted", "spearman_p_permuted"]
-)
+P_VALUES = frozenset(["p", "q", "sign_flip_p", "smallest_p", "tost_p", "mcnemar_p"])
 """Columns of p values, which pages print as < 0.001 where they are."""
 
 COLUMNS: dict[str, Column] = _by_name(
@@ -179,11 +177,6 @@ COLUMNS: dict[str, Column] = _by_name(
         "the weights.",
         label="share of this step lost to rounding",
     ),
-    Column("movable_fp32", "Share of coordinates that one update of this size can change in fp32."),
-    Column("movable_bf16", "The same in bf16."),
-    Column("movable_fp16", "The same in fp16."),
-    Column("moved_share", "Share of coordinates that changed."),
-    Column("finding", "moved, frozen, did not move, or not identifiable in this precision.", TEXT),
     # What will move, before a step is taken.
     Column("adapter", "Of peft: is one, has one; empty where there is none.", TEXT),
     Column("requires_grad", "Whether it can be trained; empty where only some can.", FLAG),
@@ -205,11 +198,6 @@ COLUMNS: dict[str, Column] = _by_name(
     ),
     # What no output can show.
     Column("frequencies", "Where the frequencies of rows come from.", TEXT),
-    Column("frequency", "Share of the corpus's tokens that use the row."),
-    Column("raw_drift", "‖Δ‖ of the row as it is.", NUMBER, "weight units"),
-    Column("pi_drift", "The same without each row's mean over its coordinates.", NUMBER, "weight units"),
-    Column("gauge_fixed_drift", "The same in the fixed gauge; NaN for rows without tokens.", NUMBER, "weight units"),
-    Column("merged_with", "The row of another table that no token tells from this one.", TEXT),
     # Words and their neighbours.
     Column("rank", "Place in the list, from 1.", COUNT),
     Column("row_before", "Row of the neighbour before training.", COUNT),
@@ -230,12 +218,8 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("random_overlap", "Mean overlap when each row moves as far in a random direction."),
     Column("excess", "random_overlap - overlap."),
     Column("percentile", "Of the excess, among words of like exposure."),
-    Column("num_words", "Words that were compared in both.", COUNT),
-    Column("num_first", "Length of the first list.", COUNT),
-    Column("num_second", "Length of the second list.", COUNT),
     Column("jaccard", "Jaccard index of two runs' lists."),
     Column("jaccard_permuted", "Its mean when words of like exposure are exchanged."),
-    Column("jaccard_p_permuted", "Share of exchanges that reach it."),
     Column("jaccard_random", "Its mean when every row moves as far in a random direction."),
     Column(
         "spearman",
@@ -245,7 +229,6 @@ COLUMNS: dict[str, Column] = _by_name(
         "Spearman correlation",
     ),
     Column("spearman_permuted", "Its mean when words of like exposure are exchanged."),
-    Column("spearman_p_permuted", "Share of exchanges that reach it."),
     Column("spearman_random", "Its mean when every row moves as far in a random direction."),
     # What several questions have.
     Column("is_out_of_distribution", "Whether the split is; NA for a part of the model.", FLAG),
@@ -422,7 +405,13 @@ COLUMNS: dict[str, Column] = _by_name(
         "gave as much on SST-2 and TREC), and it falls as the learning rate rises: compare it at equal rates only.",
         label="times its noise",
     ),
-    Column("drift_percent", "100·‖Δ‖/‖E⁰‖ of the whole parameter at the last epoch.", NUMBER, "%", "drift"),
+    Column(
+        "drift_percent",
+        "100·‖Δ‖/‖E⁰‖ of the whole parameter, or of the word's row, at the last epoch.",
+        NUMBER,
+        "%",
+        "drift",
+    ),
     Column("exposed_percent", "The same of the rows that got a gradient.", NUMBER, "%", "drift of exposed rows"),
     Column("unexposed_percent", "The same of all other rows.", NUMBER, "%", "of unexposed rows"),
     Column("drift_percent_sd", "Standard deviation of it over seeds."),
@@ -511,6 +500,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     name: tuple(columns.split())
     for name, columns in {
         "measure_drift": "epoch step parameter stratum measure statistic value unit num_rows num_undefined",
+        "top_words": "token drift_percent num_steps num_tokens row",
         "measure_rows": f"row token stratum num_steps num_tokens {_MEASURES} path_efficiency",
         "measure_added_rows": (
             "epoch step row token num_steps num_tokens norm relative length times_old_length old_length_low "
@@ -530,32 +520,21 @@ TABLES: dict[str, tuple[str, ...]] = {
             "direction_ratio"
         ),
         "regress_drift": "outcome term value low high se p r_squared num_rows num_left_out",
-        "guard_precision": (
-            "parameter precision learning_rate movable_fp32 movable_bf16 movable_fp16 moved_share finding"
-        ),
         "what_trains": (
             "component adapter num_parameters share requires_grad optimizer_groups learning_rates weight_decays dtype "
             "tied_to will_move reason_kind reason note"
         ),
         "measure_step_sizes": "step parameter update_to_weight lost_to_rounding",
         "measure_gauge": "epoch step parameter measure value unit num_rows frequencies reason note",
-        "measure_gauge_rows": "row token stratum frequency raw_drift pi_drift gauge_fixed_drift merged_with",
         "measure_design": "measure value reason note",
         "neighbours": (
             "rank row_before neighbour_before similarity_before is_lost row_after neighbour_after similarity_after "
             "is_new"
         ),
-        "measure_neighbours": (
-            "row token stratum num_steps overlap chance corrected_overlap similarity_before similarity_change"
-        ),
         "most_changed": (
             "rank row token stratum num_steps overlap chance corrected_overlap similarity_change random_overlap "
             "excess percentile num_runs jaccard jaccard_permuted jaccard_random spearman spearman_permuted "
             "spearman_random"
-        ),
-        "compare_changed": (
-            "first second num_words num_first num_second jaccard jaccard_permuted jaccard_p_permuted jaccard_random "
-            "spearman spearman_permuted spearman_p_permuted spearman_random"
         ),
         "measure_segments": "epoch step parameter measure value unit reason note",
         "compare": (
@@ -631,9 +610,7 @@ PARAMETERS: Mapping[str, str] = {
     "k": "Number of nearest neighbours of each word.",
     "order": "``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would "
     "lose it).",
-    "only_seen": "Only words that training exposed up to the epoch can be neighbours.",
     "is_centred": "Subtract the mean of the words first, so that an offset that all words share changes no neighbour.",
-    "include_unused": "Let special tokens and rows that the vocabulary keeps free be neighbours too.",
     "num_draws": "Number of random drifts of the observed size that the loss is compared with; at least 2.",
     "num_null": "Number of draws of the null.",
     "seed": "Seed of every random draw.",

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.analysis.fixed_gauge import corpus_of, fix_gauge, gauge_share
-from tests.refusals import check_refusals, check_refused
-from toolkit.analysis.gauge import measure_gauge, measure_gauge_rows
+from tests.refusals import check_refused
+from toolkit.analysis.gauge import measure_gauge
 from toolkit.analysis.tokens_in_use import reference_corpus
 from toolkit.families import TABLES
 from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
@@ -256,45 +256,6 @@ def test_without_inseparable_rows_both_shares_agree():
     )
 
 
-@pytest.mark.parametrize("keep_design", [True, False])
-def test_rows_of_the_tables(keep_design):
-    a, b = draw(13), draw(14)
-    source = trajectory(a, b, keep_design=keep_design)
-    tables = {name: measure_gauge_rows(source, name, 1) for name in TABLES}
-    before, after = fix_gauge(a, corpus()), fix_gauge(b, corpus())
-    for name, table in tables.items():
-        delta = b[name] - a[name]
-        assert np.allclose(table.raw_drift, np.linalg.norm(delta, axis=1))
-        assert np.allclose(table.pi_drift, np.linalg.norm(delta - delta.mean(1, keepdims=True), axis=1))
-        fixed = np.linalg.norm(after.tables[name] - before.tables[name], axis=1)
-        fixed[0] = np.nan if name == P else fixed[0]
-        assert np.allclose(table.gauge_fixed_drift, fixed, equal_nan=True)
-        assert table.gauge_fixed_drift[table.frequency == 0].isna().all()
-    assert tables[W].set_index("token").merged_with["[CLS]"] == "position 0"
-    assert tables[P].merged_with[0] == "[CLS]"
-    assert (tables[W].merged_with != "").sum() == (tables[P].merged_with != "").sum() == 1
-    assert (tables[S].merged_with == "").all()
-    check_refusals(
-        (r"did you mean 'word_embeddings'\?", lambda: measure_gauge_rows(source, "word_embedding", 1)),
-        (
-            r"unknown embedding table of this run 'LayerNorm.bias'",
-            lambda: measure_gauge_rows(source, "LayerNorm.bias", 1),
-        ),
-    )
-
-
-def test_drift_of_one_row_shows_in_that_row_and_hardly_elsewhere():
-    a = draw(15)
-    planted = np.zeros_like(a[W])
-    planted[5] = 3
-    planted[5, ::2] = -3
-    table = measure_gauge_rows(trajectory(a, move(a, W=planted)), W, 1).set_index("row").gauge_fixed_drift
-    f = corpus().frequencies[W][5]
-    assert table[5] == pytest.approx((1 - f) * 3 * np.sqrt(HIDDEN))
-    assert table.drop(5).max() == pytest.approx(f * 3 * np.sqrt(HIDDEN))  # the mean that was taken out
-    assert np.nanmax(measure_gauge_rows(trajectory(a, move(a, W=planted)), P, 1).gauge_fixed_drift) <= 1e-14
-
-
 def test_fewer_tables():
     a, b = ({name: rows for name, rows in draw(seed).items() if name != S} for seed in (16, 17))
     values = values_of(measure_gauge(trajectory(a, b, tables=TABLES[:2])))
@@ -322,9 +283,6 @@ def test_a_projection_before_layer_norm_is_refused():
     assert (table.reason + table.note).str.contains("the sums are projected before LayerNorm").all()
     assert table[table.measure.str.startswith("gauge_share")].value.isna().all()
     assert table[table.measure == "raw_drift"].value.notna().all()
-    rows = measure_gauge_rows(source, W, 1)
-    assert rows.raw_drift.notna().all()
-    assert rows[["pi_drift", "gauge_fixed_drift"]].isna().all(axis=None)
 
 
 def test_what_was_not_recorded_is_said():

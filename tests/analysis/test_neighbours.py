@@ -6,10 +6,11 @@ import pytest
 
 from tests.refusals import check_refusals, check_refused
 from toolkit.analysis.neighbours import (
-    compare_changed,
+    WordSearch,
     correct,
+    find_changed,
+    list_words,
     matched_percentiles,
-    measure_neighbours,
     most_changed,
     neighbours,
 )
@@ -49,6 +50,13 @@ def expose(make_exposure):
     return make
 
 
+def _kept(trajectory, k=10, epoch=None, *, is_centred=False):
+    """What every word kept, which the lists are made from."""
+    pair = trajectory.at(0), trajectory.at_or_last(epoch)
+    search = WordSearch.of(pair, list_words(trajectory), k, is_centred)
+    return find_changed(pair, search, None, 2, [0]).table
+
+
 def _rotation(seed=1):
     return np.linalg.qr(np.random.default_rng(seed).normal(size=(P, P)))[0]
 
@@ -68,7 +76,7 @@ def test_a_word_moved_next_to_another_is_found():
     after[50] += 0.5 * before[81]
     # In many dimensions a random direction leads to nobody: the excess shows it too.
     assert most_changed(_trajectory(before, after), k=5)["row"].iloc[0] == 50
-    measured = measure_neighbours(trajectory, k=5).set_index("row")
+    measured = _kept(trajectory, k=5)
     assert measured["overlap"].idxmin() == 50
     assert measured.loc[50, "similarity_change"] < -0.2
     assert measured.drop(index=50)["overlap"].mean() > 0.95
@@ -94,9 +102,8 @@ def test_one_word_against_the_plain_formula():
 
 def test_the_measures_against_the_plain_formula():
     before, after, k = _words(0), _words(0) + 0.5 * _words(1), 7
-    measured = measure_neighbours(_trajectory(before, after), k=k)
-    assert measured["row"].tolist() == list(range(SPECIAL, N))
-    assert measured["token"].tolist() == list(_tokens()[SPECIAL:])
+    measured = _kept(_trajectory(before, after), k=k)
+    assert measured.index.tolist() == list(range(SPECIAL, N))
     cosines = []
     for rows in (before, after):
         units = rows[SPECIAL:] / np.linalg.norm(rows[SPECIAL:], axis=1, keepdims=True)
@@ -106,10 +113,9 @@ def test_the_measures_against_the_plain_formula():
         old = nearest[0][i]
         expected = {
             "overlap": len(np.intersect1d(old, nearest[1][i])) / k,
-            "similarity_before": cosines[0][i, old].mean(),
             "similarity_change": (cosines[1] - cosines[0])[i, old].mean(),
         }
-        assert measured.loc[i, [*expected]].to_dict() == pytest.approx(expected)
+        assert measured.loc[i + SPECIAL, [*expected]].to_dict() == pytest.approx(expected)
     chance = k / (N - SPECIAL - 1)
     assert np.allclose(measured["chance"], chance)
     assert np.allclose(measured["corrected_overlap"], (measured["overlap"] - chance) / (1 - chance))
@@ -122,7 +128,7 @@ def test_what_keeps_all_cosines_keeps_all_neighbours(kind, is_centred):
     after = before @ (_rotation() if kind in ("rotation", "both") else np.eye(P))
     after = after * {"scaling": 3.7, "both": 0.2}.get(kind, 1)
     trajectory = _trajectory(before, after)
-    measured = measure_neighbours(trajectory, is_centred=is_centred)
+    measured = _kept(trajectory, is_centred=is_centred)
     assert (measured[["overlap", "corrected_overlap"]] == 1).all(axis=None)
     assert np.allclose(measured["similarity_change"], 0, atol=1e-12)
     assert not neighbours(trajectory, "word30", is_centred=is_centred)[["is_new", "is_lost"]].to_numpy().any()
@@ -134,14 +140,14 @@ def test_what_keeps_all_cosines_keeps_all_neighbours(kind, is_centred):
 def test_a_common_offset_is_a_change_only_of_raw_neighbours():
     before = _words()
     trajectory = _trajectory(before, before + 3 * np.random.default_rng(2).normal(size=P))
-    assert measure_neighbours(trajectory)["overlap"].mean() < 0.9
-    assert (measure_neighbours(trajectory, is_centred=True)["overlap"] == 1).all()
+    assert _kept(trajectory)["overlap"].mean() < 0.9
+    assert (_kept(trajectory, is_centred=True)["overlap"] == 1).all()
 
 
 def test_unrelated_tables_share_neighbours_by_chance_only():
     rng = np.random.default_rng(0)
     tables = [_trajectory(*rng.normal(size=(2, 600, P)), vocabulary=None) for _ in range(4)]
-    measured = pd.concat([measure_neighbours(trajectory, k=30) for trajectory in tables])
+    measured = pd.concat([_kept(trajectory, k=30) for trajectory in tables])
     assert measured["overlap"].mean() == pytest.approx(30 / 599, rel=0.05)
     assert abs(measured["corrected_overlap"].mean()) < 0.004  # without the correction .05
 
@@ -150,30 +156,23 @@ def test_where_all_are_neighbours_chance_leaves_nothing_to_correct():
     assert np.isnan(correct(np.array([1.0]), 1.0)).all()
 
 
-def test_who_is_a_candidate(expose):
+def test_who_is_a_candidate():
     before = _words()
     before[[1, 3]] = before[40] + 1e-3  # [CLS] and an unused row lie beside word40
-    trajectory = _trajectory(before, before + 0, exposure=expose(np.arange(N) % 2 * 5))
+    trajectory = _trajectory(before, before + 0)
     assert not set(neighbours(trajectory, "word40")["row_before"]) & {0, 1, 2, 3}
-    assert neighbours(trajectory, "word40", include_unused=True)["row_before"].tolist()[:2] == [1, 3]
     assert neighbours(trajectory, "[CLS]", k=1)["neighbour_before"].tolist() == ["word40"]  # asking is allowed
-    assert (neighbours(trajectory, "word40", only_seen=True)[["row_before", "row_after"]] % 2 == 1).all(axis=None)
-    assert measure_neighbours(trajectory, only_seen=True)["row"].tolist() == list(range(5, N, 2))
-    assert set(measure_neighbours(trajectory)["num_steps"]) == {0, 5}
-    check_refused(
-        "only_seen needs the run's exposure", neighbours, _trajectory(before, before), "word40", only_seen=True
-    )
+    assert _kept(trajectory).index.tolist() == list(range(SPECIAL, N))
 
 
 def test_a_row_that_is_zero_at_either_epoch_is_no_candidate_at_the_other():
     before = _words()
     after = before.copy()
     before[60], after[61] = 0, 0
-    measured = measure_neighbours(_trajectory(before, after)).set_index("row")
-    assert measured.loc[[60, 61], "overlap":"similarity_change"].isna().all(axis=None)
-    rest = measured.drop(index=[60, 61])
-    assert (rest["overlap"] == 1).all()
-    assert np.allclose(rest["chance"], 10 / (N - SPECIAL - 3))
+    measured = _kept(_trajectory(before, after))
+    assert measured.index.tolist() == [row for row in range(SPECIAL, N) if row not in (60, 61)]
+    assert (measured["overlap"] == 1).all()
+    assert np.allclose(measured["chance"], 10 / (N - SPECIAL - 3))
     check_refused("row 60 is zero at epoch 0: it has no direction", neighbours, _trajectory(before, after), "word60")
 
 
@@ -186,15 +185,14 @@ def test_words_are_looked_up():
     )
     nameless = _trajectory(_words(), _words(), vocabulary=None)
     assert neighbours(nameless, 50)["neighbour_before"].tolist() == [""] * 10
-    assert measure_neighbours(nameless)["num_steps"].isna().all()
     most = f"k must be 1 to {N - SPECIAL - 1}"
     check_refusals(
         ("the row of a word must be a whole number of at least 0; got 1.5", lambda: neighbours(trajectory, 1.5)),
         ("the row of a word must be a whole number of at least 0; got -1", lambda: neighbours(trajectory, -1)),
         (r"k must be a whole number of at least 1; got 2\.5", lambda: neighbours(trajectory, "word50", k=2.5)),
         ("no vocabulary to look 'word50' up in: give the number of its row", lambda: neighbours(nameless, "word50")),
-        (most, lambda: measure_neighbours(trajectory, k=0)),
-        (most, lambda: measure_neighbours(trajectory, k=N - SPECIAL)),
+        (most, lambda: most_changed(trajectory, k=0)),
+        (most, lambda: most_changed(trajectory, k=N - SPECIAL)),
         ("no snapshot of epoch 7; at hand: 0, 1", lambda: neighbours(trajectory, "word50", epoch=7)),
         ("lacks word_embeddings", lambda: neighbours(Trajectory([Snapshot(0, 0, {})]), 3)),
     )
@@ -203,11 +201,11 @@ def test_words_are_looked_up():
 def test_epochs_and_their_order():
     first, second, third = _words(0), _words(0) + 0.2 * _words(1), _words(0) + 0.6 * _words(1)
     trajectory = _trajectory(first, second, third)
-    pd.testing.assert_frame_equal(measure_neighbours(trajectory), measure_neighbours(trajectory, epoch=2))
+    pd.testing.assert_frame_equal(most_changed(trajectory), most_changed(trajectory, epoch=2))
     there = neighbours(trajectory, "word33", epoch=1, reference_epoch=2)
     back = neighbours(trajectory, "word33", epoch=2, reference_epoch=1)
     assert there["row_before"].tolist() == back["row_after"].tolist()
-    assert measure_neighbours(trajectory, epoch=1)["overlap"].mean() > measure_neighbours(trajectory)["overlap"].mean()
+    assert _kept(trajectory, epoch=1)["overlap"].mean() > _kept(trajectory)["overlap"].mean()
 
 
 def _runs(expose, num_runs=2, planted=(), noise=0.05, num_rows=900):
@@ -227,13 +225,12 @@ def test_runs_agree_on_what_was_planted_and_not_on_noise(expose):
     planted = range(20, 420, 20)
     runs, steps = _runs(expose, planted=planted, noise=0.08)
     seen = [word for word in planted if steps[word] > 2]
-    agreement = compare_changed(runs, num=20).iloc[0]
-    assert agreement["jaccard"] > agreement[["jaccard_random", "jaccard_permuted"]].max() + 0.1
-    assert agreement["jaccard_p_permuted"] < 0.01
     listed = most_changed(runs, num=20)
+    agreement = listed.iloc[0]
+    assert agreement["jaccard"] > agreement[["jaccard_random", "jaccard_permuted"]].max() + 0.1
     assert len(set(listed["row"]) & set(seen)) > len(seen) / 2
     assert (listed.iloc[0]["num_runs"], listed["rank"].tolist()) == (2, list(range(1, 21)))
-    assert np.allclose(listed["jaccard"], agreement["jaccard"])
+    assert (listed["jaccard"] == agreement["jaccard"]).all()
     assert listed["percentile"].mean() > 0.95
 
 
@@ -242,10 +239,11 @@ def test_without_anything_in_common_runs_agree_no_more_than_random_directions(ex
     values, raw = [], []
     for draw in range(4):
         runs, steps = _runs(expose, noise=0.03 + 0.01 * draw)
-        values.append(compare_changed(runs, num=60, k=5, seed=draw).iloc[0])
-        overlap = [measure_neighbours(run, k=5)["overlap"][steps[SPECIAL:] > 0] for run in runs]
+        values.append(most_changed(runs, num=60, k=5, seed=draw).iloc[0])
+        seen = np.intersect1d(np.flatnonzero(steps), np.arange(SPECIAL, len(steps)))
+        overlap = [_kept(run, k=5).loc[seen, "overlap"] for run in runs]
         raw.append(overlap[0].corr(overlap[1], method="spearman"))
-    table = pd.DataFrame(values)
+    table = pd.DataFrame(values).astype({"spearman": float, "jaccard": float, "jaccard_random": float})
     assert np.mean(raw) > 0.2  # what a table without this null would report as agreement between seeds
     assert abs(table["spearman"].mean()) < 0.08
     assert (table["jaccard"] - table["jaccard_random"]).abs().mean() < 0.04
@@ -253,15 +251,13 @@ def test_without_anything_in_common_runs_agree_no_more_than_random_directions(ex
 
 def test_exchanging_words_keeps_what_exposure_alone_explains(expose):
     runs, _ = _runs(expose, planted=range(20, 820, 20), noise=0.08)
-    agreement = compare_changed(runs, num=40).iloc[0]
+    agreement = most_changed(runs, num=40).iloc[0]
     assert 0 <= agreement["jaccard_permuted"] < agreement["jaccard"]
-    frequent = compare_changed(_runs(expose, noise=0.12)[0], num=40, order="overlap").iloc[0]
+    frequent = most_changed(_runs(expose, noise=0.12)[0], num=40, order="overlap").iloc[0]
     assert frequent["spearman_permuted"] > 0.05  # in both runs frequent words move farther and lose more
     assert abs(agreement["spearman_permuted"]) < 0.01  # and by the excess they do not
-    assert agreement["num_first"] == agreement["num_second"] == 40
-    assert compare_changed(runs, num=40).equals(compare_changed(runs, num=40))
+    assert most_changed(runs, num=40).equals(most_changed(runs, num=40))
     check_refusals(
-        ("agreement needs two runs or more; got 1", lambda: compare_changed(runs[:1])),
         (r"unknown order 'exces' \(did you mean 'excess'\?\)", lambda: most_changed(runs, order="exces")),
         ("num_draws must be 2 or more", lambda: most_changed(runs[0], num_draws=1)),
     )
@@ -276,7 +272,7 @@ def test_the_list_of_one_run(expose):
     assert (np.diff(listed["excess"]) < 1e-9).all()
     assert listed["jaccard"].isna().all()
     assert listed["token"].tolist() == [f"word{row}" for row in listed["row"]]
-    assert np.array_equal(measure_neighbours(run).set_index("row").loc[listed["row"]]["overlap"], listed["overlap"])
+    assert np.array_equal(_kept(run).loc[listed["row"], "overlap"], listed["overlap"])
     assert listed.equals(most_changed([run], num=15, seed=3))
     nameless = Trajectory(run.snapshots)
     assert len(most_changed(nameless, num=15)) == 15

@@ -12,7 +12,7 @@ from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 
-def _world(slope, norm_slope, *, num_rows=400, hidden=16, seed=0, tokens=1, unseen=15, noise=0.2):
+def _world(slope, norm_slope, *, num_rows=400, hidden=16, seed=0, unseen=15, noise=0.2):
     """‖Δ‖ = .01·steps^slope·‖E⁰‖^norm_slope times lognormal noise; the first rows were never seen."""
     rng = np.random.default_rng([7, seed])
     num_steps = 64
@@ -26,7 +26,7 @@ def _world(slope, norm_slope, *, num_rows=400, hidden=16, seed=0, tokens=1, unse
     direction = rng.normal(size=(num_rows, hidden))
     after = before + drift[:, None] * direction / np.linalg.norm(direction, axis=1, keepdims=True)
     records = [
-        StepRows(rows.astype(np.int32), np.full(len(rows), tokens, np.int32), np.ones(len(rows), np.float32))
+        StepRows(rows.astype(np.int32), np.ones(len(rows), np.int32), np.ones(len(rows), np.float32))
         for rows in map(np.flatnonzero, exposed)
     ]
     exposure = Exposure({WORDS: TableExposure.from_steps(records)})
@@ -114,21 +114,7 @@ def test_a_planted_direction_is_steeper_than_the_null():
     assert slopes[0]["low"] > slopes[1]["high"]
 
 
-def test_tokens_instead_of_steps():
-    trajectory, log, *_ = _world(0.5, 0, tokens=3)
-    fits = [
-        regress_drift(_float32(trajectory), epoch=1, exposure=name, log=log).set_index(["outcome", "term"])
-        for name in ("num_steps", "num_tokens")
-    ]
-    # Three tokens at every exposure: the slope stays, the constant moves by slope times log 3.
-    steps, tokens = (fit.loc["drift", "value"] for fit in fits)
-    slope = steps["log_num_steps"]
-    moved = steps["constant"] - tokens["constant"]
-    assert (tokens["log_num_tokens"], moved) == pytest.approx((slope, slope * np.log(3)), rel=1e-9)
-
-
-@pytest.mark.parametrize("exposure", ["num_steps", "num_tokens"])
-def test_what_came_after_the_epoch_changes_nothing(exposure):
+def test_what_came_after_the_epoch_changes_nothing():
     """Later steps expose other rows than earlier ones, and decay all: neither has come by the epoch."""
     early, late = random_exposure(100, 60, 0.2, seed=1), random_exposure(100, 60, 0.2, seed=2)
     log, shorter = (make_log([1e-4] * num_steps, decay=100) for num_steps in (200, 100))
@@ -138,10 +124,7 @@ def test_what_came_after_the_epoch_changes_nothing(exposure):
         run.trajectory.snapshots[:2],
         read_exposure=lambda: Exposure({WORDS: recorded.tables[WORDS].first(100)}),
     )
-    tables = [
-        regress_drift(own, epoch=0.5, exposure=exposure, log=its)
-        for own, its in ((run.trajectory, log), (cut, shorter))
-    ]
+    tables = [regress_drift(own, epoch=0.5, log=its) for own, its in ((run.trajectory, log), (cut, shorter))]
     pd.testing.assert_frame_equal(*tables)
 
 
@@ -174,10 +157,6 @@ def test_refusals():
             lambda: regress_drift(_float32(trajectory), epoch=1, log=log),
         ),
         ("log_num_steps is the same for all 30 rows", lambda: regress_drift(once.trajectory, epoch=1, log=once.log)),
-        (
-            r"unknown exposure 'num_step' \(did you mean 'num_steps'\?\)",
-            lambda: regress_drift(once.trajectory, epoch=1, exposure="num_step", log=once.log),
-        ),
         (
             "word_embeddings was frozen",
             lambda: regress_drift(once.trajectory, epoch=1, log=make_log([1e-4] * 5, weight_decay={})),

@@ -13,7 +13,6 @@ sys.path.append(str(Path(__file__).parents[2] / "experiments"))
 load_questions()
 KNOWN = [(known, set(known)) for known in (COLUMNS, TABLES)]
 import distortion  # noqa: E402, F401
-import relative_quality  # noqa: E402, F401
 
 ADDED = [(known, {name: known.pop(name) for name in known.keys() - names}) for known, names in KNOWN]
 """What they add to the schema; tests that count its columns are collected, and may run, in the same process."""

@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 def report(runs: list[toolkit.Run], tmp_path_factory: pytest.TempPathFactory, as_files: AsFiles) -> Path:
     out = tmp_path_factory.mktemp("report")
     with as_files():
-        return toolkit.write_drift_report([run.path for run in runs[:2]], out).parent
+        return show_drift([run.path for run in runs[:2]], out).parent
 
 
 def text_of(report: Path) -> str:
@@ -91,7 +91,7 @@ def test_the_table_of_a_paper_has_no_row_that_begins_as_an_optional_argument(rep
 @pytest.mark.slow  # whole reports
 def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
     with as_files():
-        again = toolkit.write_drift_report([run.path for run in runs[:2]], tmp_path / "again").parent
+        again = show_drift([run.path for run in runs[:2]], tmp_path / "again").parent
     lists = [written_files(folder) for folder in (report, again)]
     assert lists[0].keys() == lists[1].keys()
     # Which holds the hash of each file; these two name the command.
@@ -99,7 +99,7 @@ def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_pat
 
 
 def test_frozen_embeddings_are_0_exactly(runs: list[toolkit.Run], tmp_path: Path) -> None:
-    out = toolkit.write_drift_report([runs[2].path], tmp_path / "out").parent
+    out = show_drift([runs[2].path], tmp_path / "out").parent
     text = text_of(out)
     assert not list(out.glob("figures/*"))
     assert "no row of word_embeddings moved" in text  # said once, with the reason
@@ -223,16 +223,16 @@ def test_pictures_of_charts_are_pictures(runs: list[toolkit.Run], tmp_path: Path
 
 def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
     with refused(r"is no other seed of .*: it differs in freeze"):
-        toolkit.write_drift_report([runs[0].path, runs[2].path], tmp_path / "out")
+        show_drift([runs[0].path, runs[2].path], tmp_path / "out")
     config = replace(runs[0].config, output_dir=str(tmp_path), overwrite=True, max_steps=1)
     other = toolkit.finetune(replace(config, seed=7, learning_rate=0.5))
     with refused("it differs in max steps and learning rate; give runs of one model"):
-        toolkit.write_drift_report([runs[0].path, other.path], tmp_path / "out")
+        show_drift([runs[0].path, other.path], tmp_path / "out")
     shutil.copytree(runs[0].path, tmp_path / "copy")
     check_refusals(
         (
             "and copy have the same seed, 0: give runs of different seeds",
-            lambda: toolkit.write_drift_report([runs[0].path, tmp_path / "copy"], tmp_path / "out"),
+            lambda: show_drift([runs[0].path, tmp_path / "copy"], tmp_path / "out"),
         ),
         ("no row of word_embeddings that training showed has moved", lambda: toolkit.plot_exposure(runs[2])),
     )
@@ -351,7 +351,7 @@ def test_anybodys_trainer_run_gets_the_same_page_with_its_words(
     settings = TrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True, save_strategy="no", seed=3)
     callbacks = [toolkit.EmbeddingSnapshotCallback(tmp_path / "run")]
     Trainer(model, settings, train_dataset=examples, processing_class=tokenizer, callbacks=callbacks).train()
-    out = toolkit.write_drift_report([tmp_path / "run"], tmp_path / "report").parent
+    out = show_drift([tmp_path / "run"], tmp_path / "report").parent
     moved = pd.read_csv(out / "tables" / "most_moved.csv", keep_default_na=False)
     shown = {token for text in TEXTS for token in tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])}
     assert set(moved["token"][: len(shown)]) == shown

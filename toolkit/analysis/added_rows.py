@@ -42,7 +42,7 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
         assert vocabulary is not None
         old = word_table(last)
         rows, tokens = np.arange(len(appended.tokens)) + len(old), (*vocabulary.tokens, *appended.tokens)
-        words = list_words(trajectory, last, only_seen=False, include_unused=False)
+        words = list_words(trajectory)
         unknown = pd.array([pd.NA] * len(rows), dtype="Int64")
         columns = {"row": appended.rows, "num_steps": unknown, "num_tokens": unknown}
         table = np.concatenate([old, appended.read()])
@@ -56,7 +56,7 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
         found = []
         for snapshot in trajectory.chosen(epochs):
             table = word_table(snapshot)
-            words = np.setdiff1d(list_words(trajectory, snapshot, only_seen=False, include_unused=False), rows)
+            words = np.setdiff1d(list_words(trajectory), rows)
             counts = count_exposure(trajectory, PARAMETER, snapshot.step)
             own, columns = table[rows].astype(np.float64), {"row": rows}
             columns |= {name: counts[name][rows] for name in ("num_steps", "num_tokens")}

@@ -56,7 +56,7 @@ def iterate_blocks(
     parameter: str,
     block_rows: int = BLOCK_ROWS,
     *,
-    rows: slice | NDArray[np.integer] = slice(None),
+    rows: NDArray[np.integer] | None = None,
     scratch: Scratch | None = None,
 ) -> Iterator[tuple[slice, list[Array]]]:
     """Yield a slice of ``rows`` (all by default) and those rows of every snapshot, each (rows, hidden) float64.
@@ -65,15 +65,13 @@ def iterate_blocks(
     until the next one, which is faster. ValueError when a snapshot lacks the parameter, has another shape than the
     first or holds NaN.
     """
-    tables, ids = tables_of(snapshots, parameter), None if isinstance(rows, slice) else rows
-    if isinstance(rows, slice):
-        tables = [table[rows] for table in tables]
-    num_rows = len(tables[0] if ids is None else ids)
+    tables = tables_of(snapshots, parameter)
+    num_rows = len(tables[0] if rows is None else rows)
     for start in range(0, num_rows, at_least("block_rows", block_rows, 1)):
         part = slice(start, min(start + block_rows, num_rows))
         memory, blocks = scratch or Scratch(), []
         for i, table in enumerate(tables):
-            values = table[part if ids is None else ids[part]]
+            values = table[part if rows is None else rows[part]]
             blocks.append(memory.array(f"block {i}", values.shape))
             np.copyto(blocks[-1], values)
         for snapshot, block in zip(snapshots, blocks, strict=True):

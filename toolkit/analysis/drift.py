@@ -1,9 +1,8 @@
 """The drift table of a trajectory: every measure, stratum, parameter and epoch; its rows one by one; its segments."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, combinations, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.adam import given_log
-from toolkit.analysis.blocks import BLOCK_ROWS, RowPass, Scratch, file_of, iterate_blocks, reinitialise, whole_values
+from toolkit.analysis.blocks import BLOCK_ROWS, RowPass, file_of, iterate_blocks, reinitialise, whole_values
 from toolkit.analysis.measures import (
     MEASURES,
     Array,
     Measure,
     Measures,
     cosine_distance,
-    lengths,
     norm,
     or_nan,
     relative,
@@ -27,12 +25,8 @@ from toolkit.analysis.measures import (
 from toolkit.analysis.strata import count_exposure, count_rows, describe_rows, rows_by_stratum, table_exposure
 from toolkit.naming import at_least
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.ownership import atomic_path, check_new
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
-
-WRITTEN_ROWS = 65_536
-"""Rows of a table that are in memory at a time while it is written, and rows of each row group of the file."""
 
 
 @with_columns
@@ -51,126 +45,46 @@ def measure_rows(
     pandas.DataFrame
         One line per row; a LayerNorm vector is one row. Only the chosen measures have a column. Exposure is counted up
         to the epoch, and NA where it was not recorded.
+
+    Examples
+    --------
+    >>> rows = toolkit.measure_rows(run, "word_embeddings")
+    >>> rows.nlargest(5, "relative")[["token", "num_steps", "relative"]].shape
+    (5, 3)
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
-    path = _path(trajectory, reference_epoch, epoch)
-    values, length, walked = _measure_rows(
-        path[0], path, parameter, slice(0, count_rows(trajectory, parameter)), chosen
-    )
+    path, num_rows = _path(trajectory, reference_epoch, epoch), count_rows(trajectory, parameter)
+    row_pass, (length, walked) = RowPass(chosen, num_rows), np.zeros((2, num_rows))
+    for rows, blocks in iterate_blocks(path, parameter, scratch=row_pass.scratch):
+        length[rows] = row_pass.add(rows, blocks[0], blocks[-1])
+        walked[rows] = sum(norm(before, after) for before, after in pairwise(blocks))
     columns = describe_rows(trajectory, parameter) | count_exposure(trajectory, parameter, path[-1].step)
-    return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
+    return pd.DataFrame(columns | row_pass.values() | {"path_efficiency": length / or_nan(walked)})
 
 
 @with_columns
-def write_rows(
-    source: Source,
-    parameter: str,
-    path: str | Path,
-    *,
-    epochs: Epochs = None,
-    measures: Measures = MEASURES,
-    block_rows: int = WRITTEN_ROWS,
-    overwrite: bool = False,
-) -> Path:
-    """Write what :func:`measure_rows` gives for many snapshots to one Parquet file.
+def top_words(source: Source, n: int = 10, epoch: float | None = None) -> pd.DataFrame:
+    """Which words did fine-tuning change most? Those that moved furthest, in % of the norm that each had before.
+
+    >>> words = toolkit.top_words(run, 3)
+    >>> words["drift_percent"].is_monotonic_decreasing
+    True
 
     Parameters
     ----------
-    path
-        The file to write, named ``.parquet``; its folder is made where it is missing.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot after epoch 0.
-    block_rows
-        Number of lines held in memory at a time.
-    overwrite
-        Replace a file that exists. A link is never written to.
+    n
+        Number of words.
 
     Returns
     -------
-    pathlib.Path
-        The file: the epoch, then the columns of :func:`measure_rows` with the same values; snapshots in order, and the
-        rows of each in order. It appears whole or not at all.
-
-    Raises
-    ------
-    ValueError
-        An epoch has no snapshot, there is nothing to write, or the file exists and ``overwrite`` is off (unlike
-        ``DataFrame.to_parquet``, which would replace it).
+    pandas.DataFrame
+        One line per word, the furthest first; fewer than ``n`` where fewer moved. Counts are NA where exposure was not
+        recorded.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    trajectory, chosen = trajectory_of(source), select_measures(measures)
-    wanted, block_rows = _wanted(trajectory, epochs), at_least("block_rows", block_rows, 1)
-    path = Path(path)
-    if path.suffix != ".parquet":
-        raise ValueError(
-            f"the table is written as Parquet: name it {path.with_suffix('.parquet').name}, not {path.name}"
-        )
-    check_new(path, overwrite=overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frames = _frames(trajectory, wanted, parameter, chosen, block_rows)
-    first = pa.Table.from_pandas(next(frames), preserve_index=False)
-    # Dictionaries of numbers that are all different would be built, found too large and thrown away.
-    repeated = ["epoch", "token", "stratum"]
-    with (
-        atomic_path(path, may_replace=overwrite) as temporary,
-        parquet.ParquetWriter(temporary, first.schema, use_dictionary=repeated) as file,
-    ):
-        file.write_table(first)
-        for frame in frames:
-            file.write_table(pa.Table.from_pandas(frame, schema=first.schema, preserve_index=False))
-    return path
-
-
-def _frames(
-    trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
-) -> Iterator[pd.DataFrame]:
-    """The lines of the wanted snapshots, some rows at a time, each snapshot read once and the end of an epoch twice.
-
-    The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
-    """
-    described, num_rows = describe_rows(trajectory, parameter), count_rows(trajectory, parameter)
-    reference = last_end = trajectory.at(0)
-    walked = np.zeros(num_rows)
-    for snapshot in (s for s in trajectory if reference.epoch < s.epoch <= wanted[-1].epoch):
-        is_wanted = any(snapshot is other for other in wanted)
-        if not is_wanted and not snapshot.is_epoch_end:
-            continue
-        columns = described | count_exposure(trajectory, parameter, snapshot.step)
-        for start in range(0, num_rows, block_rows):
-            rows = slice(start, min(start + block_rows, num_rows))
-            since = [last_end, snapshot]
-            values, length, step = _measure_rows(reference, since, parameter, rows, chosen if is_wanted else {})
-            if is_wanted:
-                of_rows = {name: column[rows] for name, column in columns.items()}
-                line = {"epoch": float(snapshot.epoch), **of_rows, **values}
-                yield pd.DataFrame(line | {"path_efficiency": length / or_nan(walked[rows] + step)})
-            if snapshot.is_epoch_end:
-                walked[rows] += step
-        if snapshot.is_epoch_end:
-            last_end = snapshot
-
-
-def _measure_rows(
-    reference: Snapshot, since: Sequence[Snapshot], parameter: str, rows: slice, chosen: Mapping[str, Measure]
-) -> tuple[dict[str, Array], Array, Array]:
-    """Of some rows: the measures from the reference to the last snapshot, ‖Δ‖, and the length of the way ``since``."""
-    snapshots = since if since[0] is reference else [reference, *since]
-    num_rows = rows.stop - rows.start
-    row_pass, (length, walked) = RowPass(chosen, num_rows), np.full((2, num_rows), np.nan)
-    for part, blocks in iterate_blocks(snapshots, parameter, rows=rows, scratch=row_pass.scratch):
-        length[part] = row_pass.add(part, blocks[0], blocks[-1])
-        walked[part] = length[part] if len(blocks) == 2 else _walk(blocks[-len(since) :], row_pass.scratch)
-    return row_pass.values(), length, walked
-
-
-def _walk(blocks: Sequence[Array], scratch: Scratch) -> Array:
-    """Σ‖Eˢ - Eˢ⁻¹‖ of each row."""
-    total = np.zeros(len(blocks[0]))
-    for before, after in pairwise(blocks):
-        total += lengths(np.subtract(after, before, out=scratch.array("step", before.shape)))
-    return total
+    rows = measure_rows(source, "word_embeddings", epoch, ("relative",))
+    top = rows[rows["relative"] > 0].nlargest(at_least("n", n, 1), "relative")
+    columns = ["token", "drift_percent", "num_steps", "num_tokens", "row"]
+    return top.assign(drift_percent=100 * top["relative"])[columns].reset_index(drop=True)
 
 
 def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> list[Snapshot]:
@@ -180,16 +94,6 @@ def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -
     between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
     ordered = between if first.epoch <= last.epoch else between[::-1]
     return [first, *ordered, last]
-
-
-def _wanted(trajectory: Trajectory, epochs: Epochs) -> list[Snapshot]:
-    """The snapshots after epoch 0, or those of the given epochs, in order; ValueError when there are none."""
-    chosen = trajectory.chosen(epochs)
-    wanted = [s for s in trajectory.snapshots[1:] if any(s is other for other in chosen)]
-    if not wanted or (epochs is not None and len(wanted) < len(chosen)):
-        at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in trajectory)
-        raise ValueError(f"rows are written for epochs after 0, each once; at hand: {at_hand}; asked for: {epochs}")
-    return wanted
 
 
 def after_start(drift: pd.DataFrame) -> pd.DataFrame:
@@ -237,6 +141,12 @@ def measure_drift(
 
         For ``whole parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and
         the same of a random re-initialisation as a yardstick (statistic ``reinitialised``).
+
+    Examples
+    --------
+    >>> drift = toolkit.measure_drift(run)
+    >>> drift["parameter"].unique().tolist()
+    ['word_embeddings', 'position_embeddings', 'token_type_embeddings', 'LayerNorm.weight', 'LayerNorm.bias']
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)

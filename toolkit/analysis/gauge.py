@@ -13,10 +13,8 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
-from toolkit.analysis.measures import Array, lengths, norm
-from toolkit.analysis.strata import describe_rows
+from toolkit.analysis.measures import Array
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
-from toolkit.naming import unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -282,57 +280,6 @@ def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: flo
             note = "; ".join(filter(None, (standing, corpus.note)))
             lines.append((float(snapshot.epoch), snapshot.step, *values, corpus.frequency_source, reason, note))
     return pd.DataFrame(lines, columns=columns_of("measure_gauge"))
-
-
-@with_columns
-def measure_gauge_rows(
-    source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
-) -> pd.DataFrame:
-    """The drift of each row of a table in the fixed gauge, beside its drift as it is.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per row; drifts are norms in weight units. ``gauge_fixed_drift`` is NaN in rows that the corpus never
-        uses, and in a position row that is reported as one row with the word row in ``merged_with``. Where a projection
-        stands before LayerNorm, it and ``pi_drift`` are NaN throughout.
-
-    Raises
-    ------
-    ValueError
-        The run has no embedding table of that name.
-    """
-    trajectory = trajectory_of(source)
-    corpus = reference_corpus(trajectory)
-    if parameter not in corpus.tables:
-        raise ValueError(unknown(parameter, "embedding table of this run", corpus.tables))
-    pair = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
-    reference, centre = measure_centres(pair, corpus)
-    num_rows = len(corpus.frequencies[parameter])
-    raw, pi, fixed = np.empty(num_rows), np.empty(num_rows), np.full(num_rows, np.nan)
-    for rows, (before, after) in iterate_blocks(pair, parameter):
-        change = project(after - before)
-        raw[rows], pi[rows] = norm(before, after), lengths(change)
-        used = np.flatnonzero(corpus.frequencies[parameter][rows] > 0)
-        change = centre.fix_change(reference, parameter, change[used], corpus.groups[parameter][rows][used])
-        fixed[rows.start + used] = lengths(change)
-    if corpus.is_projected:
-        pi[:] = fixed[:] = np.nan
-    merged = [""] * len(raw)
-    side = corpus.tables.index(parameter)
-    for merged_rows in corpus.pairs if side < 2 else []:
-        merged[merged_rows[side]] = _row_name(trajectory, corpus.tables[1 - side], merged_rows[1 - side])
-        if side == 1:
-            fixed[merged_rows[side]] = np.nan
-    columns = {
-        **describe_rows(trajectory, parameter),
-        "frequency": corpus.frequencies[parameter],
-        "raw_drift": raw,
-        "pi_drift": pi,
-        "gauge_fixed_drift": fixed,
-        "merged_with": merged,
-    }
-    return pd.DataFrame(columns)
 
 
 def _table_lines(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
 from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
-from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure, why_unknown
+from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure
 from toolkit.naming import at_least, lookup
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
@@ -28,7 +28,7 @@ from toolkit.snapshots.store import Source, run_of, trajectory_of
 
 PARAMETER = "word_embeddings"
 NO_WORDS = ("[PAD]", "other special", "[unused]")
-"""Strata that are no candidates unless ``include_unused`` asks for them."""
+"""Strata that are no candidates."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,9 @@ def compared(trajectory: Trajectory, reference_epoch: float, epoch: float | None
     return pair
 
 
-def list_words(trajectory: Trajectory, snapshot: Snapshot, *, only_seen: bool, include_unused: bool) -> Ids:
+def list_words(trajectory: Trajectory) -> Ids:
     """The rows that are candidates, ascending; all without a vocabulary."""
-    is_word = np.ones(len(word_table(snapshot)), bool)
-    if not include_unused:
-        is_word = ~np.isin(np.asarray(assign_strata(trajectory, PARAMETER)), NO_WORDS)
-    if only_seen:
-        exposure = table_exposure(trajectory, PARAMETER)
-        if exposure is None:
-            raise ValueError(
-                f"only_seen needs the run's exposure, but {why_unknown(trajectory, PARAMETER)}: leave it out"
-            )
-        is_word &= exposure.step_counts(len(is_word), snapshot.step) > 0
-    return np.flatnonzero(is_word)
+    return np.flatnonzero(~np.isin(np.asarray(assign_strata(trajectory, PARAMETER)), NO_WORDS))
 
 
 def word_table(snapshot: Snapshot) -> NDArray[Any]:
@@ -236,7 +226,13 @@ def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
 
 
 def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> pd.DataFrame:
-    """The table of compare_changed, the runs by their places."""
+    """Whether runs agree on the words that lost most, a line per pair: Jaccard of the lists, and rank correlation.
+
+    Each with two values by chance. ``_permuted`` is the mean over 1,000 exchanges of one run's words at random among
+    words of like exposure in both; ``_random`` is the mean when every row of both runs moves as far as it did in random
+    directions. Agreement above the first but not above the second is a property of the table before training: words
+    whose neighbours are close rivals. NaN where a list is empty.
+    """
     generator = np.random.default_rng([*b"lists", seed])
     lines = []
     for a, b in combinations(range(len(found)), 2):
@@ -249,17 +245,9 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
         standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
         observed = _agreement(*standings)
         permuted = _permute(*standings, _bins(first, second), generator)
-        line: dict[str, Any] = {
-            "first": a,
-            "second": b,
-            "num_words": len(rows),
-            "num_first": int(standings[0].is_listed.sum()),
-            "num_second": int(standings[1].is_listed.sum()),
-        }
+        line: dict[str, Any] = {}
         for i, name in enumerate(("jaccard", "spearman")):
             line |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
-            reached = np.sum(permuted[:, i] >= observed[i] - 1e-12)
-            line[f"{name}_p_permuted"] = (1 + reached) / (1 + len(permuted)) if np.isfinite(observed[i]) else np.nan
             line[f"{name}_random"] = np.mean([draw[i] for draw in random])
         lines.append(line)
     return pd.DataFrame(lines)
@@ -323,9 +311,7 @@ def neighbours(
     k: int = 10,
     *,
     reference_epoch: float = 0,
-    only_seen: bool = False,
     is_centred: bool = False,
-    include_unused: bool = False,
 ) -> pd.DataFrame:
     """The nearest words of one word at two epochs.
 
@@ -343,13 +329,19 @@ def neighbours(
     Raises
     ------
     ValueError
-        The vocabulary lacks the word, its row is zero, or ``only_seen`` is set for a run without exposure.
+        The vocabulary lacks the word, or its row is zero.
+
+    Examples
+    --------
+    >>> near = toolkit.neighbours(run, "word1", k=3)
+    >>> len(near)
+    3
     """
     trajectory = trajectory_of(source)
     row = find_row(trajectory, word)
     pair = compared(trajectory, reference_epoch, epoch)
     at_least("k", k, 1)
-    candidates = list_words(trajectory, pair[1], only_seen=only_seen, include_unused=include_unused)
+    candidates = list_words(trajectory)
     tokens = describe_rows(trajectory, PARAMETER)["token"]
     columns: dict[str, Any] = {"rank": np.arange(1, k + 1)}
     rows = []
@@ -363,43 +355,6 @@ def neighbours(
         columns |= {f"row_{name}": found, f"neighbour_{name}": tokens[found], f"similarity_{name}": similarity}
     columns |= {"is_lost": ~np.isin(rows[0], rows[1]), "is_new": ~np.isin(rows[1], rows[0])}
     return pd.DataFrame(columns)[columns_of("neighbours")]
-
-
-@shows_progress("neighbours of every word")
-@with_columns
-def measure_neighbours(
-    source: Source,
-    epoch: float | None = None,
-    k: int = 10,
-    *,
-    reference_epoch: float = 0,
-    only_seen: bool = False,
-    is_centred: bool = False,
-    include_unused: bool = False,
-) -> pd.DataFrame:
-    """How many of its nearest words each word kept between two epochs.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per word that can be a neighbour (see :func:`neighbours`). ``num_steps`` is counted up to the epoch,
-        and NA where exposure was not recorded. ``chance`` is k/(n-1) for n candidates; ``corrected_overlap`` can be
-        below 0. A row that is zero at either epoch has NaN, and is no candidate at the other.
-    """
-    trajectory = trajectory_of(source)
-    pair = compared(trajectory, reference_epoch, epoch)
-    words = list_words(trajectory, pair[1], only_seen=only_seen, include_unused=include_unused)
-    search = WordSearch.of(pair, words, k, is_centred)
-    before, similarity = search.find(word_table(pair[0]))
-    moved = search.measure(word_table(pair[1]), before, similarity)
-    chance = k / (len(search.words) - 1)
-    measured = moved.assign(
-        chance=chance,
-        corrected_overlap=correct(moved["overlap"].to_numpy(), chance),
-        similarity_before=similarity.mean(axis=1),
-    )
-    names = ["overlap", "chance", "corrected_overlap", "similarity_before", "similarity_change"]
-    return _describe(trajectory, words, pair[1].step).join(measured[names], on="row")
 
 
 @shows_progress("neighbours of every word")
@@ -430,7 +385,10 @@ def most_changed(
     pandas.DataFrame
         One line per word; of several runs, means over the runs, of words compared in all. ``stratum`` is that of the
         first run, ``num_runs`` counts the runs whose own list has the word, and the mean agreement of the lists over
-        the pairs of :func:`compare_changed` stands on every line (NaN for one run).
+        the pairs of runs stands on every line (NaN for one run): ``jaccard`` of the lists, ``spearman`` of what orders
+        all words, each beside the same by chance. ``_permuted``: one run's words exchanged at random among words of
+        like exposure in both, 1,000 times; ``_random``: every row of both runs moved as far as it did, in random
+        directions. What is above the first and not above the second is a property of the table before training.
 
         ``random_overlap`` is the mean over the random drifts: words whose neighbours are close rivals lose some by any
         drift. ``percentile`` is among at least 200 words of like exposure, among all words where exposure is unknown.
@@ -456,53 +414,10 @@ def most_changed(
     described = _describe(trajectory_of(sources[0]), table["row"].to_numpy(), 0)
     for place, name in enumerate(("token", "stratum"), 2):
         table.insert(place, name, described[name].to_numpy())
-    agreement = compare_lists(found, num, seed, order).mean(numeric_only=True) if len(found) > 1 else {}
+    agreement = compare_lists(found, num, seed, order).mean() if len(found) > 1 else {}
     for name in ("jaccard", "jaccard_permuted", "jaccard_random", "spearman", "spearman_permuted", "spearman_random"):
         table[name] = agreement.get(name, np.nan)
     return table
-
-
-@shows_progress("neighbours of every word")
-@with_columns
-def compare_changed(
-    sources: Sequence[Source],
-    epoch: float | None = None,
-    k: int = 10,
-    num: int = 50,
-    seed: int = 0,
-    *,
-    order: str = "excess",
-    num_draws: int = 2,
-    reference_epoch: float = 0,
-    is_centred: bool = False,
-) -> pd.DataFrame:
-    """Whether runs agree on the words of :func:`most_changed`.
-
-    Parameters
-    ----------
-    num
-        Number of words in each list.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per pair of runs: the Jaccard index of their lists and the rank correlation of what orders them, each
-        with two values by chance. ``_permuted`` is the mean over 1,000 exchanges of one run's words at random among
-        words of like exposure in both; ``_random`` is the mean when every row of both runs moves as far as it did in
-        random directions. Agreement above the first but not above the second is a property of the table before
-        training: words whose neighbours are close rivals. NaN where a list is empty.
-
-    Raises
-    ------
-    ValueError
-        As :func:`most_changed`.
-    """
-    if len(sources) < 2:
-        raise ValueError(f"agreement needs two runs or more; got {len(sources)}")
-    lookup(ORDERS, order, "order")
-    table = compare_lists(_find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred), num, seed, order)
-    names = dict(enumerate(name_of(source, place) for place, source in enumerate(sources)))
-    return table.assign(first=table["first"].map(names), second=table["second"].map(names))
 
 
 def _find_all(
@@ -519,7 +434,7 @@ def _find_all(
     found = []
     for place, trajectory in enumerate(trajectory_of(source) for source in sources):
         pair = compared(trajectory, reference_epoch, epoch)
-        words = list_words(trajectory, pair[1], only_seen=False, include_unused=False)
+        words = list_words(trajectory)
         exposure = table_exposure(trajectory, PARAMETER)
         steps = None if exposure is None else exposure.step_counts(len(word_table(pair[0])), pair[1].step)
         search = WordSearch.of(pair, words, k, is_centred)

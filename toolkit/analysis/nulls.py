@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, lengths, norm
-from toolkit.analysis.strata import count_rows, describe_rows, rows_by_stratum, table_exposure
-from toolkit.naming import at_least, lookup
+from toolkit.analysis.strata import count_rows, describe_rows, rows_by_stratum
+from toolkit.naming import at_least
 from toolkit.schema import with_columns
 from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -255,7 +255,6 @@ def _table(
 
 
 FEWEST_ROWS = 20
-EXPOSURES = {"num_steps": "optimizer steps that exposed the row", "num_tokens": "tokens that used the row"}
 
 
 @with_columns
@@ -264,15 +263,9 @@ def regress_drift(
     parameter: str = "word_embeddings",
     *,
     epoch: float | None = None,
-    exposure: str = "num_steps",
     log: OptimizerLog | None = None,
 ) -> pd.DataFrame:
     """Least squares of log ‖Δ‖ on log exposure and log ‖E⁰‖, over rows that were exposed and moved.
-
-    Parameters
-    ----------
-    exposure
-        ``num_steps`` or ``num_tokens``, counted up to the epoch.
 
     Returns
     -------
@@ -293,7 +286,6 @@ def regress_drift(
     seeds would be. Standard errors are HC3 (MacKinnon & White 1985, through statsmodels).
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
-    lookup(EXPOSURES, exposure, "exposure")
     num_rows = count_rows(trajectory, parameter)
     first, last = trajectory.at(0), trajectory.at_or_last(epoch)
     steps = AdamSteps.of(log, parameter, last.step)
@@ -302,12 +294,7 @@ def regress_drift(
     drift = np.concatenate([norm(before, after) for before, after in pairs])
     length = np.concatenate([lengths(before) for before, _ in pairs])
     chosen = np.flatnonzero((history.counts > 0) & (drift > 0) & (length > 0))
-    counts = history.counts
-    if exposure == "num_tokens":
-        if (table := table_exposure(trajectory, parameter)) is None:
-            raise ValueError(f"tokens of {parameter} were not counted: pass exposure='num_steps'")
-        counts = table.token_counts(num_rows, last.step)
-    regressors = {f"log_{exposure}": np.log(counts[chosen]), "log_norm": np.log(length[chosen])}
+    regressors = {"log_num_steps": np.log(history.counts[chosen]), "log_norm": np.log(length[chosen])}
     if len(chosen) < FEWEST_ROWS:
         said = f"{len(chosen)} of {num_rows} rows of {parameter} were exposed and moved"
         raise ValueError(f"{said}; a regression needs {FEWEST_ROWS}")

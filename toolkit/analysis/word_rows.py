@@ -59,7 +59,7 @@ def measure_words(
         return WordRows(pd.DataFrame(columns=list(COLUMNS)), reason=reason)
     snapshots = _common(trajectories)
     seen = np.unique(np.concatenate([_seen(each) for each in trajectories]))
-    words = list_words(first, snapshots[0][-1], only_seen=False, include_unused=False)
+    words = list_words(first)
     unseen = np.setdiff1d(words, seen)
     counts = _exposure(trajectories)
     kept = seen_most(counts, seen, len(seen) if most_seen is None else most_seen)
@@ -99,7 +99,7 @@ def _seen(trajectory: Trajectory) -> Ids:
     """The rows that training used, [PAD] apart; every word where that was not recorded."""
     exposure, inferred = table_exposure(trajectory, PARAMETER), (trajectory.inferred or {}).get(PARAMETER)
     if exposure is None and inferred is None:
-        return list_words(trajectory, trajectory.snapshots[-1], only_seen=False, include_unused=False)
+        return list_words(trajectory)
     used = (
         inferred == "exposed" if exposure is None else exposure.step_counts(len(word_table(trajectory.snapshots[-1])))
     )

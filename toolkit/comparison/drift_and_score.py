@@ -148,8 +148,6 @@ LEAST_TASKS = 6
 """Fewer points say nothing: of five tasks even a perfect order has an exact two-sided p of 2/5! = .017, and a single
 task decides it."""
 
-TOO_FEW = f"and at least {LEAST_TASKS} are needed"
-
 NUM_PERMUTATIONS = 99_999
 """Permutations of the test; all of them up to eight tasks (8! = 40,320)."""
 
@@ -206,7 +204,7 @@ def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
     line = {"num_tasks": len(points), "num_runs": int(points["num_runs"].sum()), "spearman": np.nan, "p": np.nan}
     if len(points) < LEAST_TASKS:
         count = f"{len(points)} task{'' if len(points) == 1 else 's'}"
-        return line | {"reason": f"refused: {count} with both values, {TOO_FEW}"}
+        return line | {"reason": f"refused: {count} with both values, and at least {LEAST_TASKS} are needed"}
     if points["learning_rate"].nunique() > 1:
         rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
         return line | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}

@@ -254,7 +254,12 @@ def drift_table(runs: Runs | Run | str | Path, labels: Labels | None = None) -> 
 
     Means over seeds; rows are those of the tables: NaN for LayerNorm, without exposure, and where there is no such row;
     ``times_noise`` is NaN where it is refused. ``labels``: run directory name to condition.
-    :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML. ValueError as of :func:`toolkit.compare`.
+    :func:`toolkit.export_table` writes it as LaTeX. ValueError as of :func:`toolkit.compare`.
+
+    Examples
+    --------
+    >>> toolkit.drift_table(runs)[["condition", "parameter", "is_frozen"]].tail(1).to_string(header=False)
+    '9  embeddings frozen  LayerNorm.bias  True'
     """
     return drift_table_of_groups(arrange([runs] if isinstance(runs, Run | str | Path) else runs, labels))
 

@@ -10,7 +10,6 @@ from toolkit.comparison.arms import Arm, Group, Labels, Pairs, Runs, arrange, le
 from toolkit.comparison.compare import Settings, compare_groups
 from toolkit.comparison.intervals import defined_mean, statistics
 from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first, score_names
-from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.formats import SCORES as SCORES
 
@@ -40,6 +39,11 @@ def summarise_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     ``sd`` is NaN for one seed, and ``..._not_failed`` where all failed. A score that is undefined because every item
     got one answer (a correlation) counts as 0 and is in no ``..._not_failed``, any other is in no statistic.
     ``labels``: run directory name to condition.
+
+    Examples
+    --------
+    >>> toolkit.summarise_scores(runs)[["condition", "split", "num_seeds", "mean"]].head(1).to_string(header=False)
+    '0  full fine-tuning  validation  3  0.793333'
     """
     return _table("summarise_scores", _lines_of(arrange(runs, labels), _score_lines), "size", "num_at_chance")
 
@@ -72,19 +76,14 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
 
 
 @with_columns
-def side_by_side(summary: pd.DataFrame | Runs, score: str | None = None) -> pd.DataFrame:
+def side_by_side(summary: pd.DataFrame) -> pd.DataFrame:
     """In and out of distribution beside each other: one line per condition, a mean and sd per split.
 
-    ``summary``: the table of :func:`summarise_scores`, or the runs that it is made of. Of the headline score, or of
-    ``score``; the reported split first. NaN: this task has no such split. ValueError for another table, or a
-    score that it has not.
+    ``summary``: the table of :func:`summarise_scores`. Of the headline score; the reported split first. NaN: this task
+    has no such split. ValueError for another table.
     """
-    if not isinstance(summary, pd.DataFrame):
-        summary = summarise_scores(summary)
-    check_table(summary, columns_of("summarise_scores"), "summarise_scores (or runs)")
-    if score is not None:
-        lookup(dict.fromkeys(summary["score"]), score, "score")
-    chosen = summary[(summary["is_headline"] if score is None else summary["score"] == score).astype(bool)]
+    check_table(summary, columns_of("summarise_scores"), "summarise_scores")
+    chosen = summary[summary["is_headline"].astype(bool)]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     keys, lead = ["group", "condition"], columns_of("side_by_side")[:-2]
     table = summary[keys].drop_duplicates().merge(chosen[lead].drop_duplicates(keys), on=keys)[lead]

@@ -58,7 +58,10 @@ def open_places(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
 def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, title: str | None = None) -> Path | None:
     """Print what kind of change each embedding parameter underwent; with ``out``, the report too, and its path.
 
-    The arguments are those of :func:`write_drift_report`.
+    The report, index.html, report.md, figures/ and tables/ (CSV, and one for LaTeX), has all that the topics measure.
+    ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
+    directory followed by runs of other seeds. ValueError as :func:`open_sources`, and as
+    :func:`toolkit.write_report` where no report can go to ``out``.
     """
     if out is not None:
         check_out(out)
@@ -90,17 +93,6 @@ def problems_of(opened: Opened) -> Iterator[str]:
         yield from (f"{who}{problem}." for problem in manifest.get("problems", ()))
 
 
-def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
-    """Write index.html, report.md, figures/ and tables/ (CSV, and one for LaTeX) into ``out``; the path of report.md.
-
-    ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
-    directory followed by runs of other seeds. ValueError as :func:`open_sources`, and as
-    :func:`toolkit.write_report` where no report can go to ``out``.
-    """
-    check_out(out)
-    return _write(Computed(open_places(places, at_least=2)), places, Path(out), title)
-
-
 def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: str | None) -> Path:
     with report_folder(out) as folder:
         with reporting_progress() as hear:
@@ -111,7 +103,7 @@ def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: s
             hear("writing the pages")
             publish(page, folder)
         write_csvs(folder / "tables", computed.frames)
-        files.write_text(folder / "tables" / "drift.tex", latex.table(shown(compact_table(computed)), "drift"))
+        files.write_text(folder / "tables" / "drift.tex", latex.booktabs(shown(compact_table(computed)), "drift"))
     return out / "report.md"
 
 

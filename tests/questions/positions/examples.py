@@ -2,15 +2,13 @@
 
 import pandas as pd
 
-from tests.questions.examples import GONE, Inputs
+from tests.questions.examples import Inputs
 from toolkit.questions.positions.command import PositionsCommand
 from toolkit.questions.positions.measure import cosine_by_lag, measure_positions, position_table, standing_out
-from toolkit.questions.positions.report import write_position_report
 from toolkit.questions.positions.resemblance import find_waves
 
 REPORTS = {
     "positions": lambda out: PositionsCommand(model="nowhere", out=out).run(),
-    "write_position_report": lambda out: write_position_report(GONE, out),
 }
 MISTAKES = (
     (["positions", "--default-lenght", "3", "m"], r"'--default-lenght' \(did you mean '--default-length'\?\)$"),

@@ -21,7 +21,7 @@ from toolkit.questions.positions import page as positions
 from toolkit.questions.positions import report as report_module
 from toolkit.questions.positions.command import PositionsCommand
 from toolkit.questions.positions.measure import measure_positions
-from toolkit.questions.positions.report import position_page, show_positions, write_position_report
+from toolkit.questions.positions.report import position_page, show_positions
 from toolkit.questions.positions.resemblance import few_waves, noisy_sinusoid
 from toolkit.questions.positions.tables import collect_positions
 from toolkit.reporting.cells import number
@@ -67,7 +67,7 @@ def collected(wavy):
 def report(wavy, tmp_path_factory, as_files):
     out = tmp_path_factory.mktemp("page") / "out"
     with as_files():
-        path = write_position_report(wavy, out, title="A | page", default_length=128, num_draws=DRAWS)
+        path = show_positions(wavy, out, title="A | page", default_length=128, num_draws=DRAWS)
     assert path == out / "report.md"
     return out
 
@@ -108,7 +108,7 @@ def test_sections_are_in_order(collected):
 @pytest.mark.slow  # two whole reports
 def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path, as_files):
     with as_files():
-        write_position_report(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
+        show_positions(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
     assert contents(tmp_path) == contents(report)
 
 
@@ -129,7 +129,8 @@ def tile_of(tables, statistic):
 
 
 def test_tiles_and_tables_follow_the_data(collected):
-    assert (tile_of(collected, "line_match").value, tile_of(collected, "orbit_share").value) == ("no", "yes")
+    worded = replace(collected, verdicts={k: replace(v, answer="other words") for k, v in collected.verdicts.items()})
+    assert (tile_of(worded, "line_match").value, tile_of(worded, "orbit_share").value) == ("no", "yes")
     verdict = collected.verdicts["orbit_share"]
     facts = dict(tile_of(collected, "orbit_share").lines)
     assert float(facts[positions.WHAT["orbit_share"]]) == pytest.approx(verdict.value, rel=0.01)
@@ -179,7 +180,7 @@ def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
 
 def test_small_and_odd_tables_have_a_page(tmp_path):
     source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
-    text = write_position_report(source, tmp_path, num_draws=DRAWS).read_text()
+    text = show_positions(source, tmp_path, num_draws=DRAWS).read_text()
     assert "Learned positions: a &#60;checkpoint&#62;" in text
     assert text.count("not identifiable") >= 2
     assert "Segments: not applicable, this model has no token_type_embeddings." in text
@@ -196,12 +197,14 @@ def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
 
 def test_equal_rows_and_a_model_without_positions(tmp_path):
     equal, none = trajectory(np.ones((40, 6))), Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2))})])
-    assert "all rows are equal" in write_position_report(equal, tmp_path / "equal", num_draws=DRAWS).read_text()
+    assert "all rows are equal" in show_positions(equal, tmp_path / "equal", num_draws=DRAWS).read_text()
     (tmp_path / "file").write_text("")
-    is_file = "file is a file where the report's folder should go"
     check_refusals(
-        ("no position_embeddings", lambda: write_position_report(none, tmp_path / "none")),
-        (is_file, lambda: write_position_report(equal, tmp_path / "file")),
+        ("no position_embeddings", lambda: show_positions(none, tmp_path / "none")),
+        (
+            "file is a file where the report's folder should go",
+            lambda: show_positions(equal, tmp_path / "file", num_draws=DRAWS),
+        ),
     )
 
 

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refusals import check_refusals, check_refused
+from tests.refusals import check_refused
 from toolkit.analysis.kernels import Refused
 from toolkit.questions.space import geometry
 from toolkit.questions.space.geometry import (
     GEOMETRY,
     Cloud,
     accumulate_moments,
-    group_rows,
     measure_geometry,
     measure_null,
 )
@@ -171,19 +170,13 @@ def _embedded_words() -> tuple[np.ndarray, np.ndarray]:
 def test_average_cosine_of_the_embedded_model():
     """SCIENCE.md section 3: unused rows .81, all rows .018. All 994 unused rows have .822; the first 999 rows .815."""
     words, is_unused = _embedded_words()
-    trajectory = _trajectory(words)
-    for rows, expected in ((is_unused, 0.822), (np.arange(len(words)) < 999, 0.8145), (is_unused | True, 0.0181)):
-        table = measure_geometry(
-            trajectory, rows=np.flatnonzero(rows), statistics=["average_cosine"], num_null=0
-        ).set_index("variant")
-        assert table.value["raw"] == pytest.approx(expected, abs=5e-4)
-        assert abs(table.value["centred"]) < 0.005
-        assert table.num_rows["raw"] == rows.sum()
+    for rows, expected in ((words[is_unused], 0.822), (words[:999], 0.8145), (words, 0.0181)):
+        assert _value("average_cosine", rows.astype(np.float64)) == pytest.approx(expected, abs=5e-4)
+        assert abs(_value("average_cosine", rows.astype(np.float64), True)) < 0.005
 
 
 def test_the_null_is_a_gaussian_of_the_same_shape(monkeypatch):
-    chosen = tuple(GEOMETRY.values())
-    null = measure_null(240, 12, chosen, 40, 0)
+    null = measure_null(240, 12, 40, 0)
     rng = np.random.default_rng(99)
     drawn = [rng.normal(size=(240, 12)) for _ in range(40)]
     for name, variant in null:
@@ -195,11 +188,11 @@ def test_the_null_is_a_gaussian_of_the_same_shape(monkeypatch):
         assert abs(mean - np.mean(values)) < 4 * error, (name, variant)
         assert 0.5 < deviation / np.std(values) < 2, (name, variant)
     assert null["cosine_share_top1", "raw"][0] == pytest.approx(0.35, abs=0.15)  # the largest of 12 chi-squares
-    assert measure_null(240, 12, chosen, 40, 0) is null, "not kept"
-    assert np.isnan(measure_null(30, 4, chosen, 0, 0)["isoscore", "centred"]).all()
+    assert measure_null(240, 12, 40, 0) is null, "not kept"
+    assert np.isnan(measure_null(30, 4, 0, 0)["isoscore", "centred"]).all()
     measure_null.cache_clear()
     monkeypatch.setattr(geometry, "MAX_KEPT", 0)
-    assert measure_null(240, 12, chosen, 40, 0) == null, "drawn again at every reading"
+    assert measure_null(240, 12, 40, 0) == null, "drawn again at every reading"
 
 
 def test_table(make_trajectory: Callable[..., Trajectory], monkeypatch):
@@ -224,26 +217,9 @@ def test_table(make_trajectory: Callable[..., Trajectory], monkeypatch):
     assert one.null.isna().all()
 
 
-def test_chosen_rows(make_trajectory: Callable[..., Trajectory]):
-    trajectory = make_trajectory()
-    table = measure_geometry(trajectory, rows=range(11), epochs=0, num_null=0)
-    rows = trajectory.at(0).tensors["word_embeddings"][:11].astype(np.float64)
-    assert set(table.stratum) == {"selected rows"}
-    value = table.set_index(["measure", "variant"]).value["effective_rank", "centred"]
-    assert value == pytest.approx(_value("effective_rank", rows, True))
-    assert [*group_rows(trajectory, "word_embeddings", "[unused]", True)] == ["[unused]"]
-    check_refusals(
-        (r"unknown stratum.*did you mean '\[unused\]'", lambda: measure_geometry(trajectory, rows="[unuse]")),
-        ("indices from 0 to 11 of word_embeddings", lambda: measure_geometry(trajectory, rows=[3, 12])),
-        (
-            r"LayerNorm.bias is one vector.*choose from: word_embeddings",
-            lambda: measure_geometry(trajectory, "LayerNorm.bias"),
-        ),
-        (
-            r"unknown geometry statistic 'isoscor' \(did you mean 'isoscore'\?\)",
-            lambda: measure_geometry(trajectory, statistics=["isoscor"]),
-        ),
-    )
+def test_a_vector_has_no_geometry(make_trajectory: Callable[..., Trajectory]):
+    refusal = r"LayerNorm.bias is one vector.*choose from: word_embeddings"
+    check_refused(refusal, measure_geometry, make_trajectory(), "LayerNorm.bias")
 
 
 def test_a_run_that_diverged_is_an_error_and_no_refusal():
@@ -266,10 +242,8 @@ def test_strata_separate_what_a_mean_over_the_table_hides():
     rows = np.random.default_rng(0).normal(size=(600, 24))
     rows[:100] = rows[0] + 0.2 * rows[:100]  # unused rows that are nearly one vector
     tokens = tuple(f"[unused{i}]" if i < 100 else f"w{i}" for i in range(600))
-    table = measure_geometry(
-        _trajectory(rows, vocabulary=Vocabulary(tokens, frozenset(), None)), statistics=["average_cosine"], num_null=0
-    )
-    value = table[table.variant == "raw"].set_index("stratum").value
+    table = measure_geometry(_trajectory(rows, vocabulary=Vocabulary(tokens, frozenset(), None)), num_null=0)
+    value = table[table.variant == "raw"].set_index(["measure", "stratum"]).value["average_cosine"]
     assert value["[unused]"] > 0.9
     assert abs(value["exposure unknown"]) < 0.01
     assert value["all rows"] < 0.05

@@ -259,28 +259,15 @@ def test_of_a_trajectory(make_trajectory):
     assert set(lines.epoch) == {3.0}
     assert set(lines.stratum) == {"all rows"}
     words = [trajectory.at(epoch).tensors["word_embeddings"] for epoch in (1, 2)]
-    seen = [2, 3, 4, 5, 6, 7]
-    expected = compare_rows(words[0][seen], words[1][seen], num_null=2, k=3)
-    for rows in (seen, np.array(seen), "seen rows"):
-        lines = measure_similarity(trajectory, epoch=2, reference_epoch=1, rows=rows, num_null=2, k=3)
-        assert lines[columns_of("compare_rows")].equals(expected)
-    special = measure_similarity(trajectory, rows="other special", num_null=0)
-    assert (set(special.num_rows), special.value.count()) == ({2}, 2)  # un-aligned drift and translation share
+    lines = measure_similarity(trajectory, epoch=2, reference_epoch=1, num_null=2, k=3)
+    assert lines[columns_of("compare_rows")].equals(compare_rows(*words, num_null=2, k=3))
     assert measure_similarity(trajectory, "LayerNorm.weight", num_null=0).value.count() == 1
-    positions = measure_similarity(trajectory, "position_embeddings", rows="positions 1-127", num_null=0)
-    assert set(positions.num_rows) == {4}
 
 
 def test_bad_input_is_one_clear_line(make_trajectory):
     trajectory = make_trajectory()
     for arguments, message in (
         ({"measures": ["debiased_ck"]}, r"unknown similarity 'debiased_ck' \(did you mean 'debiased_cka'\?\)"),
-        ({"rows": "seen in 0 step"}, r"unknown stratum of word_embeddings .* \(did you mean 'seen in 0 steps'\?\)"),
-        ({"rows": "seen in >=100 steps"}, "no row of word_embeddings is in 'seen in >=100 steps'"),
-        ({"rows": [0, 12]}, "word_embeddings has 12 rows"),
-        ({"rows": [0, 0]}, "rows are distinct"),
-        ({"rows": []}, "at least one"),
-        ({"rows": [0.5]}, "whole numbers"),
         ({"epoch": 9}, "no snapshot of epoch 9"),
         ({"parameter": "words"}, "unknown embedding parameter"),
         ({"null": "gaussian"}, "unknown null 'gaussian'"),
@@ -288,7 +275,6 @@ def test_bad_input_is_one_clear_line(make_trajectory):
         ({"num_null": -1}, "num_null must be a whole number of at least 0; got -1"),
     ):
         check_refused(message, measure_similarity, trajectory, **arguments)
-    check_refused("has no exposure", measure_similarity, make_trajectory(read_exposure=None), rows="seen rows")
     trajectory.at(3).tensors["word_embeddings"][0, 0] = np.nan
     check_refused("the run diverged", measure_similarity, trajectory)
 

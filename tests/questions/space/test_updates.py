@@ -66,8 +66,6 @@ def test_the_table_takes_touched_rows_and_without_a_record_those_that_moved(make
     unrecorded = measure_updates(make_trajectory(read_exposure=None), ks=(1,), num_null=0)
     assert (set(unrecorded.stratum), set(unrecorded.num_rows)) == ({"moved"}, {11})  # row 11 never moves
     assert unrecorded[unrecorded.measure == "energy_top"].null.isna().all()
-    chosen = measure_updates(trajectory, rows=[4, 5, 11], ks=(1,), num_null=1)
-    assert (set(chosen.stratum), set(chosen.num_unmoved)) == ({"selected rows"}, {1})
 
 
 def test_iid_energy_at_512_by_768_and_what_unequal_lengths_do_to_it():

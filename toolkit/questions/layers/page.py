@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from toolkit.questions.layers.states import (
 )
 from toolkit.reporting.cells import (
     UNDEFINED,
+    estimate_of,
     estimate_text,
     number,
     p_value,
@@ -229,7 +231,7 @@ def changed_rows(tables: Tables) -> Rows:
     for key in zip(*(tables["weight_trends"][name] for name in place), strict=True):
         if key in known:
             found = known[key]
-            rows.append([*key, least_similar(found), _mean(_least(found)), found["texts"].iloc[0]])
+            rows.append([*key, least_similar(found), estimate_of(_least(found)), found["texts"].iloc[0]])
         else:
             rows.append([*key, _no_states(tables), None, ""])
     return header, rows
@@ -305,10 +307,6 @@ def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
 def layer_name(layer: Any) -> str:
     """``the embeddings`` for what layer 1 reads, ``layer 3``."""
     return "the embeddings" if layer == 0 else f"layer {int(layer)}"
-
-
-def _mean(line: "Mapping[Any, Any] | pd.Series") -> str:
-    return estimate_text(line["value"], line["low"], line["high"])
 
 
 def _percent(line: "Mapping[Any, Any] | pd.Series") -> str:
@@ -387,10 +385,10 @@ def reference_rows(tables: Tables) -> Rows:
             arm,
             texts,
             least_similar(own),
-            _mean(least),
-            _mean(beside.iloc[0]) if len(beside) else None,
+            estimate_of(least),
+            estimate_of(beside.iloc[0]) if len(beside) else None,
             layer_name(most["layer"]),
-            _mean(most),
+            estimate_of(most),
         ]
         here = contrasts[(contrasts["condition"] == arm) & (contrasts["texts"] == texts)]
         here = here[(here["layer"] == least["layer"]) & (here["comparison"] != OTHER_ARM)]
@@ -449,8 +447,7 @@ def _place(line: "pd.Series") -> str:
     return f"{layer_name(line['layer'])} on {line['texts']}"
 
 
-def _gap(line: "Mapping[Any, Any] | pd.Series") -> str:
-    return estimate_text(line["value"], line["low"], line["high"], is_signed=True)
+_gap = partial(estimate_of, is_signed=True)
 
 
 def _floor(line: "Mapping[Any, Any] | pd.Series") -> str | None:
@@ -475,7 +472,7 @@ def similarity_rows(tables: Tables) -> Rows:
         f"{SEED_AND_SEED} {CKA}": "two seeds, debiased CKA",
     }
     names = tables["means"]["comparison"] + " " + tables["means"]["measure"]
-    return _by_layer(tables["means"].assign(column=names.map(columns)), _mean)
+    return _by_layer(tables["means"].assign(column=names.map(columns)), estimate_of)
 
 
 def contrast_rows(tables: Tables) -> Rows:

@@ -35,7 +35,7 @@ QUESTION = declare(
             "`measure_positions`",
         ),
     ),
-    public={"measure_positions": "measure", "write_position_report": "report"},
+    public={"measure_positions": "measure"},
     commands={"positions": "PositionsCommand"},
     columns=COLUMNS,
     tables=TABLES,

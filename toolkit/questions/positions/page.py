@@ -63,17 +63,21 @@ def tiles(tables: PositionTables) -> tuple[Tile, ...]:
 
 
 def _verdict_tile(name: str, verdict: Verdict) -> Tile:
-    """Yes, no or not identifiable; the answers of an analysis that say no begin with a negation."""
+    """Yes, no or not identifiable."""
     if not len(verdict.negative) or verdict.answer == NOT_IDENTIFIABLE:
         return Tile(title=QUESTIONS[name], value=NOT_IDENTIFIABLE, lines=(("because", verdict.reason),))
-    says_no = verdict.answer.startswith(("does not", "not "))
     facts = (
         (WHAT[name], number(verdict.value)),
         ("needed", number(verdict.threshold)),
         ("smooth curves, at most", number(verdict.negative.max())),
         ("with such waves, at least", number(verdict.positive.min())),
     )
-    return Tile(title=QUESTIONS[name], value="no" if says_no else "yes", detail=verdict.answer, lines=facts)
+    return Tile(
+        title=QUESTIONS[name],
+        value="yes" if verdict.value >= verdict.threshold else "no",
+        detail=verdict.answer,
+        lines=facts,
+    )
 
 
 def answers(tables: PositionTables) -> tuple[str, ...]:

@@ -7,34 +7,11 @@ import pandas as pd
 from toolkit.questions.positions import page as topic
 from toolkit.questions.positions.resemblance import NUM_DRAWS
 from toolkit.questions.positions.tables import PositionTables, brief_of, collect_positions
-from toolkit.reporting.folder import check_out, write_page
+from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import Page, Section, stated
 from toolkit.reporting.render_terminal import print_page
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Source
-
-
-def write_position_report(
-    source: Source,
-    out: str | Path,
-    *,
-    title: str | None = None,
-    default_length: int | None = None,
-    seed: int = 0,
-    num_draws: int = NUM_DRAWS,
-    command: str | None = None,
-) -> Path:
-    """Write index.html, report.md, figures/ and tables/ on the last epoch's positions; the path of report.md.
-
-    ``default_length``: the tokens that the model reads by default, when known; rows beyond it are named inherited.
-    ``command`` is shown as what makes the report again. ValueError when the model has no position table,
-    and as :func:`toolkit.write_report` where no report can go to ``out``.
-    """
-    if default_length is not None and default_length < 1:
-        raise ValueError(f"the default length is a number of tokens, at least 1; got {default_length}")
-    check_out(out)
-    tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
-    return write_page(position_page(tables, title=title, command=command or ""), out, csv_tables(tables))
 
 
 def show_positions(
@@ -49,7 +26,10 @@ def show_positions(
 ) -> Path | None:
     """Print the verdicts, the waves, every statistic beside its references, and the rows that stand out.
 
-    With ``out`` all is measured once and written too, as :func:`write_position_report` does.
+    With ``out`` all is measured once and written too: index.html, report.md, figures/ and tables/ on the last epoch's
+    positions; the path of report.md. ``default_length``: the tokens that the model reads by default, when known; rows
+    beyond it are named inherited. ``command`` is shown as what makes the report again. ValueError when the model has
+    no position table, and as :func:`toolkit.write_report` where no report can go to ``out``.
     """
     is_brief = out is None
     tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws, is_brief=is_brief)

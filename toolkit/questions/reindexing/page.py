@@ -1,12 +1,11 @@
 """Must stored vectors be made again after tuning: the advice, the recall of the old index, the words that lost most."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
 from toolkit.questions.reindexing.measure import AS_IS, KEPT, LINEAR
-from toolkit.reporting.cells import estimate_text, listing, number
+from toolkit.reporting.cells import estimate_of, listing, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, data_of, intervals, once, tips
 from toolkit.reporting.page import Answer, NoteBlock, Page, Section, picture, rows_block, table_block, texts_section
 
@@ -57,7 +56,7 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
     (verdict,) = tables["verdict"].to_dict("records")
     found, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
     lines = found.set_index("measure").to_dict("index")
-    shown = [f"{name} {_estimate(lines[name])}" for name in (AS_IS, LINEAR)]
+    shown = [f"{name} {estimate_of(lines[name])}" for name in (AS_IS, LINEAR)]
     said = (
         f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(shown)}; by "
         f"chance {number(lines[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
@@ -65,7 +64,12 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
     said += f"{number(100 * lines[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
     said += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
     rows = [
-        [line["measure"], _estimate(line), line["chance"], f"{number(line['null_low'])} to {number(line['null_high'])}"]
+        [
+            line["measure"],
+            estimate_of(line),
+            line["chance"],
+            f"{number(line['null_low'])} to {number(line['null_high'])}",
+        ]
         for line in found.to_dict("records")
     ]
     shares = rows_block(["index", "share (95 % interval)", "chance", "null (95 %)"], rows, SHARES.format(k=k))
@@ -88,10 +92,6 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
         ),
         commands=command,
     )
-
-
-def _estimate(line: Mapping[Any, Any]) -> str:
-    return estimate_text(line["value"], line["low"], line["high"])
 
 
 def plot_recall(tables: Tables) -> Chart:

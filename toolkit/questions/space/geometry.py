@@ -15,7 +15,7 @@ from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.spectra import NO_SPREAD, entropy_rank, variance_shares
 from toolkit.analysis.strata import count_rows, rows_by_stratum
 from toolkit.families import TABLES
-from toolkit.naming import Table, at_least, select, unknown
+from toolkit.naming import Table, at_least
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -289,7 +289,6 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
 """Every geometry statistic, in the order of every table."""
 
 
-SELECTED = "selected rows"
 MIN_ROWS = 10
 """Groups of fewer rows are refused: about their mean, two rows have cosine -1 whatever they are (the limit is ours)."""
 
@@ -306,9 +305,7 @@ def measure_geometry(
     parameter: str = "word_embeddings",
     epochs: Epochs = None,
     *,
-    rows: str | Sequence[int] | Indices | None = None,
     by_stratum: bool = True,
-    statistics: Mapping[str, GeometryStatistic] | Iterable[str] | None = None,
     num_null: int = 3,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -316,12 +313,8 @@ def measure_geometry(
 
     Parameters
     ----------
-    rows
-        Indices of rows, or the name of a stratum; None takes all rows.
     by_stratum
-        Measure every stratum that has rows beside ``all rows``, where ``rows`` is None.
-    statistics
-        Names of entries of GEOMETRY, or a mapping of the same kind; None takes all.
+        Measure every stratum that has rows beside ``all rows``.
     num_null
         Number of draws of the null. With 0, ``null`` and ``null_sd`` are NaN.
 
@@ -335,7 +328,7 @@ def measure_geometry(
     Raises
     ------
     ValueError
-        The parameter is a LayerNorm vector, or the table lacks such rows.
+        The parameter is a LayerNorm vector.
 
     Notes
     -----
@@ -343,9 +336,8 @@ def measure_geometry(
     memory.
     """
     trajectory = trajectory_of(source)
-    chosen = tuple(select(GEOMETRY, GEOMETRY if statistics is None else statistics, "geometry statistic").values())
     at_least("num_null", num_null, 0)
-    groups = group_rows(trajectory, parameter, rows, by_stratum)
+    groups = group_rows(trajectory, parameter, by_stratum=by_stratum)
     snapshots = trajectory.chosen(epochs)
     tables_of([trajectory.snapshots[0], *snapshots], parameter)  # the groups are rows of the first
     known: dict[str | int, list[tuple[object, ...]]] = {}
@@ -357,33 +349,19 @@ def measure_geometry(
             known[key] = [
                 (parameter, stratum, *line)
                 for stratum, indices in groups.items()
-                for line in _group_lines(snapshot, parameter, indices, chosen, num_null, seed)
+                for line in _group_lines(snapshot, parameter, indices, num_null, seed)
             ]
         lines += [(float(snapshot.epoch), *line) for line in known[key]]
     return pd.DataFrame(lines, columns=columns_of("measure_geometry"))
 
 
-def group_rows(
-    trajectory: Trajectory, parameter: str, rows: str | Sequence[int] | Indices | None, by_stratum: bool
-) -> dict[str, Indices]:
-    """Name to row indices of each group; ValueError for a LayerNorm vector and for rows that the table lacks."""
-    num_rows = count_rows(trajectory, parameter)
+def group_rows(trajectory: Trajectory, parameter: str, *, by_stratum: bool) -> dict[str, Indices]:
+    """Name to row indices of each group; ValueError for a LayerNorm vector."""
+    every = {ALL_ROWS: np.arange(count_rows(trajectory, parameter))}
     if parameter not in TABLES:
         tables = ", ".join(name for name in TABLES if name in trajectory.parameters)
         raise ValueError(f"{parameter} is one vector and has no rows to measure; choose from: {tables}")
-    if rows is not None and not isinstance(rows, str):
-        chosen = np.unique(np.asarray(rows, dtype=np.intp))
-        if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= num_rows:
-            raise ValueError(f"rows must be indices from 0 to {num_rows - 1} of {parameter}, and at least one")
-        return {SELECTED: chosen}
-    if rows is None and not by_stratum:
-        return {ALL_ROWS: np.arange(num_rows)}
-    groups = rows_by_stratum(trajectory, parameter)
-    if isinstance(rows, str):
-        if rows not in groups:
-            raise ValueError(unknown(rows, f"stratum of {parameter} in this run", tuple(groups)))
-        return {rows: groups[rows]}
-    return {ALL_ROWS: np.arange(num_rows)} | groups
+    return every | rows_by_stratum(trajectory, parameter) if by_stratum else every
 
 
 def read_rows(snapshots: Sequence[Snapshot], parameter: str, rows: Indices) -> Iterator[tuple[slice, list[Array]]]:
@@ -395,7 +373,6 @@ def _group_lines(
     snapshot: Snapshot,
     parameter: str,
     rows: Indices,
-    chosen: tuple[GeometryStatistic, ...],
     num_null: int,
     seed: int,
 ) -> Iterator[tuple[object, ...]]:
@@ -403,13 +380,13 @@ def _group_lines(
     nothing = math.nan, math.nan
     if len(rows) < MIN_ROWS:
         reason = f"{len(rows)} row(s), fewer than {MIN_ROWS}"
-        for statistic in chosen:
+        for statistic in GEOMETRY.values():
             yield from ((statistic.name, v, math.nan, *nothing, len(rows), 0, reason) for v in statistic.variants)
         return
     raw = Cloud(lambda: (block for _, (block,) in read_rows([snapshot], parameter, rows)), centre=False)
     clouds = {"raw": raw, "centred": raw.recentred()}
-    nulls = measure_null(len(rows), raw.hidden, chosen, num_null, seed)
-    for statistic in chosen:
+    nulls = measure_null(len(rows), raw.hidden, num_null, seed)
+    for statistic in GEOMETRY.values():
         for variant in statistic.variants:
             value, reason = _value(statistic, clouds[variant])
             null = nothing if reason else nulls[statistic.name, variant]
@@ -425,16 +402,14 @@ def _value(statistic: GeometryStatistic, cloud: Cloud) -> tuple[float, str]:
 
 
 @lru_cache(maxsize=256)
-def measure_null(
-    num_rows: int, hidden: int, chosen: tuple[GeometryStatistic, ...], num_null: int, seed: int
-) -> dict[tuple[str, str], tuple[float, float]]:
+def measure_null(num_rows: int, hidden: int, num_null: int, seed: int) -> dict[tuple[str, str], tuple[float, float]]:
     """(statistic, variant) to its mean and SD over standard normal tables of one shape; kept for each shape."""
-    values: dict[tuple[str, str], list[float]] = {(s.name, v): [] for s in chosen for v in s.variants}
+    values: dict[tuple[str, str], list[float]] = {(s.name, v): [] for s in GEOMETRY.values() for v in s.variants}
     for draw in range(num_null):
-        for has_mean in {s.has_common_mean_null for s in chosen}:
+        for has_mean in {s.has_common_mean_null for s in GEOMETRY.values()}:
             raw = Cloud(_gaussian(num_rows, hidden, has_mean, (seed, draw)), centre=False)
             clouds = {"raw": raw, "centred": raw.recentred()}
-            for statistic in (s for s in chosen if s.has_common_mean_null is has_mean):
+            for statistic in (s for s in GEOMETRY.values() if s.has_common_mean_null is has_mean):
                 for variant in statistic.variants:
                     values[statistic.name, variant].append(_value(statistic, clouds[variant])[0])
             del raw, clouds  # or two null tables would be kept while the next is drawn

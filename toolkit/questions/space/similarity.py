@@ -1,21 +1,19 @@
 """Every matrix similarity of two versions of a parameter beside its null, or the reason why it is refused."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.kernels import Refused, Rows, check_rows, refuse_below
 from toolkit.analysis.measures import summarise_null
-from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
-from toolkit.naming import at_least, lookup, select, unknown
+from toolkit.analysis.strata import count_rows
+from toolkit.naming import at_least, lookup, select
 from toolkit.progress import shows_progress
 from toolkit.questions.space.similarity_table import (
     ITEMS,
@@ -27,15 +25,12 @@ from toolkit.questions.space.similarity_table import (
     null_base,
 )
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 __all__ = ["SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
 
 MAX_WORKERS = 4
 """Draws of a null at a time: each holds a version of up to MAX_NULL_ROWS rows in float64."""
-
-SEEN = "seen rows"
 
 Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIMILARITIES, or names of its entries
 
@@ -47,7 +42,6 @@ def measure_similarity(
     parameter: str = "word_embeddings",
     epoch: float | None = None,
     *,
-    rows: str | Sequence[int] | NDArray[np.integer] | None = None,
     measures: Similarities = SIMILARITIES,
     reference_epoch: float = 0,
     null: str | None = None,
@@ -59,8 +53,6 @@ def measure_similarity(
 
     Parameters
     ----------
-    rows
-        Indices of rows, the name of a stratum, or ``seen rows`` (exposed in at least one step); None takes all rows.
     measures
         Names of entries of SIMILARITIES, or a mapping of the same kind.
     null
@@ -77,19 +69,17 @@ def measure_similarity(
     Raises
     ------
     ValueError
-        An unknown parameter, epoch, stratum or measure.
+        An unknown parameter, epoch or measure.
     """
     trajectory = trajectory_of(source)
-    num_rows = count_rows(trajectory, parameter)
+    count_rows(trajectory, parameter)  # a name the model lacks is refused before anything else
     snapshots = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
     for _ in iterate_blocks(snapshots, parameter, scratch=Scratch()):
         pass  # it refuses NaN and other shapes
-    label, chosen = _choose_rows(trajectory, parameter, num_rows, rows)
-    tables = [np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots]
-    versions = tables if chosen is None else [table[chosen] for table in tables]
-    lines = compare_rows(versions[0], versions[1], measures, null=null, num_null=num_null, k=k, seed=seed)
+    before, after = (np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots)
+    lines = compare_rows(before, after, measures, null=null, num_null=num_null, k=k, seed=seed)
     what = {"epoch": float(snapshots[1].epoch), "reference_epoch": float(reference_epoch)}
-    return lines.assign(**what, parameter=parameter, stratum=label)[columns_of("measure_similarity")]
+    return lines.assign(**what, parameter=parameter, stratum=ALL_ROWS)[columns_of("measure_similarity")]
 
 
 @with_columns
@@ -200,33 +190,3 @@ def count_threads() -> int:
     from threadpoolctl import threadpool_info
 
     return max((info["num_threads"] or 1 for info in threadpool_info() if info["user_api"] == "blas"), default=1)
-
-
-def _choose_rows(trajectory: Trajectory, parameter: str, num_rows: int, rows: Any) -> tuple[str, NDArray[Any] | None]:
-    """What to call the rows, and their indices; None for all."""
-    if rows is None or (isinstance(rows, str) and rows == ALL_ROWS):
-        return ALL_ROWS, None
-    if isinstance(rows, str):
-        return rows, _named_rows(trajectory, parameter, num_rows, rows)
-    chosen = np.asarray(rows)
-    if chosen.ndim != 1 or not len(chosen) or not np.issubdtype(chosen.dtype, np.integer):
-        raise ValueError(f"rows are whole numbers from 0 to {num_rows - 1}, at least one, or the name of a stratum")
-    if chosen.min() < 0 or chosen.max() >= num_rows or len(np.unique(chosen)) < len(chosen):
-        raise ValueError(f"rows are distinct and from 0 to {num_rows - 1}: {parameter} has {num_rows} rows")
-    return f"{len(chosen)} given rows", chosen
-
-
-def _named_rows(trajectory: Trajectory, parameter: str, num_rows: int, name: str) -> NDArray[Any]:
-    if name == SEEN:
-        exposure = table_exposure(trajectory, parameter)
-        if exposure is None:
-            raise ValueError(f"which rows of {parameter} were exposed is not known: the run has no exposure of it")
-        chosen = exposure.step_counts(num_rows) > 0
-    else:
-        strata = assign_strata(trajectory, parameter)
-        if name not in strata.categories:
-            raise ValueError(unknown(name, f"stratum of {parameter}", (ALL_ROWS, SEEN, *strata.categories)))
-        chosen = np.asarray(strata == name)
-    if not chosen.any():
-        raise ValueError(f"no row of {parameter} is in {name!r}: choose other rows")
-    return np.flatnonzero(chosen)

@@ -21,7 +21,7 @@ from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 TOUCHED, MOVED = "touched", "moved"
-"""Which rows were taken when none were asked for: those with exposure by the epoch, or without a record all that moved
+"""Which rows are taken: those with exposure by the epoch, or without a record all that moved
 (weight decay then brings in rows that no batch ever used)."""
 
 NUM_SUBSPACES = 400
@@ -37,7 +37,6 @@ def measure_updates(
     epoch: float | None = None,
     *,
     ks: Sequence[int] = (1, 10, 50),
-    rows: str | Sequence[int] | Indices | None = None,
     reference_epoch: float = 0,
     num_null: int = 40,
     seed: int = 0,
@@ -48,13 +47,12 @@ def measure_updates(
     ----------
     ks
         Numbers of directions to measure.
-    rows
-        Indices of rows, or the name of a stratum; None takes the rows exposed by the epoch (``touched``), or without a
-        record of exposure all that moved.
 
     Returns
     -------
     pandas.DataFrame
+        Of the rows exposed by the epoch (``touched``), or without a record of exposure of all that moved.
+
         ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions. ``effective_rank``: of Δ, as in
         toolkit.questions.space.geometry. ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal
         directions of all rows of E⁰ about their mean; chance is k/hidden.
@@ -72,15 +70,14 @@ def measure_updates(
     reference = trajectory.at(reference_epoch)
     snapshot = trajectory.at_or_last(epoch)
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
-    ((name, chosen),) = group_rows(trajectory, parameter, rows, by_stratum=False).items()
-    if rows is None and (exposure := table_exposure(trajectory, parameter)) is not None:
-        name, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(chosen), snapshot.step))
-    elif rows is None:
-        name, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, chosen))
+    whole = group_rows(trajectory, parameter, by_stratum=False)[ALL_ROWS]
+    if (exposure := table_exposure(trajectory, parameter)) is not None:
+        name, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(whole), snapshot.step))
+    else:
+        name, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, whole))
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))
     columns = columns_of("measure_updates")
-    whole = np.arange(count_rows(trajectory, parameter))
     if num_moved < 2:
         reason = f"{num_moved} of {len(chosen)} row(s) moved: a spectrum needs two"
         asked = [*(("energy_top", k) for k in ks), ("effective_rank", None), *(("alignment_top", k) for k in ks)]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from toolkit.questions.transplants.games import UNITS
 from toolkit.questions.transplants.measure import TOTAL
-from toolkit.reporting.cells import estimate_text, number, spoken
+from toolkit.reporting.cells import estimate_of, number, spoken
 from toolkit.reporting.charts import (
     COLOURS,
     REFERENCE,
@@ -238,7 +238,7 @@ def _is_clear(lines: pd.DataFrame) -> "pd.Series":
 def _nats(line: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
     if line["value"] == line["low"] == line["high"] == 0:
         return "0 exactly"
-    return estimate_text(line["value"], line["low"], line["high"], digits, is_signed=True)
+    return estimate_of(line, digits, is_signed=True)
 
 
 def worth_rows(tables: Tables) -> Rows:
