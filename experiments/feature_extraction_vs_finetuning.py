@@ -1,11 +1,12 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
 Three regimes on three real tasks, the three built-in tasks on texts and the built-in token task, five seeds each.
-Every arm gets four settings per task, chosen on a fifth of the training split: learning rates where the encoder is
-trained, and where it is not the forms in which features are used: the last layer, the last four concatenated (Devlin
-et al. 2019, section 5.3), a learned mix of all (Peters et al. 2018), one hidden layer in the head; of pairs, texts
-encoded apart with u, v, |u-v| and u*v (Conneau et al. 2017); of words, a BiLSTM. Sentiment is also scored out of
-distribution.
+On each task every arm gets the same number of settings, chosen on a fifth of the training split: learning rates where
+the encoder is trained (on SST-2 and TREC with 3, 6 and 12 epochs), and where it is not the forms in which features are
+used: the last layer, the last four concatenated (Devlin et al. 2019, section 5.3), a learned mix of all (Peters et al.
+2018), the first token in place of the mean, one hidden layer in the head; of pairs, texts encoded apart with u, v,
+|u-v| and u*v (Conneau et al. 2017); of words, a BiLSTM. The epochs of a frozen encoder's head are chosen within train.
+Sentiment is also scored out of distribution.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py
@@ -20,12 +21,23 @@ import os
 from toolkit import Comparison, Study
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
-RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
+RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4, 6e-4))
+RATES_AND_EPOCHS = tuple(
+    {"learning_rate": rate, "epochs": epochs} for epochs in (3, 6, 12) for rate in (5e-5, 1.5e-4, 3e-4, 6e-4)
+)
 LAST_FOUR = {"features": "last4-concat"}
 APART = {"pair_encoding": "separate"}
-OF_TEXTS = ({"features": "last"}, LAST_FOUR, {"features": "mix"}, LAST_FOUR | {"head": "mlp"})
-OF_PAIRS = ({"pair_encoding": "joint"}, APART, APART | LAST_FOUR, APART | LAST_FOUR | {"head": "mlp"})
-OF_WORDS = ({"features": "last"}, LAST_FOUR, {"features": "mix"}, LAST_FOUR | {"head": "bilstm"})
+FIRST_TOKEN, HIDDEN = {"pooling": "cls"}, {"head": "mlp"}
+LAYERS = ({"features": "last"}, LAST_FOUR, {"features": "mix"})
+OF_TEXTS = (*LAYERS, LAST_FOUR | HIDDEN, LAST_FOUR | FIRST_TOKEN)
+ALL_OF_TEXTS = tuple(
+    layers | pooling | head for head in ({}, HIDDEN) for pooling in ({}, FIRST_TOKEN) for layers in LAYERS
+)
+OF_PAIRS = ({"pair_encoding": "joint"}, APART, APART | LAST_FOUR, APART | LAST_FOUR | HIDDEN, APART | HIDDEN)
+OF_WORDS = (*LAYERS, LAST_FOUR | {"head": "bilstm"}, {"head": "bilstm"})
+TRAINED = {"sst2": RATES_AND_EPOCHS, "trec": RATES_AND_EPOCHS} | dict.fromkeys(
+    ("cad_nli_original", "polarity", "order", "pair", "roles"), RATES
+)
 BUILT_IN = {"max_train_examples": 1000}
 
 STUDY = Study(
@@ -84,11 +96,11 @@ STUDY = Study(
     },
     seeds=range(5),
     grid={
-        "full fine-tuning": RATES,
-        "embeddings frozen": RATES,
+        "full fine-tuning": TRAINED,
+        "embeddings frozen": TRAINED,
         "feature extraction": {
-            "sst2": OF_TEXTS,
-            "trec": OF_TEXTS,
+            "sst2": ALL_OF_TEXTS,
+            "trec": ALL_OF_TEXTS,
             "cad_nli_original": OF_PAIRS,
             "polarity": OF_TEXTS,
             "order": OF_TEXTS,

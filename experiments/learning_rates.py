@@ -95,8 +95,8 @@ def main(runs: str, out: str | None = None) -> None:
     )
     if out:
         with report_folder(out) as folder:
-            write_csvs(folder, {"drift_by_rate": table}, float_format="%.6g")
-            write_charts(folder, {"learning_rates": plot_rates(table, scored)})
+            write_csvs(folder / "tables", {"drift_by_rate": table}, float_format="%.6g")
+            write_charts(folder / "figures", {"learning_rates": plot_rates(table, scored)})
 
 
 def exponents(table: Any) -> Any:

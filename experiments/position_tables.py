@@ -62,6 +62,7 @@ def main(runs: str, out: str | None = None) -> None:
     import pandas as pd
 
     from toolkit.snapshots import files
+    from toolkit.snapshots.csv_tables import csv_of
     from toolkit.snapshots.ownership import check_new
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
@@ -83,7 +84,7 @@ def main(runs: str, out: str | None = None) -> None:
     means = table.drop(columns="seed").groupby(["task", "condition"], sort=False).mean()
     print(means.to_string(float_format="{:.3f}".format))
     if out:
-        files.write_with(Path(out), lambda path: table.to_csv(path, index=False))
+        files.write_text(Path(out), csv_of(table))
 
 
 def _moved(run: Any, learned: Any) -> dict[str, float]:

@@ -7,7 +7,6 @@ at most 256 colours get a palette: the same pixels in less than half the bytes.
 """
 
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,15 @@ from PIL import Image, ImageChops
 from tyro.conf import Positional
 
 from toolkit.comparison.evidence import WRITTEN, spare_files, written_files
+from toolkit.naming import read_object
 from toolkit.snapshots import files
+from toolkit.snapshots.ownership import seal
 
 
 def slim(out: Path) -> int:
     """Bytes that were removed of a report, by its own list of files."""
     names = [name for name in written_files(out) if (out / name).is_file()]
-    known = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
+    known = read_object(out / WRITTEN)
     spare = [out / name for name in spare_files(out, names)]
     size = sum(path.stat().st_size for path in spare)
     for name in names:
@@ -36,7 +37,7 @@ def slim(out: Path) -> int:
     if (report := out / "report.md").is_file():
         files.write_text(report, without_dead_links(report.read_text(encoding="utf-8"), out), may_replace=True)
         known["files"][report.name] = files.sha256_of_file(report)
-    files.write_text(out / WRITTEN, json.dumps(known, indent=1) + "\n", may_replace=True)
+    files.write_text(out / WRITTEN, seal(known), may_replace=True)
     return size
 
 

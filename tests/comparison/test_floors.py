@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tests.comparison.planted import agree, write_cards, write_evidence
+from tests.comparison.planted import agree, sign_again, write_cards, write_evidence
 from toolkit.comparison.summaries import summarise_floors
 from toolkit.comparison.verify import check_report
 
@@ -41,6 +41,7 @@ def test_evidence_keeps_floors_and_an_edited_one_is_found(logged):
     pd.testing.assert_frame_equal(live, kept, check_exact=True)
     folder = Path("reports/mine")
     write_cards(runs, folder)
+    sign_again(folder)
     assert check_report(folder).differences == []
     path = folder / "evidence" / "runs.json"
     facts = json.loads(path.read_text())

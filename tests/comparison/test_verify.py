@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from tests.comparison.conftest import ARMS, write_logged_run
-from tests.comparison.planted import write_cards
+from tests.comparison.planted import sign_again, write_cards
 from tests.refusals import check_refused
 from toolkit.cli import main
 from toolkit.comparison.cards import VERSIONS, make_cards
-from toolkit.comparison.evidence import read_evidence
+from toolkit.comparison.evidence import WRITTEN, read_evidence
 from toolkit.comparison.verdicts import save_cards
 from toolkit.comparison.verify import check_report, verify_report
+from toolkit.reporting.comparison_report import report_from
 from toolkit.snapshots import files
 
 OUT = Path("reports/mine")
@@ -33,6 +34,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_cards(runs, OUT)
+        sign_again(OUT)
     return folder
 
 
@@ -48,12 +50,7 @@ def edit_cards(report, change):
     values = json.loads(path.read_text())
     change(values)
     path.write_text(json.dumps(values))
-
-
-def rehash(report, name):
-    """Let cards.json agree with an evidence file that was changed."""
-    digest = files.sha256_of_file(report / "evidence" / name)
-    edit_cards(report, lambda values: values["evidence"].update({f"evidence/{name}": digest}))
+    sign_again(report)
 
 
 def flip(report, column="prediction"):
@@ -100,7 +97,7 @@ def test_runs_are_looked_for_where_they_are_said_to_be(report):
 def test_a_flipped_prediction_is_found_without_the_runs(report, is_mended):
     flip(report)
     if is_mended:
-        rehash(report, "predictions.parquet")
+        sign_again(report)
     lines = verify_report(report, "reports")
     assert ("changed: evidence/predictions.parquet" in lines) != is_mended
     assert any(": value is written as" in line for line in lines)
@@ -112,6 +109,7 @@ def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
     evidence = read_evidence(report)
     (report / "cards.json").unlink()
     save_cards(make_cards(evidence), report, evidence.hashes)
+    sign_again(report)
     assert verify_report(report, "reports") == []  # nothing but the runs can tell
     (line,) = verify_report(report)
     assert line.endswith("its part of predictions is not what the run gives")
@@ -141,7 +139,7 @@ def test_each_forged_table_is_found_by_the_runs_at_hand(report, name, column, wh
     table[column] = table[column].astype(float)
     table.loc[table[column].replace(0, np.nan).first_valid_index(), column] *= 1.01
     table.to_csv(path, index=False) if is_csv else table.to_parquet(path, index=False)
-    rehash(report, name)
+    sign_again(report)
     assert any(what in line for line in verify_report(report))
 
 
@@ -259,8 +257,7 @@ def list_files(report, *names):
     for name in names:
         (report / name).parent.mkdir(exist_ok=True)
         (report / name).write_text(f"of {name}")
-    hashes = {name: files.sha256_of_file(report / name) for name in (*names, "cards.json", "evidence/runs.csv")}
-    (report / "files.json").write_text(json.dumps({"format": 1, "files": hashes}))
+    sign_again(report)
 
 
 def test_a_page_table_or_figure_that_is_changed_or_gone_is_found(report, verify):
@@ -274,17 +271,35 @@ def test_a_page_table_or_figure_that_is_changed_or_gone_is_found(report, verify)
     assert len(out) == 3, "and the runs that are not at hand; not that all holds"
 
 
-def test_a_changed_evidence_file_is_named_once(report):
+def test_a_changed_evidence_file_is_named_once_and_nothing_is_made_from_it(report):
     list_files(report, "report.md")
     with (report / "evidence/runs.csv").open("a") as file:
         file.write("\n")
     assert verify_report(report, "reports").count("changed: evidence/runs.csv") == 1
+    check_refused("changed: evidence/runs.csv", report_from, report, "again")
 
 
-def test_a_list_of_files_that_cannot_be_read_is_a_difference(report):
-    (report / "files.json").write_text("{")
+EDITS = {
+    "gone": (lambda path: path.unlink(), "files.json is missing"),
+    "no list": (lambda path: path.write_text("{"), "files.json is not as it was written"),
+    "edited": (
+        lambda path: path.write_text(
+            path.read_text().replace(
+                files.sha256_of_file(path.with_name("cards.json")), files.sha256_of_file(path.with_name("report.md"))
+            )
+        ),
+        "files.json is not as it was written",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_list_of_files_that_is_gone_or_edited_is_a_difference(report, edit):
+    list_files(report, "report.md")
+    change, said = EDITS[edit]
+    change(report / WRITTEN)
     (line,) = verify_report(report, "reports")
-    assert line.startswith("files.json cannot be read")
+    assert line.startswith(said)
 
 
 def test_what_is_neither_a_run_nor_a_report_is_told_apart(tmp_path, verify):
@@ -320,7 +335,7 @@ def test_cards_of_another_version_are_told_in_one_line(report):
     [
         ("cards.json", 99, "cards.json has a newer format than 1: update the toolkit"),
         ("evidence/settings.json", 2, "evidence has an older format than 3: make it again, or read it as it was made"),
-        ("files.json", 0, "files.json has an older format than 1: make it again, or read it as it was made"),
+        ("files.json", 1, "files.json has an older format than 2: make it again, or read it as it was made"),
     ],
 )
 def test_a_file_of_another_format_is_one_line(report, name, version, said, verify):

@@ -30,7 +30,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused_write(out: Path, said: str) -> None:
     """A report that is refused, and what lies in its folder stays as it was."""
     before = contents(out)
-    check_refused(said, write, out, {"a": "refused"})
+    check_refused(said, write, out, {"report.md": "refused"})
     assert contents(out) == before
 
 
@@ -47,30 +47,30 @@ def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(out: Path) 
 
 
 def test_files_are_replaced_removed_and_named(out: Path) -> None:
-    write(out, {"a": "1", "old/b": "2"})
-    write(out, {"a": "3"})
-    assert contents(out).keys() == {"a", WRITTEN}
-    assert not (out / "old").exists(), "an empty folder of the report's own"
-    assert (out / "a").read_text() == "3"
-    assert written_files(out) == {"a": sha256_of_file(out / "a")}
+    write(out, {"report.md": "1", "tables/b.csv": "2"})
+    write(out, {"report.md": "3"})
+    assert contents(out).keys() == {"report.md", WRITTEN}
+    assert not (out / "tables").exists(), "an empty folder of the report's own"
+    assert (out / "report.md").read_text() == "3"
+    assert written_files(out) == {"report.md": sha256_of_file(out / "report.md")}
 
 
 def test_what_somebody_changed_is_theirs(out: Path) -> None:
-    write(out, {"a": "1", "tables/b": "2"})
-    (out / "tables/b").write_text("edited")
+    write(out, {"report.md": "1", "tables/b.csv": "2"})
+    (out / "tables/b.csv").write_text("edited")
     before = contents(out)
-    for texts in ({"a": "1"}, {"a": "3", "tables/b": "4"}):
-        check_refused(r"^out holds tables/b, not as an earlier report wrote it: move that away", write, out, texts)
+    for texts in ({"report.md": "1"}, {"report.md": "3", "tables/b.csv": "4"}):
+        check_refused(r"^out holds tables/b\.csv, not as an earlier report wrote it: move that away", write, out, texts)
         assert contents(out) == before
 
 
 def test_a_report_that_fails_leaves_the_folder_as_it_was(out: Path) -> None:
-    write(out, {"a": "1", "b": "2"})
+    write(out, {"report.md": "1", "index.html": "2"})
     before = contents(out)
 
     def fail(place: Path) -> None:
         with report_folder(place) as folder:
-            (folder / "a").write_text("half")
+            (folder / "report.md").write_text("half")
             raise ValueError("no such task")
 
     new = out.parent / "new"
@@ -95,31 +95,31 @@ def write_killed(out: Path, texts: dict[str, str], num_moved: int) -> None:
 
 def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    write(out, {"a": "1"})
+    write(out, {"report.md": "1"})
     (out / ".unfinished-x").mkdir()
     (out / ".unfinished-x" / "d").write_text("mine")
     with temporary_folder(out) as left:  # SIGKILL would leave what is copied here
         (left / "half").write_text("4")
         shutil.copytree(left, tmp_path / "left")
     shutil.copytree(tmp_path / "left", left)
-    write(out, {"a": "5"})
-    assert contents(out).keys() == {"a", WRITTEN, ".unfinished-x/d"}
+    write(out, {"report.md": "5"})
+    assert contents(out).keys() == {"report.md", WRITTEN, ".unfinished-x/d"}
     assert (out / ".unfinished-x" / "d").read_text() == "mine"
 
 
 def test_two_reports_at_a_time_are_one_and_a_refusal(out: Path) -> None:
     with report_folder(out) as folder:
-        (folder / "a").write_text("1")
-        check_refused(r"^another process is writing .*out: wait until it has ended", write, out, {"a": "2"})
-    assert contents(out).keys() == {"a", WRITTEN}
-    assert (out / "a").read_text() == "1"
+        (folder / "report.md").write_text("1")
+        check_refused(r"^another process is writing .*out: wait until it has ended", write, out, {"report.md": "2"})
+    assert contents(out).keys() == {"report.md", WRITTEN}
+    assert (out / "report.md").read_text() == "1"
 
 
 def test_a_folder_with_no_more_than_a_killed_reports_lock_takes_a_report(out: Path) -> None:
     out.mkdir()
     (out / LOCK).touch()
-    write(out, {"a": "1"})
-    assert contents(out).keys() == {"a", WRITTEN}
+    write(out, {"report.md": "1"})
+    assert contents(out).keys() == {"report.md", WRITTEN}
     (out / LOCK).write_text("mine")
     refused_write(out, r"it is not a lock file of this toolkit: move it away")
 
@@ -127,7 +127,7 @@ def test_a_folder_with_no_more_than_a_killed_reports_lock_takes_a_report(out: Pa
 def test_a_list_of_another_tool_that_appears_meanwhile_is_not_replaced(out: Path) -> None:
     def write_both() -> None:
         with report_folder(out) as folder:
-            (folder / "a").write_text("1")
+            (folder / "report.md").write_text("1")
             (out / WRITTEN).write_text("mine")
 
     check_refusals((r"files\.json is there already", write_both))
@@ -138,18 +138,20 @@ def test_a_list_of_another_tool_that_appears_meanwhile_is_not_replaced(out: Path
 def test_a_report_that_was_killed_again_and_again_is_made_in_the_end(num_moved: int, tmp_path: Path) -> None:
     """Killed after any number of its moves, twice, each time in another report: every file is still known as ours."""
     out = tmp_path / "out"
-    write(out, {"a": "1", "b": "1", "tables/c": "1"})
+    write(out, {"report.md": "1", "index.html": "1", "tables/c.csv": "1"})
     (out / "mine").write_text("mine")
     for text in ("2", "3"):
-        write_killed(out, {"a": text, "tables/c": text, "d": text}, num_moved)
-    write(out, {"a": "4", "e": "4"})
-    assert contents(out).keys() == {"a", "e", "mine", WRITTEN}
-    assert written_files(out).keys() == {"a", "e"}
+        write_killed(out, {"report.md": text, "tables/c.csv": text, "figures/d.png": text}, num_moved)
+    write(out, {"report.md": "4", "cards.json": "4"})
+    assert contents(out).keys() == {"report.md", "cards.json", "mine", WRITTEN}
+    assert written_files(out).keys() == {"report.md", "cards.json"}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "files": 3}', '{"format": 99, "files": {"b": "x"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1, "files": 3}', '{"format": 99, "files": {"index.html": "x"}}']
+)
 def test_a_list_that_cannot_be_read_removes_nothing(out: Path, text: str) -> None:
     out.mkdir()
     (out / WRITTEN).write_text(text)
-    (out / "b").write_text("x")
+    (out / "index.html").write_text("x")
     refused_write(out, r"no files\.json of a report")

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.compare_cards import compare, read_cards
+from tests.comparison.planted import sign_again
+from tests.refusals import check_refused
 from tests.reporting.conftest import contents
 from toolkit.cli import main
 from toolkit.comparison.cards import make_cards
@@ -29,6 +31,12 @@ from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verify import check_report, describe, verify_report
 from toolkit.reporting.comparison_report import report_from, write_report
+
+
+def test_a_report_that_keeps_no_evidence_says_what_to_read(tmp_path):
+    (tmp_path / "report.md").write_text("of models")
+    said = "keeps no evidence to make its pages from: read .*report.md, which has its command"
+    check_refused(said, report_from, tmp_path, tmp_path / "out")
 
 
 def several_sizes(make):
@@ -184,6 +192,23 @@ def test_evidence_that_has_changed_is_refused(report, command):
     assert (code, error.count("\n")) == (2, 1)
     assert "changed: evidence/scores.csv" in error
     assert not Path("again").exists()
+
+
+FORGED = {"runs.csv": "last_epoch", "scores.csv": "epoch", "drift.csv": "parameter", "predictions.parquet": "label"}
+"""Table of the evidence to the column that somebody took out of it."""
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("name", FORGED)
+def test_evidence_whose_hashes_were_made_anew_ends_in_one_line(report, name, command):
+    path, said = report / FOLDER / name, "the evidence of out is not as a report writes it"
+    table = read_table(path).drop(columns=FORGED[name])
+    table.to_csv(path, index=False) if path.suffix == ".csv" else table.to_parquet(path, index=False)
+    sign_again(report)
+    code, error = command("report", "--from", report, "--out", "again")
+    assert (code, error.count("\n"), said in error, Path("again").exists()) == (2, 1, True, False)
+    check_refused(said, make_cards, report)
+    assert any(said in line for line in verify_report(report))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tests.exits import exit_code_of
 from tests.refusals import check_refusals
 from tests.run_directories import rehash
 from toolkit.comparison.verdicts import load_cards
+from toolkit.snapshots import ownership
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.ownership import MANIFEST, read_list
 from toolkit.snapshots.store import Run, open_run, verify_run
@@ -43,9 +44,15 @@ def text_of(path: Path) -> str:
 # --- the manifest ----------------------------------------------------------------------------------------------------
 
 
-def test_any_flipped_byte_of_any_file_is_found(path: Path) -> None:
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+def test_any_flipped_byte_of_any_file_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its model too, which is larger than what is read at a time."""
     generator = random.Random(0)
+    monkeypatch.setattr(ownership, "PIECE_BYTES", 2**19)
+    (path / "model").mkdir()
+    for name, size in (("model/model.safetensors", 5 * 2**18), ("model/head.safetensors", 99)):
+        (path / name).write_bytes(generator.randbytes(size))
+        rehash(path, name)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
     for number in range(NUM_FLIPS):
         file = files[number % len(files)]  # in turn: most bytes are those of the snapshots
         content = file.read_bytes()

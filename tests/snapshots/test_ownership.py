@@ -1,7 +1,6 @@
 """A run that is started again or replaced: killed at any moment, a whole one is there, and nobody's file goes."""
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -17,7 +16,18 @@ import pytest
 from tests.planted_folder import contents
 from tests.refusals import check_refusals
 from toolkit.config import RunConfig
-from toolkit.snapshots.ownership import JOURNAL, MANIFEST, Owned, atomic_path, check_replaceable, read_list, seal
+from toolkit.reporting.folder import check_out
+from toolkit.snapshots.ownership import (
+    JOURNAL,
+    MANIFEST,
+    WRITTEN,
+    Owned,
+    atomic_path,
+    check_replaceable,
+    read_list,
+    seal,
+    sha256_of_file,
+)
 from toolkit.snapshots.run_writer import RunWriter, check_startable, start_run
 from toolkit.snapshots.store import open_run, verify_run
 from toolkit.snapshots.unfinished import RunLock, try_lock
@@ -288,26 +298,51 @@ def test_a_file_of_a_users_is_no_lock(kind: str, tmp_path: Path) -> None:
     check_refused_and_untouched(tmp_path, ("move it away", lambda: RunLock(tmp_path / "run")))
 
 
-def list_of(named: dict[str, str | None], list_name: str) -> str:
-    return json.dumps({"format": 1, "files": named}) if list_name == "files.json" else seal({"files": named})
+OURS = {MANIFEST: "model/vocab.txt", JOURNAL: "snapshots/epoch-000.safetensors", WRITTEN: "tables/runs.csv"}
 
 
-@pytest.mark.parametrize("name", ["../a", "/a", "b/../../a", "", ".", "b//a"])
-@pytest.mark.parametrize("list_name", [MANIFEST, JOURNAL, "files.json"])
-def test_a_list_that_names_other_places_is_none_of_ours(name: str, list_name: str, tmp_path: Path) -> None:
-    (tmp_path / list_name).write_text(list_of({"a": 64 * "0"}, list_name))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("thesis.tex", "model.txt", "data/train.csv", "tables", "tables/mine.xlsx", "figures/deep/x.png", ".git/HEAD"),
+        *("../a", "/a", "tables/../../a", "model/../../a", "", ".", "model//a", "snapshots/../config.json"),
+    ],
+)
+@pytest.mark.parametrize("list_name", OURS)
+def test_a_list_that_names_what_no_command_writes_is_none_of_ours(name: str, list_name: str, tmp_path: Path) -> None:
+    """Its own sha256 holds: whoever made it up can compute that."""
+    (tmp_path / list_name).write_text(seal({"files": {OURS[list_name]: 64 * "0"}}))
     assert read_list(tmp_path, list_name) is not None
-    (tmp_path / list_name).write_text(list_of({name: 64 * "0"}, list_name))
+    (tmp_path / list_name).write_text(seal({"files": {OURS[list_name]: 64 * "0", name: 64 * "0"}}))
     assert read_list(tmp_path, list_name) is None
 
 
+@pytest.mark.parametrize("list_name", OURS)
+def test_a_list_that_was_edited_is_none_of_ours(list_name: str, tmp_path: Path) -> None:
+    (tmp_path / list_name).write_text(seal({"files": {OURS[list_name]: 64 * "0"}}).replace(64 * "0", 64 * "1", 1))
+    assert read_list(tmp_path, list_name) is None
+
+
+def test_a_forged_list_removes_nothing_of_a_users(tmp_path: Path) -> None:
+    """It came with the folder, and gives the right sha256 of a file of the user's, who trains and reports into it."""
+    for list_name in OURS:
+        folder = tmp_path / list_name
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("mine")
+        digest = sha256_of_file(folder / "thesis.tex")
+        (folder / list_name).write_text(seal({"files": {OURS[list_name]: 64 * "0", "thesis.tex": digest}}))
+        cases = (*starts("thesis.tex", folder), ("thesis.tex", partial(check_out, folder)))
+        check_refused_and_untouched(tmp_path, *cases)
+
+
 def test_only_a_run_that_is_being_written_names_files_without_their_content(tmp_path: Path) -> None:
-    for list_name in (MANIFEST, JOURNAL, "files.json"):
-        (tmp_path / list_name).write_text(list_of({"a": None}, list_name))
+    for list_name, name in OURS.items():
+        (tmp_path / list_name).write_text(seal({"files": {name: None}}))
         assert (read_list(tmp_path, list_name) is not None) == (list_name == JOURNAL)
-    (tmp_path / "a").write_text("any")
-    check_replaceable(tmp_path / "a", read_list(tmp_path, JOURNAL))
-    check_refusals(("is there already", lambda: check_replaceable(tmp_path / "a")))
+    (tmp_path / "snapshots").mkdir()
+    (path := tmp_path / OURS[JOURNAL]).write_text("any")
+    check_replaceable(path, read_list(tmp_path, JOURNAL))
+    check_refusals(("is there already", lambda: check_replaceable(path)))
 
 
 def test_a_file_that_another_thread_writes_while_one_looks_is_no_stranger(

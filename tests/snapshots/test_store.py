@@ -179,31 +179,6 @@ time.sleep(60)
 """
 
 
-KILLED_WHILE_A_TENSOR_IS_WRITTEN = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from toolkit.snapshots import files
-from toolkit.snapshots.run_writer import start_run
-
-def write_parts(temporary, parts, check):
-    temporary.write_bytes(b"half")
-    os._exit(9)
-
-files._write_parts = write_parts
-start_run(Path(sys.argv[1])).write_snapshot(0, 0, {"word_embeddings": np.ones((2, 2), np.float32)})
-"""
-
-
-def test_what_a_killed_writer_leaves_of_a_tensor_file_is_ours(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_A_TENSOR_IS_WRITTEN, str(path)], check=False)
-    assert done.returncode == 9
-    assert [file.read_bytes() for file in path.rglob("*.tmp")] == [b"half"]
-    start_run(path).release()
-    assert not list(path.rglob("*.tmp"))
-
-
 def test_a_run_directory_may_be_a_link(tmp_path: Path) -> None:
     write_run(tmp_path / "runs").finish({})
     (tmp_path / "link").symlink_to(tmp_path / "runs")

@@ -8,17 +8,19 @@ import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 
+from tests.studies import warm
 from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, sha256_of_file
@@ -105,63 +107,117 @@ def test_a_study_that_is_broken_off_goes_on(
 
 
 STUDY_FILE = """
+from tests.studies import warm
 from tests.studies.tiny_studies import GRID, make_study
 from toolkit.config import RunConfig
 
 STUDY = make_study(RunConfig(**{fields!r}), grid=GRID, seeds=(0,))
 """
 NUM_RUNS = 6
-NUM_KILLED_STUDIES = int(os.environ.get("KILLED_STUDIES", "1"))
+NUM_KILLS = int(os.environ.get("KILLS", "10"))
+EXECUTORS = {"threads": (), "submitit": ("--executor", "slurm", "--cluster", "local")}
+MEASURED = ("cost.csv", "last_scores.csv", "runs.csv")
+"""Tables that hold seconds, and hashes of files that do."""
 
 
-def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
-    """The real command, two runs at a time; what it prints is added to a file."""
-    words = ["study", "study.py", "--workers", "2", "--out", f"{name}/report", "--output-dir", f"{name}/runs"]
-    with (folder / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "toolkit", *words],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[psutil.Popen, str]]:
+    """The process in whose forks commands run, and its socket."""
+    place = tmp_path_factory.mktemp("served") / "socket"
+    with psutil.Popen([sys.executable, warm.__file__, "serve", str(place)], env=ENVIRONMENT) as process:
+        while not place.exists():
+            time.sleep(0.1)
+        yield process, str(place)
+        process.kill()
 
 
-def finish(folder: Path, name: str) -> None:
-    code = start(folder, name).wait(900)
-    assert code == 0, (folder / f"{name}.log").read_text()
-    assert (folder / name / "report" / "index.html").is_file()
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def kill_somebody(process: "subprocess.Popen[bytes]", chance: random.Random) -> None:
-    """SIGKILL to the study itself or, as often, to any process below it."""
-    below = psutil.Process(process.pid).children(recursive=True)
-    number = chance.choice(below).pid if below and chance.random() < 0.5 else process.pid
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(number, signal.SIGKILL)
+def start(place: str, folder: Path, executor: str) -> "subprocess.Popen[bytes]":
+    """The command, two runs at a time; what it prints is added to a file."""
+    words = ["study", "study.py", "--workers", "2", "--out", "report", *EXECUTORS[executor]]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(warm.command(place, *words), cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
+
+
+def tables_of(folder: Path) -> dict[str, bytes]:
+    paths = (folder / "report" / "tables").glob("*.csv")
+    return {path.name: path.read_bytes() for path in paths if path.name not in MEASURED}
+
+
+@pytest.fixture(scope="module")
+def whole(
+    served: tuple[psutil.Popen, str], tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, float]:
+    """The folder of a study that nobody disturbed, and the seconds that it took."""
+    folder = tmp_path_factory.mktemp("whole")
+    fields = {k: v for k, v in asdict(tiny_config).items() if k not in ("output_dir", "overwrite")}
+    (folder / "study.py").write_text(STUDY_FILE.format(fields=fields))
+    began = time.monotonic()
+    assert start(served[1], folder, "threads").wait(300) == 0, (folder / "log").read_text()
+    return folder, time.monotonic() - began
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_a_study_whose_processes_are_killed_at_random(tiny_config: RunConfig, tmp_path: Path) -> None:
-    fields = {k: v for k, v in asdict(tiny_config).items() if k not in ("output_dir", "overwrite")}
-    (tmp_path / "study.py").write_text(STUDY_FILE.format(fields=fields))
-    began = time.monotonic()
-    finish(tmp_path, "whole")
-    took = time.monotonic() - began
-    chance, seen = random.Random(0), dict[Path, int]()
-    runs = tmp_path / "broken" / "runs"
-    for _ in range(NUM_KILLED_STUDIES):
-        process = start(tmp_path, "broken")
-        while process.poll() is None:
-            time.sleep(chance.uniform(0.1, 0.3) * took)
-            if process.poll() is None:
-                kill_somebody(process, chance)
-                time.sleep(0.1)
-        seen |= when_finished(runs)
-    finish(tmp_path, "broken")
-    assert (tmp_path / "broken.log").read_text().count("Report: broken/report/report.md") >= 1
-    assert len(when_finished(runs)) == NUM_RUNS
-    assert seen.items() <= when_finished(runs).items(), "run again when finished"
-    assert contents(runs) == contents(tmp_path / "whole" / "runs")
-    assert not [path for path in runs.glob("[!.]*/**/*") if ".tmp" in path.name]
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_study_whose_processes_are_killed_at_random(
+    executor: str, served: tuple[psutil.Popen, str], whole: tuple[Path, float], tmp_path: Path
+) -> None:
+    """The study, a worker, or what it started; with submitit its tasks, which outlive the study, too."""
+    chance, (known, took), num_kills = random.Random(executor), whole, list[int]()
+    while sum(num_kills) < NUM_KILLS:  # as many as one study bears before it is finished, and then another
+        folder = tmp_path / str(len(num_kills))
+        folder.mkdir()
+        (folder / "study.py").write_bytes((known / "study.py").read_bytes())
+        process, seen = start(served[1], folder, executor), dict[Path, int]()
+        num_kills.append(0)
+        while len(seen) < NUM_RUNS:
+            time.sleep(took * chance.uniform(0, 0.2))
+            seen |= when_finished(folder / "runs")
+            if process.poll() is not None:
+                process = start(served[1], folder, executor)
+            elif below := served[0].children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    psutil.Process(chance.choice([process.pid, *(each.pid for each in below)])).kill()
+                    num_kills[-1] += 1
+        process.wait(300)
+        assert start(served[1], folder, executor).wait(300) == 0, (folder / "log").read_text()
+        runs = folder / "runs"
+        assert len(when_finished(runs)) == NUM_RUNS
+        assert seen.items() <= when_finished(runs).items(), "run again when finished"
+        assert contents(runs) == contents(known / "runs")
+        assert tables_of(folder) == tables_of(known)
+        assert not [path for path in runs.glob("[!.]*/**/*") if ".tmp" in path.name]
+    print(f"{executor}: kills of each study {num_kills}; one that nobody disturbs takes {took:.1f} s")
+
+
+@pytest.mark.slow
+def test_reports_made_while_a_study_runs_hold_whole_runs_alone(
+    served: tuple[psutil.Popen, str], whole: tuple[Path, float], tmp_path: Path
+) -> None:
+    """And a dry run counts those that are finished."""
+    text, runs, counts = (whole[0] / "study.py").read_text(), tmp_path / "runs", list[int]()
+    (tmp_path / "study.py").write_text(text.replace("grid=GRID, seeds=(0,)", "seeds=range(4)"))
+    study = start(served[1], tmp_path, "threads")
+    while study.poll() is None or not counts:
+        before, options = names_of(runs), {"cwd": tmp_path, "env": ENVIRONMENT, "capture_output": True, "text": True}
+        places = [f"runs/{path.name}" for path in runs.glob("[!.]*")]
+        done = subprocess.run(warm.command(served[1], "report", *places, "--out", "page"), **options, check=False)
+        if done.returncode:
+            assert (before, done.stdout.splitlines()[-1][:7]) == (set(), "error: "), done.stdout
+            assert "Traceback" not in done.stdout
+            continue
+        reported = set(pd.read_csv(tmp_path / "page" / "tables" / "runs.csv")["run"])
+        assert before <= reported <= names_of(runs)
+        counts.append(len(reported))
+        for words in (["verify", "page"], ["study", "study.py", "--dry-run"]):
+            subprocess.run(warm.command(served[1], *words), **options, check=True)
+    print(f"{len(counts)} reports, of so many runs: {counts}")
+    assert study.wait() == 0
+
+
+def names_of(runs: Path) -> set[str]:
+    """The finished runs."""
+    return {path.parent.name for path in when_finished(runs)}

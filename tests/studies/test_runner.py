@@ -88,6 +88,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: flip(path / "snapshots" / "epoch-000.safetensors"),
         "changed: snapshots/epoch-000.safetensors",
     ),
+    "a flipped bit of the model": (
+        lambda path: flip(path / "model" / "model.safetensors"),
+        "changed: model/model.safetensors",
+    ),
+    "a flipped bit of the head": (
+        lambda path: flip(path / "model" / "head.safetensors"),
+        "changed: model/head.safetensors",
+    ),
     "a file gone": (lambda path: (path / "exposure.safetensors").unlink(), "missing: exposure.safetensors"),
     "the manifest alone": (
         lambda path: (
@@ -102,7 +110,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_damaged_run_is_named_put_aside_and_made_again(
     tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
-    study = make_study(tiny_config, seeds=range(3))
+    study = make_study(replace(tiny_config, save_model=True), seeds=range(len(DAMAGES) // 2))
     carry_out(study, executor=InProcess())
     runs = [run.path for run in plan_runs(study.final_cells({}), tmp_path / "runs")]
     for path, (damage, _) in zip(runs, DAMAGES.values(), strict=True):
@@ -115,11 +123,11 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
 
     assert executor.started == [path.name for path in runs]
     shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert shown[0] == "final: 6 runs, 0 finished, 6 to do"
-    for path, (_, said), line in zip(runs, DAMAGES.values(), shown[1:7], strict=True):
+    assert shown[0] == "final: 8 runs, 0 finished, 8 to do"
+    for path, (_, said), line in zip(runs, DAMAGES.values(), shown[1:9], strict=True):
         kept = path.with_name(f".{path.name}.damaged-1")
         assert re.fullmatch(
-            rf"\[0/6\] damaged: toy, .*{re.escape(said)}.*; kept as {re.escape(str(kept))}; it is made again", line
+            rf"\[0/8\] damaged: toy, .*{re.escape(said)}.*; kept as {re.escape(str(kept))}; it is made again", line
         )
         assert (verify_run(path), (kept / "notes.txt").read_text()) == ([], "mine")
     assert len(report.calls) == 2
@@ -130,7 +138,7 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
     with telling(heard.append):
         carry_out(study, executor=again)
     assert again.started == []
-    assert heard == [f"checking finished run {number} of 6" for number in range(1, 7)], "every byte of it is read"
+    assert heard == [f"checking finished run {number} of 8" for number in range(1, 9)], "every byte of it is read"
     flip(runs[0] / "scores.csv")
     carry_out(study, executor=again)
     assert again.started == [runs[0].name]

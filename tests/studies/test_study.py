@@ -63,6 +63,16 @@ def test_a_grid_may_be_another_one_on_each_task() -> None:
     assert final == {(task, f"layers.{k}") for k, task in enumerate(tasks)}
 
 
+def test_tasks_may_have_budgets_of_their_own() -> None:
+    ones, study = {arm: settings[:1] for arm, settings in GRID.items()}, make()
+    first, *others = study.tasks
+    grid = {arm: {first: GRID[arm]} | dict.fromkeys(others, ones[arm]) for arm in GRID}
+    tried = [(cell.task, cell.arm) for cell in make(grid=grid).tuning_cells()]
+    assert {task: [tried.count((task, arm)) for arm in GRID] for task in study.tasks} == {
+        task: [len(study.tuning_seeds) * (2 if task == first else 1)] * 2 for task in study.tasks
+    }
+
+
 def test_sizes_multiply_the_final_runs() -> None:
     cells = make(sizes=(50, 100)).final_cells({})
     assert len(cells) == 2 * 2 * 3 * 2
@@ -76,7 +86,10 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"grid": {"full": GRID["full"]}}, "equal budgets.*features: 0"),
         ({"grid": {**GRID, "ful": ()}}, "unknown arm 'ful'.*full"),
         ({"grid": {**GRID, "full": {"polarty": GRID["full"]}}}, "unknown task 'polarty'"),
-        ({"grid": {**GRID, "full": {"order": GRID["full"]}}}, "the same number of settings on every task"),
+        (
+            {"grid": {**GRID, "full": {"order": GRID["full"]}}},
+            "on task '(?!order).*equal budgets.*full: 0, features: 2",
+        ),
         ({"comparisons": [Comparison("full", "feature")]}, "unknown arm 'feature'.*features"),
         ({"comparisons": [Comparison("full", "full")]}, "compared with itself: full"),
         ({"comparisons": [Comparison("full", "features"), Comparison("features", "full")]}, "compared twice"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ import toolkit.pipeline
 from toolkit import Run, finetune, verify_run
 from toolkit.config import RunConfig
 from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST
+from toolkit.snapshots.store import EXPOSURE, SMALL_FILES
 from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, read_state
 from toolkit.training import going_on
 from toolkit.training.going_on import Interrupted
@@ -157,24 +158,6 @@ def cut_run(config: RunConfig, num_steps: int) -> Path:
     return place
 
 
-@pytest.mark.parametrize("reason", ["asked for", "other threads or versions"])
-def test_a_run_starts_anew(
-    reason: str, tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums in another order would give other bits: a run does not go on where they may be."""
-    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
-    assert read_state(cut_run(config, 10)) is not None
-    if reason == "asked for":
-        config = replace(config, resume=False)
-    else:
-        own = going_on.identity_of
-        monkeypatch.setattr(toolkit.pipeline, "identity_of", lambda *given: own(*given) | {"num_threads": 99})
-    seen: list[int] = []
-    with at_every_step(seen.append):
-        finetune(config)
-    assert seen[0] == 1
-
-
 def test_a_torn_state_is_passed_over_for_the_one_before(
     tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None
 ) -> None:
@@ -199,11 +182,65 @@ def test_a_torn_state_is_passed_over_for_the_one_before(
     assert before not in run.manifest["files"]
 
 
-def test_a_changed_snapshot_is_not_gone_on_from(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
-    place = cut_run(replace(tiny_config, epochs=3, output_dir=str(tmp_path)), 10)
-    path = place / "snapshots" / "epoch-000.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
-    assert read_state(place) is None
+DAMAGE: dict[str, Callable[[Path, Path], object]] = {
+    "of another run": lambda path, other: path.write_bytes(other.read_bytes()),
+    "cut short": lambda path, _: path.write_bytes(path.read_bytes()[:-9]),
+    "empty": lambda path, _: path.write_bytes(b""),
+    "gone": lambda path, _: path.unlink(),
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Run, Run]:
+    """A config, its run, and the same of another seed."""
+    config = replace(tiny_config, epochs=3, save_model=True, dropout=0.1)
+    folders = (str(tmp_path_factory.mktemp(name)) for name in ("own", "other"))
+    runs = [finetune(replace(config, output_dir=folder, seed=seed)) for seed, folder in enumerate(folders)]
+    return config, runs[0], runs[1]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("num_steps", [10, None])
+def test_only_what_was_hashed_is_taken_up(
+    damage: str, num_steps: int | None, pair: tuple[RunConfig, Run, Run], tmp_path: Path, at_every_epoch: None
+) -> None:
+    """In the middle and, None, behind the last epoch, where no log or table would be written again."""
+    config, whole, other, seen = replace(pair[0], output_dir=str(tmp_path)), *pair[1:], list[int]()
+    with patch.object(toolkit.pipeline, "measure_floors", side_effect=Cut):
+        place = cut_run(config, num_steps or 10**6)
+    for name in (*SMALL_FILES, EXPOSURE):
+        DAMAGE[damage](place / name, other.path / name)
+    with at_every_step(seen.append):
+        run = finetune(config)
+    assert contents(run) == contents(whole)
+    assert (len(seen) < 10, verify_run(run.path)) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 1}, "resume/step-00000008.safetensors is of another config"),
+        ({"learning_rate": 1e-5}, "resume/step-00000008.safetensors is of another config"),
+        ({"num_threads": 99}, "resume/step-00000008.safetensors is of another num_threads"),
+        ({}, "snapshots/epoch-000.safetensors has changed or is gone"),
+        ({"resume": False}, ""),
+    ],
+)
+def test_a_state_that_does_not_fit_or_is_not_wanted_is_passed_over(
+    other: dict[str, Any], said: str, pair: tuple[RunConfig, Run, Run], tmp_path: Path, at_every_epoch: None
+) -> None:
+    """The folder of another config lies where the run should; sums in another order would give other bits; and, of
+    none that is other, one byte of a snapshot has changed."""
+    config, whole, seen = replace(pair[0], output_dir=str(tmp_path)), pair[1], list[int]()
+    fields = {name: value for name, value in other.items() if name != "num_threads"}
+    with patch.object(torch, "get_num_threads", return_value=other.get("num_threads", torch.get_num_threads())):
+        place = cut_run(replace(config, **fields), 10).rename(tmp_path / whole.path.name)
+    content = bytearray((first := place / "snapshots" / "epoch-000.safetensors").read_bytes())
+    first.write_bytes(content if other else content[:-1] + b"\x7f")
+    with at_every_step(seen.append), warnings.catch_warnings(record=True, action="always") as heard:
+        assert contents(finetune(replace(config, resume=bool(said)))) == contents(whole)
+    has_said = [f"starts anew (--no-resume asks for a new start): {said}" in str(each.message) for each in heard]
+    assert (seen[0], any(has_said)) == (1, bool(said))
 
 
 def test_a_run_that_diverged_keeps_no_state(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
@@ -268,34 +305,6 @@ def test_a_state_that_cannot_be_written_ends_the_run(tiny_config: RunConfig, tmp
     with patch.object(files, "_write_parts", fail), ends, pytest.raises(OSError, match=r"No space left.*step-00000002"):
         finetune(config)
     assert seen[-1] <= 4  # where the next state would be written
-
-
-@pytest.mark.slow  # an interpreter of its own
-def test_killed_while_a_state_is_written_it_goes_on_from_the_one_before(tiny_config: RunConfig, tmp_path: Path) -> None:
-    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"), resume_steps=3)
-    whole = finetune(replace(config, output_dir=str(tmp_path / "whole")))
-    # An interpreter of its own: a fork of a process with threads of torch and Arrow now and then ends in a fault.
-    code = (
-        "import os, signal, sys, toolkit.pipeline as p\n"
-        "from toolkit.config import RunConfig\n"
-        "from toolkit.snapshots import files\n"
-        "own = files._write_parts\n"
-        "def write_parts(temporary, *given):\n"
-        "    is_next = 'step-00000009' in temporary.name\n"
-        "    return [own(temporary, *given), is_next and os.kill(os.getpid(), signal.SIGKILL)][0]\n"
-        "files._write_parts = write_parts\n"
-        "p.finetune(RunConfig.from_json(sys.argv[1]))\n"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    killed = subprocess.run(
-        [sys.executable, "-c", code, config.to_json()], capture_output=True, text=True, check=False, env=environment
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
-    assert not (place / MANIFEST).exists()
-    assert list(place.rglob(".step-00000009.*.tmp"))
-    assert read_state(place).step == 6  # type: ignore[union-attr]
-    assert contents(finetune(config)) == contents(whole)
 
 
 TWICE = """

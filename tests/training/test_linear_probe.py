@@ -149,8 +149,9 @@ def test_problems_ask_for_different_choices():
 @pytest.mark.parametrize("width", [30, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_it_answers_every_item_as_scikit_learn_does(kind, width):
-    """Also with more coordinates than examples, where it is fitted in another space."""
-    rng = np.random.default_rng(1)
+    """Also with more coordinates than examples, where it is fitted in another space; and where the standard error
+    decides, as it does of these classes of 30 coordinates."""
+    rng = np.random.default_rng(3)
     weights = rng.standard_normal((width, 3)) / np.sqrt(width)
     arrays = {n: rng.standard_normal((s, width)).astype(np.float32) for n, s in (("train", 250), ("validation", 90))}
     arrays = {name: 3 * array * np.linspace(0.5, 2, width, dtype=np.float32) + 1 for name, array in arrays.items()}

@@ -13,8 +13,8 @@ from toolkit.analysis.drift import ALL_ROWS, WHOLE
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings, of_largest_size
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL, judge_together
-from toolkit.comparison.drift_and_score import TOO_FEW
-from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, read_evidence
+from toolkit.comparison.drift_and_score import LEAST_TASKS
+from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, making, read_evidence
 from toolkit.comparison.intervals import (
     Interval,
     benjamini_hochberg,
@@ -150,7 +150,7 @@ def association_cards(data: ReportData) -> Iterable[Card]:
     num_claims = int(data.association["p"].notna().sum())
     for line in data.association.to_dict("records"):
         runs = joined.loc[(joined["model"] == line["model"]) & (joined["base"] == line["base"]), "run"]
-        rho, q = float(line["spearman"]), float(line["q"])
+        rho, q, num_tasks = float(line["spearman"]), float(line["q"]), int(line["num_tasks"])
         yield _card(
             data,
             "association",
@@ -162,25 +162,29 @@ def association_cards(data: ReportData) -> Iterable[Card]:
             estimator="Spearman rank correlation over tasks of drift, as a multiple of its noise, with gain",
             unit="1",
             value=rho,
-            interval=Span(*spearman_interval(rho, int(line["num_tasks"]), settings.level), settings.level),
+            interval=Span(*spearman_interval(rho, num_tasks, settings.level), settings.level),
             null=Null("no association between tasks: every order of the tasks is as likely"),
             num_seeds=int(line["num_runs"]),
-            num_items=int(line["num_tasks"]),
+            num_items=num_tasks,
             q=q,
             source="one point per task, the means over its seeds; verdict by q of the two-sided permutation test "
             "(exact up to eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & "
             "Wright 2000",
-            **_judged(judge_association(str(line["reason"]), float(line["p"]), settings.alpha, q, num_claims)),
+            **_judged(
+                judge_association(str(line["reason"]), float(line["p"]), settings.alpha, q, num_claims, num_tasks)
+            ),
         )
 
 
-def judge_association(refusal: str, p: float, alpha: float, q: float = math.nan, num_claims: int = 1) -> Verdict:
+def judge_association(
+    refusal: str, p: float, alpha: float, q: float = math.nan, num_claims: int = 1, num_tasks: int = LEAST_TASKS
+) -> Verdict:
     """Refused, supported where the permutation p and its ``q`` are below ``alpha``, or not supported.
 
     Too few tasks make the claim not applicable; any other refusal says that it cannot be measured on these tasks.
     """
     if refusal or math.isnan(p):
-        name = "not applicable" if refusal.endswith(TOO_FEW) else "not measurable here"
+        name = "not applicable" if num_tasks < LEAST_TASKS else "not measurable here"
         return Verdict(name, refusal or "the permutation test gave no p")
     if p < alpha:
         return among(Verdict("supported", f"the permutation p of {p:.3g} is below {alpha:g}"), q, num_claims, alpha)
@@ -233,10 +237,10 @@ def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
     frozen has no card: its hashes prove it.
     ValueError when the evidence cannot be read.
     """
-    if isinstance(source, ReportData):
-        data = source
-    else:
-        data = ReportData(source if isinstance(source, Evidence) else read_evidence(source))
+    if isinstance(source, str | Path):
+        with making(source):
+            return make_cards(read_evidence(source))
+    data = source if isinstance(source, ReportData) else ReportData(source)
     return [card for make in KINDS for card in make(data)]
 
 
@@ -314,11 +318,8 @@ def _difference_card(
     source = SOURCES[estimator] if line["score"] == "accuracy" or pd.isna(units) else f"{LINEAR}{SOURCES[estimator]}"
     told = {"verdict": str(line["verdict"]), "reason": str(line["reason"])}
     if math.isnan(points("difference_points")):  # what is missing is not what cannot be known
-        why = note if line["verdict"] else told["reason"]
-        told = {
-            "verdict": "not measurable here",
-            "reason": why if why.startswith(NOT_COMPARED) else f"{NOT_COMPARED}: {why}",
-        }
+        why = f"{NOT_COMPARED}: {note}" if line["verdict"] else told["reason"]
+        told = {"verdict": "not measurable here", "reason": why}
     return _card(
         data,
         kind,

@@ -12,8 +12,8 @@ evidence/word_counts.csv words.parquet   the words' map, means over the seeds of
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,13 +26,13 @@ from toolkit.comparison.arms import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
-from toolkit.naming import OtherFormatError, check_format, read_object
+from toolkit.naming import OtherFormatError, check_format, parse_object
 from toolkit.snapshots import files
-from toolkit.snapshots.ownership import FORMATS
+from toolkit.snapshots.csv_tables import csv_of, unquoted
+from toolkit.snapshots.ownership import FORMAT as LIST_FORMAT
+from toolkit.snapshots.ownership import WRITTEN as WRITTEN
+from toolkit.snapshots.ownership import is_sealed
 from toolkit.snapshots.store import RECORDED
-
-WRITTEN = "files.json"
-WRITTEN_FORMAT = FORMATS[WRITTEN]
 
 MADE_AGAIN = (".svg", ".pdf", ".tex", ".parquet")
 """Endings of what is made again from the evidence, and may be left out of what is kept."""
@@ -41,7 +41,7 @@ LARGE_BYTES = 50_000
 
 
 def written_files(out: Path) -> dict[str, str]:
-    """Name to sha256 of what a report wrote into a folder; empty where that is not known.
+    """Name to sha256 of what a report wrote into a folder; empty where no list says so, or one that was changed.
 
     ValueError for a files.json of another format.
     """
@@ -50,22 +50,27 @@ def written_files(out: Path) -> dict[str, str]:
 
 def _written_read(out: Path) -> dict[str, Any]:
     try:
-        return read_object(out / WRITTEN, {"format": int, "files": dict}, version=WRITTEN_FORMAT)
+        raw = (out / WRITTEN).read_bytes()
+        values = parse_object(raw, out / WRITTEN, {"format": int, "files": dict}, version=LIST_FORMAT)
     except OtherFormatError:
         raise
     except (OSError, ValueError):
         return {}
+    return values if is_sealed(raw, values) else {}
 
 
 def check_written(out: Path) -> tuple[list[str], list[str]]:
     """One line for each file that is missing or changed, and the names of those that need not be kept and were not.
 
-    Nothing without a files.json. What is made again from the evidence need not be kept: the page, charts but the
-    pictures that report.md shows, LaTeX, Parquet and large CSV files of tables.
+    One line alone where files.json is gone, or not as it was written: its own sha256 says so. Who edits a page and
+    makes that sha256 anew with the page's is found by making the report again, and by nothing here. What is made again
+    from the evidence need not be kept: the page, charts but the pictures that report.md shows, LaTeX, Parquet and large
+    CSV files of tables.
     """
     expected = written_files(out)
-    if not expected and (out / WRITTEN).exists():
-        return [f"{WRITTEN} cannot be read: what else the report wrote is not known"], []
+    if not expected:
+        state = "not as it was written" if (out / WRITTEN).exists() else "missing"
+        return [f"{WRITTEN} is {state}: what else the report wrote is not known"], []
     missing = [name for name in expected if not (out / name).is_file()]
     changed = [n for n in expected if n not in missing and files.sha256_of_file(out / n) != expected[n]]
     spare = spare_files(out, missing)
@@ -247,11 +252,24 @@ def read_evidence(folder: str | Path) -> Evidence:
     return Evidence(settings, facts, **tables, page=_read(place / PAGE), hashes=hashes, folder=Path(folder))
 
 
+def making(folder: str | Path) -> AbstractContextManager[None]:
+    """The one wall around what is made of a report's evidence: whatever is wrong in it, edited say, is a ValueError.
+
+    Its tables and facts are no stranger's, and their hashes say whether they are as they were written; but hashes can
+    be made anew.
+    """
+    return files.reading(f"the evidence of {folder}", "is not as a report writes it", ValueError)
+
+
 def check_evidence(folder: str | Path) -> None:
     """ValueError where a report's evidence is not what its cards were made from."""
     if not (Path(folder) / CARDS).is_file():
         return
-    changed = [n for n, digest in load_cards(folder)[1].items() if files.sha256_of_file(Path(folder) / n) != digest]
+    changed = [
+        name
+        for name, digest in load_cards(folder)[1].items()
+        if not (path := Path(folder) / name).is_file() or files.sha256_of_file(path) != digest  # /dev/zero is no file
+    ]
     if changed:
         raise ValueError(f"{folder} is not as it was written (changed: {', '.join(changed)}): restore it")
 
@@ -260,6 +278,8 @@ def _check_there(folder: str | Path, names: Iterable[str]) -> None:
     if not Path(folder).is_dir():
         raise ValueError(f"no report at {folder}")
     missing = [f"{FOLDER}/{name}" for name in names if not (Path(folder) / FOLDER / name).is_file()]
+    if (page := Path(folder) / "report.md").is_file() and not (Path(folder) / FOLDER).is_dir():
+        raise ValueError(f"{folder} keeps no evidence to make its pages from: read {page}, which has its command")
     if missing:
         raise ValueError(f"{folder} is not a whole report: missing {', '.join(missing)}")
 
@@ -271,46 +291,13 @@ def _read(path: Path) -> Any:
         raise ValueError(f"{FOLDER}/{path.name} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
-FORMULA = r"'*[=+\-@\t\r].+"
-"""What a spreadsheet takes for a formula, which may start a program; behind a quotation mark it is a text."""
-NUMBER = r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|nan)"
-
-
-def csv_of(table: pd.DataFrame, **options: Any) -> str:
-    """A table as csv, in which no text starts a formula: labels, tokens and names are the data's.
-
-    Such a text gets a ' in front, as spreadsheets write one, and one more where it has some: :func:`read_table` takes
-    it off.
-    """
-    quoted = table.copy(deep=False)
-    for name in _text_columns(table):
-        formulas = {c for c in _texts(table[name]) if re.fullmatch(FORMULA, c, re.S) and not re.fullmatch(NUMBER, c)}
-        if formulas:
-            quoted[name] = [f"'{c}" if isinstance(c, str) and c in formulas else c for c in table[name]]
-    return str(quoted.to_csv(index=False, lineterminator="\n", **options))
-
-
-def _text_columns(table: pd.DataFrame) -> list[Any]:
-    return [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-
-
-def _texts(column: pd.Series) -> set[str]:
-    """Each text of a column once: a table names a few runs and measures in many lines."""
-    return {cell for cell in column.unique() if isinstance(cell, str)}
-
-
 def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
     if path.suffix == ".parquet":
         return settled(pd.read_parquet(path))
     if not path.read_bytes().strip():
         return pd.DataFrame()
-    read = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""])
-    for name in _text_columns(read):
-        quoted = {cell for cell in _texts(read[name]) if re.fullmatch("'" + FORMULA, cell, re.S)}
-        if quoted:
-            read[name] = read[name].map(lambda cell, quoted=quoted: cell[1:] if cell in quoted else cell)
-    return settled(read)
+    return settled(unquoted(pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""])))
 
 
 def settled(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ one kind in one report) decides how many of them are believed.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -149,7 +149,6 @@ DIGITS = 10
 """Significant digits of a number on a card: a library that adds up in another order must not make another card."""
 
 NAN = math.nan
-MAY_BE_NONE = ("num_items", "num_claims", "is_discovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,18 +226,6 @@ class Card(Described):
         """What is written: numbers to ten digits, null for NaN."""
         written: dict[str, Any] = _written(asdict(self))
         return written
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Card":
-        """The card that was written; ValueError for a field that is missing or that cards do not have."""
-        names = {f.name for f in fields(cls)}
-        if set(values) != names:
-            raise ValueError(f"a card has the fields {', '.join(sorted(names))}; got {', '.join(sorted(values))}")
-        own: dict[str, Any] = {k: NAN if v is None and k not in MAY_BE_NONE else v for k, v in values.items()}
-        parts: dict[str, Any] = {"interval": Span, "equivalence": Span, "null": Null}
-        for name, kind in parts.items():
-            own[name] = kind(**{k: NAN if v is None else v for k, v in values[name].items()})
-        return cls(**own)
 
 
 def save_cards(cards: list[Card], folder: str | Path, hashes: Mapping[str, str]) -> Path:

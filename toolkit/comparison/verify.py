@@ -17,6 +17,7 @@ from toolkit.comparison.evidence import (
     WRITTEN,
     Evidence,
     check_written,
+    making,
     read_evidence,
     settled,
     written_files,
@@ -38,9 +39,6 @@ from toolkit.naming import shown_path
 from toolkit.snapshots import files
 from toolkit.snapshots.output_folder import OutputFolder, with_base
 from toolkit.snapshots.store import MANIFEST, Run, checkpoints_in, open_run, verify_run
-
-BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What evidence that somebody edited can raise on the way to a card."""
 
 PATHS = ("model", "train_file", "validation_file", "test_file", "ood_file", "add_tokens", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
@@ -109,15 +107,15 @@ def _check_evidence(folder: Path, runs_root: str | Path | None, found: Verificat
         return
     found.num_cards = len(written)
     found.differences += _check_hashes(folder, hashes)
-    try:
-        evidence = read_evidence(folder)
-        recomputed = [card.to_dict() for card in make_cards(evidence)]
-    except BROKEN as error:
-        found.differences.append(f"the cards cannot be recomputed: {' '.join(str(error).split())[:300]}")
-        return
-    found.differences += _check_cards(written, recomputed, are_files_whole=not found.differences)
     roots = [Path("runs"), folder.parent, folder.parent / "runs"] if runs_root is None else [Path(runs_root)]
-    _check_runs(evidence, roots, found)
+    try:
+        with making(folder):
+            evidence = read_evidence(folder)
+            recomputed = [card.to_dict() for card in make_cards(evidence)]
+            found.differences += _check_cards(written, recomputed, are_files_whole=not found.differences)
+            _check_runs(evidence, roots, found)
+    except ValueError as error:
+        found.differences.append(f"not all could be recomputed: {' '.join(str(error).split())[:300]}")
 
 
 def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
@@ -202,11 +200,8 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         if not differences:
             at_hand[name] = read_reported(there, name, (evidence.settings["tasks"] or {}).get(name))
     found.num_runs = len(evidence.facts) - len(found.notes)
-    try:  # what a task has, all of its runs say, also those that are not at hand
-        judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
-    except BROKEN as error:
-        found.differences.append(f"settings.json: {error}")
-        return
+    # What a task has, all of its runs say, also those that are not at hand.
+    judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
     at_hand = {run.name: run for run in judged if run.name in at_hand}
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from toolkit.comparison.arms import Group
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import Evidence, check_evidence, csv_of, read_evidence, save_evidence
+from toolkit.comparison.evidence import Evidence, check_evidence, making, read_evidence, save_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.report_data import ReportData, strata_table
@@ -46,6 +46,7 @@ from toolkit.reporting.topics.scores import SUMMARY
 from toolkit.reporting.topics.words import words_section
 from toolkit.schema import columns_of
 from toolkit.snapshots import files
+from toolkit.snapshots.csv_tables import csv_of
 from toolkit.snapshots.store import Run
 
 
@@ -158,10 +159,7 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -
         files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
     printed = paper_tables(tables)
     if "drift_compact" in tables:
-        compact = partial(export_table, tables["drift_compact"], caption=COMPACT, label="drift-compact")
-        printed["drift_compact"] = compact("latex")
-        files.write_text(folder / "drift_compact.md", compact("markdown"))
-        files.write_text(folder / "drift_compact.html", compact("html"))
+        printed["drift_compact"] = export_table(tables["drift_compact"], caption=COMPACT, label="drift-compact")
     for name, text in printed.items():
         files.write_text(folder / f"{name}.tex", text)
     files.write_text(folder / "tables.tex", latex.document(printed, title))
@@ -194,7 +192,7 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         same, said = latex.shared(table, [column for column in SHARED if column in own])
         shown_here = table_block(table, [column for column in own if column not in same], caption + said)
         if isinstance(shown_here, TableBlock):
-            printed[name] = latex.table(shown(shown_here), name.replace("_", "-"))
+            printed[name] = latex.booktabs(shown(shown_here), name.replace("_", "-"))
     return printed
 
 
@@ -279,7 +277,8 @@ def report_from(folder: str | Path, out: str | Path | None = None, *, on_progres
     """
     out = check_out(folder if out is None else out)
     check_evidence(folder)
-    return publish_evidence(read_evidence(folder), out, on_progress)
+    with making(folder):
+        return publish_evidence(read_evidence(folder), out, on_progress)
 
 
 def publish_evidence(evidence: Evidence, out: Path, on_progress: Progress = lambda _: None) -> Path:

@@ -1,13 +1,13 @@
 """The folder of a report and its files: what an earlier report wrote there is replaced, nothing else is touched."""
 
-import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.comparison.evidence import WRITTEN as WRITTEN
-from toolkit.comparison.evidence import WRITTEN_FORMAT, csv_of, large_tables
+from toolkit.comparison.evidence import large_tables
 from toolkit.comparison.evidence import written_files as written_files
 from toolkit.naming import refuse_first, shown_path
 from toolkit.reporting.chart_files import write_charts
@@ -15,16 +15,20 @@ from toolkit.reporting.page import Page, charts_of
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots import files
+from toolkit.snapshots.csv_tables import csv_of
 from toolkit.snapshots.ownership import (
+    LISTED,
     Owned,
     check_replaceable,
     files_in,
     is_temporary_folder,
+    make_folder,
     read_list,
     remove_empty_folder,
     remove_file,
     remove_temporary_folders,
     replace_file,
+    seal,
     shown,
     temporary_folder,
 )
@@ -111,7 +115,7 @@ def report_folder(out: str | Path) -> Iterator[Path]:
     """
     out = check_out(out)
     is_new = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     try:
         with locked(out, LOCK):
             remove_temporary_folders(out)  # of a report that was killed
@@ -131,12 +135,14 @@ def _publish(folder: Path, out: Path) -> None:
     earlier = read_list(out, WRITTEN) or Owned(out, "")  # a files.json that is none of ours is not replaced either
     for name in made:
         check_replaceable(out / name, earlier)  # all of them before any is touched
+    odd = [name for name in made if not re.fullmatch(LISTED[WRITTEN], name)]
+    refuse_first({f"no list of a report may name {shown(odd)}, which it could not replace later": odd})
     before = {name: files.sha256_of_file(out / name) for name in earlier.files if (out / name).is_file()}
     before = {name: digest for name, digest in before.items() if digest in earlier.files[name]}
     # First: what is moved next must be known as a report's, as it was and as it will be, if this is cut short.
     owned = _save(folder, earlier, hashes, before)
     for name, path in made.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((out / name).parent)
         replace_file(path, out / name, owned)
     for name in before.keys() - hashes.keys():
         remove_file(out / name, owned)
@@ -152,11 +158,11 @@ def _save(
 ) -> Owned:
     """Put files.json in place, made in ``folder``; what is ours from then on."""
     values = (
-        {"format": WRITTEN_FORMAT, "files": dict(sorted(hashes.items()))}
+        {"files": dict(sorted(hashes.items()))}
         | ({"before": dict(sorted(before.items()))} if before else {})
         | ({"large": large} if large else {})
     )
-    files.write_text(folder / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    files.write_text(folder / WRITTEN, seal(values))
     replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
     known = [hashes, before or {}]
     return Owned(owned.folder, WRITTEN, {n: [each[n] for each in known if n in each] for each in known for n in each})

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import TABLES
 from toolkit.naming import REMEDY, refuse_damaged
+from toolkit.snapshots.csv_tables import unquoted
 from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
         text = path.read_text(encoding="utf-8")
         if not text.endswith("\n") or len({len(line) for line in csv.reader(StringIO(text))}) != 1:
             raise ValueError("its last line is cut, or its lines differ in length")
-        return pd.read_csv(path)
+        return unquoted(pd.read_csv(path))
 
     table = _read_table(path, read, SCORE_COLUMNS, ("epoch", "step", "split", "num_examples"))
     known = table.groupby(["epoch", "split"]).size()
@@ -54,7 +55,7 @@ def read_recorded_scores(path: Path) -> "pd.DataFrame":
 
     def read(path: Path) -> pd.DataFrame:
         # A split may be called nan.
-        return pd.read_csv(path, dtype={"split": str}, keep_default_na=False, na_values=[""])
+        return unquoted(pd.read_csv(path, dtype={"split": str}, keep_default_na=False, na_values=[""]))
 
     table = _read_table(path, read, None, ("epoch", "split"))
     return table.reindex(columns=list(dict.fromkeys(["epoch", "step", "split", "num_examples", *table])))

@@ -3,6 +3,11 @@
 Ours is what a list in the same folder names: the manifest.json of a finished run, the unfinished.json of a run that is
 being written, the files.json of a report. A list with a file's sha256 names that content: who changes the file makes it
 theirs. Nothing else is ever removed or replaced, and no link is followed to do so.
+
+A list may have come with the folder. One that is not as its own sha256 says, or that names any file which no command
+writes, is none of ours, whatever else it names: LISTED has the names. A sha256 is no signature: who makes a whole list
+anew can have what bears such a name, and has just the content that the list gives, taken for a report's or a run's (in
+a run that is being written the name alone counts), and nothing else.
 """
 
 import hashlib
@@ -23,11 +28,19 @@ from toolkit.naming import refuse_first
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
+WRITTEN = "files.json"
 FORMAT = 2
-"""Version of manifest.json and unfinished.json, which hold their own sha256."""
-FORMATS = {MANIFEST: FORMAT, JOURNAL: FORMAT, "files.json": 1}
-"""Version of every list; what one of another names is not known to be ours. That of a report holds no sha256 of its
-own: what is not kept of a committed report is taken off it."""
+"""Version of every list, which holds its own sha256; what one of another names is not known to be ours."""
+OF_A_RUN = (
+    r"(config|vocabulary|optimizer|diverged)\.json|scores\.csv|predictions\.parquet|exposure\.safetensors"
+    r"|snapshots/(epoch-[0-9]{3,}|step-[0-9]{8,})\.safetensors|(model|resume)/.+"
+)
+OF_A_REPORT = (
+    r"report\.md|index\.html|cards\.json|tables/[^/]+\.(csv|parquet|tex|md|html)|figures/[^/]+\.(png|svg|pdf)"
+    r"|evidence/[^/]+\.(json|csv|parquet)"
+)
+LISTED = {MANIFEST: OF_A_RUN, JOURNAL: OF_A_RUN, WRITTEN: OF_A_REPORT}
+"""List to a pattern of the names that it may hold: whole names, from its folder."""
 BLANK = 64 * "0"
 """Stands in the place of a list's own sha256 while that is computed."""
 
@@ -124,7 +137,7 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
         values = json.loads(raw := path.read_bytes())
         parts = [values["files"], values.get("before", {})]
         entries = [entry for part in parts for entry in part.items()]
-        is_known = values["format"] == (known := FORMATS[list_name]) and (known < FORMAT or is_sealed(raw, values))
+        is_known = values["format"] == FORMAT and is_sealed(raw, values)
         is_empty = list_name == MANIFEST and not entries
         if is_empty or not is_known or not all(_is_entry(name, digest, list_name) for name, digest in entries):
             return None
@@ -134,11 +147,13 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
 
 
 def _is_entry(name: str, digest: object, list_name: str) -> bool:
-    """Whether a list may name such a file: one within its folder, with its sha256 or, while it is written, without."""
+    """Whether a list may name such a file: one that is written beside it, with its sha256 or, in a run that is being
+    written, without."""
     place = PurePosixPath(name)
-    is_within = name == place.as_posix() and not place.is_absolute() and ".." not in place.parts and name != "."
+    is_within = name == place.as_posix() and ".." not in place.parts
     is_hash = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
-    return is_within and (is_hash or (digest is None and list_name == JOURNAL))
+    is_written = re.fullmatch(LISTED[list_name], name, re.DOTALL) is not None
+    return is_within and is_written and (is_hash or (digest is None and list_name == JOURNAL))
 
 
 def shown(names: Collection[str]) -> str:
@@ -179,9 +194,14 @@ def check_new(path: Path, *, overwrite: bool) -> None:
 
 
 def replace_file(source: Path, path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> None:
-    """Move a file of ours to ``path``; ValueError as :func:`check_replaceable`."""
+    """Move a file of ours to ``path``, durably: a power cut leaves the one or the other there, whole.
+
+    ValueError as :func:`check_replaceable`.
+    """
     check_replaceable(path, owned, may_replace=may_replace)
+    sync(source)
     source.replace(path)
+    sync(path.parent)
 
 
 def remove_file(path: Path, owned: Owned) -> None:
@@ -203,7 +223,7 @@ def _unlink(path: Path, folder: Path) -> None:
 
 @contextmanager
 def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success flush it to disk and rename it, on failure remove it.
+    """Yield a temporary path beside ``path``; on success :func:`replace_file`, on failure remove it.
 
     ValueError as :func:`check_replaceable`, before anything is written.
     """
@@ -212,13 +232,10 @@ def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = F
     temporary.touch(exist_ok=False)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
         replace_file(temporary, path, owned, may_replace=may_replace)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
 
 
 def _new_number() -> str:
@@ -226,13 +243,21 @@ def _new_number() -> str:
     return f"{secrets.randbelow(10**18):018}"
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` durable; without this a power cut may undo it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have a file's content, or a folder's names, on the disk: without this a power cut may undo what was written."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it lies in, durably, where they are not there."""
+    new = [place for place in (path, *path.parents) if not place.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for place in new:
+        sync(place.parent)
 
 
 @contextmanager
@@ -282,7 +307,7 @@ def move_folder(source: Path, place: Path) -> None:
     if os.path.lexists(place):
         raise ValueError(f"{place} is in the way: move it away")
     source.rename(place)
-    sync_folder(place.parent)
+    sync(place.parent)
 
 
 def move_aside(folder: Path, word: str) -> Path:

@@ -23,6 +23,7 @@ from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
 from toolkit.naming import refuse_first
 from toolkit.snapshots import files
+from toolkit.snapshots.csv_tables import csv_of
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import (
     JOURNAL,
@@ -31,6 +32,7 @@ from toolkit.snapshots.ownership import (
     check_replaceable,
     clear,
     files_in,
+    make_folder,
     move_aside,
     move_folder,
     read_list,
@@ -52,7 +54,17 @@ from toolkit.snapshots.store import (
     owned_files,
     run_around,
 )
-from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, RunLock, State, Tensors, index_text, read_state, state_name
+from toolkit.snapshots.unfinished import (
+    INDEX,
+    NUM_KEPT,
+    TABLES,
+    RunLock,
+    State,
+    Tensors,
+    find_state,
+    index_text,
+    state_name,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,6 +179,8 @@ class RunWriter:
     """Of the snapshots, each taken when it had been written."""
     _states: dict[str, str] = field(default_factory=dict)
     """Name to sha256 of the states that are kept, the newest first."""
+    tables: dict[str, bytes] = field(default_factory=dict)
+    """Scores and predictions so far, as Parquet, which a state keeps: their files are not trusted."""
     resumed: State | None = None
     """Where an unfinished run was taken up; None of one that starts anew."""
     _journal_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -222,10 +236,13 @@ class RunWriter:
         return [name for name, tensors in self._digests.items() if len(tensors) > 1]
 
     def write_scores(self, scores: "pd.DataFrame") -> None:
-        self._write_with("scores.csv", lambda path: scores.to_csv(path, index=False))
+        self._write_text("scores.csv", csv_of(scores))
 
-    def write_predictions(self, predictions: "pd.DataFrame") -> None:
-        self._write_with("predictions.parquet", lambda path: predictions.to_parquet(path, index=False))
+    def write_predictions(self, predictions: "pd.DataFrame") -> bytes:
+        """The bytes of the file."""
+        content: bytes = predictions.to_parquet(index=False)
+        self._write_with("predictions.parquet", lambda path: path.write_bytes(content))
+        return content
 
     def write_exposure(self, exposure: Exposure | None) -> None:
         """Write the exposure so far; None, when it is not known after all, takes it away again."""
@@ -248,7 +265,7 @@ class RunWriter:
             found = {f"{name}/{each}": source for each, source in files_in(made).items()}
             self._own(*found)
             for each, source in found.items():
-                (self.path / each).parent.mkdir(parents=True, exist_ok=True)
+                make_folder((self.path / each).parent)
                 replace_file(source, self.path / each, self._owned)
 
     def write_state(self, step: int, tensors: Tensors, facts: Mapping[str, Any]) -> None:
@@ -257,9 +274,13 @@ class RunWriter:
         It follows everything that was begun before. ``tensors`` must not change until :meth:`wait_for_state` returns.
         """
         self.wait_for_state()
-        self.background.start(
-            lambda: self.states.start(partial(self._write_state, State(step, tensors, facts, dict(self._hashes))))
-        )
+
+        def begin() -> None:
+            tables = {f"{TABLES}{name}": np.frombuffer(content, np.uint8) for name, content in self.tables.items()}
+            state = State(step, {**tensors, **tables}, facts, dict(self._hashes))
+            self.states.start(partial(self._write_state, state))
+
+        self.background.start(begin)
 
     def wait_for_state(self) -> None:
         """Until everything is written, the last state too; raises its error."""
@@ -380,7 +401,7 @@ class RunWriter:
         """The sha256 of the file."""
         path = self.path / name
         self._own(name)
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         return files.write_tensors(path, tensors, metadata, self._owned, check)
 
     def _drop(self, name: str) -> None:
@@ -493,17 +514,17 @@ def start_run(
     *,
     overwrite: bool = False,
     is_recorded: bool = False,
-    goes_on: Callable[[State], bool] = lambda _: False,
+    identity: Mapping[str, Any] | None = None,
 ) -> RunWriter:
-    """A writer of a run directory: what an unfinished run left there is removed first, but for its last state and what
-    that follows, where ``goes_on`` says of that state that this run goes on from it.
+    """A writer of a run directory: what an unfinished run left there is removed first, but for its last whole state of
+    this ``identity`` and what that follows; a warning says why a newer one is passed over. None goes on from none.
 
     With ``overwrite`` a finished run stays until the new one is finished, which is written beside it, in a hidden
     folder, and then takes its place. The writer keeps other processes out until it has finished, is released or
     dropped. ValueError while one of them writes this run, or where :func:`check_startable` finds something.
     """
     _check_place(path, is_recorded)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = RunLock(path)
     try:
         place = _check_place(path, is_recorded).absolute()  # wherever this process goes
@@ -514,10 +535,13 @@ def start_run(
         replaced, written = None, place
         if (place / MANIFEST).exists():
             replaced, written = place, swap / NEW
-        written.mkdir(parents=True, exist_ok=True)
-        owned, state = owned_files(written), read_state(written)
-        state = state if state is not None and goes_on(state) else None
+        make_folder(written)
+        owned = owned_files(written)
+        state, passed_over = (None, []) if identity is None else find_state(written, identity)
         clear(owned, () if state is None else _names_until(state, owned.files))
+        if passed_over:
+            start = "goes on from an earlier step than it had reached" if state else "starts anew"
+            warnings.warn(f"{path} {start} (--no-resume asks for a new start): {'; '.join(passed_over)}", stacklevel=2)
     except BaseException:
         lock.release()
         raise
@@ -528,6 +552,6 @@ def start_run(
 
 
 def _names_until(state: State, names: Iterable[str]) -> list[str]:
-    """The files of an unfinished run that a state follows, or that say of their lines which step they are of."""
+    """The files of an unfinished run that a state follows, and those that can be read until they are written anew."""
     kept = {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES, EXPOSURE}
     return [name for name in names if name in kept]

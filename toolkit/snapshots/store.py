@@ -357,6 +357,12 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
 
     Nothing is read now. Whatever is read of a finished run later is checked then: its size always, and its sha256 when
     it is first read, and again where it has changed since, unless ``verify`` is False. A ValueError names what differs.
+
+    Examples
+    --------
+    >>> run = toolkit.open_run("runs/tiny_toy_freeze-none_seed-0_0123abcd")
+    >>> run
+    Run(...)
     """
     path = Path(path)
     if not path.is_dir():
@@ -419,12 +425,12 @@ DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
 
 
 def damage_of(path: Path) -> list[str]:
-    """What is gone or changed of DRIFT_FILES of a finished run, one line each; what was added there is no damage.
+    """What is gone or changed of a finished run, one line each; what was added there is no damage.
 
     OtherFormatError for the run of another version.
     """
     try:
-        differences = open_run(path).differences(*DRIFT_FILES)
+        differences = open_run(path).differences()
     except OtherFormatError:
         raise
     except ValueError as error:  # no run any more, or its manifest is not as it was written

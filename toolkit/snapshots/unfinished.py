@@ -2,7 +2,8 @@
 
 The state lies in the run directory, in ``resume/``: per state one safetensors file, and states.json, which names the
 last two with their sha256. A state counts when its file and the snapshots that it names are there bit for bit, so that
-one that was cut short is passed over for the one before. Nothing is pickled; a finished run has none.
+one that was cut short is passed over for the one before. It holds the tables of scores and predictions as they were
+then: of an unfinished run nothing is taken up that was not hashed. Nothing is pickled; a finished run has none.
 """
 
 import errno
@@ -10,7 +11,7 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -18,8 +19,10 @@ from typing import IO, Any
 import numpy as np
 from filelock import FileLock, Timeout, lock_descriptor
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
+from toolkit.naming import refuse_first
+from toolkit.snapshots.files import reading
 from toolkit.snapshots.ownership import is_lock, remove_lock, sha256_of_file
 
 _REFUSED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
@@ -107,9 +110,11 @@ def _unlock(lock: FileLock) -> None:
 
 FOLDER = "resume/"
 INDEX = f"{FOLDER}states.json"
-FORMAT = 1
+FORMAT = 2
 """Version of both files; a state of another is no state."""
 NUM_KEPT = 2
+TABLES = "tables."
+"""How the tables are named among a state's tensors: as the bytes of Parquet."""
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -144,23 +149,45 @@ def index_text(entries: Mapping[str, str]) -> str:
 
 def read_state(run: Path) -> State | None:
     """The newest whole state of an unfinished run; None without any."""
-    try:
+    return find_state(run, {})[0]
+
+
+def find_state(run: Path, identity: Mapping[str, Any]) -> tuple[State | None, list[str]]:
+    """The newest whole state of an unfinished run whose facts are those of ``identity``, None without any; and why
+    each newer one is passed over."""
+    entries: dict[str, str] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError):
         values = json.loads((run / INDEX).read_bytes())
         entries = dict(values["states"]) if values["format"] == FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return next((state for name, digest in entries.items() if (state := _read(run, name, digest))), None)
+    passed_over = [f"{INDEX} names no state"] if (run / FOLDER).is_dir() and not entries else []
+    for name, digest in entries.items():
+        try:
+            return _read(run, name, digest, identity), passed_over
+        except (ValueError, OSError) as error:
+            passed_over.append(str(error))
+    return None, passed_over
 
 
-def _read(run: Path, name: str, digest: str) -> State | None:
-    try:
-        if not name.startswith(FOLDER) or sha256_of_file(run / name) != digest:
-            return None
+def _read(run: Path, name: str, digest: str, identity: Mapping[str, Any]) -> State:
+    """A state that is whole and fits; ValueError for any other."""
+    with reading(name, "is no state", ValueError):
+        _check_unchanged(run, {name: digest})
         with safe_open(run / name, "numpy") as file:
             values = {key: json.loads(text) for key, text in file.metadata().items()}
             tensors = {key: np.asarray(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 (it has no other way)
         state = State(int(values["step"]), tensors, values["facts"], values["snapshots"])
-        held = all(sha256_of_file(run / snapshot) == own for snapshot, own in state.snapshots.items())
-        return state if values["format"] == FORMAT and held else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
-        return None
+        others = [fact for fact, value in identity.items() if state.facts.get(fact) != value]
+        is_misnamed = values["format"] != FORMAT or name != state_name(state.step)
+        faults = {
+            f"{name} is no state of this version": is_misnamed,
+            f"{name} is of another {' and '.join(others)}": others,
+        }
+        refuse_first(faults)
+        _check_unchanged(run, state.snapshots)
+    return state
+
+
+def _check_unchanged(run: Path, hashes: Mapping[str, str]) -> None:
+    for name, digest in hashes.items():
+        if not (run / name).is_file() or sha256_of_file(run / name) != digest:
+            raise ValueError(f"{name} has changed or is gone")

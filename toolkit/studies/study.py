@@ -122,15 +122,13 @@ class Study(Described):
     def _check_grid(self) -> None:
         if not self.grid:
             return
-        counts = {arm: {len(self.tries(task, arm)) for task in self.tasks} for arm in self.arms}
-        for arm, own in counts.items():
-            _require(len(own) == 1, f"the grid of arm {arm!r} needs the same number of settings on every task")
-        tries = {arm: own.pop() for arm, own in counts.items()}
-        _require(
-            len(set(tries.values())) == 1 and min(tries.values()) > 0,
-            "every arm needs the same number of settings in the grid (equal budgets); got "
-            + ", ".join(f"{arm}: {count}" for arm, count in tries.items()),
-        )
+        for task in self.tasks:
+            tries = {arm: len(self.tries(task, arm)) for arm in self.arms}
+            _require(
+                len(set(tries.values())) == 1 and min(tries.values()) > 0,
+                f"on task {task!r} every arm needs the same number of settings in the grid (equal budgets); got "
+                + ", ".join(f"{arm}: {count}" for arm, count in tries.items()),
+            )
         _require(
             bool(self.tuning_seeds) and not set(self.tuning_seeds) & set(self.seeds),
             f"tuning_seeds must be given and differ from seeds; both hold {set(self.tuning_seeds) & set(self.seeds)}",

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -40,10 +41,13 @@ class Trainer(Protocol):
         """Take up what :meth:`state` gave, in a trainer of the same model and config."""
 
 
-def identity_of(accelerator: Any, source_sha256: str | None, data_sha256: Mapping[str, str]) -> dict[str, Any]:
-    """What must be equal for a run to go on, beside the config, which is in its name."""
+def identity_of(
+    accelerator: Any, name: str, source_sha256: str | None, data_sha256: Mapping[str, str]
+) -> dict[str, Any]:
+    """What must be equal for a run to go on; the digest of its config is in its ``name``."""
     versions = read_versions()
     return {
+        "config": name,
         "num_processes": accelerator.num_processes,
         "device": accelerator.device.type,
         "num_threads": torch.get_num_threads(),
@@ -82,7 +86,7 @@ class GoingOn:
         """Put trainer, recorder and random states where they were; what else was kept. Empty for a run that is new."""
         if self._state is None:
             return {}
-        parts: dict[str, dict[str, NDArray[Any]]] = {"trainer": {}, "recorder": {}, "random": {}, "own": {}}
+        parts: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
         for name, tensor in self._state.tensors.items():
             part, _, own = name.partition(".")
             parts[part][own] = tensor

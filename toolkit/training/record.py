@@ -190,7 +190,7 @@ def record(
 
     Examples
     --------
-    >>> with toolkit.record(model, "runs/frozen_0", condition="embeddings frozen", seed=0) as recording:
+    >>> with toolkit.record(model, "runs/frozen_0", condition="frozen", seed=0) as recording:  # doctest: +SKIP
     ...     recording.snapshot(epoch=0)
     ...     for batch in batches:
     ...         model(**batch).loss.backward()

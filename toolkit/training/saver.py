@@ -1,10 +1,10 @@
 """The files of a run directory, written as training goes; the manifest last."""
 
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.logs import ADAMW, SGD, OptimizerLog
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import read_vocabulary, to_array
-from toolkit.snapshots.unfinished import State
+from toolkit.snapshots.unfinished import TABLES, State
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.evaluation import predict, score_split
 from toolkit.training.features import LinearProbe
@@ -70,6 +70,8 @@ class Saver:
         embeddings = locate_embeddings(loaded.model.backbone)
         self.not_replayed = embeddings.why_not_replayed
         self._trained = [name for name, parameter in embeddings.parameters.items() if parameter.requires_grad]
+        self._written_steps: int | None = None
+        """Of which the tables and logs are that this process has written."""
         self._ends = 0
         """Ends of epochs after the first step that have been written, or are being."""
         added = () if loaded.added is None else loaded.added["tokens"]
@@ -77,13 +79,11 @@ class Saver:
         writer.write_vocabulary(read_vocabulary(loaded.tokenizer, num_rows, added))
 
     def restore(self, state: State) -> None:
-        """Take up the scores and answers of the epoch ends that ``state`` follows; later ones are made again."""
-        ends = {int(found[1]) for name in state.snapshots if (found := re.search(r"/epoch-(\d+)\.", name))}
-        scores = pd.read_csv(self.writer.path / "scores.csv")
-        predictions = pd.read_parquet(self.writer.path / "predictions.parquet")
-        scores, predictions = (table[np.ceil(table["epoch"]).isin(ends)] for table in (scores, predictions))
+        """Take up the scores and predictions that ``state`` holds: their files may have changed, or be ahead of it."""
+        kept = self.writer.tables = {name: state.tensors[TABLES + name].tobytes() for name in ("scores", "predictions")}
+        scores, predictions = (pd.read_parquet(BytesIO(content)) for content in kept.values())
         self.scores = [{str(name): value for name, value in row.items()} for row in scores.to_dict("records")]
-        self.predictions = [predictions.reset_index(drop=True)]
+        self.predictions = [predictions]
 
     def save_snapshot(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Begin to write a snapshot; ``tensors`` must not change any more."""
@@ -115,18 +115,24 @@ class Saver:
         rows = [self._score(moment, split, found) for split, found in outputs.items()]
         self.scores += rows
         self.predictions += [self._predict(moment, split, found) for split, found in outputs.items()]
+        self._write_outputs()
+        return list(rows)
+
+    def _write_outputs(self) -> None:
+        """Begin to write scores and predictions, exposure and optimizer log so far."""
         scores, predictions = pd.DataFrame(self.scores), list(self.predictions)
         exposure, log = self.recorder.exposure(), self._optimizer_log()
+        self._written_steps = self.recorder.num_steps
 
         def write() -> None:
             self.writer.write_scores(scores)
-            self.writer.write_predictions(pd.concat(predictions, ignore_index=True))
+            content = self.writer.write_predictions(pd.concat(predictions, ignore_index=True))
+            self.writer.tables = {"scores": scores.to_parquet(index=False), "predictions": content}
             self.writer.write_exposure(exposure)
             if not self.not_replayed:
                 self.writer.write_optimizer_log(log)
 
         self.writer.background.start(write)
-        return list(rows)
 
     def _score(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> dict[str, Any]:
         encoded = self.data.splits[split]
@@ -182,6 +188,8 @@ class Saver:
 
         RuntimeError when a frozen parameter has changed: then the run proves nothing, and no manifest is written.
         """
+        if self._written_steps != self.recorder.num_steps:  # taken up behind the last epoch
+            self._write_outputs()
         self.writer.background.wait()
         self._warn_of_stillness()
         after = fingerprint(self.loaded.model, before)
