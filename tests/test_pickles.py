@@ -3,6 +3,7 @@
 A pickle can run code as it is opened. Each that is planted here would make a folder, and is seen by the hook as well.
 """
 
+import ast
 import io
 import json
 import os
@@ -234,6 +235,15 @@ def test_pickles_in_place_of_files_are_not_opened(
     few = {*BESIDE, *NO_PICKLES} - {"rows.pkl", "pytorch_model.bin"} - ({*bad} if slot in FILES else set())
     for i, place in enumerate(place for name, place in bad.items() if name not in few):
         carry_out(watched, call, good | {slot: place}, tmp_path / str(i), trap)
+
+
+def test_every_call_that_loads_weights_asks_for_safetensors() -> None:
+    """Whatever looks at the folder before: transformers would take the pickle where that look is passed by."""
+    for path in (Path(__file__).parents[1] / "toolkit").rglob("*.py"):
+        for node in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
+            owner, _, name = ast.unparse(node.func).rpartition(".")
+            if name == "from_pretrained" and owner not in ("AutoConfig", "AutoTokenizer"):
+                assert "use_safetensors=True" in map(ast.unparse, node.keywords), f"{path.name}, line {node.lineno}"
 
 
 SAID = {

@@ -3,8 +3,8 @@
 Hypothesis: none does. Files that a user may pass are mutated (bits, slices, odd values; of JSON and of safetensors
 headers also single entries) and read as the commands read them. An input is refused (ValueError or OSError of one
 line), read with a warning, read as the sound one, or read as something else. The last is a fault only where a hash
-should have told: a finished run, a report. Data files and checkpoints have none, and a run whose manifest was made anew
-vouches for its own files: there only tracebacks and hangs count.
+should have told: a finished run, a report. Data files and checkpoints have none, and a run or a report whose hashes
+were made anew vouches for its own files: there only tracebacks and hangs count.
 
     python experiments/reliability/fuzz.py --inputs 20000 --jobs 2
     python experiments/reliability/fuzz.py --inputs 200 --seed 7 --target sealed
@@ -29,6 +29,7 @@ from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 import tyro
@@ -37,9 +38,12 @@ from crash import make_model
 import toolkit
 from toolkit.cli import parse_config
 from toolkit.comparison.evidence import check_evidence
+from toolkit.comparison.verdicts import CARDS
+from toolkit.comparison.verify import describe
 from toolkit.config import RunConfig
 from toolkit.data.files import read_file
 from toolkit.models.classifier import load_classifier
+from toolkit.reporting.comparison_report import report_from
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.ownership import MANIFEST, seal
@@ -61,7 +65,7 @@ class Target:
     is_sealed: bool = False
     """Whether a hash vouches for the numbers, so that others must not come back."""
     is_signed_again: bool = False
-    """Whether the manifest is made again after the mutation."""
+    """Whether its hashes are made again after the mutation."""
 
 
 def mutated(content: bytes, rng: random.Random, suffix: str) -> bytes:
@@ -158,7 +162,6 @@ def tables_of(run: Path) -> str:
         *(opened.scores, opened.predictions, toolkit.measure_drift(opened)),
         toolkit.measure_rows(opened, "word_embeddings"),
         toolkit.measure_segments(opened),
-        toolkit.guard_precision(opened),
     ]
     facts = [
         opened.config,
@@ -193,16 +196,24 @@ def read_report(folder: Path) -> list[str]:
     return [repr(card) for card in toolkit.make_cards(folder)]
 
 
-def sign_again(run: Path) -> None:
-    """Make the manifest vouch for the files as they are."""
+def make_again(folder: Path) -> None:
+    """The report from its evidence, but for the pictures; and its check."""
+    with patch("toolkit.reporting.chart_files.image_of", lambda chart, kind: b""):
+        report_from(folder, folder.parent / "again")
+    describe(folder, None)
+
+
+def sign_again(place: Path) -> None:
+    """Make a run's manifest, or a report's cards, vouch for the files as they are."""
+    path, key = (place / MANIFEST, "files") if (place / MANIFEST).exists() else (place / CARDS, "evidence")
     try:
-        values = json.loads((run / MANIFEST).read_bytes())
-        named = [name for name in values["files"] if (run / name).is_file()]
-        values["files"] = {name: sha256_of_file(run / name) for name in named}
-        values["sizes"] = {name: (run / name).stat().st_size for name in named}
-        (run / MANIFEST).write_text(seal(values), encoding="utf-8")
+        values = json.loads(path.read_bytes())
+        named = [name for name in values[key] if (place / name).is_file()]
+        values[key] = {name: sha256_of_file(place / name) for name in named}
+        values["sizes"] = {name: (place / name).stat().st_size for name in named}
+        path.write_text(seal(values) if path.name == MANIFEST else json.dumps(values), encoding="utf-8")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass  # the manifest is what was mutated
+        pass  # that file is what was mutated
 
 
 def make_targets(folder: Path) -> dict[str, Target]:
@@ -232,6 +243,7 @@ def make_targets(folder: Path) -> dict[str, Target]:
         "sealed run": Target(runs[0].path, tables_of, is_sealed=True),
         "signed run": Target(runs[0].path, tables_of, is_signed_again=True),
         "report": Target(folder / "report", read_report, is_sealed=True),
+        "signed report": Target(folder / "report", make_again, is_signed_again=True),
     }
 
 
@@ -241,7 +253,7 @@ def fuzz(targets: dict[str, Target], num_inputs: int, seed: int, folder: Path) -
     for name, target in targets.items():
         rng = random.Random(f"{name} {seed}")
         paths = sorted(path for path in target.folder.rglob("*") if path.is_file())
-        if target.is_sealed and (target.folder / "evidence").is_dir():
+        if (target.folder / "evidence").is_dir():
             paths = [path for path in paths if path.parent.name == "evidence" or path.name == "cards.json"]
         place = folder / f"{name.replace(' ', '_')}_{seed}" / target.folder.name
         shutil.copytree(target.folder, place)

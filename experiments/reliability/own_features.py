@@ -36,6 +36,7 @@ from sklearn.preprocessing import FunctionTransformer
 from transformers import AutoModel, AutoTokenizer, BertModel
 
 from toolkit import RunConfig, finetune
+from toolkit.cli import guarded
 from toolkit.snapshots.tokenizer_files import find_embedded
 from toolkit.training.features import LinearProbe, linear_probe
 
@@ -156,14 +157,23 @@ def of_toolkit(train: Path, dev: Path, texts: tuple[str, ...], recipe: dict[str,
     return found
 
 
+def file_of(task: str, part: str) -> Path:
+    """A data file; ValueError, which says what is needed, where it is not there."""
+    if not (path := Path(DATA) / task / f"{part}.tsv").is_file():
+        said = f"this needs {', '.join(TEXTS)} in the folder that EMBEDDING_DRIFT_DATA names, now {DATA}"
+        raise ValueError(f"no file at {path}: {said}; experiments/data.sha256 says how they are made")
+    return path
+
+
 def main() -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
+    file_of(RECIPES[0][0], "train")  # before the model, which takes seconds
     own_model, results = Own(), []
     for task, recipe in RECIPES:
         with tempfile.TemporaryDirectory() as folder:
-            lines = Path(f"{DATA}/{task}/train.tsv").read_text(encoding="utf-8").split("\n")
+            lines = file_of(task, "train").read_text(encoding="utf-8").split("\n")
             (train_file := Path(folder) / "train.tsv").write_text("\n".join(lines[: MOST_ROWS + 1]), encoding="utf-8")
-            dev_file = Path(f"{DATA}/{task}/{'test' if task == 'trec' else 'dev'}.tsv")
+            dev_file = file_of(task, "test" if task == "trec" else "dev")
             theirs = of_toolkit(train_file, dev_file, TEXTS[task], recipe)
             train, dev = rows_of(train_file), rows_of(dev_file)
         names = sorted({row["label"] for row in train})
@@ -198,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -187,6 +187,7 @@ def test_a_file_that_transformers_cannot_take_is_one_line(
 
 
 RUNS_CODE = {
+    "allow_pickle",
     "pickle",
     "cPickle",
     "dill",
@@ -198,20 +199,22 @@ RUNS_CODE = {
     "marshal",
     "shelve",
 }
-"""Modules and calls that run what a file or a text holds."""
+"""Modules, functions and options that run what a file or a text holds; so does every ``read_pickle``."""
 
 
 def code_runners(source: str) -> list[str]:
-    """What of RUNS_CODE a program imports or calls, and every ``allow_pickle``."""
+    """What of RUNS_CODE a program imports or names: a function may be called where it is handed to."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             found += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Call):
-            found += [ast.unparse(node.func), *(word.arg or "" for word in node.keywords)]
-    return [name for name in found if name in RUNS_CODE | {"allow_pickle"}]
+        elif isinstance(node, ast.Name | ast.Attribute):
+            found += [ast.unparse(node)]
+        elif isinstance(node, ast.keyword):
+            found += [node.arg or ""]
+    return [name for name in found if name in RUNS_CODE or name.endswith("read_pickle")]
 
 
 def test_nothing_that_is_read_is_run() -> None:
@@ -221,7 +224,16 @@ def test_nothing_that_is_read_is_run() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["import pickle", "from torch import load", "torch.load(path)", "eval(text)", "np.load(path, allow_pickle=True)"],
+    [
+        *(
+            "import pickle",
+            "from torch import load",
+            "torch.load(path)",
+            "eval(text)",
+            "np.load(path, allow_pickle=True)",
+        ),
+        *("READERS = {'.pkl': pd.read_pickle}", "from pandas import read_pickle"),
+    ],
 )
 def test_what_would_run_it_is_seen(source: str) -> None:
     assert code_runners(source)
