@@ -14,6 +14,7 @@ from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.cards import CLUSTERED, TWO_WAY
 from toolkit.comparison.compare import (
     AT_CHANCE,
+    NO_MEAN,
     ONE_CLASS,
     SQUARES,
     Settings,
@@ -21,11 +22,13 @@ from toolkit.comparison.compare import (
     compare_seeds,
     estimate_from_items,
     estimate_from_seeds,
+    estimate_not_failed,
     judge_together,
 )
 from toolkit.comparison.influence import SCORES
 from toolkit.comparison.intervals import (
     ITEMS_ONLY,
+    ONE_SEED,
     Interval,
     benjamini_hochberg,
     by_cluster,
@@ -283,6 +286,31 @@ def test_a_score_that_the_answers_give_has_an_interval_over_items_and_another_of
     agree(same, difference_points=0.0, low_points=np.nan)  # equal answers bound an accuracy, and no correlation
 
 
+@pytest.mark.parametrize("score", ["macro_f1", "matthews"])
+def test_one_answer_apart_bounds_every_score_of_right_and_wrong_answers_by_its_items(make_run, score):
+    """One answer of one seed differs: an accuracy of 100 items is not the same within .6, nor is another score."""
+    facts = {"task": MATTHEWS["task"] | {"score": score}}
+    runs = [make_run(r, s, right=0.9, facts=facts) for r in ("none", "backbone") for s in range(3)]
+    for name in ("predictions", "scores"):
+        for one, other in zip(runs[:3], runs[3:], strict=True):
+            object.__setattr__(other, name, getattr(one, name).copy())
+    answers = runs[-1].predictions
+    (row,) = answers.query("split == 'validation' and epoch == 3 and label == prediction").index[:1]
+    answers.loc[row, "prediction"] = 1 - answers.loc[row, "label"]
+    for run in runs:
+        own = run.predictions.query("split == 'validation' and epoch == 3")[["label", "prediction"]].to_numpy(float).T
+        at = run.scores.query("split == 'validation' and epoch == 3").index
+        run.scores.loc[at, [score, "accuracy"]] = SCORES[score](*own)[0], (own[0] == own[1]).mean()
+    alike, beside = compare(runs, margin_points=0.6).query("split == 'validation'").to_dict("records")
+    agree(alike, num_units=100, is_equivalent=False, note="")
+    agree(beside, num_units=100, is_equivalent=False)
+    assert alike["high90_points"] >= 0.9 * beside["high90_points"]
+    same = compare(runs[:2] + runs[3:5], margin_points=0.6).query("split == 'validation'").to_dict("records")[0]
+    assert "no mean over items" not in same["note"]
+    assert np.isnan(same["low_points"])
+    assert np.isnan(estimate_not_failed(np.zeros((3, 100)), Settings(), is_accuracy=False)["low_points_not_failed"])
+
+
 def test_regression_has_no_accuracy_and_no_chance(make_run):
     table = compare([make_run(r, s, is_regression=True) for r in ("none", "backbone") for s in (0, 1)])
     assert set(table["score"]) == {"pearson"}
@@ -453,6 +481,12 @@ def test_scores_that_no_run_could_have_are_left_out_and_counted():
     agree(estimate_from_seeds(np.array([0.1]), settings), low_points=np.nan)
 
 
+def test_no_wording_decides_which_notes_of_an_interval_are_told(monkeypatch):
+    monkeypatch.setattr("toolkit.comparison.intervals.SCORES_OVER_SEEDS", "other words")
+    assert estimate_from_seeds(np.array([0.1, 0.12, 0.09]), Settings())["note"] == NO_MEAN
+    assert ONE_SEED in estimate_from_seeds(np.array([0.1]), Settings())["note"]
+
+
 @pytest.fixture
 def six(places):
     """Two seeds of each of three arms that are all alike."""
@@ -470,7 +504,8 @@ def test_default_pairs_set_full_fine_tuning_against_each_other_arm(six):
 
 
 def test_a_single_arm_gives_no_line_and_all_columns(places):
-    table = compare([plant(places["none"][0], [True, False, True])])
+    with pytest.warns(UserWarning, match="nothing to compare.*two conditions.*; got full fine-tuning on"):
+        table = compare([plant(places["none"][0], [True, False, True])])
     assert table.empty
     assert list(table.columns) == columns_of("compare")
 

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.refusals import check_refused
-from toolkit.comparison.intervals import held_near_0, is_equivalent, seeds_interval, tost, two_way_interval
+from toolkit.comparison.influence import SCORES
+from toolkit.comparison.intervals import (
+    held_near_0,
+    is_equivalent,
+    seeds_interval,
+    tost,
+    two_way_interval,
+    weigh_items,
+)
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 30))
 TABLES = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.sampled_from([-1.0, 0.0, 0.0, 0.0, 1.0])))
@@ -106,6 +114,71 @@ def test_near_the_ceiling_the_margin_is_held_too(shape, repeat, of_t):
     assert np.mean([is_equivalent(own, 0.015) for own in studies]) <= 0.072  # .05 and two and a half standard errors
     by_t = sum(is_equivalent(own, 0.015) for own in alone) + (len(studies) - len(alone)) * (0.985 ** shape[1] < 0.1)
     assert by_t / len(studies) >= of_t
+
+
+def _tables_of(score, rng, *, share, missed, seeds=3, items=400, repeat=0.5):
+    """Influence and right-or-wrong differences of a perfect arm and one that misses some of the positive items."""
+    labels = (rng.random(items) < share).astype(float)
+    same = rng.random(items) < missed
+    others = [np.where(rng.random(items) < repeat, same, rng.random(items) < missed) for _ in range(seeds)]
+    told = [np.where((labels == 1) & other, 0.0, labels) for other in others]
+    (best, weights), scored = SCORES[score](labels, labels.copy()), [SCORES[score](labels, own) for own in told]
+    table = np.array([best + weights - value - influence for value, influence in scored])
+    return table, np.array([own != labels for own in told])
+
+
+@pytest.mark.parametrize(("score", "true"), [("f1", 0.0101), ("macro_f1", 0.01), ("matthews", 0.0198)])
+def test_near_the_ceiling_scores_that_are_no_mean_hold_the_margin_too(score, true):
+    """Perfect against 2 % of the positives missed, the margin their true difference: t alone .09, the bound .05."""
+    rng, found = np.random.default_rng(8), []
+    for _ in range(400):
+        table, is_other = _tables_of(score, rng, share=0.5, missed=0.02)
+        if np.ptp(table) > 0:
+            interval = two_way_interval(table, 0.9, size=1.0)
+            bounds = interval, weigh_items(interval, table, is_other)
+            found.append([is_equivalent(own, true) for own in bounds] + [is_equivalent(held_near_0(bounds[1]), true)])
+    by_t, by_weight, held = np.sum(found, axis=0) / 400
+    assert by_t >= 0.07
+    assert by_weight == held <= 0.072
+
+
+def _rare_misses(rng, items, seeds=3):
+    """Three classes: a tenth of the items both arms have wrong, some of them in two ways, and .4 % one arm alone.
+
+    The influence and the right-or-wrong differences of macro-F1; seeds err alike.
+    """
+    labels, is_wrong = rng.integers(0, 3, items).astype(float), rng.random(items) < 0.1
+    is_missed, is_swapped = rng.random(items) < 0.004, rng.random(items) < 0.1
+    first = np.where(is_wrong, (labels + 1) % 3, labels)
+    second = np.where(is_wrong, (labels + 1 + is_swapped) % 3, (labels + is_missed) % 3)
+    (one, weights), (other, others) = (SCORES["macro_f1"](labels, told) for told in (first, second))
+    table, right = one + weights - other - others, (first == labels) != (second == labels)
+    return np.tile(table, (seeds, 1)), np.tile(right, (seeds, 1))
+
+
+def test_two_wrong_answers_that_differ_are_no_proof_of_likeness():
+    """Where no accuracy differs, light differences are all that t sees: it takes the heavy ones for impossible."""
+    rng, found = np.random.default_rng(3), []
+    true = abs(_rare_misses(rng, 400_000, 1)[0].mean())
+    for _ in range(200):
+        table, is_other = _rare_misses(rng, 300)
+        if np.ptp(table) > 0:
+            interval = two_way_interval(table, 0.9, size=1.0)
+            found.append([is_equivalent(own, true) for own in (interval, weigh_items(interval, table, is_other))])
+    by_t, by_weight = np.sum(found, axis=0) / 200
+    assert by_t >= 0.2
+    assert by_weight <= 0.05
+
+
+@given(TABLES)
+def test_an_item_of_an_accuracy_weighs_exactly_1(table):
+    signs, plain = np.sign(np.round(table)), two_way_interval(np.sign(np.round(table)), 0.9)
+    assert plain.item_weight == pytest.approx(1, abs=1e-12)
+    if plain.variance > 0:
+        twice = weigh_items(two_way_interval(2 * signs, 0.9), 2 * signs, signs != 0)
+        held = held_near_0(plain)
+        assert (held_near_0(twice).low, held_near_0(twice).high) == pytest.approx((2 * held.low, 2 * held.high))
+        assert tost(twice, 0.2) == pytest.approx(tost(plain, 0.1))
 
 
 @pytest.mark.parametrize("repeat", ["same", "some", "none"])

@@ -49,7 +49,8 @@ def test_drift_of_recordings_is_that_of_their_snapshots_and_needs_no_scores(reco
             line[["drift_percent", "drift_percent_sd"]].to_list(), [np.mean(drifts), np.std(drifts, ddof=1)]
         )
         assert table.loc[("embeddings frozen", name), ["is_frozen", "drift_percent"]].tolist() == [True, 0]
-    assert toolkit.compare(runs).empty
+    with pytest.warns(UserWarning, match="nothing to compare: pass runs with scores of one split; got"):
+        assert toolkit.compare(runs).empty
     assert toolkit.summarise_scores(runs).empty
 
 
@@ -211,6 +212,32 @@ def test_predictions_bring_intervals_over_items(record, scale):
     assert (line["num_items"], line["difference_points"], line["num_failed_first"]) == (40, 15, 0)
     assert line["low_points"] < 15 < line["high_points"]
     assert toolkit.compare_seeds(runs)["mcnemar_p"].notna().all() == (scale == 1)
+
+
+def test_what_is_better_when_lower_is_no_headline_though_a_loop_names_it(record):
+    facts = {"task": {"name": "trec", "score": "mse"}}
+    runs = [
+        record(regime, seed, facts=facts, scores={"mse": 0.3 - value + seed / 100, "r2": value + seed / 100})
+        for regime, value in (("none", 0.1), ("embeddings", 0.2))
+        for seed in range(3)
+    ]
+    assert {(run.score, run.headlines) for group in arrange(runs) for run in group.runs} == {("r2", ("r2",))}
+
+
+def test_the_accuracy_of_words_has_the_exact_bound_of_an_accuracy(record):
+    """One word of 400 differs in one of three seeds: that is no sameness within .75 points."""
+    labels, runs = np.arange(400) % 3, []
+    for regime in ("none", "embeddings"):
+        for seed in range(3):
+            told = labels.copy()
+            told[7] += regime == "embeddings" and seed == 2
+            table = pd.DataFrame({"epoch": 3.0, "split": "validation", "id": np.arange(400) // 5})
+            table = table.assign(word=np.arange(400) % 5, label=labels, prediction=told)
+            scores = {"accuracy": float((told == labels).mean())}
+            runs.append(record(regime, seed, scores=scores, predictions=table))
+    (line,) = toolkit.compare(runs, margin_points=0.75).to_dict("records")
+    assert (line["num_units"], line["is_equivalent"]) == (80, False)
+    assert line["high90_points"] > 0.9
 
 
 def test_drift_is_counted_from_where_recording_began(record):

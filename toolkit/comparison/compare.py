@@ -6,8 +6,9 @@ answers are at hand, or they do not give the score, the interval is over seeds o
 share what all of them say of seeds (multiplicity.py).
 """
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,10 +34,8 @@ from toolkit.comparison.arms import (
 )
 from toolkit.comparison.intervals import (
     ROUNDING,
-    SCORES_OVER_SEEDS,
     Interval,
     benjamini_hochberg,
-    count_effective,
     detectable_gap,
     held_near_0,
     interval_of,
@@ -50,6 +49,7 @@ from toolkit.comparison.intervals import (
     smallest_p,
     tost,
     two_way_interval,
+    weigh_items,
 )
 from toolkit.comparison.multiplicity import moderated_p
 from toolkit.comparison.runs import counted_score, item_scores, last_score
@@ -74,6 +74,8 @@ NOT_FAILED = (
 """What :func:`estimate_not_failed` gives: the difference over the pairs of runs of which neither failed."""
 SQUARES = ("ms_seed", "ms_item", "ms_residual")
 """Mean squares of the two-way table of a difference in points; NaN where there is no such table, or no spread in it."""
+OF_ANSWERS = ("f1", "macro_f1", "matthews")
+"""Scores that are no mean over items, of answers each of which is right or wrong."""
 NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
 OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
 NO_ANSWERS = "no predictions are at hand: the interval is over seeds, and whether the items are the same is not known"
@@ -142,9 +144,22 @@ def compare(
     names. Elsewhere: McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
     (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). What cannot be compared is NaN with
     a ``reason``. ValueError for an unknown label and for settings out of range.
+
+    Examples
+    --------
+    >>> line = toolkit.compare(runs).iloc[0]
+    >>> line["first"], line["second"], line["score"], int(line["num_seeds"])
+    ('full fine-tuning', 'embeddings frozen', 'accuracy', 3)
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, seed=seed)
-    return compare_groups(arrange(runs, labels, score=score), pairs, settings)
+    groups = arrange(runs, labels, score=score)
+    table = compare_groups(groups, pairs, settings)
+    if table.empty:
+        told = ", ".join(f"{arm.label} on {group.title}" for group in groups for arm in group.arms)
+        has_pairs = any(len(group.arms) > 1 for group in groups)
+        needed = "runs with scores of one split" if has_pairs else "runs of two conditions of one model and task"
+        warnings.warn(f"nothing to compare: pass {needed}; got {told}", stacklevel=2)
+    return table
 
 
 def compare_groups(
@@ -248,11 +263,13 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
         # Equal answers throughout bound an accuracy, and no other score, by the number of items.
         differences = table if score == "accuracy" or not is_constant(table[is_counted], 1.0) else differences
     if differences.ndim == 1:
-        note = (OTHER_ITEMS_PER_SEED if score == "accuracy" else NO_MEAN) if pair.has_answers(split) else NO_ANSWERS
-        line |= estimate_from_seeds(differences, settings, note)
+        line |= estimate_from_seeds(differences, settings, "" if values is not None else _why_seeds(pair, split))
     else:
-        items = pair.unit_scores(split, score, in_clusters=False) if score == "accuracy" else None
-        line |= estimate_from_items(differences, settings, None if items is None else items[0] - items[1])
+        # Of a word alone no entity is right or wrong, and of a number nothing is.
+        is_bound = score == "accuracy" or (score in OF_ANSWERS and not pair.runs[0][0].is_token_task)
+        names = dict.fromkeys((score, "accuracy")) if is_bound else ()
+        items = [pair.unit_scores(split, name, in_clusters=False) for name in names]
+        line |= estimate_from_items(differences, settings, *(each[0] - each[1] for each in items if each is not None))
         line["num_units"] = differences.shape[1]
         if differences.shape[1] < pair.runs[0][0].num_items(split):
             line["note"] = "; ".join(filter(None, (line["note"], CLUSTERED.format(differences.shape[1]))))
@@ -265,7 +282,7 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
     line |= {"num_seeds": kept.shape[1], "first_mean": first, "second_mean": second}
     if num_constant or pair.is_failed.any():
-        return line | estimate_not_failed(differences[is_known & ~pair.is_failed], settings)
+        return line | estimate_not_failed(differences[is_known & ~pair.is_failed], settings, score == "accuracy")
     return line | {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
 
 
@@ -326,19 +343,32 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
     return sorted(lines, key=lambda line: (line["seed"] is None, line["seed"] or 0))
 
 
-def estimate_from_items(differences: Array, settings: Settings, items: Array | None = None) -> dict[str, Any]:
+def _why_seeds(pair: ArmPair, split: str) -> str:
+    """Why an interval is over seeds alone, where the answers do not give the score of each item."""
+    if not pair.has_answers(split):
+        return NO_ANSWERS
+    reference = pair.runs[0][0]
+    are_same = all(have_same_items(reference, one, split) for one, _ in pair.runs)
+    return NO_MEAN if are_same else OTHER_ITEMS_PER_SEED
+
+
+def estimate_from_items(
+    differences: Array, settings: Settings, items: Array | None = None, right: Array | None = None
+) -> dict[str, Any]:
     """What :func:`toolkit.compare` says of (seeds, items) differences, each -1, 0 or 1 or any real share.
 
     With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict. Seeds of NaN
     are left out and counted. Of a score that is no mean over items a difference is that of what each item weighs in it
     (:func:`toolkit.comparison.runs.item_scores`); of items in clusters that of the clusters. ``items``: the (seeds,
-    items) right-or-wrong differences beneath, of which equivalence has its exact bound.
+    items) differences beneath, of single items, and ``right``: those of their accuracy. Of both equivalence has its
+    exact bound (:func:`toolkit.comparison.intervals.weigh_items`).
     """
     every, differences = differences, differences[~np.isnan(differences).any(axis=1)]
     # Sums over a cluster of what cancels there are 0 but for rounding.
     wide, narrow = (two_way_interval(differences, level, size=1.0) for level in (settings.level, EQUIVALENCE_LEVEL))
     if items is not None and wide.variance > 0:
-        wide, narrow = (replace(own, num_effective=count_effective(items, own)) for own in (wide, narrow))
+        is_known, right = ~np.isnan(every).any(axis=1), items if right is None else right
+        wide, narrow = (weigh_items(own, items[is_known], right[is_known] != 0) for own in (wide, narrow))
     notes = "; ".join(filter(None, (wide.note, _undefined(differences, every))))
     line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": notes}
     if min(differences.shape) < 2 or not wide.variance > 0:
@@ -367,19 +397,22 @@ def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_M
             "margin_points": settings.margin_points,
             "is_equivalent": False,
             "verdict": "not measurable here",
-            "note": "; ".join(notes),
+            "note": "; ".join(filter(None, notes)),
         }
         return line | {"reason": "; ".join(notes[1:]) or "no seed"}
     wide, narrow = (seeds_interval(defined, level) for level in (settings.level, EQUIVALENCE_LEVEL))
-    notes += [wide.note] if wide.note != SCORES_OVER_SEEDS else []
-    return _line(wide, narrow, defined, settings) | {"note": "; ".join(notes)}
+    notes += [wide.note] if np.isnan(wide.low) else []  # why there is none; what one covers is in the note above
+    return _line(wide, narrow, defined, settings) | {"note": "; ".join(filter(None, notes))}
 
 
-def estimate_not_failed(differences: Array, settings: Settings) -> dict[str, Any]:
+def estimate_not_failed(differences: Array, settings: Settings, is_accuracy: bool = True) -> dict[str, Any]:
     """NOT_FAILED of the differences, (pairs, items) or (pairs,), of pairs of runs of which neither failed.
 
-    NaN is left out; with fewer than two pairs all but their number is NaN.
+    NaN is left out; with fewer than two pairs all but their number is NaN. Equal answers throughout bound an accuracy
+    by the number of items, and no other score.
     """
+    if differences.size and not is_accuracy and is_constant(differences, 1.0):
+        differences = differences.reshape(len(differences), -1)[:, 0]
     kept = differences[~np.isnan(differences)] if differences.ndim == 1 else differences
     if len(kept) < 2:
         return dict.fromkeys(NOT_FAILED, np.nan) | {NOT_FAILED[0]: len(kept)}

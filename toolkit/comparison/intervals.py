@@ -49,7 +49,9 @@ class Interval:
     level: float
     note: str = ""
     num_effective: float = math.nan
-    """:func:`count_effective` right-or-wrong items; NaN for other differences and for those over seeds alone."""
+    """:func:`count_effective` items that are right or wrong; NaN for other differences and those over seeds alone."""
+    item_weight: float = 1.0
+    """By how much an item that differs moves the mean times the number of items: 1 of an accuracy."""
 
 
 class MeanSquares(NamedTuple):
@@ -106,20 +108,31 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95, *, size: float
     else:
         total, df = combine(squares, num_seeds, num_items)
         found = t_interval(mean, total / table.size, df, level)
-    return replace(found, num_effective=count_effective(table, found))
+    return weigh_items(found, table, table != 0) if np.isin(table, (-1, 0, 1)).all() else found
 
 
 def count_effective(table: NDArray[np.float64], interval: Interval) -> float:
-    """How many items, each with one answer in all seeds, would leave the mean of right-or-wrong differences as unsure.
+    """How many items, each with one answer in all seeds, would leave the mean difference as unsure.
 
     ``table``: float64 (seeds, items). The variance of one difference over that of the mean, times (t_{N-1} / t_df)² at
-    .95: a variance on few degrees of freedom is itself unsure (Korn & Graubard 1998, of surveys in clusters). NaN where
-    a difference is none of -1, 0 and 1.
+    .95: a variance on few degrees of freedom is itself unsure (Korn & Graubard 1998, of surveys in clusters).
     """
-    if not np.isin(table, (-1, 0, 1)).all():
-        return math.nan
     unsure = t_quantile(0.95, table.shape[1] - 1) / t_quantile(0.95, interval.df)
     return float(table.var() / interval.variance * unsure**2)
+
+
+def weigh_items(interval: Interval, table: NDArray[np.float64], is_other: NDArray[np.bool_]) -> Interval:
+    """The interval with its ``num_effective`` items and what one of them weighs, for the exact bound of equivalence.
+
+    ``table``: float64 (seeds, items) of a right-or-wrong score, or of one that is no mean over items by the influence
+    of each; ``is_other``: bool (seeds, items), where one of the two arms is right. The weight is the root of the
+    differences' mean square over those (ours): exactly 1 of an accuracy, more where rare items decide, as in F1, and
+    never less. Where there are none, two wrong answers differ: then nothing is known of how often one will be right.
+    """
+    if not is_other.any():
+        return replace(interval, num_effective=float(table.shape[1]))
+    weight = math.sqrt(float((table**2).mean() / is_other.mean()))
+    return replace(interval, num_effective=count_effective(table, interval), item_weight=max(1.0, weight))
 
 
 def seeds_interval(differences: ArrayLike, level: float = 0.95, *, size: float | None = None) -> Interval:
@@ -346,10 +359,11 @@ def held_near_0(interval: Interval) -> Interval:
     """
     from scipy.special import betaincinv
 
-    share, num = abs(interval.estimate), interval.num_effective
+    share, num = abs(interval.estimate) / interval.item_weight, interval.num_effective
     if math.isnan(num):
         return interval
     end = float(betaincinv(share * num + 1, (1 - share) * num, (1 + interval.level) / 2)) if share < 1 else 1.0
+    end *= interval.item_weight
     low = min(interval.low, -end) if interval.estimate <= 0 else interval.low
     return replace(interval, low=low, high=max(interval.high, end) if interval.estimate >= 0 else interval.high)
 
@@ -368,12 +382,13 @@ def tost(differences: Interval | ArrayLike, margin: float) -> float:
     interval = interval_of(differences)
     if math.isnan(interval.variance) or math.isnan(interval.low):
         return math.nan
-    share, num = abs(interval.estimate), interval.num_effective
+    share, num = abs(interval.estimate) / interval.item_weight, interval.num_effective
     # No difference of right-or-wrong scores is above 1; where each differs by the most that it can, none is in doubt.
-    exact = float(betaincc(share * num + 1, (1 - share) * num, min(margin, 1.0))) if share < 1 else float(margin <= 1)
+    most = margin / interval.item_weight
+    exact = float(betaincc(share * num + 1, (1 - share) * num, min(most, 1.0))) if share < 1 else float(most <= 1)
     if interval.variance == 0:
         return exact
-    found = float(t.sf((margin - share) / math.sqrt(interval.variance), interval.df))
+    found = float(t.sf((margin - abs(interval.estimate)) / math.sqrt(interval.variance), interval.df))
     return found if math.isnan(num) else max(found, exact)
 
 

@@ -204,8 +204,8 @@ class ReportedRun:
     def score(self) -> str:
         """The headline score of the task; empty where a run of another loop has none."""
         named = self.part("task").get("score")
-        if self.is_recorded:
-            return str(named or next(iter(self.headlines), ""))
+        if self.is_recorded:  # another loop may name one that is better when lower
+            return str(named if named in self.headlines else next(iter(self.headlines), ""))
         return str(named or ("pearson" if self.is_regression else "accuracy"))
 
     @cached_property
