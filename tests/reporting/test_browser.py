@@ -78,11 +78,6 @@ def write(page: Page, folder: Path) -> Path:
     return path
 
 
-def texts(page: Any) -> list[str]:
-    """What stands in the chart of words."""
-    return [str(text) for text in page.locator(f"{LIVE} text").all_text_contents()]
-
-
 def wait_until(page: Any, expression: str, arg: Any = None) -> None:
     """Wait until JavaScript is true: Playwright's own wait is an eval from its second time on, which pages forbid."""
     end = time.monotonic() + 30
@@ -91,39 +86,32 @@ def wait_until(page: Any, expression: str, arg: Any = None) -> None:
         page.wait_for_timeout(20)
 
 
-def wait_for_text(page: Any, text: str) -> None:
-    """Wait until a mark of the chart of words holds this text."""
-    found = "([where, text]) => [...document.querySelectorAll(where)].some((each) => each.textContent.includes(text))"
-    wait_until(page, found, [f"{LIVE} text", text])
-
-
 MARKED = f"{LIVE} .mark-symbol path[fill='#D55E00']"
 
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
-def search(page: Any, word: str, *shown: str) -> None:
-    """Search a word, and wait for what the chart shows then."""
+def search(page: Any, word: str, num_marked: int = 1) -> None:
+    """Search a word, and wait until so many marks are marked."""
     page.get_by_label("Search a word").fill(word)
-    for text in shown:
-        wait_for_text(page, text)
+    wait_until(page, "([where, num]) => document.querySelectorAll(where).length === num", [MARKED, num_marked])
 
 
-def drift_of(words: pd.DataFrame, word: str, epoch: int) -> str:
-    """The line that the chart shows of a word."""
-    (line,) = words[(words["token"] == word) & (words["epoch"] == epoch)].to_dict("records")
-    numbers = f"{line['norm']:.3g}", f"{line['angle_degrees']:.3g}"
-    return f"steps {line['num_steps']:,}, drift {numbers[0]}, angle {numbers[1]}°"
+def pointed_at(page: Any, mark: Any) -> str:
+    """What is told of a mark that the pointer stands on."""
+    mark.hover(force=True)
+    tip = page.locator("#vg-tooltip-element")
+    tip.wait_for()
+    return str(tip.inner_text())
 
 
 def test_hostile_texts_are_shown_as_texts(visit: Callable[..., Any]):
     page = visit()
     assert page.locator("h1").inner_text() == INJECTION
     assert page.locator("main").inner_text().count(INJECTION) > 8
-    search(page, "<SCRIPT>", f"before of {INJECTION} 0.90", "epoch 3: 1 of 60 drawn words contain “<SCRIPT>”")
-    page.locator(MARKED).hover(force=True)
-    assert INJECTION in page.locator("#vg-tooltip-element").inner_text()
+    search(page, "<SCRIPT>")
+    assert f"before of {INJECTION} 0.90" in pointed_at(page, page.locator(MARKED))
 
 
 def test_an_injected_handler_or_script_would_not_run(visit: Callable[..., Any], browser: Any, index: Path):
@@ -135,57 +123,53 @@ def test_an_injected_handler_or_script_would_not_run(visit: Callable[..., Any], 
     page.close()
 
 
-def test_search_finds_a_word_marks_it_and_shows_its_neighbours(visit: Callable[..., Any]):
+def test_a_search_marks_words_which_tell_their_neighbours(visit: Callable[..., Any]):
     page = visit()
     marked = page.locator(MARKED)
     assert marked.count() == 0
-    assert "before: before of better 0.90" in texts(page)  # what moved most, before anything is searched
-    for word, count in ((" GOOD ", 1), ("word1", 10), ("no such word", 0)):  # word10 to word19
-        search(page, word, f"epoch 3: {count} of 60 drawn words contain “{word.strip()}”")
-        listed = [text for text in texts(page) if text.startswith("before: before of")]
-        assert (marked.count(), len(listed)) == (count, min(count, 5)), word
-        assert count != 1 or {"good", "before: before of good 0.90", "after: after of good 0.90"} <= set(texts(page))
+    for word, count in (("word1", 10), ("no such word", 0), (" GOOD ", 1)):  # word10 to word19
+        search(page, word, count)
+    told = pointed_at(page, marked)
+    assert all(text in told for text in ("good", "before of good 0.90", "after of good 0.90"))
 
 
 def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any]):
     page = visit()
-    search(page, "good", "before of good 0.90")
+    search(page, "good")
     point, floor = (page.locator(where).first.bounding_box() for where in (MARKED, f"{LIVE} .role-axis-domain line"))
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
 
 
-def test_a_click_on_a_mark_shows_its_word(visit: Callable[..., Any]):
+def test_a_mark_tells_its_word(visit: Callable[..., Any]):
     page = visit()
-    mark = page.locator(f"{LIVE} .mark-symbol path[fill='#767B84']")  # what training never saw
-    mark.hover(force=True)
-    assert "word59" in page.locator("#vg-tooltip-element").inner_text()
-    mark.click(force=True)
-    wait_for_text(page, "full fine-tuning, seed 0, epoch 3: the word that was clicked")
-    assert "before: before of word59 0.90" in texts(page)
+    told = pointed_at(page, page.locator(f"{LIVE} .mark-symbol path[fill='#767B84']"))  # what training never saw
+    assert "word59" in told
+    assert "before of word59 0.90" in told
 
 
 def test_words_by_keyboard_alone(visit: Callable[..., Any]):
     page = visit()
-    first, second = make_words(), make_words(run=f"LP-FT {INJECTION}")
+    search(page, "word42")
     focused = "document.activeElement.closest('label')?.textContent.trim() || ''"
-    for _ in range(60):
+    place = "where => document.querySelector(where)?.getAttribute('transform')"
+
+    def press_and_see_it_move(*keys: str) -> None:
+        before = page.evaluate(place, MARKED)
+        for key in keys:
+            page.keyboard.press(key)
+        wait_until(page, f"([where, old]) => ![null, undefined, old].includes(({place})(where))", [MARKED, before])
+
+    page.locator("#theme").focus()
+    while not page.evaluate(focused).startswith("Run"):
         page.keyboard.press("Tab")
-        if page.evaluate(focused).startswith("Run"):
-            break
-    for key, shown in (("ArrowDown", second), ("ArrowUp", first)):
-        page.keyboard.press(key)
-        wait_for_text(page, drift_of(shown, "better", 3))
-        wait_for_text(page, f"{shown['run'].iloc[0]}, epoch 3: the words that moved most")
+    press_and_see_it_move("ArrowDown")
+    press_and_see_it_move("ArrowUp")
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Search a word"
-    page.keyboard.type("word42")
-    wait_for_text(page, drift_of(first, "word42", 3))
-    place = page.locator(MARKED).get_attribute("transform")
+    press_and_see_it_move("End", "Backspace", "3")
     page.keyboard.press("Tab")
     assert page.evaluate(focused).startswith("Epoch")
-    page.keyboard.press("ArrowLeft")
-    wait_for_text(page, drift_of(first, "word42", 2))
-    assert page.locator(MARKED).get_attribute("transform") != place
+    press_and_see_it_move("ArrowLeft")
 
 
 @pytest.mark.parametrize(("scheme", "ground"), [("light", (255, 255, 255)), ("dark", (27, 31, 38))])
@@ -261,7 +245,7 @@ def test_phone_width_does_not_scroll_sideways(visit: Callable[..., Any]):
     page.locator("#contents-list a", has_text="Words").tap()
     assert page.locator("#contents-list").is_hidden()
     assert page.evaluate("location.hash") == "#words"
-    search(page, "good", "before of good 0.90")
+    search(page, "good")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
@@ -433,4 +417,4 @@ def test_many_words_are_painted_at_once(visit: Callable[..., Any], tmp_path: Pat
     assert min(last_paints) < 1500
     page.locator("#figure-words").scroll_into_view_if_needed()
     page.locator(f"{LIVE} svg").wait_for()
-    search(page, f"word{num_words - 2}", f"before of word{num_words - 2} 0.90")
+    search(page, f"word{num_words - 2}")

@@ -21,7 +21,7 @@ SPECIAL = "[]*\\{}&%$#_~^<>|\"'`±→Δ‖²⁰°≤≥—…é\u00d7\u2212\u03c
 
 def fragment(table: pd.DataFrame, caption: str = "A caption") -> str:
     columns = {str(name): Column(label=str(name)) for name in table.columns}
-    return latex.table(shown(TableBlock(table=table, caption=caption, columns=columns)), "test")
+    return latex.booktabs(shown(TableBlock(table=table, caption=caption, columns=columns)), "test")
 
 
 @given(st.text())

@@ -39,6 +39,7 @@ from toolkit.reporting.topics.comparison import PLANNED, mcnemar_counts, shown_c
 from toolkit.reporting.topics.drift_and_score import association_block
 from toolkit.reporting.topics.first_screen import (
     EXTRACTION,
+    FINDABLE,
     FREEZING,
     MOVED,
     REST,
@@ -235,17 +236,40 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "value", "freezing", "extraction"),
+    ("verdict", "value", "said", "tone"),
     [
-        ("equivalent", 0.2, "no, within ±1.50 points", "yes, within ±1.50 points"),
-        ("supported", 3.2, "yes, it costs 3.2 points", "no, 3.2 points worse"),
-        ("supported", -3.2, "yes, it gains 3.2 points", "better, 3.2 points more"),
+        ("equivalent", 0.2, "same score, within ±1.50 points", "same"),
+        ("supported", 3.2, "3.2 points worse", "apart"),
+        ("supported", -3.2, "3.2 points better", "apart"),
+        ("under-powered", 3.2, "cannot tell", "open"),
+        ("not supported", 3.2, "cannot tell", "open"),
     ],
 )
-def test_no_is_never_left_to_mean_good_or_bad(changed, verdict, value, freezing, extraction):
+def test_answers_stand_alone(changed, verdict, value, said, tone):
+    """No bare yes or no, which is good news under one question and bad news under another."""
     found = answers(changed(verdict=verdict, difference_points=value, margin_points=1.5))
-    assert (found[FREEZING].verdict, found[EXTRACTION].verdict) == (freezing, extraction)
+    for question in (FREEZING, EXTRACTION):
+        assert (found[question].verdict, found[question].tone, found[question].parts) == (said, tone, ())
     assert f" {value:+.1f} ({90 if verdict == 'equivalent' else 95} %: " in found[FREEZING].text
+
+
+def test_of_several_tasks_each_has_a_line_and_the_question_a_count(changed):
+    """The lines of several tasks keep their own words, sizes and kinds; a kind is the question's where all share it."""
+    data = changed(verdict="supported", difference_points=3.2, margin_points=1.5)
+    tables = [
+        data.comparison.assign(group=f"tiny on {name}", verdict=own)
+        for name, own in (("a", "supported"), ("b", "equivalent"))
+    ]
+    found = answers(with_tables(data, comparison=pd.concat(tables)))[FREEZING]
+    assert [(part.name, part.verdict, part.tone) for part in found.parts] == [
+        ("a", "3.2 points worse", "apart"),
+        ("b", "same score", "same"),
+    ]
+    assert found.text.endswith("in points of accuracy; the same is within ±1.50.")
+    assert (found.verdict, found.tone) == ("worse on 1 of 2 tasks, same score on 1 of 2 tasks", "")
+    tables = [own.assign(verdict="equivalent") for own in tables]
+    found = answers(with_tables(data, comparison=pd.concat(tables)))[FREEZING]
+    assert (found.verdict, found.tone) == ("same score", "same")
 
 
 @pytest.mark.parametrize("names", [["full fine-tuning"], ["full fine-tuning", "embeddings frozen"]])
@@ -261,14 +285,18 @@ def test_conditions_whose_loss_still_falls_are_named(read_study, data_of, monkey
     data = data_of(*read_study(num_seeds=3))
     assert "What more epochs would give" not in answers_of(data)[-1].text
     monkeypatch.setattr(first_screen, "STILL_FALLING", -0.5)  # and their losses stand still
-    assert "in the last: full fine-tuning on toy (3 runs), embeddings frozen on toy (3" in answers_of(data)[-1].text
+    assert (
+        "in the last epoch, in 3 of 3 runs of full fine-tuning, 3 of 3 runs of embeddings" in answers_of(data)[-1].text
+    )
 
 
 def test_what_was_compared_is_named_and_counted(read_study, data_of):
-    said = compared_of(data_of(*read_study(tasks=("order", "pair"), num_seeds=1)))
+    data = data_of(*read_study(tasks=("order", "pair"), num_seeds=1))
+    said = compared_of(data)
     assert said.startswith("Trained: tiny. On: order, pair. Conditions (3): full fine-tuning, embeddings frozen, ")
     gap = f"{100 * detectable_gap_planned(1, 100, 0.1, 0.01):.1f} (seeds 1, items 100)"
-    assert f"Runs of each: 1. Runs: 6. {PLANNED.format(f'order {gap}, pair {gap}')}" in said
+    assert said.endswith("Runs of each: 1. Runs: 6.")
+    assert answers(data)[FINDABLE].text == PLANNED.format(f"order {gap}, pair {gap}")
     assert "on 10 % of the items, the same ones in every seed" in PLANNED
 
 
@@ -277,7 +305,7 @@ def test_runs_that_failed_are_said_first_and_leave_nothing_undecided(changed, mo
     assert not any(name == "failed" for tile in tiles_of(data) for name, _ in tile.lines)
     for answer in answers_of(data)[1:3]:
         assert answer.verdict == "not measurable here"
-        assert answer.text.endswith(f": {COLLAPSED}.")
+        assert answer.text.endswith(f": toy {COLLAPSED}.")
     monkeypatch.setattr(Arm, "num_failed", 2)
     assert {tile.lines[0] for tile in tiles_of(data)} == {("failed", "2 of 3 runs")}
 
@@ -304,7 +332,8 @@ def test_tiles_of_several_tasks_name_the_score_where_it_is_one(read_study, data_
 def test_a_difference_without_an_interval_says_why(changed, num_seeds, needed, tasks):
     none = dict.fromkeys(("low_points", "high_points", "low90_points", "high90_points"), np.nan)
     for answer in answers_of(changed(num_seeds, tasks, **none, score="macro_f1", verdict="under-powered"))[1:3]:
-        assert answer.text.count(f"(no interval: macro f1, {needed})") == len(tasks)
+        told = [answer.text, *(part.text for part in answer.parts)]
+        assert sum(text.count(f"(no interval: macro f1, {needed})") for text in told) == len(tasks)
 
 
 def test_a_missing_interval_has_no_ends(changed):

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -120,6 +121,11 @@ def estimate_text(value: float, low: float, high: float, digits: int = 3, *, is_
     """``0.267 (0.226 to 0.305)`` with fixed decimals; the value alone where there is no interval."""
     shown = [_decimal(number, digits, is_signed) for number in (value, low, high)]
     return shown[0] if math.isnan(low) or math.isnan(high) else f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def estimate_of(line: "Mapping[Any, Any] | pd.Series", digits: int = 3, *, is_signed: bool = False) -> str:
+    """The value of a line with its interval, as :func:`estimate_text` writes them."""
+    return estimate_text(line["value"], line["low"], line["high"], digits, is_signed=is_signed)
 
 
 def _decimal(value: float, digits: int, is_signed: bool) -> str:

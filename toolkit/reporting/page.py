@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
@@ -107,6 +107,20 @@ class Tile:
     """The colour that it has in the charts, ``#rrggbb``."""
 
 
+Tone = Literal["", "same", "apart", "open"]
+"""What kind of answer: nothing differs, something does, or these data cannot tell. A page shows it as a colour."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one task says to a question that is asked of several."""
+
+    name: str
+    verdict: str = ""
+    text: str = ""
+    tone: Tone = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A question that the report is read for, and what its data say to it."""
@@ -115,7 +129,10 @@ class Answer:
     """The numbers, in one sentence or two."""
     question: str = ""
     verdict: str = ""
-    """A word or a few: yes, no, undecided."""
+    """A word or a few that stand alone: same score, 2.0 points worse, cannot tell."""
+    tone: Tone = ""
+    parts: tuple[Part, ...] = ()
+    """A line per task, where there are several."""
 
 
 def stated(texts: Iterable[str]) -> tuple[Answer, ...]:

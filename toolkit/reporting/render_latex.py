@@ -1,14 +1,11 @@
 """Tables for a paper: a booktabs fragment each, to be \\input, and a document that shows them all."""
 
-import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from toolkit.naming import lookup, visible
-from toolkit.reporting import render_markdown
 from toolkit.reporting.cells import ABSENT, is_number, number, text_of
 from toolkit.reporting.page import Shown, heading
 from toolkit.schema import COLUMNS
@@ -91,7 +88,7 @@ def cell(text: str) -> str:
     return f"${match['sign']}{match['digits'].replace(',', '{,}')}{exponent}$"
 
 
-def table(shown: Shown, label: str) -> str:
+def booktabs(shown: Shown, label: str) -> str:
     """A ``table`` with a ``tabular`` that shrinks to the width of the text; several of them where it is long."""
     rows = [[cell(text) for text in row] for row in shown.rows]
     columns = "".join("r" if _is_numeric(shown, i) else "l" for i in range(len(shown.header)))
@@ -133,8 +130,8 @@ def document(names: Iterable[str], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "", label: str = "table") -> str:
-    """A table of the toolkit as the text of a paper or a page: ``latex`` (booktabs), ``markdown`` or ``html``.
+def export_table(table: pd.DataFrame, *, caption: str = "", label: str = "table") -> str:
+    """A table of the toolkit in LaTeX, for a paper.
 
     Parameters
     ----------
@@ -147,9 +144,14 @@ def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "",
     Raises
     ------
     ValueError
-        An unknown ``kind``, or a table without lines.
+        A table without lines.
+
+    Examples
+    --------
+    >>> text = toolkit.export_table(toolkit.drift_table(runs), caption="Embedding drift", label="drift")
+    >>> "toprule" in text
+    True
     """
-    write = lookup(KINDS, kind, "kind of table")
     if table.empty:
         raise ValueError("the table has no lines: there is nothing to export")
     same, said = shared(table, [name for name in SHARED if name in table])
@@ -158,7 +160,7 @@ def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "",
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
     parts = [_texts(table, name, column.digits) for name, column in columns.items()]
     said = f"{caption}{said}".strip()
-    return write(Shown(tuple(header), tuple(zip(*parts, strict=True)), said), label)
+    return booktabs(Shown(tuple(header), tuple(zip(*parts, strict=True)), said), label)
 
 
 def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
@@ -179,17 +181,4 @@ def _texts(table: pd.DataFrame, name: str, digits: int) -> list[str]:
     ]
 
 
-def _markdown(shown: Shown, label: str) -> str:
-    parts = (render_markdown.table(shown.header, shown.rows), render_markdown.escape(shown.caption))
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _html(shown: Shown, label: str) -> str:
-    rows = [[visible(text) for text in row] for row in shown.rows]
-    with pd.option_context("display.max_colwidth", None):
-        text: str = pd.DataFrame(rows, columns=list(map(visible, shown.header))).to_html(index=False, border=0)
-    return text.replace("<thead>", f"<caption>{html.escape(visible(shown.caption))}</caption>\n  <thead>", 1) + "\n"
-
-
 SHARED = ("model", "task", "num_seeds")
-KINDS: Mapping[str, Callable[[Shown, str], str]] = {"latex": table, "markdown": _markdown, "html": _html}

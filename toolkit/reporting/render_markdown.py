@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from toolkit.reporting.cells import NOT_APPLICABLE, is_number, number
 from toolkit.reporting.page import (
+    Answer,
     Block,
     ChartBlock,
     CodeBlock,
@@ -46,7 +47,7 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     parts += [table(tiles.header, tiles.rows)] if tiles else []
     for answer in page.answers:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
-        text = "  \n".join(map(escape, answer.text.split("\n")))
+        text = "  \n".join(map(escape, (*answer.text.split("\n"), *part_lines(answer))))
         parts.append(f"**{escape(said)}** {text}" if said else text)
     parts += _block(page.picture, 2) if page.picture else []
     parts += ["## How to make this again", code_block(page.commands.splitlines())] if page.commands else []
@@ -55,6 +56,11 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         parts += [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
     parts += _texts(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def part_lines(answer: Answer) -> list[str]:
+    """What each task says to a question, a line each."""
+    return [f"{part.name}: {', '.join(filter(None, (part.verdict, part.text)))}" for part in answer.parts]
 
 
 def read_answers(text: str) -> list[str]:

@@ -26,6 +26,7 @@ from toolkit.reporting.page import (
     shown,
     shown_tiles,
 )
+from toolkit.reporting.render_markdown import part_lines
 
 MOST_LINES = 60
 """Lines of a table; the whole of a longer one is in the report's tables."""
@@ -50,6 +51,8 @@ def print_page(page: Page, console: Console | None = None, *, has_charts: bool =
     for answer in page.answers:
         asked = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
         _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
+        for line in part_lines(answer):
+            _text(console, f"· {line}")
     sections = [section for section in page.sections if section.id != "definitions"]
     folds = [FoldBlock(title=each.title, blocks=(TextBlock(text=each.lead), *each.blocks)) for each in sections]
     for block in (page.picture, *folds, TextBlock(text=page.footer)):

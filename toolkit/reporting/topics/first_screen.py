@@ -19,7 +19,7 @@ from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
-from toolkit.reporting.page import Answer, ChartBlock, Tile, picture
+from toolkit.reporting.page import Answer, ChartBlock, Part, Tile, Tone, picture
 from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, linear_probes, task_names
 from toolkit.reporting.topics.comparison import planned_gaps_text, plot_differences
 from toolkit.reporting.topics.scores import LEAST_SEEDS
@@ -50,6 +50,7 @@ OF_NOISE = (
 )
 RATES_DIFFER = " (other learning rates on other tasks)"
 ADDED = "Do real labels move words otherwise than shuffled ones?"
+FINDABLE = "How small a difference could these runs find?"
 REST = "What is not shown up here?"
 OPEN = "What can these runs not tell?"
 
@@ -173,7 +174,7 @@ def _mean(drift: np.ndarray[Any, Any]) -> float:
 
 
 def compared_of(data: ReportData) -> str:
-    """What was trained, on what and how often, and which differences that could find, before any is told."""
+    """What was trained, on what and how often."""
     runs, ways = data.runs, conditions(data)
     names = {name: dict.fromkeys(str(getattr(run, name)) for run in runs) for name in ("model", "task")}
     counts = dict.fromkeys(str(number) for number in sorted({len(arm.runs) for arm in data.arms}))
@@ -184,12 +185,22 @@ def compared_of(data: ReportData) -> str:
         "Runs of each": ", ".join(counts),
         "Runs": str(len(runs)),
     }
+    return ". ".join(f"{name}: {text}" for name, text in facts.items()) + "."
+
+
+def _findable(data: ReportData) -> list[Answer]:
+    """Which differences so many seeds and items find, as known before any result; nothing without accuracies."""
     lines = compared(data)
+    if lines.empty:
+        return []
     lines = lines[(lines["score"] == "accuracy") & lines["num_items"].notna()].sort_values("num_seeds", kind="stable")
+    units = lines["num_units"].fillna(lines["num_items"]).astype(int)
+    in_clusters = lines["task_name"] + " (at most: items in clusters, which count as one each)"
+    names = lines["task_name"].where(units == lines["num_items"], in_clusters)
     # Of each task the pair of conditions with the most seeds, which comes last.
-    sizes = {str(own["task_name"]): (int(own["num_seeds"]), int(own["num_items"])) for own in lines.to_dict("records")}
-    said = ". ".join(f"{name}: {text}" for name, text in facts.items())
-    return f"{said}. {planned_gaps_text(sizes)}".rstrip()
+    sizes = dict(zip(names, zip(lines["num_seeds"].astype(int), units, strict=True), strict=True))
+    text = planned_gaps_text(sizes)
+    return [Answer(question=FINDABLE, text=text)] if text else []
 
 
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
@@ -202,7 +213,14 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         for one, other in pairs[:MOST_PAIRS]
     ]
     answers += _probe_answer(data)
-    return (_drift_answer(data), *_labels_answer(data), *answers, *_rest(data, pairs[MOST_PAIRS:]), _open(data))
+    return (
+        _drift_answer(data),
+        *_labels_answer(data),
+        *answers,
+        *_rest(data, pairs[MOST_PAIRS:]),
+        *_findable(data),
+        _open(data),
+    )
 
 
 def _probe_answer(data: ReportData) -> list[Answer]:
@@ -210,17 +228,21 @@ def _probe_answer(data: ReportData) -> list[Answer]:
     table = largest_size(linear_probes([own.group for own in data.details])).query(
         "is_reported_split.astype('bool') and full_minus_linear_probe_points.notna()"
     )
-    gaps = [
-        f"{task}, {line['condition']} {line['full_minus_linear_probe_points']:+.1f}"
-        + f" ({LEVEL:.0%} over seeds: {line['low_points']:+.1f} to {line['high_points']:+.1f})"
-        * (line["low_points"] == line["low_points"] and line["num_seeds"] >= LEAST_SEEDS)
+    parts = tuple(
+        Part(
+            name=f"{task}, {line['condition']}",
+            verdict=f"{line['full_minus_linear_probe_points']:+.1f} points",
+            text=_span(line["low_points"], line["high_points"], 95)
+            if line["low_points"] == line["low_points"] and line["num_seeds"] >= LEAST_SEEDS
+            else "",
+        )
         for task, line in zip(task_names(table), table.to_dict("records"), strict=True)
-    ]
+    )
     text = (
         "Full fine-tuning minus the linear head that cross-validation within train finds on the features of a "
-        f"condition, in points: {'; '.join(gaps)}. How the condition trained its own head has no part in it."
+        "condition; intervals are over seeds. How the condition trained its own head has no part in it."
     )
-    return [Answer(question=PROBED, verdict="", text=text)] if gaps else []
+    return [Answer(question=PROBED, text=text, parts=parts)] if parts else []
 
 
 def _rest(data: ReportData, pairs: Sequence[tuple[str, str]]) -> tuple[Answer, ...]:
@@ -232,7 +254,7 @@ def _rest(data: ReportData, pairs: Sequence[tuple[str, str]]) -> tuple[Answer, .
 
 
 def _open(data: ReportData) -> Answer:
-    """What no run here can say, and how many comparisons stay undecided."""
+    """What no run here can say, and how many comparisons cannot tell."""
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
     parts = ["Whether this holds for other models or tasks."]
@@ -244,7 +266,7 @@ def _open(data: ReportData) -> Answer:
         )
     parts += [*_at_ceiling(data), *_still_falling(data)]
     if num_open := int((~verdicts).sum()):
-        parts.append(f"{num_open} of {len(verdicts)} comparisons stay undecided.")
+        parts.append(f"{num_open} of {len(verdicts)} comparisons cannot tell.")
     return Answer(question=OPEN, verdict="", text=" ".join(parts))
 
 
@@ -259,16 +281,17 @@ def _at_ceiling(data: ReportData) -> list[str]:
 def _still_falling(data: ReportData) -> list[str]:
     """Conditions whose loss still fell in the last epoch: beside others they are shown too low."""
     falling = Counter(
-        f"{arm.base} on {run.task}"
+        arm.base
         for arm in _arms(data)
         for run in arm.runs
         if last_fall(run.scores, run.reported_split, run.setting("head_training")) > STILL_FALLING
     )
-    names = ", ".join(f"{name} ({number} run{'s' * (number > 1)})" for name, number in falling.items())
+    total = Counter(arm.base for arm in _arms(data) for _ in arm.runs)
+    names = ", ".join(f"{number} of {total[name]} runs of {name}" for name, number in falling.items())
     said = (
         f"What more epochs would give: the loss on the reported split fell by more than {STILL_FALLING:.0%} in the last"
     )
-    return [f"{said}: {names}. Beside what has converged these are shown too low."] if falling else []
+    return [f"{said} epoch, in {names}. Beside what has converged these are shown too low."] if falling else []
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -352,25 +375,14 @@ def _counted(found: Mapping[str, Sequence[Any]]) -> str:
     return ", ".join(f"{word} on {len(own)} of {total} tasks" for word, own in ranked)
 
 
-SIZES = {
-    FREEZING: {
-        "equivalent": ("no", "within ±{margin:#.3g} points"),
-        "lower": ("yes", "it costs {size:.1f} points"),
-        "higher": ("yes", "it gains {size:.1f} points"),
-    },
-    EXTRACTION: {
-        "equivalent": ("yes", "within ±{margin:#.3g} points"),
-        "lower": ("no", "{size:.1f} points worse"),
-        "higher": ("better", "{size:.1f} points more"),
-    },
-    "": {
-        "equivalent": ("no", "within ±{margin:#.3g} points"),
-        "lower": ("yes", "the second has {size:.1f} points less"),
-        "higher": ("yes", "the second has {size:.1f} points more"),
-    },
+SIZES: Mapping[str, tuple[str, str, Tone]] = {
+    "equivalent": ("same score", "same score, within ±{margin:#.3g} points", "same"),
+    "lower": ("worse", "{size:.1f} points worse", "apart"),
+    "higher": ("better", "{size:.1f} points better", "apart"),
 }
-"""Question to what a verdict means as its answer, with its size: "no" alone is good news under one question and bad
-news under another. ``lower`` and ``higher``: the second condition's score, where the difference is supported."""
+"""What a verdict says of the second condition, in a word, with its size, and of what kind it is: "no" alone would be
+good news under one question and bad news under another. Lower and higher: its score, in a supported difference."""
+CANNOT_TELL = "cannot tell"
 CEILING = 0.995
 """A mean score from which on less than one example in two hundred is left to gain."""
 
@@ -378,37 +390,57 @@ CEILING = 0.995
 def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str]) -> Answer:
     kind = (kinds.get(first), kinds.get(second))
     question = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}.get(kind, "")  # type: ignore[arg-type]
-    found: dict[str, list[str]] = {}
-    for line in lines.to_dict("records"):
-        word, size = _word(line, SIZES[question])
-        found.setdefault(word, []).append(_difference(line))
-    verdict = _counted(found) if len(lines) > 1 else f"{word}, {size}".removesuffix(", ")
-    parts = [f"{word}: " * (len(found) > 1) + ", ".join(own) for word, own in found.items()]
-    scores = ", ".join(dict.fromkeys(map(_score, lines.to_dict("records"))))
-    text = f"{first} minus {second}, in points of {scores}. {'; '.join(parts)}."
-    return Answer(question=question or f"Do {first} and {second} score differently?", verdict=verdict, text=text)
+    records = lines.to_dict("records")
+    said = [_said(line) for line in records]
+    scores = ", ".join(dict.fromkeys(map(_score, records)))
+    parts = tuple(
+        Part(
+            name=str(line["task_name"]),
+            verdict=word if tone == "same" else sized,
+            text=_difference(line),
+            tone=tone,
+        )
+        for line, (word, sized, tone) in zip(records, said, strict=True)
+    )
+    _, verdict, tone = said[0]
+    text = f"{first} minus {second}, in points of {scores}"
+    if len(parts) == 1:
+        text, parts = f"{text}: {parts[0].name} {parts[0].text}", ()
+    else:
+        found = Counter(word for word, *_ in said)
+        text += f"; the same is within ±{records[0]['margin_points']:#.3g}" * ("equivalent" in set(lines["verdict"]))
+        verdict, tone = (
+            _counted({word: range(number) for word, number in found.items()}),
+            tone if len(found) == 1 else "",
+        )
+    question = question or f"How does {second} score beside {first}?"
+    return Answer(question=question, verdict=verdict, text=f"{text}.", tone=tone, parts=parts)
 
 
-def _word(line: dict[Any, Any], sizes: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
-    """What a verdict says to the question, and how large the difference is where it is decided."""
+def _said(line: dict[Any, Any]) -> tuple[str, str, Tone]:
+    """What a verdict says of the second condition: in a word, with its size where it is decided, and of what kind."""
     verdict, value = str(line["verdict"]), line["difference_points"]
-    other = {"not judged": FEW_SEEDS.get(line["num_seeds"], "undecided"), NOT_MEASURABLE: NOT_MEASURABLE}
+    other = {"not judged": FEW_SEEDS.get(line["num_seeds"], CANNOT_TELL), NOT_MEASURABLE: NOT_MEASURABLE}
     side = ("lower" if value > 0 else "higher") if verdict == "supported" else verdict
-    word, size = sizes.get(side, (other.get(verdict, "undecided"), ""))
-    return word, size.format(margin=line["margin_points"], size=abs(value))
+    word, sized, tone = SIZES.get(side, (other.get(verdict, CANNOT_TELL),) * 2 + ("open",))
+    return word, sized.format(margin=line["margin_points"], size=abs(value)), tone
 
 
 def _difference(line: dict[Any, Any]) -> str:
     """The difference on a task, the interval that decided, and the least gap that could have been found."""
     value, (low, high, level) = line["difference_points"], deciding(line)
     if value != value or line["verdict"] == NOT_MEASURABLE:
-        return f"{line['task_name']}: {line['reason'] or NOT_MEASURABLE}"
+        return str(line["reason"] or NOT_MEASURABLE)
     # Only of a mean over items do the items say how sure it is, of another score the seeds do.
     none = f"no interval: {_score(line)}, {'one seed' if line['num_seeds'] < 2 else 'seeds alike'}"
-    said = f"{line['task_name']} {value:+.1f} ({f'{level} %: {low:+.1f} to {high:+.1f}' if low == low else none})"
+    said = f"{value:+.1f} ({_span(low, high, level) if low == low else none})"
     gap = line["detectable_gap_points"]
     is_open = line["verdict"] in ("under-powered", "not supported") and gap == gap
-    return f"{said} (gaps from {gap:.1f} on could be found)" if is_open else said
+    return f"{said}, finds gaps from {gap:.1f}" if is_open else said
+
+
+def _span(low: float, high: float, level: int) -> str:
+    return f"{level} %: {low:+.1f} to {high:+.1f}"
 
 
 def _score(line: dict[Any, Any]) -> str:

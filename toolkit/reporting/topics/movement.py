@@ -59,6 +59,13 @@ def plot_change(source: Source) -> Chart:
 
     ``source`` is a run, its path, a trajectory or imported checkpoints. A bar per parameter where there are two
     snapshots, lines over time where there are more. ValueError where nothing moved.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_change(run)
+    >>> chart.save("drift.svg")
+    >>> Path("drift.svg").exists()
+    True
     """
     chart = change_chart(measure_drift(source, ("norm", "relative")), names_of_snapshots(source))
     if chart is None:

@@ -1,5 +1,6 @@
 """How far each word's row moved, against the steps that saw it: a chart to search, and a table of nearest words."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -71,10 +72,10 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     kinds = {"input"} if _is_at_input(drawn).any() else _kinds(_places(drawn))
     drawn_seen, all_seen, drawn_rest, all_rest = (sum(line[i] for line in counts) for i in range(1, 5))
     caption = (
-        "A mark is a word: upwards, its row moved farther; marks on the floor are exactly 0. "
-        f"{' '.join(said for kind, said in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word, or "
-        "click on a mark, to read its neighbours: the five words whose rows point most nearly the same way, with "
-        "their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
+        "A mark is a word: upwards, its row moved farther; marks on the floor moved less than the axis shows, or not. "
+        f"{' '.join(said for kind, said in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word to "
+        "mark it, and point at a mark to read its neighbours: the five words whose rows point most nearly the same "
+        "way, with their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
         f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_rest:,} of "
         f"{all_rest:,} others, evenly spaced in the vocabulary."
     )
@@ -98,7 +99,7 @@ SIDEWAYS = {
     "nothing.",
 }
 """Kind of place on the axis of steps to what it says of its words."""
-COLOURED = "Blue: training used it; grey: it did not, or that is not known; orange: searched or clicked."
+COLOURED = "Blue: training used it; grey: it did not, or that is not known; orange: searched."
 ALT = (
     "Scatter of words: how far each row moved, against what is known of the optimizer steps that used it. The table "
     "below it names those that moved most."
@@ -144,12 +145,10 @@ def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
     return TableBlock(table=table.reset_index(drop=True), caption=caption, columns=TABLED, num_shown=10)
 
 
-NUM_LISTED = 5
-"""So many words, the best matches of a search, have their neighbours beside the scatter."""
-MOST_MARKED = 200
-"""Words that a search marks, the best matches first."""
-WIDTH, HEIGHT, LINE = 600, 280, 13
-"""Pixels: of the scatter, and of a line of the list."""
+WIDTH, HEIGHT = 600, 280
+"""Pixels of the scatter."""
+NUM_LABELLED, LETTER, LINE = 14, 6, 12
+"""Words that are named in the scatter at most; pixels that a letter and a line of a name take, about."""
 UNKNOWN, NEVER, USED = STRIPS = 0.1, 0.4, 0.75
 """Where words stand on the axis of steps: of which nothing was recorded, that training never saw, and that it used in
 steps that nobody counted."""
@@ -171,7 +170,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     Parameters
     ----------
     words
-        A table of :func:`toolkit.measure_rows`, or what :func:`toolkit.write_rows` wrote: a line per word, or per word
+        A table of :func:`toolkit.measure_rows`, or several with their epochs: a line per word, or per word
         and epoch, with the columns ``row``, ``token``, ``num_steps``, ``num_tokens``, ``norm`` and ``angle_degrees``;
         [PAD] is left out. These may be there too: ``stratum``, which tells the words that training is inferred to have
         used; ``epoch``; ``run``, of which one is shown at a time; ``before`` and ``after``, the word's neighbours as
@@ -196,14 +195,15 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     names = [run["run"] for run in runs]
     is_input = any("is_input" in run for run in runs)
     x, y, low = _axes(words, np.concatenate([run["x"] for run in runs]), is_input=is_input)
-    clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
-    views = [_scatter(x, y, [clicked, *_inputs(places, names)]), _list(has_epochs="epoch" in words, names=names)]
+    for run in runs:
+        run["label"] = labels_of(run, *(axis.to_dict()["scale"]["domain"] for axis in (x, y)))
     # A text is handed through as it is; Altair takes seconds to look at every number of a list.
     data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
     first, step = places[0], _step(places)
     most = max(len(run["epochs"]) for run in runs)
-    wanted, word = "lower(trim(search))", "lower(datum.word)"
-    # The transforms first: with each one a compound chart is copied whole, which takes a second.
+    heading = ["datum.run"] * (len(names) > 1) + ["'epoch ' + format(datum.at_epoch, '~g')"] * ("epoch" in words)
+    chart = _scatter(x, y, _inputs(places, names), " + ', ' + ".join(heading))
+    # Apart from the chart: with each transform a compound one is copied whole, which takes a second.
     lines = altair.Chart().transform_filter("datum.run == shown_run") if len(names) > 1 else altair.Chart()
     lines = (
         lines.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
@@ -211,7 +211,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
             at_epoch="datum.epochs[datum.place]", **{name: f"split(datum.{name}_lines, '\\n')" for name in _TEXTS}
         )
         .transform_flatten(
-            [*_TEXTS, "x", "num_tokens"] + [f"{name}{i}" for i in range(most) for name in ("drift", "angle")]
+            [*_TEXTS, "x", "num_tokens", "label"] + [f"{name}{i}" for i in range(most) for name in ("drift", "angle")]
         )
         .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
         .transform_calculate(
@@ -223,16 +223,10 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
             turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
             nearest_before=f"datum.before || '{NOT_NAMED}'",
             nearest_after=f"datum.after == '{SAME}' ? datum.before : datum.after || '{NOT_NAMED}'",
-            match=f"{wanted} == '' ? 0 : {word} == {wanted} ? 1 : indexof({word}, {wanted}) == 0 ? 2 : "
-            f"indexof({word}, {wanted}) > 0 ? 3 : 0",
-        )
-        .transform_calculate(
-            # What stands first in the list: the word that was clicked, what was searched, else what moved most.
-            order="clicked.word && clicked.word[0] == datum.word ? 0 : datum.match > 0 ? datum.match : "
-            f"{wanted} == '' && !clicked.word ? 4 : 9"
+            is_searched="trim(search) != '' && indexof(lower(datum.word), lower(trim(search))) >= 0",
         )
     )
-    return altair.vconcat(*views, data=data, spacing=14, transform=lines.transform)
+    return chart.properties(data=data, transform=lines.transform)
 
 
 def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -> tuple[Any, Any, float]:
@@ -253,7 +247,8 @@ def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -
         values=[*strips, *(tick for tick in ticks if tick <= most)], labelExpr=label, grid=False, labelOverlap="greedy"
     )
     x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
-    tall = log_axis(words["norm"])
+    used = words["norm"][words["num_steps"].fillna(1) > 0]
+    tall = log_axis(used if (used > 0).any() else words["norm"])  # by decay alone rows move a hundred times less
     moved = "drift (norm of the change of the word's row)"
     return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=moved), tall.low
 
@@ -272,8 +267,8 @@ def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
     return inputs
 
 
-def _scatter(x: Any, y: Any, params: Sequence[Any]) -> Any:
-    """The words, and those that were searched marked."""
+def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
+    """The words, those that were searched marked, below what run and epoch are shown."""
     said = tips(
         word="word",
         steps="steps that saw it",
@@ -285,50 +280,33 @@ def _scatter(x: Any, y: Any, params: Sequence[Any]) -> Any:
     )
     base = altair.Chart().encode(x=x, y=y, tooltip=said)
     colour = altair.when(f"datum.x < {ENDS[1]}").then(altair.value(REFERENCE)).otherwise(altair.value(COLOURS[0]))
-    points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour)
-    marked = base.mark_point(filled=True, size=50, opacity=1, color=MARKED, cursor="pointer")
-    return altair.layer(
-        points.add_params(*params), _best(marked, "datum.order < 4", MOST_MARKED), width=WIDTH, height=HEIGHT
+    points = base.mark_point(filled=True, size=12, opacity=1).encode(color=colour)
+    marked = base.mark_point(filled=True, size=50, opacity=1, color=MARKED).transform_filter("datum.is_searched")
+    shown = altair.Chart().transform_aggregate(groupby=["run", "at_epoch"]).transform_calculate(text=heading or "''")
+    named = shown.mark_text(align="left", fontWeight="bold", limit=WIDTH).encode(
+        x=altair.value(0), y=altair.value(-10), text=altair.Text("text:N")
     )
+    labels = base.mark_text(align="left", dx=4, dy=-6, fontSize=10).transform_filter("datum.label")
+    labels = labels.encode(text="label:N")
+    return altair.layer(points.add_params(*params), marked, labels, named, width=WIDTH, height=HEIGHT)
 
 
-def _best(chart: Any, which: str, most: int) -> Any:
-    """The best matches among some words, and of equal ones those that moved most."""
-    best = [{"field": "order"}, {"field": "drift", "order": "descending"}]
-    ranked = chart.transform_filter(which).transform_window(best="row_number()", sort=best)
-    return ranked.transform_filter(f"datum.best <= {most}")
+def labels_of(run: Mapping[str, Any], across: Sequence[float], upwards: Sequence[float]) -> list[str]:
+    """The names of the words that moved furthest, where they do not lie on one another; '' for all others.
 
-
-def _list(*, has_epochs: bool, names: Sequence[str]) -> Any:
-    """The neighbours of the word that was clicked, of those that were searched, or else of those that moved most."""
-    which = (
-        "(trim(search) == '' ? (clicked.word ? 'the word that was clicked' : 'the words that moved most') : "
-        "format(datum.found, ',') + ' of ' + format(datum.all, ',') + ' drawn words contain “' + trim(search) + '”')"
-    )
-    epoch = "'epoch ' + format(datum.at_epoch, '~g') + ': '" if has_epochs else "''"
-    run = "datum.run + ', '" if len(names) > 1 else "''"
-    heading = (
-        altair.Chart()
-        .transform_calculate(is_found="datum.match > 0")
-        .transform_aggregate(found="sum(is_found)", all="count()", groupby=["run", "at_epoch"])
-        .transform_calculate(text=f"{run} + {epoch} + {which}")
-        .mark_text(align="left", fontWeight="bold", limit=WIDTH)
-        .encode(x=altair.value(-40), y=altair.value(0), text=altair.Text("text:N"))
-    )
-    steps = _by_kind("''", "'steps 0, '", "'steps unknown, '", "'steps ' + datum.steps + ', '")
-    line = _best(altair.Chart(), "datum.order < 9", NUM_LISTED).transform_calculate(
-        moved=f"(datum.is_input ? '' : {steps}) + 'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned",
-        was="'before: ' + datum.nearest_before",
-        became="'after: ' + datum.nearest_after",
-    )
-    y = altair.Y("best:Q", scale=altair.Scale(domain=[NUM_LISTED + 0.5, 0.3]), axis=None)
-    texts = [
-        line.mark_text(align="left", dy=LINE * i, limit=WIDTH - x).encode(
-            x=altair.value(x), y=y, text=altair.Text(f"{name}:N")
-        )
-        for name, x, i in (("word", -40, 0), ("moved", 100, -1), ("was", 100, 0), ("became", 100, 1))
-    ]
-    return altair.layer(heading, *texts, width=WIDTH, height=NUM_LISTED * 4 * LINE)
+    ``run``: of :func:`packed_words`, the furthest first; ``across``, ``upwards``: the ends of both axes, logarithmic.
+    """
+    words, drifts = run["word_lines"].split("\n"), run[f"drift{len(run['epochs']) - 1}"]
+    taken: dict[int, tuple[float, float, float]] = {}
+    for i, (word, place, drift) in enumerate(zip(words, run["x"], drifts, strict=True)):
+        if len(taken) == NUM_LABELLED or not drift:
+            break
+        left = WIDTH * math.log(place / across[0]) / math.log(across[1] / across[0])
+        top = HEIGHT * math.log(upwards[1] / drift) / math.log(upwards[1] / upwards[0])
+        right = left + LETTER * len(word)
+        if right < WIDTH and all(right < a or b < left or abs(top - c) > LINE for a, b, c in taken.values()):
+            taken[i] = left, right, top
+    return [word if i in taken else "" for i, word in enumerate(words)]
 
 
 def slider_places(words: pd.DataFrame) -> list[float]:
