@@ -6,7 +6,7 @@ PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # Where bytecode isn't kept, each process compiles every module again and pytest rewrites every test again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-gpu test-oldest lint clean
+.PHONY: demo test test-slow test-gpu test-oldest lint docs clean
 .DELETE_ON_ERROR:
 
 .venv/bin/python:
@@ -49,6 +49,10 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The reference, a page per module, from the docstrings: build/docs/index.html.
+docs: .venv/dev
+	$(BIN)/pdoc --docformat numpy --output-directory build/docs toolkit $(addprefix toolkit.,analysis comparison config data families models naming pipeline questions reporting schema snapshots studies training)
 
 clean:
 	rm -rf .venv .venv-oldest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -184,8 +184,11 @@ UNKNOWN_FLAG = r"^error: unknown flag '%s' \(did you mean '%s'\?\)$"
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ([], r"Expected one of \{report, .*verify\}"),
-        (["studdy", "mine.py"], r"unknown command 'studdy' \(did you mean 'study'\?\); choose from: report"),
+        ([], r"Expected one of \{finetune, report, .*verify\}"),
+        (["finetune", "--lr", "1e-4"], UNKNOWN_FLAG % ("--lr", "--learning-rate")),
+        (["finetune", "--epochs", "three"], "'three' is not INT; .* finetune --help has all flags"),
+        (["finetune", "--freeze", "backbone", "--epochs", "1"], "--epochs 1 with a frozen backbone"),
+        (["studdy", "mine.py"], r"unknown command 'studdy' \(did you mean 'study'\?\); choose from: finetune, report"),
         (["report"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
         (["report", "runs"], "error: report needs --out FOLDER, a new folder to write the report into"),
         (["report", "--out"], "Missing value for argument '--out'"),

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import pickle
 import shlex
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import check_refused
 from toolkit.cli import parse_config
-from toolkit.config import RunConfig, check_freeze, digest, fields_that, run_name
+from toolkit.config import RunConfig, check_regime, digest, fields_that, run_name
 from toolkit.naming import lookup
 
 CHANGES = {
@@ -150,12 +152,29 @@ def test_what_a_split_is_said_to_be_names_another_run() -> None:
 
 @pytest.mark.parametrize("text", ["none", "embeddings,layers.0-3", "encoder, pooler", "head", "projection,layers.11"])
 def test_components_of_every_family_are_known(text: str) -> None:
-    check_freeze(text)
+    check_regime(RunConfig(freeze=text))
 
 
 @pytest.mark.parametrize(("text", "meant"), [("embedings", "embeddings"), ("none,layrs.K", "layers.K")])
 def test_a_component_of_no_family_is_refused(text: str, meant: str) -> None:
-    check_refused(rf"unknown regime or component '\w+(\.K)?' \(did you mean '{meant}'\?\)", check_freeze, text)
+    said = rf"unknown regime or component '\w+(\.K)?' \(did you mean '{meant}'\?\)"
+    check_refused(said, check_regime, RunConfig(freeze=text))
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 2}, {"max_steps": 5}])
+def test_epochs_of_a_head_that_stops_by_itself_are_refused_before_anything_is_read(changes: dict[str, int]) -> None:
+    config = RunConfig(freeze="backbone", **changes)
+    check_refused("with a frozen backbone.*--head-training epochs.*early-stopping", check_regime, config)
+    check_regime(replace(config, head_training="epochs"))
+    check_regime(replace(config, freeze="none"))
+
+
+@pytest.mark.parametrize(("name", "meant"), [("lr", "learning_rate"), ("batch", "batch_size"), ("frezze", "freeze")])
+def test_a_field_that_there_is_not_names_the_one_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"^unknown field '{name}' \\(did you mean '{meant}'\\?\\)$"):
+        RunConfig(**{name: 1})
+    config = RunConfig(seed=3)
+    assert pickle.loads(pickle.dumps(config)) == deepcopy(config) == replace(RunConfig(), seed=3) == config
 
 
 def test_digest_covers_the_data() -> None:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from toolkit.commands import COMMANDS
-from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
+from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_regime
 from toolkit.families import REGIMES
 from toolkit.memory import as_command, collecting_nothing, keep_freed_memory
 from toolkit.naming import unknown, visible
@@ -32,6 +32,8 @@ USER_ERROR = 2
 INTERRUPTED = 130
 DESCRIPTION = "Fine-tune BERT under one regime; its embedding parameters are kept per epoch."
 """At most 80 characters: tyro does not wrap it."""
+FINETUNE = "finetune"
+"""The command that is finetune.py where only the package is installed."""
 COMMANDS_DESCRIPTION = "Analyse runs and checkpoints. COMMAND --help: its flags. Exit code 2: bad input."
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
@@ -46,7 +48,9 @@ LOG_COLUMNS = "160"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """The flags of finetune.py in the order of its help: those of each part stand together, and none has a prefix."""
+    """Fine-tune BERT under one regime; its embedding parameters are kept per epoch."""
+
+    # In the order of the help: the flags of each part stand together, and none has a prefix.
 
     config: Path | None = None
     """Take all settings from the config.json of another run (the file or its run directory); other flags change them.
@@ -85,12 +89,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _command(args: list[str], prog: str) -> int:
     """Carry out a command; by itself, so that what tyro says of a mistake is about its flags alone."""
     kind: Any
+    commands = {FINETUNE: Flags, **COMMANDS}
+    if args[:1] == [FINETUNE]:
+        return _finetune(parse_config(args[1:], f"{prog} {FINETUNE}"))
     if not args or args[0].startswith("-"):
-        kind = Union[tuple(Annotated[each, tyro.conf.subcommand(name)] for name, each in COMMANDS.items())]  # noqa: UP007
+        kind = Union[tuple(Annotated[each, tyro.conf.subcommand(name)] for name, each in commands.items())]  # noqa: UP007
         told = {"prog": prog, "description": COMMANDS_DESCRIPTION}
     else:
         if args[0] not in COMMANDS:
-            raise ValueError(unknown(args[0], "command", tuple(COMMANDS)))
+            raise ValueError(unknown(args[0], "command", tuple(commands)))
         kind, args, told = COMMANDS[args[0]], args[1:], {"prog": f"{prog} {args[0]}"}
     status: int = parse(kind, args, **told).run()
     return status
@@ -108,7 +115,7 @@ def finetune_main(argv: Sequence[str] | None = None) -> None:
 
 
 def _finetune(config: RunConfig) -> int:
-    check_freeze(config.freeze)
+    check_regime(config)
     with collecting_nothing():
         from toolkit.data.tasks import check_sources
         from toolkit.snapshots.backbones import hash_beside
@@ -132,7 +139,7 @@ def _finetune(config: RunConfig) -> int:
     return 0
 
 
-def parse_config(args: list[str]) -> RunConfig:
+def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
     """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
     args, path = _take_config(args)
     path = path / "config.json" if path is not None and path.is_dir() else path
@@ -143,7 +150,7 @@ def parse_config(args: list[str]) -> RunConfig:
     for flag in ("--test-file", "--ood-file"):
         args = _merge_repeated(args, flag)
     description = f"{DESCRIPTION}\n\nNamed regimes for --freeze: {', '.join(REGIMES)}."
-    flags: Flags = parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=description)
+    flags: Flags = parse(Flags, args, prog=prog, default=Flags.of(default), description=description)
     return flags.to_config()
 
 
@@ -233,6 +240,8 @@ def _speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+NO_MEMORY = re.compile("out of memory|allocate memory|start new thread|failed to map segment", re.IGNORECASE)
+"""What torch's allocators, Python's threads and the loader of libraries say, with a RuntimeError or an ImportError."""
 FOLDERS = ("--out", "--output-dir")
 
 
@@ -247,6 +256,9 @@ def _refuse_empty(args: list[str]) -> None:
 def guarded(function: Callable[[], int | None]) -> int:
     """Run an entry point, also that of a script; a user's mistake or a full disk becomes one line on stderr and exit
     code 2, and None, what a function returns that says nothing, exit code 0."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # of ASCII alone: a letter that it lacks costs no number
     with _wide_logs(), _plain_warnings():
         return (function() if os.environ.get("EMBEDDING_DRIFT_DEBUG") else _guarded(function)) or 0
 
@@ -286,13 +298,17 @@ def _guarded(function: Callable[[], int | None]) -> int | None:
         if not isinstance(stop.__context__, BrokenPipeError):
             raise
         return BROKEN_PIPE  # rich has caught it and asked to exit with 1, which of verify means a difference
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not is_for_users(error):
+    except (ValueError, OSError, RuntimeError, MemoryError, ImportError) as error:
+        is_of_a_library = isinstance(error, RuntimeError | ImportError)
+        lacks_memory = isinstance(error, MemoryError) or bool(is_of_a_library and NO_MEMORY.search(str(error)))
+        # Judged without importing the training half.
+        is_ours = any(kind.__name__ == "NonFiniteLossError" for kind in type(error).__mro__)
+        if is_of_a_library and not (lacks_memory or is_ours):
             raise
         if not _speaks():
             time.sleep(SECONDS_APART)
         hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
-        name = "out of memory: " if isinstance(error, MemoryError) else ""
+        name = "out of memory: " if lacks_memory else ""
         show(f"error: {name}{' '.join(str(error).split()) or type(error).__name__}{hint}", is_result=False)
         return USER_ERROR
     except KeyboardInterrupt:
@@ -304,11 +320,6 @@ def _guarded(function: Callable[[], int | None]) -> int | None:
 
 def _is_disk_full(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_for_users(error: RuntimeError) -> bool:
-    """Whether an error explains itself to a user, judged without importing the training half."""
-    return any(kind.__name__ == "NonFiniteLossError" for kind in type(error).__mro__)
 
 
 if __name__ == "__main__":  # accelerate launch --module toolkit.cli: finetune.py where only the package is installed

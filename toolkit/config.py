@@ -1,6 +1,7 @@
 """RunConfig: every setting of one run, validated, with the digest that names its directory."""
 
 import hashlib
+import inspect
 import json
 import re
 import shlex
@@ -271,7 +272,21 @@ class OutputConfig:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig):
-    """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
+    """Fine-tune BERT under one regime and keep its embedding parameters of every epoch.
+
+    Examples
+    --------
+    >>> toolkit.RunConfig(freeze="embeddings", seed=1)
+    RunConfig(model: minilm, freeze: embeddings, seed: 1, task: polarity)
+    """
+
+    def __new__(cls, *_: Any, **values: Any) -> "RunConfig":
+        """TypeError that names the nearest field, for one that there is not: the generated __init__ names none."""
+        names = tuple(each.name for each in fields(cls))
+        for name in values:
+            if name not in names:
+                raise TypeError(unknown(name, "field", names).partition("; choose")[0])
+        return super().__new__(cls)
 
     @property
     def num_epochs(self) -> int:
@@ -376,20 +391,28 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             raise ValueError(f"{source}: {error}") from None
 
 
+RunConfig.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # help() would show that of __new__
+    list(inspect.signature(RunConfig.__init__).parameters.values())[1:]
+)
+
+
 def fields_that(*, affect: Effect | None = None, say: Collection[str] = ()) -> tuple[str, ...]:
     """Names of the fields that bear on ``affect``, or that say one of ``say``, in their order."""
     known = ((each.name, each.metadata) for each in fields(RunConfig))
     return tuple(name for name, own in known if affect in own["affects"] or own["says"] in say)
 
 
-def check_freeze(text: str) -> None:
-    """ValueError for a word of a ``--freeze`` value that names a component of no family: known before a model is read.
+def check_regime(config: "RunConfig") -> None:
+    """ValueError for what is wrong with a regime whatever the model, before one is read.
 
+    That is a word of ``--freeze`` that names a component of no family, and epochs where a head stops by itself.
     Whether the model at hand has the component, :func:`toolkit.models.regimes.parse_regime` says.
     """
+    if config.freeze == "backbone":
+        resolve_head_training(config, is_frozen=True)
     leaves = [leaf.replace("{K}", "K") for family in FAMILIES.values() for leaf in family.components]
     known = tuple(dict.fromkeys((*REGIMES, "encoder", *EMBEDDING_PARAMETERS, *leaves, "head")))
-    for word in (word.strip() for word in text.split(",")):
+    for word in (word.strip() for word in config.freeze.split(",")):
         if word and word not in known and not re.fullmatch(r"layers\.\d+(-\d+)?", word):
             raise ValueError(unknown(word, "regime or component", known))
 

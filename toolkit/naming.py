@@ -124,9 +124,16 @@ def unknown(name: str, kind: str, choices: tuple[str, ...]) -> str:
     return f"unknown {kind} {name!r}{hint}; choose from: {', '.join(choices)}"
 
 
+SHORT_FOR = {"lr": "learning-rate", "bs": "batch-size", "batch": "batch-size", "wd": "weight-decay", "f1": "macro_f1"}
+"""What is typed out of habit, to the name here."""
+
+
 def near(name: str, choices: Iterable[str]) -> list[str]:
     """At most three of the choices that a mistyped name may have meant, the likeliest first."""
-    choices = list(choices)
+    choices, meant = list(choices), SHORT_FOR.get(name.lstrip("-"), "")
+    for choice in choices:  # as a flag, a field or a score is spelt
+        if meant and choice.lstrip("-").replace("_", "-") == meant.replace("_", "-"):
+            return [choice]
     holding = [choice for choice in choices if len(name) > 2 and name in choice]  # cka: debiased_cka rather than svcca
     close = get_close_matches(name, choices, n=3, cutoff=0.5)
     return list(dict.fromkeys([*sorted(holding, key=len)[:1], *close]))[:3]

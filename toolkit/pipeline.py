@@ -1,5 +1,6 @@
 """The training half on one screen: from a config to a finished run directory."""
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from tqdm import tqdm
 
-from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_training, run_name
+from toolkit.config import RunConfig, check_regime, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import Task, check_sources, load_task, task_name
 from toolkit.families import EMBEDDING_PARAMETERS
@@ -73,13 +74,15 @@ class Screen(Protocol):
     def print_result(self, run: Run, seconds: float) -> None: ...
 
 
-def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen | None = None) -> Run:
+def finetune(
+    config: RunConfig | Mapping[str, Any], *, reuse_finished: bool = False, screen: Screen | None = None
+) -> Run:
     """Train one config and write its run directory; every process of a launch calls this.
 
     Parameters
     ----------
     config
-        Everything that the run depends on.
+        Everything that the run depends on: a RunConfig, or a dict of its fields.
     reuse_finished
         Return a finished run of the same config, so that a script can be repeated after an interruption, if data,
         config.json and tokenizer of the checkpoint are still its own. Otherwise such a run is refused, unless
@@ -100,7 +103,10 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         Another process of the launch has ended or has not answered for ``config.ddp_timeout`` seconds.
     """
     started = time.perf_counter()
-    check_freeze(config.freeze)
+    config = (
+        config if isinstance(config, RunConfig) else RunConfig.from_json(json.dumps(config, default=str), "finetune")
+    )
+    check_regime(config)
     hash_beside(config.model)
     accelerator = build_accelerator(config)
     with collecting_nothing():  # most of transformers is imported here, and each text is an object for a while
@@ -122,13 +128,12 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         return finished
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked
-    identity = identity_of(accelerator, loaded.source.sha256 or loaded.source.revision, task.data_hashes)
-
-    def goes_on(state: State) -> bool:
-        return config.resume and all(state.facts.get(name) == value for name, value in identity.items())
-
+    identity = identity_of(accelerator, path.name, loaded.source.sha256 or loaded.source.revision, task.data_hashes)
     writer, state = start_together(
-        path, is_main=accelerator.is_main_process, overwrite=config.overwrite, goes_on=goes_on
+        path,
+        is_main=accelerator.is_main_process,
+        overwrite=config.overwrite,
+        identity=identity if config.resume else None,
     )
     try:
         frozen = apply_regime(loaded.model, regime, loaded.family)
@@ -232,7 +237,7 @@ def describe_plan(loaded: Loaded, config: RunConfig, regime: Regime) -> tuple[st
 
 def plan(config: RunConfig) -> tuple[str, str, Any]:
     """What :func:`finetune` would train, as :func:`describe_plan` has it; nothing is trained or written."""
-    check_freeze(config.freeze)
+    check_regime(config)
     check_sources(config)
     config, _, loaded, regime = build_model(config)
     apply_regime(loaded.model, regime, loaded.family)
@@ -402,7 +407,8 @@ class _Progress:
         self.seconds_before = self.seconds["training"]
         self.bar.update(state.step)
         if self.screen is not None:
-            self.bar.write(f"Going on from step {state.step:,}, where an earlier run of this command was cut short.")
+            where = f"step {state.step:,}, where an earlier run of this command was cut short"
+            self.bar.write(f"Going on from {where} (--no-resume starts anew).")
 
     def on_step(self, log: StepLog, seconds: float) -> None:
         self.seconds["training"] += seconds
