@@ -57,7 +57,10 @@ MISTAKES = {
     "absent component": (["--freeze", "projection"], r"not applicable, this model has none"),
     "all frozen": (["--freeze", "backbone,head"], r"leaves nothing to train"),
     "decay of frozen": (["--freeze", "backbone", "--layer-decay", "0.9"], r"--layer-decay 0\.9: all layers are frozen"),
-    "stage of a head alone": (["--freeze", "backbone", "--head-epochs", "1"], r"use --epochs alone"),
+    "stage of a head alone": (
+        ["--freeze", "backbone", "--head-epochs", "1"],
+        r"comes before training the backbone, which is frozen: leave it out",
+    ),
     "stage of no head": (["--freeze", "head", "--head-epochs", "1"], r"leave one of them out"),
     "rate of frozen": (
         ["--freeze", "embeddings", "--embedding-learning-rate", "1e-3"],

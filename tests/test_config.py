@@ -166,6 +166,7 @@ def test_epochs_of_a_head_that_stops_by_itself_are_refused_before_anything_is_re
     config = RunConfig(freeze="backbone", **changes)
     check_refused("with a frozen backbone.*--head-training epochs.*early-stopping", check_regime, config)
     check_regime(replace(config, head_training="epochs"))
+    check_refused("comes before training the backbone.*leave it out", check_regime, replace(config, head_epochs=2))
     check_regime(replace(config, freeze="none"))
 
 

@@ -79,7 +79,8 @@ def _values(config: Any, kind: Any) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of ``embedding-drift`` and ``python -m toolkit``."""
     args = list(sys.argv[1:] if argv is None else argv)
-    keep_freed_memory()
+    if args[:1] != [FINETUNE]:  # which takes memory as finetune.py does
+        keep_freed_memory()
     name = Path(sys.argv[0]).name
     prog = "python -m toolkit" if name == "__main__.py" else name
     with as_command():

@@ -502,6 +502,8 @@ def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
     ValueError for early stopping of anything but a head alone, and where --epochs or --max-steps and the default of a
     frozen backbone contradict one another.
     """
+    if is_frozen and config.head_epochs:
+        raise ValueError("--head-epochs comes before training the backbone, which is frozen: leave it out")
     own, is_frozen = replace(config, epochs=config.num_epochs), is_frozen and config.objective != MLM
     if config.head_training == "early-stopping" and not is_frozen:
         raise ValueError("--head-training early-stopping trains the head alone: it needs --freeze backbone")

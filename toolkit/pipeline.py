@@ -194,11 +194,9 @@ def _check_rates(config: RunConfig, trained: list[str]) -> None:
 
 
 def _check_head_stage(config: RunConfig, regime: Regime) -> None:
-    """ValueError when there is nothing for --head-epochs to come before, or no head to train."""
+    """ValueError when there is no head for --head-epochs to train."""
     if config.head_epochs and "head" in regime.frozen:
         raise ValueError("--head-epochs trains the head, and --freeze freezes it: leave one of them out")
-    if config.head_epochs and regime.label == "backbone":
-        raise ValueError("--head-epochs comes before training the backbone, which is frozen: use --epochs alone")
 
 
 def _print_plan(
