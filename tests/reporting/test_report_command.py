@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import check_refusals
-from toolkit.cli import finetune_main, main
+from toolkit.cli import main
 from toolkit.comparison.verify import check_report, verify_report
 from toolkit.naming import command_path
 from toolkit.pipeline import finetune
@@ -148,10 +148,10 @@ def carry_out(text: str) -> list[str]:
     """Give the commands of a report, in this process, from where we are; their first words."""
     said = []
     for words in map(shlex.split, re.findall("^[^#].*$", text, re.M)):
-        start, entry = (4, finetune_main) if words[0] == "accelerate" else (3, main)
-        said.append(shlex.join(words[:start]))
+        start = 4 if words[0] == "accelerate" else 3
+        said.append(shlex.join(words[: start + 1]))
         with pytest.raises(SystemExit, match="0"):
-            entry(words[start:])
+            main(words[start:])
     return said
 
 
@@ -172,7 +172,7 @@ def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, 
     (commands,) = re.findall(r"```bash\n(# in the folder in which this report was made.*?)\n```", text, re.S)
     shutil.move(tmp_path / "my runs", tmp_path / "former")
     shutil.move("out", "was")
-    assert carry_out(commands) == ["accelerate launch --module toolkit.cli"] * 2 + ["python -m toolkit"]
+    assert carry_out(commands) == ["accelerate launch --module toolkit finetune"] * 2 + ["python -m toolkit report"]
     assert [line.split(":")[0] for line in verify_report("out")] == []
     for name in ("scores.csv", "drift.csv"):
         assert Path("out/evidence", name).read_bytes() == Path("was/evidence", name).read_bytes()
@@ -201,11 +201,11 @@ def test_commands_of_the_repository_say_so_and_where_in_it(make_run, tmp_path, m
     run = make_run()
     outside = written([run.path])[0]
     assert "```bash\n# in the folder in which this report was made" in outside
-    assert "\naccelerate launch --module toolkit.cli --" in outside
+    assert "\naccelerate launch --module toolkit finetune --" in outside
     (tmp_path / "finetune.py").touch()
     (tmp_path / "toolkit").mkdir()
     assert "```bash\n# in the root of the repository\naccelerate launch finetune.py --" in written([run.path])[0]
     monkeypatch.chdir(tmp_path / "runs")
     text = written([run.path], "../out")[0]
-    assert "```bash\n# in runs of the repository\naccelerate launch --module toolkit.cli --" in text
+    assert "```bash\n# in runs of the repository\naccelerate launch --module toolkit finetune --" in text
     assert f" --output-dir .\npython -m toolkit report {run.path.name} --out ../out" in text

@@ -373,5 +373,5 @@ def command_of_run(run: ReportedRun) -> str:
     if run.run.path.is_dir() and place.resolve() != Path(folder).resolve():  # runs/ may be a link to another disk
         folder = command_path(place)
     if not Path("finetune.py").is_file():  # the installed package has the same entry point
-        command = command.replace("finetune.py", "--module toolkit.cli", 1)
+        command = command.replace("finetune.py", "--module toolkit finetune", 1)
     return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
