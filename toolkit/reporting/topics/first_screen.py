@@ -363,16 +363,13 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
         found.setdefault(word, []).append(f"{task} {line['real_mean']:.2f} for {line['shuffled_mean']:.2f}")
     parts = "; ".join(f"{word}: {', '.join(own)}" for word, own in found.items())
     text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."
-    return (Answer(question=ADDED, verdict=_counted(found), text=text),)
+    return (Answer(question=ADDED, verdict=_counted({word: len(own) for word, own in found.items()}), text=text),)
 
 
-def _counted(found: Mapping[str, Sequence[Any]]) -> str:
-    """``no on 4 of 7 tasks, undecided on 3 of 7 tasks``; the word alone where all tasks have one."""
-    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
-    if len(ranked) == 1:
-        return ranked[0][0]
-    total = sum(len(each) for each in found.values())
-    return ", ".join(f"{word} on {len(own)} of {total} tasks" for word, own in ranked)
+def _counted(num_tasks: Mapping[str, int]) -> str:
+    """``worse on 4 of 7 tasks, cannot tell on 3 of 7 tasks``; the word alone where all tasks have one."""
+    ranked, total = sorted(num_tasks.items(), key=lambda item: -item[1]), sum(num_tasks.values())
+    return ranked[0][0] if len(ranked) == 1 else ", ".join(f"{word} on {own} of {total} tasks" for word, own in ranked)
 
 
 SIZES: Mapping[str, tuple[str, str, Tone]] = {
@@ -409,10 +406,7 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
     else:
         found = Counter(word for word, *_ in said)
         text += f"; the same is within ±{records[0]['margin_points']:#.3g}" * ("equivalent" in set(lines["verdict"]))
-        verdict, tone = (
-            _counted({word: range(number) for word, number in found.items()}),
-            tone if len(found) == 1 else "",
-        )
+        verdict, tone = _counted(found), tone if len(found) == 1 else ""
     question = question or f"How does {second} score beside {first}?"
     return Answer(question=question, verdict=verdict, text=f"{text}.", tone=tone, parts=parts)
 
