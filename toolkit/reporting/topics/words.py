@@ -288,7 +288,8 @@ def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
     )
     labels = base.mark_text(align="left", dx=4, dy=-6, fontSize=10).transform_filter("datum.label")
     labels = labels.encode(text="label:N")
-    return altair.layer(points.add_params(*params), marked, labels, named, width=WIDTH, height=HEIGHT)
+    # Names lie below the marks: a name is pointed at only where no mark is.
+    return altair.layer(labels, points.add_params(*params), marked, named, width=WIDTH, height=HEIGHT)
 
 
 def labels_of(run: Mapping[str, Any], across: Sequence[float], upwards: Sequence[float]) -> list[str]:
