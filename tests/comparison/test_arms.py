@@ -1,12 +1,14 @@
 """How runs are sorted into groups and arms, and what is refused."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.refusals import check_refusals, check_refused
 from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed, differing_settings
 from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.naming import shown_path
+from toolkit.naming import distinct, shown_path
 from toolkit.reporting.topics.runs import runs_frame
 
 
@@ -292,3 +294,14 @@ def test_a_setting_of_what_one_arm_freezes_is_no_difference(read_run, own, regim
     """Nobody could make the arms equal in it; where both train what it is of, it confounds."""
     first, second = arrange([read_run("none", 0, config=own), read_run(regime, 0)])[0].arms
     assert differing_settings(first, second) == differing_settings(second, first) == expected
+
+
+@given(st.lists(st.sampled_from(["a", "a (2)", "a (3)", "a (b)", "b"]), max_size=7))
+@example(["a (3)", "a", "a"])
+@example(["a (b)", "a"])
+def test_titles_are_told_apart_and_stay_where_they_are_alone(names: list[str]) -> None:
+    titles = distinct(names)
+    assert len(set(titles)) == len(names)
+    assert all(title.startswith(name) for title, name in zip(titles, names, strict=True))
+    if len(set(names)) == len(names):
+        assert titles == names

@@ -24,6 +24,7 @@ from tests.hub import Hub, files_of
 from tests.refusals import check_refused, leave, refused
 from toolkit.cli import finetune_main
 from toolkit.config import RunConfig
+from toolkit.data.files import read_file
 from toolkit.data.tasks import Task, load_task
 from toolkit.training.evaluation import compute_scores
 
@@ -33,7 +34,6 @@ TEXTS = [f"text number {i}" for i in range(24)]
 THREE = ["neg", "neutral", "pos"]
 CLASSES = datasets.ClassLabel(names=THREE)
 NER = datasets.List(datasets.ClassLabel(names=["O", "B-PER"]))
-STRINGS = datasets.List(datasets.Value("string"))
 
 
 def dataset(rows: dict[str, list[Any]], **features: Any) -> datasets.Dataset:
@@ -217,6 +217,15 @@ COMMENTED = "# id 5239 domain=train\nJohn _ _ B-PER\n#begins _ _ O\n\n#begin doc
         ("a.cupt", PLUS, {}, ("John", "sleeps"), ("PROPN", "VERB")),
         ("a.conll", "10\u00a0000 B-N\nmen O\n", {}, ("10\u00a0000", "men"), ("O", "B-N")),
         ("a.conll", "a B-X\nb -100\nc O\n", {}, ("a", "b", "c"), ("O", "B-X")),
+        ("a.conll", "# newdoc\n# newpar\na B-X\n# O\n", {}, ("a", "#"), ("O", "B-X")),
+        ("a.conll", "# B-X\nnewdoc O\n", {}, ("#", "newdoc"), ("O", "B-X")),
+        (
+            "a.jsonl",
+            json.dumps({"text": "a b", "tokens": ["a", "b"], "label": ["O", "B-X"]}),
+            {},
+            ("a", "b"),
+            ("O", "B-X"),
+        ),
     ],
 )
 def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
@@ -235,6 +244,9 @@ def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
         ("a.json", json.dumps({"text": TEXTS, "label": THREE * 8})),
         ("a.json", "\n".join(map(json.dumps, LABELLED))),
         ("a.csv", pd.DataFrame(LABELLED).to_csv(index=False, sep=";")),
+        ("a.csv", "sep=;\r\n" + pd.DataFrame(LABELLED).to_csv(index=False, sep=";")),
+        ("a.csv", "sep=|\n" + pd.DataFrame(LABELLED).to_csv(index=False, sep="|")),
+        ("a.jsonl", "\n".join(json.dumps(row | {"tokens": row["text"].split()}) for row in LABELLED)),
         ("a.csv.gz", gzip.compress(pd.DataFrame(LABELLED).to_csv(sep="\t").encode("utf-8-sig"))),
         ("a.csv", pd.DataFrame(LABELLED).to_csv(index=False).encode("utf-8-sig") + b"\n"),
         ("a.csv", b"\xef\xbb\xbf" + pd.DataFrame(LABELLED).to_csv(index=False).encode("utf-8-sig")),
@@ -251,6 +263,12 @@ def test_forms_of_files_that_people_have(name: str, content: str | bytes, tmp_pa
     assert task.splits["train"].texts == tuple((text,) for text in TEXTS)
     assert [task.label_names[k] for k in task.splits["train"].labels] == THREE * 8  # type: ignore[union-attr]
     assert task.name == "a"
+
+
+def test_one_row_is_a_table_too_and_a_line_is_told_where_a_first_line_names_the_mark(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.json", json.dumps({"text": "a", "label": "x"}, indent=1))
+    assert read_file(Path(one), (), "label").texts == [("a",)]
+    check_refused("line 3: a quotation mark", loaded, write(tmp_path / "a.csv", 'sep=;\ntext;label\n"a;b'))
 
 
 def labelled(*labels: Any, times: int = 1) -> pd.DataFrame:

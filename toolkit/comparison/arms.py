@@ -113,7 +113,7 @@ class Arm:
     @property
     def is_tied(self) -> bool:
         """Whether its word table is the output layer too, by which any row may get a gradient."""
-        return "tied to word_embeddings" in str(self.runs[0].part("model").get("head"))
+        return "word_embeddings" in (self.runs[0].part("model").get("tied") or ())
 
     @property
     def adapts_embeddings(self) -> bool:
@@ -185,13 +185,16 @@ def arrange(
 
 
 def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = None) -> tuple[Group, ...]:
-    """:func:`arrange` of runs that are known already, wherever from."""
-    groups: dict[tuple[object, ...], list[ReportedRun]] = {}
-    for item, source in zip(reported, _sources(reported), strict=True):
-        groups.setdefault(tuple(source.values()), []).append(item)
-    titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
-    made = (_arms(own) if labels is None else _labelled_arms(own, labels) for own in groups.values())
-    return tuple(Group(title, arms) for title, arms in zip(titles, made, strict=True))
+    """:func:`arrange` of runs that are read already, from run directories or from a report's evidence.
+
+    Runs of one source (model, task and data, see :func:`_sources`) are one group.
+    """
+    by_source: dict[tuple[object, ...], list[ReportedRun]] = {}
+    for run, source in zip(reported, _sources(reported), strict=True):
+        by_source.setdefault(tuple(source.values()), []).append(run)
+    titles = distinct(f"{members[0].model} on {members[0].task}" for members in by_source.values())
+    arms_of_groups = (_arms(runs) if labels is None else _labelled_arms(runs, labels) for runs in by_source.values())
+    return tuple(Group(title, arms) for title, arms in zip(titles, arms_of_groups, strict=True))
 
 
 Source = dict[str, object]
@@ -300,7 +303,11 @@ def _size(run: ReportedRun) -> int | None:
 
 
 def _spoken(run: ReportedRun) -> str:
-    """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
+    """What a run's condition is called: its regime or adapters, then what else sets it apart.
+
+    That is its start (a head stage, fresh weights), old word rows that are held, and shuffled labels. Of a run of
+    another loop the regime or the adapters alone are told.
+    """
     regime = run.regime
     if run.is_recorded:
         adapted = ", ".join(run.recorded.get("adapters", ()))
@@ -309,11 +316,12 @@ def _spoken(run: ReportedRun) -> str:
     words = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
     if regime == "backbone" and config.objective == MLM:
         words = "head alone"  # the checkpoint's own, on states that are made anew in each step
-    if config.head_epochs:
+    if config.head_epochs:  # LP-FT: linear probing, then fine-tuning (Kumar et al. 2022)
         stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
         words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
     if config.init == "random":
-        words = "random init" if words == SPOKEN["none"] else f"{words}, random init"
+        is_plain = regime == "none" and not (config.adapters or config.head_epochs)
+        words = "random init" if is_plain else f"{words}, random init"
     if config.train_rows == "new" and not config.lora:
         words += ", old word rows held"
     return f"{words}, {shuffling(config)}" if config.shuffle_labels else words

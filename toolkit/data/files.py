@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.data.labels import FLOAT, RawSplit, RawTask, joined, labels_of, plain_text
-from toolkit.data.tokens import read_conll, read_conllu, split_of_lists, word_column
+from toolkit.data.tokens import is_list, read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import lookup, unknown
 from toolkit.snapshots.files import check_content
@@ -93,8 +93,11 @@ def _no_tags(text: str) -> str:
 
 
 def _read_csv(file: TextIO) -> pd.DataFrame:
-    """Parted by commas or, where the header has none, by its ; (so Excel writes it in many countries) or tabs."""
+    """Parted by what a first line ``sep=;`` names (so Excel is told), else by commas or, where the header has none, by
+    its ; (so Excel writes it in many countries) or tabs."""
     text = file.read()
+    if told := re.match("sep=(.)(?=\r?\n)", text):
+        return _read_rows(text[told.end() :], told[1], csv.QUOTE_MINIMAL)
     marks = (mark for mark in ",;\t" if mark in text.partition("\n")[0])
     return _read_rows(text, next(marks, ","), csv.QUOTE_MINIMAL)
 
@@ -156,13 +159,15 @@ def _read_jsonl(file: TextIO) -> pd.DataFrame:
 
 
 def _read_json(file: TextIO) -> pd.DataFrame:
-    """A list of objects, an object of columns, or an object a line, as .jsonl has them."""
+    """A list of objects, an object of columns or of one row, or an object a line, as .jsonl has them."""
     text = file.read().strip()
     content, end = json.JSONDecoder().raw_decode(text)
     if end < len(text):
         return _read_jsonl(StringIO(text))
     is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
     columns = [*content.values()] if isinstance(content, dict) else []
+    if columns and not any(isinstance(x, list | dict) for x in columns):
+        content, is_rows = [content], True
     is_columns = bool(columns) and all(isinstance(x, list) and len(x) == len(columns[0]) for x in columns)
     if not (is_rows or is_columns):
         raise ValueError("it must be a list of objects with fields, or an object of columns of one length")
@@ -301,35 +306,42 @@ def split_of(
     columns = tuple(str(column) for column in frame.columns)
     ids = frame[cluster_column].tolist() if cluster_column in columns else None
     clusters: Any = None if ids is None else [plain_text(cell, source, "cluster") for cell in ids]
-    blank = [place for place, cell in enumerate(clusters or ()) if cell is None or not cell.strip()]
-    if blank:
-        row = _place(frame, blank[0])
+    without_id = [i for i, cluster in enumerate(clusters or ()) if cluster is None or not cluster.strip()]
+    if without_id:
+        row = _place(frame, without_id[0])
         raise ValueError(f"{source}, {row} has no {cluster_column!r}: give each example the id of its cluster")
-    if word_column(frame, text_columns) is not None:
+    has_texts = not text_columns and _are_texts_labelled(frame, label_column)
+    if not has_texts and word_column(frame, text_columns) is not None:  # a token task: lists of words, and of tags
         split, label_column = split_of_lists(frame, text_columns, label_column, source)
         return replace(split, names=table.names.get(str(label_column)), clusters=clusters)
-    names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
-    if not names:
+    text_columns = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
+    if not text_columns:
         raise ValueError(f"{source} has no column text or sentence: pass --text-columns (it has: {', '.join(columns)})")
-    for name in names:
+    for name in text_columns:
         if name not in columns:
             raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"--text-columns names {names[0]!r} twice: a pair needs two columns, a single text one")
-    if label_column in names:
+    if len(set(text_columns)) < len(text_columns):
+        raise ValueError(f"--text-columns names {text_columns[0]!r} twice: a pair needs two columns, a single text one")
+    if label_column in text_columns:
         raise ValueError(
             f"{label_column!r} is the label column and a text column: change --label-column or --text-columns"
         )
-    _check_header_once(frame, names, label_column, source)
-    _check_no_rows_inside(frame, names, label_column, source)
+    _check_header_once(frame, text_columns, label_column, source)
+    _check_no_rows_inside(frame, text_columns, label_column, source)
     texts = [
         tuple(plain_text(cell, source) for cell in row)
-        for row in zip(*(frame[name].tolist() for name in names), strict=True)
+        for row in zip(*(frame[name].tolist() for name in text_columns), strict=True)
     ]
-    own = table.names.get(str(label_column))
-    labels = labels_of(frame[label_column].tolist(), source, own) if label_column in columns else None
-    taken_from = f"texts: {', '.join(names)}; labels: {label_column}"
-    return RawSplit(texts, labels, columns, taken_from, clusters=clusters, names=own)  # type: ignore[arg-type]
+    class_names = table.names.get(str(label_column))
+    labels = labels_of(frame[label_column].tolist(), source, class_names) if label_column in columns else None
+    taken_from = f"texts: {', '.join(text_columns)}; labels: {label_column}"
+    return RawSplit(texts, labels, columns, taken_from, clusters=clusters, names=class_names)  # type: ignore[arg-type]
+
+
+def _are_texts_labelled(frame: pd.DataFrame, label_column: str | None) -> bool:
+    """Whether there is a column of texts and a label for each row: lists of words beside them are the texts again."""
+    has_texts = any(name in frame.columns for name in DEFAULT_TEXT_COLUMNS)
+    return has_texts and label_column in frame.columns and len(frame) > 0 and not is_list(frame[label_column].iloc[0])
 
 
 def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:

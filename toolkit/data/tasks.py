@@ -230,7 +230,7 @@ def check_sources(config: RunConfig) -> None:
     if config.train_file and config.dataset:
         raise ValueError("--train-file and --dataset are two sources of data: pass one of them")
     _refuse_stray_flags(config)
-    task_name(config)
+    task_name(config)  # for its ValueError alone: a name that is taken, or --task beside data of one's own
     if config.train_file:
         for path in file_roles(config).values():
             check_file(path)
@@ -240,7 +240,7 @@ def check_sources(config: RunConfig) -> None:
             "mlm for the texts of a built-in task"
         )
     elif not config.dataset:
-        lookup(TASKS, config.task, "task")
+        lookup(TASKS, config.task, "task")  # for its ValueError alone
 
 
 def task_name(config: RunConfig) -> str:

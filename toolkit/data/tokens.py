@@ -30,8 +30,8 @@ def read_conll(file: TextIO) -> pd.DataFrame:
 
     They are called by their numbers from 1, as texts; the first and the last are the words and the tags unless flags
     say otherwise. Columns are parted by tabs where a line has any, else by spaces. Lines that begin with -DOCSTART- are
-    left out, and so are comments: lines with # at the start of a sentence that have other columns, none in the last, or
-    a name = value.
+    left out, and so are comments: lines with # at the start of a sentence that have other columns, none in the last,
+    a name = value, or that begin a document or a paragraph.
     ValueError for another line with another number of columns than the first one, or with one alone.
     """
     lines = [line.strip(" \r\n") for line in file]
@@ -46,7 +46,7 @@ def read_conll(file: TextIO) -> pd.DataFrame:
             sentences.append([])
             continue
         is_whole = len(own) == num_columns and own[-1] != ""
-        if not sentences[-1] and line[0] == "#" and (not is_whole or (own[0] == "#" and "=" in line)):
+        if not sentences[-1] and line[0] == "#" and (not is_whole or re.match("# (new(doc|par)\\b|.*=)", line)):
             continue
         if len(own) < 2 or len(own) != num_columns:
             expected = "a word and its tag" if num_columns < 2 else f"{num_columns} columns, as in the first line"
@@ -78,7 +78,7 @@ def read_conllu(file: TextIO) -> pd.DataFrame:
 def word_column(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> str | None:
     """The column of lists of words that flags name, or that is found; None where there is none: no token task."""
     column = next((name for name in (text_columns or DEFAULT_WORD_COLUMNS) if name in frame.columns), None)
-    return column if column is not None and len(frame) > 0 and _is_list(frame[column].iloc[0]) else None
+    return column if column is not None and len(frame) > 0 and is_list(frame[column].iloc[0]) else None
 
 
 def split_of_lists(
@@ -216,12 +216,12 @@ def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.fromiter(arrays, dtype=object, count=len(arrays))
 
 
-def _is_list(cell: object) -> bool:
+def is_list(cell: object) -> bool:
     return isinstance(cell, list | tuple | np.ndarray)
 
 
 def _items(cell: object, source: str, row: int, what: str) -> tuple[Any, ...]:
-    if not _is_list(cell):
+    if not is_list(cell):
         raise ValueError(f"{source}, row {row + 1}: expected a list of {what}s; got {cell!r:.60}")
     items = tuple(item.item() if isinstance(item, np.generic) else item for item in cell)  # type: ignore[attr-defined]
     items = tuple(plain_text(item, source, what) if isinstance(item, bytes) else item for item in items)
