@@ -32,7 +32,7 @@ from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job
 from toolkit.studies.runner import EXECUTORS
 
 ONCE = ["waiting", "running", "finished"]
-NEEDED = {"ray": "ray", "slurm": "submitit"}
+NEEDED = {"slurm": "submitit"}
 
 Build = Callable[..., Executor]
 
@@ -42,7 +42,7 @@ def build(name: str, workers: int = 1, retries: int = 1) -> Executor:
     return EXECUTORS[name](ExecutorOptions(workers=workers, retries=retries, cluster="local"))
 
 
-@pytest.fixture(params=["local", "slurm", pytest.param("ray", marks=pytest.mark.slow)])  # a cluster takes seconds
+@pytest.fixture(params=["local", "slurm"])
 def name(request: pytest.FixtureRequest) -> str:
     """Every executor that is installed."""
     name = str(request.param)
@@ -110,9 +110,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("local", number) for number in ENDS]
-    + [pytest.param("slurm", number, marks=pytest.mark.slow) for number in ENDS]
-    + [pytest.param("ray", signal.SIGKILL, marks=pytest.mark.slow)],  # a cluster takes seconds
+    [("local", number) for number in ENDS] + [pytest.param("slurm", number, marks=pytest.mark.slow) for number in ENDS],
     indirect=["name"],
 )
 def test_what_is_killed_and_started_again_loses_and_doubles_nothing(
@@ -130,14 +128,10 @@ def test_what_is_killed_and_started_again_loses_and_doubles_nothing(
         wait_until(lambda: not any(is_alive(pid) for pid in pids), 30)
     jobs = [counted_job(tmp_path / key) for key in ("a", "b")]
     threading.Timer(1.0 if goes_on else 0.0, lambda: [release(job) for job in jobs]).start()
-    events = run_all(build("local" if name == "ray" else name, workers=2), jobs)
+    events = run_all(build(name, workers=2), jobs)
     assert [own[-1].state for own in events.values()] == ["finished"] * 2
     assert [num_completed(job) for job in jobs] == [1, 1]
-    started = [num_started(job) for job in jobs]
-    if name == "ray":  # a worker that sees its command end before its own end tries once more, as it was told to
-        assert all(number in (2, 3) for number in started)
-    else:
-        assert started == ([1, 1] if goes_on else [2, 2])
+    assert [num_started(job) for job in jobs] == ([1, 1] if goes_on else [2, 2])
 
 
 def test_two_at_work_on_the_same_jobs_run_none_twice(tmp_path: Path) -> None:
@@ -282,7 +276,7 @@ def test_a_launcher_hides_neither_a_signal_nor_an_error_of_its_program(tmp_path:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("workers", 0), ("retries", -1), ("cpus_per_run", 0), ("gpus_per_run", -1.0), ("timeout_minutes", 0)],
+    [("workers", 0), ("retries", -1), ("cpus_per_run", 0), ("gpus_per_run", -1), ("timeout_minutes", 0)],
 )
 def test_options_that_cannot_work_are_refused(field: str, value: float) -> None:
     check_refused(f"--{field.replace('_', '-')} must be at least", ExecutorOptions, **{field: value})
@@ -299,5 +293,5 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, extra: str, mod
 
 
 def test_importing_executors_brings_no_extra() -> None:
-    code = "import sys, toolkit.studies.runner; print({'ray', 'submitit', 'torch'} & set(sys.modules))"
+    code = "import sys, toolkit.studies.runner; print({'submitit', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

@@ -114,7 +114,7 @@ from toolkit.config import RunConfig
 STUDY = make_study(RunConfig(**{fields!r}), grid=GRID, seeds=(0,))
 """
 NUM_RUNS = 6
-NUM_KILLS = int(os.environ.get("KILLS", "10"))
+NUM_KILLS = int(os.environ.get("KILLS", "6"))
 EXECUTORS = {"threads": (), "submitit": ("--executor", "slurm", "--cluster", "local")}
 MEASURED = ("cost.csv", "last_scores.csv", "runs.csv")
 """Tables that hold seconds, and hashes of files that do."""

@@ -46,14 +46,12 @@ def test_plain_lines_where_output_is_no_terminal(tmp_path: Path) -> None:
         progress.on_event(Event(second.name, "retried", "the try before was killed"))
         progress.on_event(Event(second.name, "failed", "exit code 2: no memory", 61.0))
         progress.on_event(Event(first.name, "finished", seconds=5.0))
-        progress.on_progress("scores")
     assert text_of(console).splitlines() == [
         "final: 3 runs, 1 finished, 2 to do",
         "[1/3] running: toy, [bold]frozen[/], seed 1",
         "[1/3] retried: toy, [bold]frozen[/], seed 1; the try before was killed",
         "[1/3] failed: toy, [bold]frozen[/], seed 1; exit code 2: no memory (0:01:01)",
         f"[1/3] finished: toy, full, seed 0; epoch 3: accuracy {last_accuracy(run.path):.3f} (0:00:05)",
-        "report: scores",
     ], "no control characters"
 
 

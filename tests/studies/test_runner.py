@@ -134,11 +134,12 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
 
     again = InProcess()
     (runs[0] / "notes.txt").write_text("mine")  # nothing of the run is damaged
-    heard: list[str] = []
-    with telling(heard.append):
+    heard: list[tuple[str, int, int]] = []
+    with telling(lambda *said: heard.append(said)):
         carry_out(study, executor=again)
     assert again.started == []
-    assert heard == [f"checking finished run {number} of 8" for number in range(1, 9)], "every byte of it is read"
+    checked = [said for said in heard if said[0] == "checking finished runs"]
+    assert checked == [(checked[0][0], done, 8) for done in range(9)], "every byte of it is read"
     flip(runs[0] / "scores.csv")
     carry_out(study, executor=again)
     assert again.started == [runs[0].name]

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.refusals import check_refusals
+from tests.refusals import check_refused
 from tests.studies.counted_jobs import (
     counted_job,
     is_alive,
@@ -132,9 +132,6 @@ def test_one_job_needs_no_array(tmp_path: Path, stand_ins: Path) -> None:
     assert "--array" not in (tmp_path / "submitted.sh").read_text()
 
 
-def test_no_slurm_and_parts_of_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_slurm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    check_refusals(
-        ("there is no sbatch here", lambda: EXECUTORS["slurm"](ExecutorOptions())),
-        (r"whole GPUs only; got 0\.5", lambda: EXECUTORS["slurm"](ExecutorOptions(gpus_per_run=0.5))),
-    )
+    check_refused("there is no sbatch here", EXECUTORS["slurm"], ExecutorOptions())

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
+from toolkit.progress import counted, shows_progress
 from toolkit.reporting.page import Block, Page, Section, TableBlock, TextBlock, rows_block
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.comparison import planned_gaps_text
@@ -28,9 +29,10 @@ def dry_run(
     below 1.
     """
     check_limit(limit)
-    plan = plan_study(study, output_dir)
-    told = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)
-    blocks = (runs_block(plan), *(TextBlock(text=text) for text in told), gaps_block(study, plan))
+    with shows_progress("planning"):
+        plan = plan_study(study, output_dir)
+        told = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)
+        blocks = (runs_block(plan), *(TextBlock(text=text) for text in told), gaps_block(study, plan))
     expected = f"Expected: {study.hypothesis}" if study.hypothesis else ""
     section = Section(id="runs", title="", lead="No run of the study was started.", blocks=blocks)
     print_page(
@@ -59,7 +61,7 @@ def gaps_block(study: Study, plan: StudyPlan) -> Block:
     rows: list[list[object]] = []
     others: list[str] = []
     sizes: dict[str, tuple[int, int]] = {}
-    for task, run in {run.cell.task: run for run in plan.final}.items():
+    for task, run in counted({run.cell.task: run for run in plan.final}.items(), "data of tasks"):
         data = read_data(run.config)
         if data.kind != "classification":
             rows.append([task, "not applicable: no accuracy", *[""] * (3 + len(DISCORDANCES))])

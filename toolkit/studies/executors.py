@@ -41,8 +41,8 @@ class Job:
     """File that its output is appended to. It is locked while the command runs, so two commands with one log never
     run at the same time, whoever started them: name it after the run directory, not after the study."""
     is_done: Callable[[], bool]
-    """Whether the work is there: asked before the start, and after the end in place of trusting the exit code. Ray
-    and Slurm ask it in another process, so it must be picklable by cloudpickle (lambdas are)."""
+    """Whether the work is there: asked before the start, and after the end in place of trusting the exit code.
+    Slurm asks it in another process, so it must be picklable by cloudpickle (lambdas are)."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the caller."""
 
@@ -83,11 +83,9 @@ class ExecutorOptions:
     """How often a run whose process was killed (by a signal, or with its worker) is started again.
     Any other failure is final."""
     cpus_per_run: int = 1
-    """Ray, Slurm: number of CPU cores reserved for each run."""
-    gpus_per_run: float = 0
-    """Ray, Slurm: number of GPUs reserved for each run; Ray also takes fractions."""
-    address: str | None = None
-    """Ray: address of a running cluster, or auto; None: a local cluster is started for the time of the study."""
+    """Slurm: number of CPU cores reserved for each run."""
+    gpus_per_run: int = 0
+    """Slurm: number of GPUs reserved for each run."""
     cluster: Literal["slurm", "local", "debug"] = "slurm"
     """Slurm: back end of submitit. local and debug try a set-up out on a machine without Slurm."""
     partition: str | None = None
@@ -96,15 +94,14 @@ class ExecutorOptions:
     """Slurm: time limit of one run, in minutes. One that is cut off or preempted is queued again and starts over."""
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("retries", 0), ("cpus_per_run", 1), ("timeout_minutes", 1)):
+        smallest = {"workers": 1, "retries": 0, "cpus_per_run": 1, "gpus_per_run": 0, "timeout_minutes": 1}
+        for name, least in smallest.items():
             if getattr(self, name) < least:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least {least}; got {getattr(self, name)}")
-        if not 0 <= self.gpus_per_run < float("inf"):
-            raise ValueError(f"--gpus-per-run must be at least 0; got {self.gpus_per_run}")
 
 
 class Handle(Protocol):
-    """A job that was handed in: what a future of Python, of Ray or of submitit can be asked."""
+    """A job that was handed in: what a future of Python or of submitit can be asked."""
 
     def done(self) -> bool: ...
 

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from toolkit.progress import open_console, telling
+from toolkit.progress import Stages, open_console, telling
 from toolkit.studies.executors import Event, State
 from toolkit.studies.plan import PlannedRun, describe
 
-MANY = 1e9
-"""Seconds: what is left is reckoned from all runs that this command has finished."""
+WHOLE_STUDY = 1e9
+"""Seconds, more than any study takes: rich then reckons what is left from all runs that this command has finished, and
+not from the last ones alone."""
 
 
 @dataclass
@@ -38,32 +40,36 @@ class _Told(ProgressColumn):
 
 @dataclass
 class StudyProgress:
-    """Follows a study; a context manager. ``on_stage``, ``on_event`` and ``on_progress`` go to ``run_study``."""
+    """Follows a study; a context manager. ``on_stage`` and ``on_event`` go to ``run_study``."""
 
     console: Console = field(default_factory=open_console)
     _lines: dict[str, _Line] = field(default_factory=dict)
     _hearing: ExitStack = field(default_factory=ExitStack)
+    _stages: Stages = field(default_factory=Stages)
 
     def __post_init__(self) -> None:
+        """Set up the bars, which only a terminal shows: first that of the stage, hidden until one begins."""
         columns = (TextColumn("{task.description}", markup=False), BarColumn(20), _Told(), TimeElapsedColumn())
         is_off = not self.console.is_terminal
         self._bars = Progress(
-            *columns, console=self.console, disable=is_off, refresh_per_second=1, speed_estimate_period=MANY
+            *columns, console=self.console, disable=is_off, refresh_per_second=1, speed_estimate_period=WHOLE_STUDY
         )
         self._stage = self._bars.add_task("", visible=False, told="")
 
     def __enter__(self) -> "StudyProgress":
         self._bars.start()
-        if self.console.is_terminal:  # where two that draw would draw over each other
-            self._hearing.enter_context(telling(self._hear))
+        self._hearing.enter_context(telling(self._hear))  # two that draw would draw over each other
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hearing.close()
         self._bars.stop()
 
-    def _hear(self, text: str) -> None:
-        self._bars.update(self._stage, description=text, visible=True)
+    def _hear(self, *said: Any) -> None:
+        if self.console.is_terminal:
+            self._bars.update(self._stage, description=self._stages.describe(*said), visible=True)
+        else:
+            self._stages.log(*said)
 
     def on_stage(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Begin a stage; a run that diverged before is not run again."""
@@ -98,10 +104,6 @@ class StudyProgress:
         rest = f", about {timedelta(seconds=round(left))} left" if left and event.state == "finished" else ""
         self._print("; ".join(word for word in words if word) + took + rest)
         self._bars.update(self._stage, told=number + rest)
-
-    def on_progress(self, line: str) -> None:
-        """Show how far the report is."""
-        self._print(f"report: {line}")
 
     def _count(self, state: State) -> int:
         return sum(line.state == state for line in self._lines.values())

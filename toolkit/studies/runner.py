@@ -18,7 +18,7 @@ import pandas as pd
 import toolkit
 from toolkit.config import KEEP_THREADS
 from toolkit.naming import Table, command_path, command_place
-from toolkit.progress import say
+from toolkit.progress import counted
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, Run, open_run, put_aside
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job, LocalExecutor, check_log
@@ -81,15 +81,13 @@ def run_study(
     output_dir: str | Path = "runs",
     on_stage: OnStage = lambda stage, runs: None,
     on_event: Callable[[Event], None] = lambda event: None,
-    on_progress: Callable[[str], None] = lambda line: None,
     command: str | None = None,
 ) -> Path | None:
     """Run what is missing of a study, at most ``limit`` runs, then write its report; None while runs are left.
 
-    First the tuning runs, then the choice of settings, then the runs that are compared. ``on_progress``
-    is called with how far the report is; the report names ``command`` as what makes it again. ValueError for a study
-    that cannot work, for a folder ``out`` that cannot take its report and, after all others have had their turn, for
-    runs that failed.
+    First the tuning runs, then the choice of settings, then the runs that are compared. The report names ``command``
+    as what makes it again. ValueError for a study that cannot work, for a folder ``out`` that cannot take its report
+    and, after all others have had their turn, for runs that failed.
     """
     from toolkit.reporting.folder import check_out
 
@@ -107,7 +105,7 @@ def run_study(
     stages.carry_out("final", final)
     if left_to_do(final):
         return None
-    return write_study_report(study, final, out, tuning=table, command=command, on_progress=on_progress)
+    return write_study_report(study, final, out, tuning=table, command=command)
 
 
 def check_limit(limit: int | None) -> None:
@@ -128,8 +126,7 @@ class _Stages:
     def carry_out(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Run what is missing of ``runs``, or damaged, as far as the limit allows; ValueError for those that failed."""
         finished, damaged = [run for run in runs if run.is_finished], {}
-        for number, run in enumerate(finished, 1):
-            say(f"checking finished run {number} of {len(finished)}")
+        for run in counted(finished, "checking finished runs"):
             if said := put_aside(run.path):
                 damaged[run.name] = said
         if runs:
@@ -170,7 +167,6 @@ def write_study_report(
     *,
     tuning: pd.DataFrame | None = None,
     command: str | None = None,
-    on_progress: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """The report of a study whose final runs are finished; the path of report.md."""
     from toolkit.reporting.comparison_report import write_report
@@ -187,7 +183,6 @@ def write_study_report(
         "score": study.score,
         "tuning": tuning if tuning is not None and len(tuning) else None,
         "command": command,
-        "on_progress": on_progress,
     }
     return write_report([run.path for run in runs], out, **options)
 
@@ -235,13 +230,6 @@ def require(module: str, extra: str) -> None:
         raise ValueError(f"--executor {extra} needs {module}: pip install 'embedding-drift-toolkit[{extra}]'")
 
 
-def _ray(options: ExecutorOptions) -> Executor:
-    require("ray", "ray")
-    from toolkit.studies.clusters import RayExecutor
-
-    return RayExecutor(options)
-
-
 def _slurm(options: ExecutorOptions) -> Executor:
     require("submitit", "slurm")
     from toolkit.studies.clusters import SlurmExecutor
@@ -249,5 +237,5 @@ def _slurm(options: ExecutorOptions) -> Executor:
     return SlurmExecutor(options)
 
 
-EXECUTORS: Mapping[str, Callable[[ExecutorOptions], Executor]] = Table(local=LocalExecutor, ray=_ray, slurm=_slurm)
+EXECUTORS: Mapping[str, Callable[[ExecutorOptions], Executor]] = Table(local=LocalExecutor, slurm=_slurm)
 """Name, as in ``--executor``, to what builds the executor or says which extra is missing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
-from toolkit.naming import Described, unknown
+from toolkit.naming import Described, mistyped, refuse_first, unknown
 from toolkit.snapshots.formats import HEADLINES
 
 NAME = "STUDY"
@@ -99,13 +99,16 @@ class Study(Described):
             _require(
                 isinstance(each, Comparison), f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
             )
-        _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
-        _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
-        _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")
-        _require(
-            0 < self.margin_points < math.inf, f"margin_points must be above 0 and finite; got {self.margin_points}"
-        )
-        _require(self.score in (None, *HEADLINES), unknown(str(self.score), "score", HEADLINES))
+        faults = {
+            "a study needs arms, tasks and seeds": not (self.arms and self.tasks and self.seeds),
+            f"seeds are given twice: {list(self.seeds)}": len(set(self.seeds)) < len(self.seeds),
+            f"sizes are given twice: {list(self.sizes)}": len(set(self.sizes)) < len(self.sizes),
+            f"margin_points must be above 0 and finite; got {self.margin_points}": not 0
+            < self.margin_points
+            < math.inf,
+            unknown(str(self.score), "score", HEADLINES): self.score not in (None, *HEADLINES),
+        }
+        refuse_first(faults)
         asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
         for pair in asked:
             _require(len(pair) == 2, f"an arm is compared with itself: {', '.join(pair)}")
@@ -153,7 +156,7 @@ class Study(Described):
         ]
         for place, values in groups:
             for name in values:
-                nearest = unknown(name, "field", names).partition("; choose")[0]  # finetune.py --help has all of them
+                nearest = mistyped(name, "field", names)
                 _require(name in names, f"{place}: {nearest}; finetune.py --help lists the fields")
                 owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
                 _require(not owned, f"{name} is set by the study itself: leave it out of arms, tasks and common")
