@@ -63,12 +63,11 @@ def main(runs: str, out: str | None = None) -> None:
 
     from toolkit.snapshots import files
     from toolkit.snapshots.csv_tables import csv_of
-    from toolkit.snapshots.ownership import check_new
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
 
-    if out:
-        check_new(Path(out), overwrite=False)
+    if out and os.path.lexists(out):
+        sys.exit(f"{out} is there already: pass another path")
     finished = [run for run in plan_runs(STUDY.final_cells({}), runs) if run.is_finished]
     if not finished:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")

@@ -25,7 +25,7 @@ from toolkit.commands import COMMANDS
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_regime
 from toolkit.families import REGIMES
 from toolkit.memory import as_command, collecting_nothing, keep_freed_memory
-from toolkit.naming import unknown, visible
+from toolkit.naming import mistyped, unknown, visible
 from toolkit.progress import show
 
 USER_ERROR = 2
@@ -119,10 +119,8 @@ def _finetune(config: RunConfig) -> int:
     check_regime(config)
     with collecting_nothing():
         from toolkit.data.tasks import check_sources
-        from toolkit.snapshots.backbones import hash_beside
 
         check_sources(config)  # before what takes seconds: a mistake of name or path is told at once
-        hash_beside(config.model)
         from accelerate import PartialState
 
         from toolkit.pipeline import finetune
@@ -224,16 +222,19 @@ def _in_one_line(box: str) -> str:
 
 
 def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None:
-    """ValueError for a flag that there is not: before a positional argument tyro takes that for its value, and says
-    that the argument is missing."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+    """ValueError for a flag that is not among those of the command's --help.
+
+    tyro's own error would mislead: it takes the word after an unknown flag for the flag's value and, where that word
+    was the positional argument, says that this is missing.
+    """
+    help_text = io.StringIO()
+    with contextlib.redirect_stdout(help_text), contextlib.suppress(SystemExit):
         tyro.cli(kind, args=["--help"], prog="x", **options)
-    flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", text.getvalue())))
-    for word in args[: args.index("--") if "--" in args else None]:
+    flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", help_text.getvalue())))
+    for word in itertools.takewhile(lambda each: each != "--", args):  # behind it nothing is a flag
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag.replace("_", "-") not in flags:
-            raise ValueError(unknown(flag, "flag", flags).partition("; choose")[0])  # --help has all of them
+            raise ValueError(mistyped(flag, "flag", flags))  # --help has all of them
 
 
 def _speaks() -> bool:

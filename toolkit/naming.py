@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,24 @@ def at_least(name: str, value: Any, minimum: int) -> int:
 
 class OtherFormatError(ValueError):
     """A file is of another version of this toolkit: it may well be whole."""
+
+
+REFUSALS = NOT_APPLICABLE, NOT_RECORDED, NOT_MEASURABLE, NOT_IDENTIFIABLE = (
+    "not applicable",
+    "not recorded",
+    "not measurable here",
+    "not identifiable",
+)
+"""No number decides these. In turn: the claim has no meaning here; what it needs was not kept; it cannot be measured on
+these data; no data could tell, because a gauge moves it and no output."""
+
+
+class Refusal(ValueError):
+    """Why a number is not given, raised or handed on; ``kind`` is one of REFUSALS."""
+
+    def __init__(self, reason: str, kind: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 REMEDY = "restore it or make it again"
@@ -120,8 +139,13 @@ def select(table: Mapping[str, T], chosen: Mapping[str, T] | Iterable[str], kind
 
 def unknown(name: str, kind: str, choices: tuple[str, ...]) -> str:
     """One line that says which ``kind`` is unknown, what was probably meant, and everything that is known."""
+    return f"{mistyped(name, kind, choices)}; choose from: {', '.join(choices)}"
+
+
+def mistyped(name: str, kind: str, choices: tuple[str, ...]) -> str:
+    """:func:`unknown` without everything, where --help has that."""
     hint = "".join(f" (did you mean {nearest!r}?)" for nearest in near(name, choices)[:1])
-    return f"unknown {kind} {name!r}{hint}; choose from: {', '.join(choices)}"
+    return f"unknown {kind} {name!r}{hint}"
 
 
 SHORT_FOR = {"lr": "learning-rate", "bs": "batch-size", "batch": "batch-size", "wd": "weight-decay", "f1": "macro_f1"}
@@ -194,19 +218,19 @@ def names_of(directories: Iterable[Path]) -> list[str]:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """The names, with " (2)", " (3)" after a name that came before."""
+    """The names, no two alike: a name that came before has " (2)" after it, or the first number that is free."""
     result: list[str] = []
     for name in names:
-        count = sum(1 for earlier in result if earlier == name or earlier.startswith(f"{name} ("))
-        result.append(f"{name} ({count + 1})" if count else name)
+        numbered = chain([name], (f"{name} ({number})" for number in count(2)))
+        result.append(next(each for each in numbered if each not in result))
     return result
 
 
-def shown_command(command: str, places: Iterable[str | Path], out: str | Path, title: str | None) -> str:
+def shown_command(command: str, places: Iterable[str | Path], out: str | Path, title: str | None, *flags: str) -> str:
     """The shell command that makes a report again, with no absolute path in it, below the line that says where."""
     shown = [command_path(place) if Path(place).exists() else str(place) for place in places]
     words = ["python", "-m", "toolkit", command, *shown, "--out", command_path(out)]
-    return f"{command_place()}\n{shlex.join([*words, *(('--title', title) if title is not None else ())])}"
+    return f"{command_place()}\n{shlex.join([*words, *(('--title', title) if title is not None else ()), *flags])}"
 
 
 def shown_flags(command: Any, *names: str) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +30,7 @@ from toolkit.models.regimes import (
     locate_embeddings,
     parse_regime,
 )
-from toolkit.snapshots.backbones import hash_beside
+from toolkit.progress import say, shows_progress
 from toolkit.snapshots.run_writer import RunWriter, check_startable
 from toolkit.snapshots.store import MANIFEST, Run, open_run
 from toolkit.snapshots.unfinished import State
@@ -107,7 +108,6 @@ def finetune(
         config if isinstance(config, RunConfig) else RunConfig.from_json(json.dumps(config, default=str), "finetune")
     )
     check_regime(config)
-    hash_beside(config.model)
     accelerator = build_accelerator(config)
     with collecting_nothing():  # most of transformers is imported here, and each text is an object for a while
         config, task, loaded, regime = build_model(config)
@@ -140,9 +140,8 @@ def finetune(
         if writer is not None:
             _print_plan(screen, loaded, data, config, regime)
         with as_configured(accelerator, config):
-            _train_and_save(
-                accelerator, loaded, data, config, regime, frozen, path.name, writer, screen, state, identity
-            )
+            parts = accelerator, loaded, data, config, regime, frozen, path.name
+            _Training(*parts, writer, screen, state, identity).run()
             accelerator.wait_for_everyone()
     except NonFiniteLossError as error:
         if writer is not None:
@@ -233,15 +232,19 @@ def describe_plan(loaded: Loaded, config: RunConfig, regime: Regime) -> tuple[st
     return f"{title}, precision {config.precision}{positions}", in_one_line(table), table
 
 
+@shows_progress("what will train")
 def plan(config: RunConfig) -> tuple[str, str, Any]:
     """What :func:`finetune` would train, as :func:`describe_plan` has it; nothing is trained or written."""
     check_regime(config)
     check_sources(config)
+    say("opening the model", 0, 2)
     config, _, loaded, regime = build_model(config)
+    say("opening the model", 1, 2)
     apply_regime(loaded.model, regime, loaded.family)
     return describe_plan(loaded, config, regime)
 
 
+@shows_progress("what will train")
 def plan_of_trainer(name: str) -> tuple[str, str, Any]:
     """The same of a classifier in transformers.Trainer at its defaults; the weights are not read.
 
@@ -253,125 +256,147 @@ def plan_of_trainer(name: str) -> tuple[str, str, Any]:
     config = find_checkpoint(name).pinned().read_config()
     if type(config) not in KNOWN:
         raise ValueError(f"{name}: transformers has no classifier of {config.model_type}: pass finetune.py's flags")
+    say("opening the model", 0, 2)
     with torch.device("meta"):
         dtype = config.dtype or torch.float32
         model = AutoModelForSequenceClassification.from_config(config, dtype=dtype, trust_remote_code=False)
+    say("opening the model", 1, 2)
     rate, decay = TrainingArguments.learning_rate, TrainingArguments.weight_decay
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
     table = what_trains(model, optimizer)
     return f"{name} in transformers.Trainer at its defaults", in_one_line(table), table
 
 
-def _train_and_save(
-    accelerator: Any,
-    loaded: Loaded,
-    data: EncodedTask,
-    config: RunConfig,
-    regime: Regime,
-    frozen: tuple[str, ...],
-    name: str,
-    writer: RunWriter | None,
-    screen: Screen | None,
-    state: State | None,
-    identity: Mapping[str, Any],
-) -> None:
-    from accelerate.utils import set_seed
+class _Training:
+    """One run as it is trained; each process of a launch has one, and the main one writes and shows it."""
 
-    model, embeddings = loaded.model, locate_embeddings(loaded.model.backbone)
-    recorder = Recorder(
-        dict(embeddings.parameters),
-        data,
-        {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None,
-        tied_tables(loaded),
-    )
-    before = fingerprint(model, frozen)
-    saver = None
-    if writer is not None:
-        saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
-    set_seed(config.seed, device_specific=True)
-    is_stopped = config.head_training == "early-stopping"
-    num_steps = None if is_stopped else Plan.of(config, data.splits["train"].lengths).num_steps
-    facts: dict[str, Any] = {**identity, "head_stage": None}
-    with _Progress(accelerator, config, name, num_steps, screen) as progress:
-        going_on = GoingOn(
+    def __init__(
+        self,
+        accelerator: Any,
+        loaded: Loaded,
+        data: EncodedTask,
+        config: RunConfig,
+        regime: Regime,
+        frozen: tuple[str, ...],
+        name: str,
+        writer: RunWriter | None,
+        screen: Screen | None,
+        state: State | None,
+        identity: Mapping[str, Any],
+    ) -> None:
+        """``frozen``: names of parameters; ``state``: where the run is taken up."""
+        from accelerate.utils import set_seed
+
+        self.accelerator, self.loaded, self.data = accelerator, loaded, data
+        self.config, self.regime = config, regime
+        self.model, self.writer, self.screen, self.state = loaded.model, writer, screen, state
+        self.embeddings = locate_embeddings(self.model.backbone)
+        held = {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None
+        self.recorder = Recorder(dict(self.embeddings.parameters), data, held, tied_tables(loaded))
+        self.before = fingerprint(self.model, frozen)
+        self.saver = None
+        if writer is not None:
+            self.saver = Saver(writer, config, data, loaded, self.recorder, accelerator.device)
+        set_seed(config.seed, device_specific=True)
+        self.is_stopped = config.head_training == "early-stopping"
+        num_steps = None if self.is_stopped else Plan.of(config, data.splits["train"].lengths).num_steps
+        self.facts: dict[str, Any] = {**identity, "head_stage": state.facts["head_stage"] if state else None}
+        self.head_training: dict[str, Any] = {"mode": config.head_training}
+        self.how_steps_ran: dict[str, Any] = {}
+        is_frozen = all(name in frozen for name, _ in self.model.named_parameters() if name.startswith(BACKBONE))
+        self.has_features = is_frozen and data.masking is None  # of texts masked anew in each epoch none can be kept
+        self.features: Features | None = None
+        self.progress = _Progress(accelerator, config, name, num_steps, screen)
+        self.going_on = GoingOn(
             accelerator,
-            recorder,
+            self.recorder,
             writer,
             state,
-            facts,
+            self.facts,
             every_steps=config.resume_steps,
-            seconds=lambda: progress.seconds,
+            seconds=lambda: self.progress.seconds,
         )
-        if state is not None:
-            progress.go_on(state)
-        if saver is not None and state is not None:
-            saver.restore(state)
 
-        def on_step(log: StepLog, seconds: float) -> None:
-            progress.on_step(log, seconds)
-            progress.on_sizes(log.step, recorder.step_sizes)
-            if writer is not None:
-                writer.background.check()  # a full disk ends the run now, and not an epoch later
+    def run(self) -> None:
+        """Train, save each moment as it comes, and end with the manifest."""
+        with self.progress:
+            if self.state is not None:
+                self.progress.go_on(self.state)
+                if self.saver is not None:
+                    self.saver.restore(self.state)
+            moments = self._moments()
+            with self.going_on.listening():
+                for moment in moments:
+                    self._save(moment)
+        if self.saver is not None:
+            self._finish(self.saver)
+        for tracker in self.accelerator.trackers:  # not end_training: that would also end later runs' process group
+            tracker.finish()
 
-        features: Features | None = None
-        head_training: dict[str, Any] = {"mode": config.head_training}
-        how_steps_ran: dict[str, Any] = {}
-        is_frozen = all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE))
-        if is_frozen and data.masking is None:  # of texts masked anew in each epoch no state can be kept
-            started = time.perf_counter()
-            features = extract_features(accelerator, model, data)
-            progress.seconds["features"] = time.perf_counter() - started
-            if is_stopped:
-                moments = train_head_until_it_stops(
-                    accelerator, model, features, data, config, recorder, on_step, head_training, going_on
-                )
-            else:
-                moments = train_head(accelerator, model, features, data, config, recorder, on_step, going_on)
-        else:
-            if config.head_epochs and state is None:
-                started = time.perf_counter()
+    def _moments(self) -> Iterator[Moment]:
+        """The training that the regime asks for: of the head alone, on features, where the backbone is frozen."""
+        accelerator, model, data, config, recorder = self.accelerator, self.model, self.data, self.config, self.recorder
+        if self.has_features:
+            with self._timed("features"):
+                self.features = extract_features(accelerator, model, data)
+            known = accelerator, model, self.features, data, config, recorder, self._on_step
+            if self.is_stopped:
+                return train_head_until_it_stops(*known, self.head_training, self.going_on)
+            return train_head(*known, self.going_on)
+        if config.head_epochs and self.state is None:
+            with self._timed("head_stage"):
                 losses = train_head_first(accelerator, model, data, config)
-                progress.seconds["head_stage"] = time.perf_counter() - started
-                facts["head_stage"] = {"epochs": config.head_epochs, "train_loss": losses}
-            elif state is not None:
-                facts["head_stage"] = state.facts["head_stage"]
-            moments = train(accelerator, model, data, config, recorder, on_step, going_on, how_steps_ran)
-        with going_on.listening():
-            for moment in moments:
-                tensors = embeddings.values()  # on every process: shards may have to be gathered
-                progress.on_moment(moment)
-                if saver is not None:
-                    saver.save_snapshot(moment, tensors)
-                    progress.on_snapshot(moment, tensors, writer)
-                started = time.perf_counter()
-                outputs = _compute_outputs(moment, saver)
-                progress.evaluation_seconds += time.perf_counter() - started
-                if saver is not None and outputs is not None:
-                    progress.on_scores(moment.step, data.task.score, saver.save_outputs(moment, outputs))
-        seconds, evaluation_seconds = progress.seconds, progress.evaluation_seconds
-    if saver is not None:
-        if screen is not None:
-            screen.begin_result(Run(saver.writer.path))
-        probe = head_training.pop("probe", None)
-        seconds["training"] += probe.seconds if probe else 0.0  # unlike a yardstick, it may be the head
-        # After training: of mixed layers the probe reads what the head has learned to mix.
-        probe = probe or (None if features is None else linear_probe(model.head, features, data, config.seed))
-        floors = measure_floors(data, config, loaded.source, accelerator.device)
-        others = {"evaluation_seconds": evaluation_seconds}
-        kept = {**how_steps_ran, "head_training": head_training, "head_stage": facts["head_stage"]}
-        saver.finish(accelerator, regime, before, probe, floors, seconds, kept, others, progress.epoch_seconds)
-    for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
-        tracker.finish()
+            self.facts["head_stage"] = {"epochs": config.head_epochs, "train_loss": losses}
+        return train(accelerator, model, data, config, recorder, self._on_step, self.going_on, self.how_steps_ran)
 
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.progress.seconds[stage] = time.perf_counter() - started
 
-def _compute_outputs(moment: Moment, saver: Saver | None) -> Mapping[str, Any] | None:
-    """The outputs of a moment, on every process; a run that has diverged there ends without its snapshot."""
-    try:
-        return moment.compute_outputs() if moment.compute_outputs else None
-    except NonFiniteLossError:
-        if saver is not None:
-            saver.discard_snapshot(moment)
-        raise
+    def _on_step(self, log: StepLog, seconds: float) -> None:
+        self.progress.on_step(log, seconds)
+        self.progress.on_sizes(log.step, self.recorder.step_sizes)
+        if self.writer is not None:
+            self.writer.background.check()  # a full disk ends the run now, and not an epoch later
+
+    def _save(self, moment: Moment) -> None:
+        tensors = self.embeddings.values()  # on every process: shards may have to be gathered
+        self.progress.on_moment(moment)
+        if self.saver is not None:
+            self.saver.save_snapshot(moment, tensors)
+            self.progress.on_snapshot(moment, tensors, self.writer)
+        started = time.perf_counter()
+        outputs = self._outputs_of(moment)
+        self.progress.evaluation_seconds += time.perf_counter() - started
+        if self.saver is not None and outputs is not None:
+            scores = self.saver.save_outputs(moment, outputs)
+            self.progress.on_scores(moment.step, self.data.task.score, scores)
+
+    def _outputs_of(self, moment: Moment) -> Mapping[str, Any] | None:
+        """On every process; a run that has diverged ends without the snapshot of that moment."""
+        try:
+            return moment.compute_outputs() if moment.compute_outputs else None
+        except NonFiniteLossError:
+            if self.saver is not None:
+                self.saver.discard_snapshot(moment)
+            raise
+
+    def _finish(self, saver: Saver) -> None:
+        """What is measured after training, and the manifest."""
+        if self.screen is not None:
+            self.screen.begin_result(Run(saver.writer.path))
+        progress, probe = self.progress, self.head_training.pop("probe", None)
+        progress.seconds["training"] += probe.seconds if probe else 0.0  # unlike a yardstick, it may be the head
+        if probe is None and self.features is not None:
+            # After training: of mixed layers the probe reads what the head has learned to mix.
+            probe = linear_probe(self.model.head, self.features, self.data, self.config.seed)
+        floors = measure_floors(self.data, self.config, self.loaded.source, self.accelerator.device)
+        others = {"evaluation_seconds": progress.evaluation_seconds}
+        kept = {**self.how_steps_ran, "head_training": self.head_training, "head_stage": self.facts["head_stage"]}
+        measured = probe, floors, progress.seconds, kept, others, progress.epoch_seconds
+        saver.finish(self.accelerator, self.regime, self.before, *measured)
 
 
 class _Progress:

@@ -32,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from drawn_mutants import LIBRARIES  # and one thread each, which is set before torch is imported
+
+# As tests/conftest.py has it, before torch is imported: children are forked and cannot set it any more.
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -40,6 +42,29 @@ COPIED = (
     *("toolkit", "tests", "experiments", "reports", ".ci", "finetune.py", "pyproject.toml", "constraints.txt"),
     *("Makefile", "README.md", "LICENSE", "CITATION.cff"),
 )
+LIBRARIES = (
+    *("torch", "torch.utils.data", "torch._dynamo", "transformers", "transformers.models.auto.modeling_auto"),
+    *("transformers.trainer", "transformers.models.bert.modeling_bert", "accelerate", "datasets", "huggingface_hub"),
+    *(
+        "sklearn.linear_model",
+        "sklearn.model_selection",
+        "sklearn.feature_extraction.text",
+        "pandas",
+        "pyarrow.parquet",
+    ),
+    *(
+        "scipy.stats",
+        "scipy.optimize",
+        "scipy.sparse.linalg",
+        "statsmodels.api",
+        "altair",
+        "vl_convert",
+        "jinja2",
+        "rich",
+    ),
+    *("seqeval.metrics", "hypothesis", "hypothesis.extra.numpy"),
+)
+"""Imported once, before children are forked: that takes longer than to try most mutants."""
 OPTIONS = ("-q", "-x", "--tb=no", "-m", "not slow", "--hypothesis-seed=0", "-p", "no:cacheprovider", "-p", "no:xdist")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.M)
 PR_SET_PDEATHSIG = 1

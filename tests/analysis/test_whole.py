@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import toolkit
 from toolkit.analysis.blocks import reinitialise
 from toolkit.analysis.drift import measure_drift
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -73,3 +74,41 @@ def test_only_chosen_measures_have_whole_values():
     trajectory = Trajectory([_snapshot(word_embeddings=np.ones((3, 2)))])
     assert set(measure_drift(trajectory, ["l1"])["stratum"]) == {"exposure unknown", "all rows"}
     assert set(measure_drift(trajectory, ["l1", "norm"]).query("stratum == 'whole parameter'")["measure"]) == {"norm"}
+
+
+def _moved_to(now, before, epochs=(0, 1), **known):
+    """A trajectory whose LayerNorm.bias was ``before`` and is ``now``."""
+    values = zip(epochs, (before, now), strict=False)
+    return Trajectory([Snapshot(epoch, epoch, {"LayerNorm.bias": np.float32(own)}) for epoch, own in values], **known)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "expected"),
+    [
+        ((3.0, 4.0), (3.0, 4.0), 0.0),
+        ((0.0, 0.0), (0.0, -0.0), 0.0),
+        ((3.0, 4.5), (3.0, 4.0), 10.0),
+        ((3.0, np.nextafter(np.float32(4), np.float32(5))), (3.0, 4.0), 100 * 2**-21 / 5),
+        ((1e-45, 0.0), (0.0, 0.0), np.nan),
+        ((np.nan, 4.0), (3.0, 4.0), np.nan),
+        ((np.inf, 4.0), (np.inf, 4.0), np.nan),
+    ],
+)
+def test_the_drift_of_a_run_is_in_percent_of_the_norm_and_0_only_where_nothing_moved(now, before, expected):
+    assert _moved_to(now, before).drift()["LayerNorm.bias"] == pytest.approx(expected, nan_ok=True, rel=1e-9)
+    alone, in_part = _moved_to(now, before, (0,)), _moved_to(now, before, in_part={"LayerNorm.bias": (2, 9)})
+    assert np.isnan(alone.drift()["LayerNorm.bias"]), "one snapshot measures nothing"
+    assert in_part.drift()["LayerNorm.bias"] == pytest.approx(expected or np.nan, nan_ok=True), "nor does a part of 0"
+
+
+def test_the_drift_of_a_run_is_that_of_the_long_table(read_run):
+    run = read_run("position_embeddings", zero=("LayerNorm.bias",))
+    for epoch in (1, 2, None):
+        own = run.drift(epoch)
+        table = toolkit.measure_drift(run, ("norm", "relative"))
+        table = table[(table["epoch"] == (3 if epoch is None else epoch)) & (table["statistic"] == "value")]
+        wide = table.pivot(index="parameter", columns="measure", values="value").loc[own.index]
+        assert own.to_numpy() == pytest.approx(100 * wide["relative"].where(wide["norm"] > 0, 0), nan_ok=True)
+    assert own["position_embeddings"] == 0 < own["word_embeddings"]
+    assert list(own.index) == list(run.trajectory.parameters)
+    assert "word_embeddings" in str(own)

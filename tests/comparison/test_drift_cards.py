@@ -22,12 +22,11 @@ from toolkit.comparison.cards import (
     make_cards,
     over_seeds,
     p_beyond,
-    refusal_of,
     spearman_interval,
 )
 from toolkit.comparison.drift_and_score import associate_drift
 from toolkit.comparison.intervals import Interval, benjamini_hochberg
-from toolkit.comparison.parameter_noise import NO_SIZES, SHARED
+from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import ONE, PER_SEED
 from toolkit.comparison.verdicts import VERDICTS, Null, Verdict
@@ -177,23 +176,6 @@ def test_many_claims_on_noise_take_support_from_one_that_is_barely_above(evidenc
     assert f"the q of 21 claims, {q:.3g}, is not below 0.05" in beside.reason
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (SHARED, "not identifiable"),
-        (NO_SIZES, "not recorded"),
-        ("the exposure of word_embeddings was not recorded", "not recorded"),
-        ("the exposure of word_embeddings ends at step 3, the snapshot is of 9", "not recorded"),
-        ("the optimizer log has 3 steps, the snapshot is of step 9", "not recorded"),
-        ("r has no optimizer.json: without it, why rows moved is not known", "not recorded"),
-        ("only torch.optim.AdamW can be replayed; this run used SGD", "not measurable here"),
-        ("the learning rate of step 1 is NaN: the backbone was frozen, nothing to replay", "not measurable here"),
-    ],
-)
-def test_only_a_gauge_is_not_identifiable(text, expected):
-    assert refusal_of(text) == Verdict(expected, text)
-
-
 def interval_again(card):
     """A card's interval as it was made, from its ends: t with two degrees of freedom."""
     half = (card.interval.high - card.interval.low) / 2
@@ -218,7 +200,7 @@ def test_every_verdict_on_drift_is_that_of_the_rules_on_its_excess_over_one():
         assert (found == "equivalent") == is_equivalent
         assert is_equivalent or (found == "supported") == (wide.low > 1.01)
         assert is_equivalent or (found == "the other way") == (wide.high < 0.99)
-        assert judge_drift(refusal_of(SHARED), wide, narrow, null, 0.01, 5).name == "not identifiable"
+        assert judge_drift(Verdict("not identifiable", SHARED), wide, narrow, null, 0.01, 5).name == "not identifiable"
     assert seen == {"equivalent", "supported", "the other way", "not supported"} < set(VERDICTS)
 
 

@@ -6,9 +6,7 @@ import numpy as np
 import pandas as pd
 
 import toolkit
-from tests.refusals import check_refused
 from toolkit.comparison.parameter_noise import VALUES
-from toolkit.schema import columns_of
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
@@ -35,7 +33,6 @@ def by_hand(run, parameter):
 def test_every_number_is_that_of_the_snapshots(read_logged):
     runs = read_logged(3)
     table = toolkit.drift_table(runs, {r.path.name: regime_of(r) for r in runs})
-    assert list(table) == columns_of("drift_table")
     assert len(table) == 3 * 5
     for line in table.to_dict("records"):
         own = [run for run in runs if regime_of(run) == line["condition"]]
@@ -67,15 +64,3 @@ def test_without_exposure_nothing_is_said_of_exposed_rows(read_run):
     table = toolkit.drift_table(read_run("none", 0, has_exposure=False))
     assert table[["exposed_percent", "unexposed_percent"]].isna().all(axis=None)
     assert table["drift_percent"].notna().all()
-
-
-def test_the_export_shows_every_mean_and_spread(read_logged):
-    table = toolkit.drift_table(read_logged(3))
-    text = toolkit.export_table(table, caption="Drift of [PAD] & co").replace("{,}", "")
-    means = [f"{value:.3g}" for value in table.loc[~table["is_frozen"], "drift_percent"]]
-    assert [each for each in [*means, r" $\pm$ ", "seeds: 3"] if each not in text] == []
-    assert "nan" not in text.lower()
-
-
-def test_a_table_without_lines_is_not_exported():
-    check_refused("no lines", toolkit.export_table, pd.DataFrame({"a": []}))

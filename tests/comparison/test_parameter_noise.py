@@ -1,5 +1,7 @@
 """A table that noise moved lies inside its null, a planted direction far outside; a shared offset never counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,6 +26,8 @@ from toolkit.comparison.parameter_noise import (
     measure_beyond_noise,
     offset_free,
 )
+from toolkit.naming import NOT_IDENTIFIABLE, NOT_MEASURABLE, NOT_RECORDED
+from toolkit.snapshots.logs import Exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Run
 
@@ -106,6 +110,7 @@ def test_one_shown_row_is_refused_as_a_matter_of_gauge():
     line = line_of(plant(constant(), exposed))
     assert line["has_moved"]
     assert "only the sum of the tables is visible" in line["reason"]
+    assert line["reason_kind"] == NOT_IDENTIFIABLE
     assert np.isnan(line[["offset_free_drift", "null", "null_low", "null_high"]].astype(float)).all()
 
 
@@ -113,23 +118,47 @@ def test_what_is_frozen_or_not_logged_is_refused_with_its_reason(make_run):
     frozen, moved = make_run("embeddings"), make_run("none")
     assert set(measure_beyond_noise(frozen)["reason"]) == {"did not move"}
     assert set(measure_beyond_noise(frozen)["relative_drift"]) == {0.0}
-    reasons = measure_beyond_noise(moved).set_index("parameter")["reason"]
+    found = measure_beyond_noise(moved).set_index("parameter")
+    reasons, kinds = found["reason"], found["reason_kind"]
+    assert (kinds["word_embeddings"], kinds["token_type_embeddings"]) == (NOT_RECORDED, NOT_IDENTIFIABLE)
     assert reasons["word_embeddings"].startswith(f"{moved.path.name} has no optimizer.json")
     assert "only the sum" in reasons["token_type_embeddings"]
-    unknown = measure_beyond_noise(make_run("none", 1, has_exposure=False)).set_index("parameter")["reason"]
-    assert unknown["word_embeddings"] == "the exposure of word_embeddings was not recorded"
+    unknown = measure_beyond_noise(make_run("none", 1, has_exposure=False)).set_index("parameter")
+    assert unknown.loc["word_embeddings", "reason"] == "the exposure of word_embeddings was not recorded"
+    assert unknown.loc["word_embeddings", "reason_kind"] == NOT_RECORDED
 
 
 def test_a_log_that_cannot_be_replayed_is_a_reason_and_no_crash():
     table = measure_beyond_noise(plant(signs(), EXPOSED).trajectory, log=make_log(np.full(60, np.nan)))
     assert "NaN" in table["reason"].iloc[0]
+    assert table["reason_kind"].iloc[0] == NOT_MEASURABLE
     assert not np.isnan(table["offset_free_drift"].iloc[0])
+
+
+@pytest.mark.parametrize(
+    ("cut", "kind"),
+    [
+        (lambda planted: {"log": make_log(planted.log.learning_rates[:3])}, NOT_RECORDED),
+        (lambda planted: {"log": replace(planted.log, algorithm="mine")}, NOT_MEASURABLE),
+        (lambda planted: {"num_steps": 3}, NOT_RECORDED),
+        (lambda planted: {"log": None}, NOT_MEASURABLE),
+    ],
+)
+def test_only_what_was_not_kept_is_not_recorded(cut, kind):
+    planted = plant(signs(), EXPOSED)
+    given = {"log": planted.log, "num_steps": None} | cut(planted)
+    exposure, num_steps = planted.trajectory.exposure, given["num_steps"]
+    cut_short = {name: own if num_steps is None else own.first(num_steps) for name, own in exposure.tables.items()}
+    trajectory = replace(planted.trajectory, read_exposure=lambda: Exposure(cut_short))
+    (line,) = measure_beyond_noise(trajectory, log=given["log"]).to_dict("records")
+    assert line["reason_kind"] == kind
+    assert line["reason"]
 
 
 def test_sizes_that_were_not_recorded_are_a_gap_in_the_records_and_not_a_matter_of_gauge():
     assert line_of(plant(signs(), EXPOSED))["reason"] == ""
     line = line_of(plant(signs(), EXPOSED, has_norms=False))
-    assert line["reason"] == NO_SIZES
+    assert (line["reason"], line["reason_kind"]) == (NO_SIZES, NOT_RECORDED)
     assert "a gap in the records" in NO_SIZES
     assert line["times_noise"] == line["offset_free_drift"] / line["null"]  # described all the same
 

@@ -1,4 +1,4 @@
-"""Statistics over seeds against numpy's, with failed runs planted, and splits side by side."""
+"""Statistics over seeds against numpy's, with failed runs planted."""
 
 import numpy as np
 import pandas as pd
@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comparison.planted import agree
-from tests.refusals import check_refused
 from toolkit.comparison.compare import compare
-from toolkit.comparison.summaries import measure_cost, side_by_side, statistics, summarise_scores
-from toolkit.schema import columns_of
+from toolkit.comparison.summaries import measure_cost, statistics, summarise_scores
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
 
@@ -90,23 +88,9 @@ def test_a_size_is_what_was_asked_for_whatever_near_duplicates_left_of_it(make_r
     for table in (summarise_scores(runs), measure_cost(runs), compare(runs)):
         assert set(table["size"]) == {2000}
     assert set(summarise_scores(runs)["num_train_examples"]) == {1990, 1991}
-    assert side_by_side(summarise_scores(runs))["size"].tolist() == [2000, 2000]
-
-
-def test_side_by_side_has_a_line_per_arm_and_columns_per_split(runs, make_run):
-    summary = summarise_scores([*runs, make_run("none", 0, task="other", is_regression=True)])
-    wide = side_by_side(summary)
-    assert list(wide["condition"]) == [FULL, PROBE, FULL]
-    assert list(wide["score"]) == ["accuracy", "accuracy", "pearson"]
-    lines = summary.set_index(["group", "condition", "score", "split"])
-    for line in wide.to_dict("records"):
-        for split in ("validation", "ood"):
-            assert line[f"{split}_mean"] == lines.loc[(line["group"], line["condition"], line["score"], split), "mean"]
-    check_refused("expected the table of summarise_scores", side_by_side, compare(runs))
 
 
 def test_order_of_seeds_changes_nothing(runs):
     first, second = summarise_scores(runs), summarise_scores(runs[::-1])
     keys = ["split", "condition", "score"]
     assert first.sort_values(keys, ignore_index=True).equals(second.sort_values(keys, ignore_index=True))
-    assert list(first.columns) == columns_of("summarise_scores")

@@ -37,6 +37,8 @@ def test_checkpoints_and_the_log_are_what_the_trainer_wrote(folder):
     run = toolkit.open_run(folder)
     assert isinstance(run, OutputFolder)
     assert [(s.epoch, s.step, s.name) for s in run.trajectory] == [(1, 0, "checkpoint-2"), (2, 2, "checkpoint-4")]
+    assert run.drift().equals(toolkit.open_runs(str(folder))[0].trajectory.drift())
+    assert (run.drift().drop("token_type_embeddings") > 0).all()
     state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
     logged = [line for line in state["log_history"] if "eval_dev_accuracy" in line]
     own = run.scores[run.scores["split"] == "dev"]

@@ -115,6 +115,17 @@ def test_nothing_is_said_of_a_sound_run(kind: Any, model: Any, tokenizer: Any, t
     assert live[f"lost_to_rounding/{WORDS}"] < 0.1
 
 
+def test_a_recording_says_how_far_it_is_by_now(model: Any, tokenizer: Any, adamw: Any, tmp_path: Path) -> None:
+    with watched(model, tmp_path / "run") as (_, recording):
+        assert recording.drift().isna().all()
+        train(recording, model, tokenizer, adamw)
+        found, live = recording.drift(), recording.live
+    assert found.equals(recording.drift())
+    assert found.equals(toolkit.open_run(tmp_path / "run").drift())
+    for name, percent in found.items():
+        assert percent == pytest.approx(100 * live[f"drift/{name}"], rel=1e-12, nan_ok=True)
+
+
 NORMS = "LayerNorm.weight, LayerNorm.bias"
 ALL = f"word_embeddings, position_embeddings, token_type_embeddings, {NORMS}"
 UNHELD, NO_RATE = "no optimizer that stepped holds it", "the learning rate was 0 all along"

@@ -214,7 +214,7 @@ def test_of_a_tied_table_every_row_moves_and_the_input_alone_is_known(config: Ru
     assert set(rows["stratum"].astype(str)) >= {"used at the input", "not used at the input"}
     assert rows["num_steps"].isna().all()
     assert any("output layer" in problem for problem in run.manifest["problems"])
-    assert "tied to word_embeddings" in run.manifest["model"]["head"]
+    assert run.manifest["model"]["tied"] == ["word_embeddings"]
     for null in (toolkit.sign_noise, toolkit.regress_drift):
         check_refused("word_embeddings is the output layer too, by which each of its rows may", null, run, WORDS)
     gauge = toolkit.measure_gauge(run)
@@ -410,7 +410,6 @@ def test_reports_say_nothing_that_is_not_so(config: RunConfig, tmp_path: Path) -
     assert why.count(TIED) == rows.count(TIED) == 1
     told = (
         "head alone",
-        "Not applicable: word_embeddings is the output layer too",
         "To the right stand words that the input used",
         "any (output layer)",
         "| not applicable | last | joint | masked LM",

@@ -23,7 +23,7 @@ from toolkit.training.going_on import GoingOn
 ROOT = Path(__file__).parents[2]
 
 
-def start(words: Sequence[str], num_processes: int) -> "subprocess.Popen[str]":
+def start(words: Sequence[str], num_processes: int, **more: str) -> "subprocess.Popen[str]":
     """A script and its words under torchrun, in processes of their own."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
     return subprocess.Popen(
@@ -32,7 +32,7 @@ def start(words: Sequence[str], num_processes: int) -> "subprocess.Popen[str]":
         text=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more},
     )
 
 
@@ -218,7 +218,8 @@ def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
     rank, number, nums_lines = ENDS[name]
     folder = tmp_path / "cut"
     config = replace(long_run, output_dir=str(folder))
-    process = start(words_of(config), 2)
+    # A stopped process hears of no end: the launcher would wait for half a minute before it kills it.
+    process = start(words_of(config), 2, TORCH_ELASTIC_SHUTDOWN_TIMEOUT="5" if number == signal.SIGSTOP else "30")
     try:
         wait_for_a_state(process, folder, 3)
         os.kill(process.pid if rank is None else ranks_of(process)[rank], number)

@@ -25,6 +25,7 @@ from tests.training.recorded_texts import start, update
 from toolkit.questions import drift_report
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import new_tokens
+from toolkit.reporting.topics.new_tokens import added_rows_chart
 
 W = "word_embeddings"
 ADDED = ("blorp", "zwick", "grumf")
@@ -199,7 +200,7 @@ def table_of(num_tokens: int, num_epochs: int, **changes: Any) -> pd.DataFrame:
 @pytest.mark.parametrize("num_tokens", [1, 8, 9, 200])
 def test_the_chart_draws_the_table(num_tokens: int, changes: dict[str, Any]) -> None:
     table = table_of(num_tokens, 3, **changes)
-    chart = toolkit.plot_added_rows(table)
+    chart = added_rows_chart(table)
     drawn = [line for line in values_of(chart) if "token" in line]
     assert len({line["row"] for line in drawn}) == min(num_tokens, new_tokens.MOST_LINES)
     own = table.set_index(["epoch", "row"])
@@ -217,4 +218,4 @@ def test_the_chart_draws_the_table(num_tokens: int, changes: dict[str, Any]) -> 
 
 
 def test_of_one_snapshot_there_is_no_chart() -> None:
-    assert toolkit.plot_added_rows(table_of(2, 1)) is None
+    assert added_rows_chart(table_of(2, 1)) is None

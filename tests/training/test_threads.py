@@ -351,8 +351,9 @@ def test_metrics_by_split(metrics: dict[str, float], expected: dict[str, Any]) -
 
 
 def test_the_page_is_written_where_it_was_asked_for(
-    model: Any, tokenizer: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    model: Any, tokenizer: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("toolkit.questions.drift_report.load_questions", lambda: ())  # whose parts take the time
     train(model, tokenizer, tmp_path, Callback(tmp_path / "run"))
     assert f"python -m toolkit drift {tmp_path / 'run'} --out {tmp_path / 'run_page'}" in capfd.readouterr().out
     train(model, tokenizer, tmp_path, Callback(tmp_path / "other", page=tmp_path / "page"), max_steps=1)

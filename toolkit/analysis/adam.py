@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import count_rows, table_exposure, why_unknown
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import at_least, lookup
+from toolkit.naming import NOT_APPLICABLE, NOT_RECORDED, Refusal, at_least, lookup
 from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, run_of
@@ -198,7 +198,8 @@ def row_steps(trajectory: Trajectory, parameter: str, num_steps: int) -> RowStep
     if table is None:
         raise ValueError(f"{why_unknown(trajectory, parameter)}: which steps moved its rows is unknown")
     if table.num_steps < num_steps:
-        raise ValueError(f"the exposure of {parameter} ends at step {table.num_steps}, the snapshot is of {num_steps}")
+        said = f"the exposure of {parameter} ends at step {table.num_steps}, the snapshot is of {num_steps}"
+        raise Refusal(said, NOT_RECORDED)
     end = int(table.offsets[num_steps])
     steps = np.repeat(np.arange(num_steps), np.diff(table.offsets[: num_steps + 1]))
     order = np.argsort(table.rows[:end], kind="stable")
@@ -214,7 +215,8 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
             raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
         problems = run.manifest.get("problems") if run.is_finished else None
         because = f" ({'; '.join(problems)})" if problems else ""
-        raise ValueError(f"{run.path} has no optimizer.json: without it, why rows moved is not known{because}")
+        said = f"{run.path} has no optimizer.json: without it, why rows moved is not known{because}"
+        raise Refusal(said, NOT_APPLICABLE if run.adapted else NOT_RECORDED)
     check_replayable(log)
     return log
 
@@ -252,7 +254,8 @@ class AdamSteps:
         if parameter not in log.weight_decay:
             raise ValueError(f"{parameter} was frozen in this run: the optimizer never moved it")
         if num_steps > log.num_steps:
-            raise ValueError(f"the optimizer log has {log.num_steps} steps, the snapshot is of step {num_steps}")
+            said = f"the optimizer log has {log.num_steps} steps, the snapshot is of step {num_steps}"
+            raise Refusal(said, NOT_RECORDED)
         rates = log.learning_rates[:num_steps]
         if np.isnan(rates).any():
             step = int(np.flatnonzero(np.isnan(rates))[0]) + 1

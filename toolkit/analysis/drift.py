@@ -78,11 +78,12 @@ def top_words(source: Source, n: int = 10, epoch: float | None = None) -> pd.Dat
     Returns
     -------
     pandas.DataFrame
-        One line per word, the furthest first; fewer than ``n`` where fewer moved. Counts are NA where exposure was not
-        recorded.
+        One line per word, the furthest first; fewer than ``n`` where fewer moved. Last come words that were 0 before:
+        their ``drift_percent`` is undefined. Counts are NA where exposure was not recorded.
     """
-    rows = measure_rows(source, "word_embeddings", epoch, ("relative",))
-    top = rows[rows["relative"] > 0].nlargest(at_least("n", n, 1), "relative")
+    rows = measure_rows(source, "word_embeddings", epoch, ("norm", "relative"))
+    moved = rows[rows["norm"] > 0].sort_values(["relative", "norm"], ascending=False, kind="stable")
+    top = moved.head(at_least("n", n, 1))
     columns = ["token", "drift_percent", "num_steps", "num_tokens", "row"]
     return top.assign(drift_percent=100 * top["relative"])[columns].reset_index(drop=True)
 

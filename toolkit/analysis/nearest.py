@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from toolkit.analysis.measures import Array
+from toolkit.progress import counted
 
 Ids = NDArray[np.int64]
 Found = tuple[Ids, Array]
@@ -86,7 +87,7 @@ def search_nearest(
     # A thread for each block, which computes on one core: the threads of one product wait for one another.
     num_threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
     with threadpool_limits(1), ThreadPoolExecutor(num_threads) as pool:
-        list(pool.map(work, blocks))
+        list(zip(counted(blocks, "nearest neighbours"), pool.map(work, blocks), strict=False))
     return Nearest(indices, similarity)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import tables_of
-from toolkit.naming import unknown
+from toolkit.naming import NOT_MEASURABLE, NOT_RECORDED, Refusal, unknown
 from toolkit.snapshots.logs import TableExposure
 from toolkit.snapshots.snapshot import Trajectory
 
@@ -129,11 +129,11 @@ def input_tokens(trajectory: Trajectory, parameter: str) -> Steps | None:
     return exposure.input_tokens(parameter, count_rows(trajectory, parameter)) if exposure else None
 
 
-def why_unknown(trajectory: Trajectory, parameter: str) -> str:
+def why_unknown(trajectory: Trajectory, parameter: str) -> Refusal:
     """Why the exposure of a table is not known, where :func:`table_exposure` is None."""
     if input_tokens(trajectory, parameter) is not None:
-        return f"{parameter} {IS_OUTPUT_TOO}"
-    return f"the exposure of {parameter} was not recorded"
+        return Refusal(f"{parameter} {IS_OUTPUT_TOO}", NOT_MEASURABLE)
+    return Refusal(f"the exposure of {parameter} was not recorded", NOT_RECORDED)
 
 
 def _word_strata(

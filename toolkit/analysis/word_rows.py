@@ -22,8 +22,8 @@ MOST_EPOCHS = 8
 """More epochs than these are thinned out evenly, the first and the last kept."""
 BLOCK_ROWS = 1024
 NO_DIRECTION = "undefined: the row is zero"
-COLUMNS = ("row", "token", "num_steps", "num_tokens", "is_seen", "epoch", "norm", "angle_degrees", "before", "after")
-MEASURED = ("norm", "angle_degrees")
+MEASURED = ("norm", "relative", "angle_degrees")
+COLUMNS = ("row", "token", "num_steps", "num_tokens", "is_seen", "epoch", *MEASURED, "before", "after")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class WordRows:
     """The words of one run, or of the runs of one condition."""
 
     table: pd.DataFrame
-    """COLUMNS: a line per word and epoch; norm in weight units, the neighbours with their cosines as a text each."""
+    """COLUMNS: a line per word and epoch; norm in weight units, relative as a share, the neighbours with their cosines
+    as a text each."""
     num_seen: int = 0
     """Words that training saw, in the table or not; every word where that was neither recorded nor inferred."""
     num_unseen: int = 0
@@ -66,7 +67,8 @@ def measure_words(
     rows = np.union1d(kept, evenly(unseen, NUM_UNSEEN if num_unseen is None else num_unseen))
     table = _measured(first, snapshots, rows, counts.iloc[rows]).assign(before="", after="")
     table.insert(4, "is_seen", table["row"].isin(seen))
-    named = table[table["epoch"] == table["epoch"].max()].sort_values("norm", ascending=False, kind="stable")
+    named = table[table["epoch"] == table["epoch"].max()]
+    named = named.sort_values(["relative", "norm"], ascending=False, kind="stable")
     named_rows = np.sort(named["row"].head(NUM_NAMED if num_named is None else num_named).to_numpy())
     for name, snapshot in (("before", snapshots[0][0]), ("after", snapshots[0][-1])):
         table[name] = table["row"].map(_neighbours(first, snapshot, words, named_rows)).fillna("")

@@ -23,7 +23,6 @@ from toolkit.comparison.intervals import (
     is_constant,
     seeds_interval,
 )
-from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData, at_last_epoch
 from toolkit.comparison.shuffled_labels import (
     ADDED_ROWS,
@@ -38,23 +37,10 @@ from toolkit.comparison.shuffled_labels import (
 from toolkit.comparison.verdicts import NAN, VERDICTS, Card, Null, Span, Verdict, among, verdict
 from toolkit.config import MLM
 from toolkit.families import OLD_ROWS
-from toolkit.snapshots.logs import BY_ADAPTER
 
 CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median_drift": (PER_SEED, ONE)}
 """Measure to the permutations of the labels that it is held against, the one that can decide it first
 (shuffled_labels.py)."""
-
-
-VERSIONS: Mapping[str, int] = {
-    "score": 4,
-    "forbid": 4,
-    "labels": 2,
-    "drift": 5,
-    "offset": 1,
-    "tokens": 2,
-    "association": 3,
-}
-"""Of the estimators: cards of another one are made again from their evidence."""
 
 FILES: Mapping[str, tuple[str, ...]] = {
     "score": (PREDICTIONS, "scores.csv"),
@@ -73,7 +59,6 @@ def _card(data: ReportData, kind: str, runs: Iterable[str], num_claims: int | No
     q, names = values.get("q", NAN), (*JSONS, *FILES[kind])
     return Card(
         kind=kind,
-        version=VERSIONS[kind],
         num_claims=None if math.isnan(q) else num_claims,
         is_discovery=None if math.isnan(q) else q < data.settings.alpha,
         inputs=data.evidence.inputs([f"{FOLDER}/{name}" for name in names], runs),
@@ -110,7 +95,8 @@ def _contrast_card(
         kind,
         runs,
         num_claims,
-        id=f"{kind}: {line['group']} / {line['condition']} / {line['parameter']} / {line['measure']}",
+        group=str(line["group"]),
+        subject=(str(line["condition"]), str(line["parameter"]), str(line["measure"])),
         claim=f"{measure.claim.format(parameter=line['parameter'])} under {line['condition']}, {line['group']}",
         estimator=f"{line['measure']}: {measure.how}",
         unit=measure.unit,
@@ -156,7 +142,7 @@ def association_cards(data: ReportData) -> Iterable[Card]:
             "association",
             dict.fromkeys(runs),
             num_claims,
-            id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
+            subject=(str(line["model"]), str(line["base"]), str(line["parameter"])),
             claim=f"Tasks on which {line['parameter']} moved further beyond noise gained more, or less, from drift "
             f"under {line['base']}, {line['model']}",
             estimator="Spearman rank correlation over tasks of drift, as a multiple of its noise, with gain",
@@ -325,7 +311,8 @@ def _difference_card(
         kind,
         [name for arm in arms for name in arm.names],
         num_claims,
-        id=f"{kind}: {line['group']} / {line['split']} / {line['score']} / {line['first']} - {line['second']}",
+        group=str(line["group"]),
+        subject=(str(line["split"]), str(line["score"]), f"{line['first']} - {line['second']}"),
         claim=claim,
         estimator=estimator,
         unit="points",
@@ -345,8 +332,6 @@ def _difference_card(
 
 
 NO_NOISE = "drift or its noise is undefined, as where all rows start at 0: there is no multiple of noise to judge"
-RECORD_GAPS = ("recorded", "has no optimizer.json", "the optimizer log has", " ends at step ")
-"""Words of the refusals that say what a run did not keep."""
 TIMES = "times its noise"
 SIGN_NOISE = "the same optimizer steps and gradient sizes with random signs, rows independent"
 DESCRIBED = "not judged"
@@ -416,7 +401,8 @@ def _drift_card(
     settings, parameter = data.settings, str(lines["parameter"].iloc[0])
     times = lines["times_noise"].to_numpy(dtype=float)
     narrow, gap = over_seeds(times, EQUIVALENCE_LEVEL), detectable_gap(wide, alpha=settings.alpha)
-    refusals = [refusal_of(text) for text in lines["reason"] if text]
+    reasons = zip(lines["reason_kind"], lines["reason"], strict=True)
+    refusals = [Verdict(str(kind), str(reason)) for kind, reason in reasons if kind]
     if not refusals and np.isnan(times).all():
         refusals = [Verdict("not measurable here", NO_NOISE)]
     num_seeds, refusal = int((~np.isnan(times)).sum()), refusals[0] if refusals else None
@@ -425,9 +411,10 @@ def _drift_card(
         table[(table["group"] == group.title) & (table["condition"] == arm.label)]
         for table in (data.evidence.labels, data.evidence.seeds)
     )
-    if judged.name in VERDICTS_ON_NOISE:
-        control = HAS_CONTROL if len(labels) else NO_CONTROL
-        control = NO_LABELS if arm.runs[0].setting("objective") == MLM else control
+    is_open = judged.name in VERDICTS_ON_NOISE
+    has_labels = arm.runs[0].setting("objective") != MLM
+    if is_open:
+        control = (HAS_CONTROL if len(labels) else NO_CONTROL) if has_labels else NO_LABELS
         judged = Verdict(DESCRIBED, f"{judged.reason}; {NOT_LEARNING}: {control}")
     distances = seeds.loc[seeds["parameter"] == parameter, "distance"]
     return _card(
@@ -435,7 +422,8 @@ def _drift_card(
         "drift",
         arm.names,
         num_claims,
-        id=f"drift: {group.title} / {arm.label} / {parameter}",
+        group=group.title,
+        subject=(arm.label, parameter),
         claim=f"{parameter} moved further than random gradient signs would move it under {arm.label}, {group.title}",
         estimator=f"drift of the rows that training showed, without their common offset; {OVER_SEEDS}",
         unit=TIMES,
@@ -449,6 +437,7 @@ def _drift_card(
         detectable_gap=gap,
         q=q,
         source=SOURCE,
+        needs_control=is_open and has_labels and not len(labels),
         **_judged(judged),
     )
 
@@ -465,15 +454,6 @@ def p_beyond(interval: Interval, null: Null, least: float = 1.0) -> float:
         return NAN
     apart = max(interval.estimate - max(least, null.high), min(least, null.low) - interval.estimate)
     return min(1.0, float(2 * t.sf(apart / math.sqrt(interval.variance), interval.df)))
-
-
-def refusal_of(text: str) -> Verdict:
-    """A refusal of `measure_beyond_noise` as a verdict: a gauge, a gap in the records, or no measure for this run."""
-    if text == SHARED:
-        return Verdict("not identifiable", text)
-    if BY_ADAPTER in text:
-        return Verdict("not applicable", text)
-    return Verdict("not recorded" if any(words in text for words in RECORD_GAPS) else "not measurable here", text)
 
 
 def judge_drift(
@@ -533,7 +513,8 @@ def offset_cards(data: ReportData) -> Iterable[Card]:
             data,
             "offset",
             arm.names,
-            id=f"offset: {group.title} / {arm.label}",
+            group=group.title,
+            subject=(arm.label,),
             claim=f"The offset that the tables share moved in one of them rather than another under {where}",
             estimator="gauge share: share of the tables' squared drift that offsets between them explain",
             unit="1",
@@ -657,7 +638,8 @@ def _token_card(
         "tokens",
         arm.names,
         num_claims,
-        id=f"tokens: {group.title} / {arm.label} / {kind}",
+        group=group.title,
+        subject=(arm.label, kind),
         claim=f"{TOKEN_CLAIMS[kind].format(arm.label)}, {group.title}",
         estimator=f"relative drift, {summary}; {OVER_SEEDS}",
         unit="1",

@@ -26,7 +26,7 @@ from toolkit.comparison.arms import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
-from toolkit.naming import OtherFormatError, check_format, parse_object
+from toolkit.naming import OtherFormatError, check_format, parse_object, refuse_first
 from toolkit.snapshots import files
 from toolkit.snapshots.csv_tables import csv_of, unquoted
 from toolkit.snapshots.ownership import FORMAT as LIST_FORMAT
@@ -96,7 +96,7 @@ def spare_files(out: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if is_spare(name) and not name.startswith("evidence/")]
 
 
-FORMAT = 3
+FORMAT = 4
 """Version of the evidence folder; a reader refuses any other."""
 
 FOLDER = "evidence"
@@ -104,7 +104,7 @@ PREDICTIONS = "predictions.parquet"
 JSONS = ("settings.json", "runs.json")
 TEXTS: tuple[str, ...] = ("run", "group", "model", "task", "condition", "base", "first", "second", "parameter", "split")
 TEXTS += ("regime", "score", "reason", "note", "gain_verdict", "gain_reason", "measure", "reported_split", "stratum")
-TEXTS += ("manifest_sha256", "frequencies", "statistic", "token", "before", "after", "ranking")
+TEXTS += ("manifest_sha256", "frequencies", "reason_kind", "statistic", "token", "before", "after", "ranking")
 """Columns of the tables that are text, whatever they look like."""
 NAMES: tuple[str, ...] = (*JSONS, PREDICTIONS, "runs.csv", "scores.csv", "drift.csv", "gauge.csv", "seeds.csv")
 NAMES += ("labels.csv", "strata.parquet", "boxes.csv", "dots.csv", "exposed.csv", "tokens.parquet")
@@ -275,13 +275,16 @@ def check_evidence(folder: str | Path) -> None:
 
 
 def _check_there(folder: str | Path, names: Iterable[str]) -> None:
-    if not Path(folder).is_dir():
-        raise ValueError(f"no report at {folder}")
-    missing = [f"{FOLDER}/{name}" for name in names if not (Path(folder) / FOLDER / name).is_file()]
-    if (page := Path(folder) / "report.md").is_file() and not (Path(folder) / FOLDER).is_dir():
-        raise ValueError(f"{folder} keeps no evidence to make its pages from: read {page}, which has its command")
-    if missing:
-        raise ValueError(f"{folder} is not a whole report: missing {', '.join(missing)}")
+    place, page = Path(folder) / FOLDER, Path(folder) / "report.md"
+    missing = [f"{FOLDER}/{name}" for name in names if not (place / name).is_file()]
+    faults = {
+        f"no report at {folder}": not Path(folder).is_dir(),
+        f"{folder} keeps no evidence to make its pages from: read {page}, which has its command": (
+            page.is_file() and not place.is_dir()
+        ),
+        f"{folder} is not a whole report: missing {', '.join(missing)}": missing,
+    }
+    refuse_first(faults)
 
 
 def _read(path: Path) -> Any:

@@ -25,11 +25,10 @@ from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, OLD_ROWS
 from toolkit.naming import command_path, distinct, shorten, shown_path
+from toolkit.progress import counted
 from toolkit.snapshots.store import RECORDED, Run
 
-Progress = Callable[[str], None]
-
-OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
+OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "tied", "num_parameters", "num_trainable")
 PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "cost", "versions")
 PARTS += ("added_tokens", "git_commit", "devices", "num_processes", "num_threads", "precision")
 OF_RECORDING = ("problems", "begins_after_steps")
@@ -57,7 +56,6 @@ def measure(
     tasks: Labels | None = None,
     tuning: pd.DataFrame | None = None,
     words: Mapping[str, Any] | None = None,
-    on_progress: Progress = lambda _: None,
 ) -> Evidence:
     """All that a report needs of ``runs``; the options are those of :func:`toolkit.write_report`.
 
@@ -84,23 +82,18 @@ def measure(
     page["tuning"] = None if tuning is None else {str(name): _plain(tuning[name]) for name in tuning}
     facts = describe_runs(members)
 
-    def heard(what: str, own: Iterable[ReportedRun]) -> Iterable[ReportedRun]:
-        for run in own:
-            on_progress(f"{what}: {run.name}")
-            yield run
-
-    drift = led(heard("measuring drift", members), drift_of)
-    of_firsts = [measure_first(run) for run in heard("measuring rows", firsts)]
-    counts, rows = words_of_arms(shown, on_progress)
+    drift = led(counted(members, "measuring drift"), drift_of)
+    of_firsts = [measure_first(run) for run in counted(firsts, "measuring rows")]
+    counts, rows = words_of_arms(shown)
     tables = {
         "predictions": all_answers(groups),
         "runs": runs_table(groups, facts),
         "scores": led(members, lambda run: run.scores),
         "drift": drift,
-        "gauge": led(members, gauge_of),
+        "gauge": led(counted(members, "measuring offsets"), gauge_of),
         "seeds": seeds_table(groups),
         "labels": label_statistics(groups, drift),
-        "strata": led([run for group in shown for run in group.runs], strata_of),
+        "strata": led(counted([run for group in shown for run in group.runs], "measuring strata"), strata_of),
         **{name: together([tables[name] for tables in of_firsts]) for name in OF_FIRST},
         "word_counts": counts,
         "words": rows,
@@ -239,13 +232,12 @@ def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def words_of_arms(groups: Sequence[Group], on_progress: Progress) -> tuple[pd.DataFrame, pd.DataFrame]:
+def words_of_arms(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """How many words each arm has in which words moved, and the rows of these: `measure_words` over its seeds."""
     arms = [(group.title, arm) for group in groups for arm in group.arms if has_moving_words(arm)]
     share = NUM_WORDS // max(len(arms), 1)
     counts, tables = [], []
-    for title, arm in arms:
-        on_progress(f"measuring words: {title}, {arm.label}")
+    for title, arm in counted(arms, "measuring words"):
         found = measure_arm_words(arm, share)
         lead = {"group": title, "condition": arm.label}
         own = {"num_seen": found.num_seen, "num_unseen": found.num_unseen, "num_epochs": found.num_epochs}

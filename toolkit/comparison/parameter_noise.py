@@ -23,6 +23,7 @@ from toolkit.comparison.arms import Arm, Group, Labels, Runs, arrange
 from toolkit.comparison.intervals import statistics
 from toolkit.comparison.runs import ReportedRun
 from toolkit.families import TABLES
+from toolkit.naming import NOT_APPLICABLE, NOT_IDENTIFIABLE, NOT_MEASURABLE, NOT_RECORDED, Refusal
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.logs import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -74,44 +75,51 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     """
     trajectory = trajectory_of(source)
     try:
-        log, reason = resolve_log(source, log), ""
+        used: OptimizerLog | dict[str, str] = resolve_log(source, log)
     except ValueError as error:
-        run = run_of(source)  # evidence names no folder of anybody's machine
-        log, reason = None, str(error) if run is None else str(error).replace(str(run.path), run.path.name)
-    lines = [_line(trajectory, name, log, reason) for name in trajectory.parameters]
+        run, used = run_of(source), _refused(error)  # evidence names no folder of anybody's machine
+        used["reason"] = used["reason"] if run is None else used["reason"].replace(str(run.path), run.path.name)
+    lines = [_line(trajectory, name, used) for name in trajectory.parameters]
     return pd.DataFrame(lines, columns=columns_of("measure_beyond_noise"))
 
 
-def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reason: str) -> dict[str, Any]:
+def _refused(error: ValueError) -> dict[str, str]:
+    """Why there is no number to judge, and of which kind that is."""
+    return {"reason": str(error), "reason_kind": getattr(error, "kind", NOT_MEASURABLE)}
+
+
+def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | dict[str, str]) -> dict[str, Any]:
+    """``log``: or why there is none."""
     first, last = trajectory.snapshots[0], trajectory.snapshots[-1]
     shown, num_rows = exposed_rows(trajectory, parameter), count_rows(trajectory, parameter)
     line: dict[str, Any] = dict.fromkeys(
         ("offset_free_drift", "null", "null_low", "null_high", "times_noise"), math.nan
     )
-    line |= {"parameter": parameter, "num_rows": num_rows, "reason": ""}
+    line |= {"parameter": parameter, "num_rows": num_rows, "reason": "", "reason_kind": ""}
     line |= _described(first, last, parameter, shown, is_added(trajectory, parameter))
     line["num_exposed_rows"] = math.nan if shown is None else len(shown)
     is_held = line.pop("is_held")
     if not line["has_moved"]:
-        return line | {"reason": "did not move"}
+        return line | _refused(Refusal("did not move", NOT_APPLICABLE))
     if is_held:
-        return line | {"reason": ONLY_ADDED}
+        return line | _refused(Refusal(ONLY_ADDED, NOT_MEASURABLE))
     if shown is None:
-        return line | {"reason": why_unknown(trajectory, parameter)}
+        return line | _refused(why_unknown(trajectory, parameter))
     if parameter in TABLES and len(shown) < 2:
-        return line | {"reason": SHARED}
+        return line | _refused(Refusal(SHARED, NOT_IDENTIFIABLE))
     before, after = (_rows(snapshot, parameter, shown) for snapshot in (first, last))
     line["offset_free_drift"] = offset_free(before, after, is_table=parameter in TABLES)
-    if log is None:
-        return line | {"reason": reason}
+    if isinstance(log, dict):
+        return line | log
     try:
         steps = AdamSteps.of(log, parameter, last.step)
         history = row_steps(trajectory, parameter, last.step).take(shown)
     except ValueError as error:
-        return line | {"reason": str(error)}
+        return line | _refused(error)
     line |= _null(before, steps, history, log, parameter)
     times = line["offset_free_drift"] / line["null"] if line["null"] > 0 else math.nan
-    return line | {"times_noise": times, "reason": "" if history.has_norms.all() else NO_SIZES}
+    line["times_noise"] = times
+    return line if history.has_norms.all() else line | _refused(Refusal(NO_SIZES, NOT_RECORDED))
 
 
 def exposed_rows(trajectory: Trajectory, parameter: str) -> NDArray[np.int64] | None:
@@ -276,10 +284,7 @@ def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = 
 def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
     """A line per parameter of an arm."""
     parts = [drift_of(run) if drift is None else drift[drift["run"] == run.name] for run in arm.runs]
-    # Evidence of format 1 has no PARTS.
-    table = pd.concat(
-        [own.reindex(columns=["parameter", "relative_drift", "times_noise", "reason", *PARTS]) for own in parts]
-    )
+    table = pd.concat(parts)
     table = table.assign(times_noise=table["times_noise"].where(table["reason"] == ""))
     for value, source in zip(VALUES, ("relative_drift", *PARTS), strict=False):
         table[value] = 100 * table[source]
@@ -299,11 +304,16 @@ def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any
 
 
 def drift_of(run: ReportedRun) -> pd.DataFrame:
-    """:func:`measure_beyond_noise` of a run, and PARTS: NaN for LayerNorm, without exposure, and without such a row."""
+    """:func:`measure_moved` of a run; ValueErrors name it."""
     try:
-        found, trajectory = measure_beyond_noise(run.run), run.run.trajectory
+        return measure_moved(run.run)
     except ValueError as error:  # of several runs, which one
         raise ValueError(f"{run.name}: {error}") from None
+
+
+def measure_moved(source: Source) -> pd.DataFrame:
+    """:func:`measure_beyond_noise`, and PARTS: NaN for LayerNorm, without exposure, and without such a row."""
+    found, trajectory = measure_beyond_noise(source), trajectory_of(source)
     ends, parts = (trajectory.snapshots[0], trajectory.snapshots[-1]), []
     for parameter in found["parameter"]:
         exposed = exposed_rows(trajectory, parameter)

@@ -1,6 +1,6 @@
 """Every table that follows from the evidence of a report, each computed once, when it is first asked for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,10 +20,10 @@ from toolkit.comparison.summaries import (
     efficiency_of_groups,
     last_scores,
     measure_cost,
-    side_by_side,
     summarise_floors,
     summarise_scores,
 )
+from toolkit.progress import say
 
 LEAD = ("run", "model", "task", "regime", "seed")
 """Leading columns of every table of several runs."""
@@ -107,12 +107,10 @@ class ReportData:
     ----------
     evidence
         What was measured, or read.
-    on_progress
-        Hears what is being computed.
     """
 
-    def __init__(self, evidence: Evidence, *, on_progress: Callable[[str], None] = lambda _: None) -> None:
-        self.evidence, self._hear = evidence, on_progress
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
         own = {name: float(evidence.settings[name]) for name in ("margin_points", "level", "alpha")}
         self.settings = Settings(**own)  # type: ignore[arg-type]
         pairs = evidence.settings["pairs"]
@@ -148,7 +146,7 @@ class ReportData:
     @cached_property
     def comparison(self) -> pd.DataFrame:
         """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
-        self._hear("comparing scores")
+        say("comparing scores")
         table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
         bases = {arm.label: arm.base for group in self.groups for arm in group.arms}
         named = {
@@ -174,10 +172,6 @@ class ReportData:
     @cached_property
     def summary(self) -> pd.DataFrame:
         return summarise_scores(self.groups)
-
-    @cached_property
-    def sides(self) -> pd.DataFrame:
-        return side_by_side(self.summary)
 
     @cached_property
     def cost(self) -> pd.DataFrame:

@@ -75,26 +75,6 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     return _table("last_scores", lines, "size", "num_train_examples")
 
 
-@with_columns
-def side_by_side(summary: pd.DataFrame) -> pd.DataFrame:
-    """In and out of distribution beside each other: one line per condition, a mean and sd per split.
-
-    ``summary``: the table of :func:`summarise_scores`. Of the headline score; the reported split first. NaN: this task
-    has no such split. ValueError for another table.
-    """
-    check_table(summary, columns_of("summarise_scores"), "summarise_scores")
-    chosen = summary[summary["is_headline"].astype(bool)]
-    chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
-    keys, lead = ["group", "condition"], columns_of("side_by_side")[:-2]
-    table = summary[keys].drop_duplicates().merge(chosen[lead].drop_duplicates(keys), on=keys)[lead]
-    for split in dict.fromkeys(chosen["split"]):
-        names = {name: f"{split}_{name}" for name in ("mean", "sd")}
-        table = table.merge(
-            chosen.loc[chosen["split"] == split, [*keys, *names]].rename(columns=names), on=keys, how="left"
-        )
-    return table
-
-
 def check_table(table: object, columns: Iterable[str], source: str) -> None:
     """ValueError unless ``table`` has the ``columns`` of the table that ``source`` makes."""
     if not isinstance(table, pd.DataFrame):

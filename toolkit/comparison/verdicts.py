@@ -12,12 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from toolkit.naming import REFUSALS as REFUSALS
 from toolkit.naming import Described, parse_object, unknown
 from toolkit.snapshots import files
 
-REFUSALS = ("not applicable", "not recorded", "not measurable here", "not identifiable")
-"""No number decides these. In turn: the claim has no meaning here; what it needs was not kept; it cannot be measured on
-these data; no data could tell, because a gauge moves it and no output."""
 CLAIMED = ("supported", "the other way")
 """Verdicts that an interval makes on one side or the other: only these depend on q."""
 VERDICTS = (*REFUSALS, "not judged", "equivalent", *CLAIMED, "under-powered", "not supported")
@@ -142,11 +140,14 @@ def _span(low: float, high: float) -> str:
 
 
 FORMAT = 1
-"""Version of cards.json; a reader refuses any other."""
+"""Version of cards.json, and of the formulas of its cards; a reader refuses any other."""
 
 CARDS = "cards.json"
 DIGITS = 10
 """Significant digits of a number on a card: a library that adds up in another order must not make another card."""
+
+UNWRITTEN = ("group", "subject", "needs_control")
+"""Fields of a card that pages are made by, and that a reader has in other words."""
 
 NAN = math.nan
 
@@ -173,13 +174,14 @@ class Null:
 class Card(Described):
     """One claim; every number in ``unit``, NaN (null in JSON) where it is unknown or does not apply."""
 
-    id: str
-    claim: str
     kind: str
     """score, forbid, labels, drift, offset, tokens or association."""
+    group: str = ""
+    """The model and task that it is about; empty across tasks."""
+    subject: tuple[str, ...]
+    """What of them."""
+    claim: str
     estimator: str
-    version: int
-    """Of the estimator: another number means another formula."""
     unit: str
     value: float
     interval: Span
@@ -206,9 +208,17 @@ class Card(Described):
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """``files``: evidence file to sha256; ``runs``: run to the sha256 of its manifest."""
 
+    needs_control: bool = False
+    """Whether only a control that was not run could say what its number means."""
+
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise ValueError(unknown(self.verdict, "verdict", VERDICTS))
+
+    @property
+    def id(self) -> str:
+        """What tells it from every other card of the report."""
+        return f"{self.kind}: {' / '.join([self.group, *self.subject] if self.group else self.subject)}"
 
     @property
     def deciding(self) -> Span:
@@ -223,8 +233,9 @@ class Card(Described):
         return known | {"seeds": str(self.num_seeds), "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
-        """What is written: numbers to ten digits, null for NaN."""
-        written: dict[str, Any] = _written(asdict(self))
+        """What is written: numbers to ten digits, null for NaN; of what it is about its id alone."""
+        values = {name: value for name, value in asdict(self).items() if name not in UNWRITTEN}
+        written: dict[str, Any] = _written({"id": self.id, **values})
         return written
 
 

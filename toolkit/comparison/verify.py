@@ -36,6 +36,7 @@ from toolkit.comparison.runs import ReportedRun, judged_by, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
 from toolkit.naming import shown_path
+from toolkit.progress import counted, shows_progress
 from toolkit.snapshots import files
 from toolkit.snapshots.output_folder import OutputFolder, with_base
 from toolkit.snapshots.store import MANIFEST, Run, checkpoints_in, open_run, verify_run
@@ -43,7 +44,6 @@ from toolkit.snapshots.store import MANIFEST, Run, checkpoints_in, open_run, ver
 PATHS = ("model", "train_file", "validation_file", "test_file", "ood_file", "add_tokens", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
 
-AWAY = "not at hand: "
 NAMED = 3
 """Of the runs that are not at hand, so many are printed by name."""
 
@@ -53,8 +53,8 @@ class Verification:
     """What a check of a report found."""
 
     differences: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """What is no difference: runs that could not be measured again."""
+    away: list[str] = field(default_factory=list)
+    """The runs that are not at hand, which is no difference: they could not be measured again."""
     not_kept: list[str] = field(default_factory=list)
     """Files that are not there and need not be: they are made again from the evidence."""
     num_cards: int = 0
@@ -83,8 +83,9 @@ def has_cards(folder: Path) -> bool:
     return (folder / CARDS).is_file() or (folder / FOLDER).is_dir() or CARDS in written_files(folder)
 
 
+@shows_progress("verifying")
 def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Verification:
-    """:func:`verify_report` with its notes: the runs that are not at hand."""
+    """:func:`verify_report`, and what it could not look at."""
     folder = Path(folder)
     if not is_report(folder):
         raise ValueError(f"{folder} is neither a run directory nor a report: it has no {CARDS} and no {WRITTEN}")
@@ -129,11 +130,10 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
         return [*lines, *whole, *([absent] if count else [])], bool(lines)
     if not found.differences:
         lines.append(f"{folder}: all {found.num_cards} cards are what the evidence gives")
-    measured = f"{found.num_runs} of {found.num_runs + len(found.notes)} runs were at hand and measured again"
-    if found.notes:
-        names = [note.removeprefix(AWAY) for note in found.notes]
-        others = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        measured += f"; {len(names):,} not at hand: {', '.join(names[:NAMED])}{others}"
+    measured = f"{found.num_runs} of {found.num_runs + len(found.away)} runs were at hand and measured again"
+    if found.away:
+        others = f" and {len(found.away) - NAMED:,} more" if len(found.away) > NAMED else ""
+        measured += f"; {len(found.away):,} not at hand: {', '.join(found.away[:NAMED])}{others}"
     made = "it" if count == 1 else "them"
     more = [f"{absent}; python -m toolkit report --from {shown_path(folder)} makes {made} again"] if count else []
     return [*lines, *more, measured], bool(found.differences)
@@ -153,24 +153,17 @@ def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
 
 
 def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_files_whole: bool) -> list[str]:
-    """Differing fields, card by card; where a file has changed, its hash on each card is not named again.
-
-    Cards of another version of an estimator are not compared: one line says so of all of them.
-    """
+    """Differing fields, card by card; where a file has changed, its hash on each card is not named again."""
     expected = {str(card["id"]): card for card in recomputed}
     ids = [str(card.get("id")) if isinstance(card, dict) else "no card" for card in written]
     lines = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1] + [
         f"card {name!r} is missing from {CARDS}" for name in expected if name not in ids
     ]
-    others: list[str] = []
     for name, card in zip(ids, written, strict=True):
         if name not in expected:
             lines.append(f"card {name!r} does not follow from the evidence")
             continue
         now = expected[name]
-        if card.get("version") != now["version"]:
-            others.append(f"{now['kind']} {card.get('version')!r}, now {now['version']}")
-            continue
         for key in (key for key in dict.fromkeys([*now, *card]) if are_files_whole or key != "inputs"):
             if json.dumps(card.get(key), sort_keys=True) != json.dumps(now.get(key), sort_keys=True):
                 lines.append(
@@ -178,20 +171,19 @@ def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_fi
                 )
     if not lines and ids != list(expected):
         lines.append(f"the cards of {CARDS} are in another order")
-    said = f"{len(others)} of {len(written)} cards are of another version ({'; '.join(dict.fromkeys(others))})"
-    return [*([f"{said}: make the report again"] if others else []), *lines]
+    return lines
 
 
 def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> None:
     """Compare the evidence with what the runs at hand give: at most two folders down, by name and manifest."""
     at_hand: dict[str, ReportedRun] = {}
-    for name, facts in evidence.facts.items():
+    for name, facts in counted(evidence.facts.items(), "looking for runs"):
         places = (place for root in roots for place in (root / name, *(own / name for own in sorted(root.glob("*/")))))
         digest = str(facts.get("manifest_sha256"))  # another run of that name is not it
         base = None if "since" in facts["config"] else facts["config"].get("model")
         there = next((own for place in places if (own := _run_at(place, base, digest)) is not None), None)
         if there is None:
-            found.notes.append(f"{AWAY}{name}")
+            found.away.append(name)
             continue
         differences = [
             f"run {name}: {line}" for line in ([] if isinstance(there, OutputFolder) else verify_run(there.path))
@@ -199,13 +191,13 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         found.differences += differences
         if not differences:
             at_hand[name] = read_reported(there, name, (evidence.settings["tasks"] or {}).get(name))
-    found.num_runs = len(evidence.facts) - len(found.notes)
+    found.num_runs = len(evidence.facts) - len(found.away)
     # What a task has, all of its runs say, also those that are not at hand.
     judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
     at_hand = {run.name: run for run in judged if run.name in at_hand}
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
-    for name, run in at_hand.items():
+    for name, run in counted(at_hand.items(), "measuring runs again"):
         made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)} | (
             {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
         )

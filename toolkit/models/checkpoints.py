@@ -19,8 +19,20 @@ from toolkit.snapshots.importers import find_places, on_hub
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
 from toolkit.snapshots.weights import INDEX, SINGLE
 
-NO_HEAD = "has no masked-LM head"
+
+class NoHeadError(ValueError):
+    """A checkpoint without the masked-LM head that is asked for."""
+
+
 SAVED = "pass a folder that save_pretrained wrote"
+
+
+class LackingError(ValueError):
+    """A checkpoint without tensors that its config asks for; ``names``: theirs."""
+
+    def __init__(self, reason: str, names: list[str]) -> None:
+        super().__init__(reason)
+        self.names = names
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +164,7 @@ class Source:
             embeddings = set(family_of(config.model_type).embedding_parameters.values())
             kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
             shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            raise ValueError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}")
+            raise LackingError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}", missing)
         if getattr(config, "auto_map", None):
             self._check_needs_no_code(backbone, info["unexpected_keys"])
         model: nn.Module = backbone
@@ -165,7 +177,7 @@ class Source:
         self.check_masked_lm(config)
         model, info = self.load_weights(AutoModelForMaskedLM, config, {})
         if missing := sorted(info["missing_keys"]):
-            raise ValueError(f"{self.name} {NO_HEAD}: it lacks {missing[0]}")
+            raise NoHeadError(f"{self.name} has no masked-LM head: it lacks {missing[0]}")
         return model
 
     def check_masked_lm(self, config: Any) -> None:
@@ -173,7 +185,7 @@ class Source:
         from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-            raise ValueError(f"{self.name} {NO_HEAD}: {config.model_type} has none")
+            raise NoHeadError(f"{self.name} has no masked-LM head: {config.model_type} has none")
 
     def load_weights(self, kind: Any, config: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         """A model of a class of transformers with this checkpoint's weights, in fp32, and what the library says

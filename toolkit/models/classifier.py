@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from toolkit.families import ModelFamily, family_of
-from toolkit.models.checkpoints import NO_HEAD, Source, find_checkpoint
+from toolkit.models.checkpoints import NoHeadError, Source, find_checkpoint
 from toolkit.models.heads import MaskedHead, answer, build_head, chosen_layers, num_blocks
 from toolkit.models.pipelines import warn_of_modules
 from toolkit.models.regimes import locate_embeddings
+from toolkit.naming import refuse_first
 
 
 class Classifier(nn.Module):
@@ -166,28 +167,26 @@ def load_classifier(
     source = find_checkpoint(name).pinned()
     config = source.read_config()
     family = family_of(config.model_type)
-    if family.has_decoder:
-        raise ValueError(
-            f"{name} is {family.name}, whose decoder reads what its encoder makes of a text: it has no one state to "
-            "classify by; train it in a loop of your own under toolkit.record"
-        )
     kind = getattr(config, "position_embedding_type", "absolute")
-    # ModernBERT has any text there.
-    if kind not in family.position_kinds and "position_embeddings" in family.embedding_parameters:
-        raise ValueError(
-            f"{name} was made with position_embedding_type {kind!r}, which transformers 5 ignores, so that it would "
-            "compute something else than it was trained to: take a checkpoint with absolute positions"
-        )
-    if is_token_task and pooling != "mean":
-        raise ValueError(
-            f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out"
-        )
+    others = "mean, last" if family.is_causal else "mean, cls, last"
+    faults = {
+        f"{name} is {family.name}, whose decoder reads what its encoder makes of a text: it has no one state to "
+        "classify by; train it in a loop of your own under toolkit.record": family.has_decoder,
+        # ModernBERT has any text there.
+        f"{name} was made with position_embedding_type {kind!r}, which transformers 5 ignores, so that it would "
+        "compute something else than it was trained to: take a checkpoint with absolute positions": (
+            kind not in family.position_kinds and "position_embeddings" in family.embedding_parameters
+        ),
+        f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out": (
+            is_token_task and pooling != "mean"
+        ),
+        "--head bilstm is for token tasks: take linear or mlp": head == "bilstm" and not is_token_task,
+        f"--pooling pooler: {family.name} has no pooler; choose from: {others}": (
+            pooling == "pooler" and not family.has_pooler
+        ),
+    }
+    refuse_first(faults)
     check_first_token(family, pooling)
-    if head == "bilstm" and not is_token_task:
-        raise ValueError("--head bilstm is for token tasks: take linear or mlp")
-    if pooling == "pooler" and not family.has_pooler:
-        others = "mean, last" if family.is_causal else "mean, cls, last"
-        raise ValueError(f"--pooling pooler: {family.name} has no pooler; choose from: {others}")
     if dropout is not None:
         _set_dropout(config, dropout)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
@@ -287,9 +286,9 @@ def _masked_lm(source: Source, config: Any, init: str, seed: int) -> Any:
         if init == "checkpoint":
             return source.read_masked_lm(config)
         source.check_masked_lm(config)
-    except ValueError as error:
+    except NoHeadError as error:
         instead = "a checkpoint of pretraining, such as google-bert/bert-base-uncased, or --init random to begin anew"
-        raise ValueError(f"{error}; --objective mlm needs one: {instead}" if NO_HEAD in str(error) else error) from None
+        raise ValueError(f"{error}; --objective mlm needs one: {instead}") from None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)

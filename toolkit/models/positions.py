@@ -177,7 +177,7 @@ def derangement(num: int, seed: int = 0) -> NDArray[np.int64]:
     if num < 2:
         raise ValueError(f"--positions shuffled needs at least two rows to shuffle; --max-length reaches {num}")
     generator = np.random.default_rng([*b"positions", seed])
-    while True:  # one draw in e is one
+    while True:  # 1 draw in 2.7 (e) leaves nothing in its place
         order = generator.permutation(num)
         if not (order == np.arange(num)).any():
             return order

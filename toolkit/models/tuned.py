@@ -36,14 +36,15 @@ def load_tuned(run: Run) -> Loaded:
     folder = run.path / "model"
     loaded = load_classifier(str(folder), **recipe_of(run.config), **_outputs_of(run))
     try:
-        # A masked-LM head is among the weights of model/; here is what it does not share with the backbone.
+        # HEAD_FILE holds a whole classifier, but of a masked-LM head only what it does not share with the backbone.
         is_whole = not isinstance(loaded.model.head, MaskedHead)
         loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE), strict=is_whole)
     except (RuntimeError, SafetensorError) as error:  # torch's is of several lines
         said = " ".join(str(error).split())[:300]
         raise ValueError(f"{folder / HEAD_FILE} is not this model's head ({said}): {REMEDY}") from None
     loaded.model.eval()
-    # The table is among the weights; what a forward pass does with it beside the architecture is not.
+    # The position table is among the weights, so it stays as it is ("checkpoint"); the hooks of --reinject-positions
+    # are not, so they are put on again.
     return prepare_positions(loaded, replace(run.config, positions="checkpoint"))
 
 

@@ -16,9 +16,10 @@ from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, e
 from toolkit.data.files import read_file
 from toolkit.data.tasks import Split, Task, check_texts, load_task
 from toolkit.families import BENEATH, TABLES, family_of
-from toolkit.models.checkpoints import find_checkpoint
+from toolkit.models.checkpoints import LackingError, find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.tuned import load_tuned
+from toolkit.progress import shows_progress
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.snapshot import check_word_rows
 from toolkit.snapshots.store import Run, open_run
@@ -412,6 +413,7 @@ def relative_difference(values: Array, reference: Array) -> float:
     return float(np.linalg.norm(values - reference)) / size if size else float("nan")
 
 
+@shows_progress("opening the model")
 def open_model(name: str) -> Loaded:
     """The checkpoint (``minilm``, a folder, a hub id) or the tuned model of a run directory, in eval mode.
 
@@ -431,8 +433,8 @@ def open_model(name: str) -> Loaded:
     elif family_of(find_checkpoint(name).read_config().model_type).has_pooler:
         try:
             loaded = load_classifier(name, pooling="pooler", num_outputs=1)
-        except ValueError as error:
-            if "pooler" not in str(error):
+        except LackingError as error:
+            if not any(own.startswith("pooler.") for own in error.names):
                 raise
     loaded = loaded or load_classifier(name, pooling="mean", num_outputs=1)
     loaded.model.eval()

@@ -1,10 +1,8 @@
 """Every parameter of two backbones, memory-mapped, from two checkpoints or a run that kept its model."""
 
-import contextlib
 import hashlib
 import json
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,19 +47,6 @@ def hash_weights(folder: Path) -> str | None:
     fetch = in_folder(folder)
     single = fetch(SINGLE)
     return _hash_files([single] if single else whole_shards(fetch) or sorted(folder.glob("*.safetensors")))
-
-
-def hash_beside(name: str) -> None:
-    """Begin to hash the weights of a model by its name, in a thread: who asks for their sha256 then waits less.
-
-    Of a name that is none, or what cannot be read, nothing is said: whoever asks is told.
-    """
-
-    def read() -> None:
-        with contextlib.suppress(ValueError, OSError):
-            _ = find_embedded(name) or hash_weights(Path(name).expanduser())
-
-    threading.Thread(target=read, name="hashing", daemon=True).start()
 
 
 def hash_config(folder: Path) -> str | None:

@@ -1,14 +1,13 @@
 """Checkpoints of any origin as one Trajectory of their embedding parameters, with notes on what was compared."""
 
 import contextlib
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,9 @@ from toolkit.snapshots.snapshot import (
 from toolkit.snapshots.store import CHECKPOINT, MANIFEST, SNAPSHOT, SNAPSHOTS, Run, checkpoints_in
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import INDEX, SINGLE, FindEntry, open_weights, whole_shards
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
@@ -428,10 +430,12 @@ class Imported(Described):
     """Parameter -> the type it is stored in, per checkpoint; the snapshots give fp32 always."""
     families: tuple[str, ...]
     """The architectures that the parameter names fit; one where a config.json says so, none for our own snapshots."""
-    card_decay: float = math.nan
-    """The weight decay that the model card (README.md) of the last checkpoint states; NaN where it states none."""
     problems: tuple[str, ...] = ()
     """Those of the notes that stand before any number: checkpoints that are not in the order of their steps."""
+
+    def drift(self, epoch: float | None = None) -> "pd.Series":
+        """How far each embedding parameter moved from the first checkpoint to another, as of a :class:`toolkit.Run`."""
+        return self.trajectory.drift(epoch)
 
     def facts(self) -> dict[str, str]:
         """The checkpoints, the shape of each parameter, and the notes."""
@@ -463,31 +467,10 @@ class _Opened:
     """Whether the word table is the output layer too."""
     num_apart: int = 0
     """Rows in which the output layer differs from the word table although the config ties the two."""
-    card_decay: float = math.nan
-    """The weight decay that its model card states; NaN where it states none."""
     whole: Mapping[str, FindEntry] = field(default_factory=dict)
     """Every tensor of its files to what finds it; empty for a snapshot of ours."""
     called: tuple[str, ...] = ()
     """What an adapter may call it: the last part of where it lies, and of the name in its config.json."""
-
-
-CARD = "README.md"
-CARD_DECAY = re.compile(
-    r"^[^\w\n]{0,40}weight_decay[^\w\n.,+-]{1,40}(\d{0,20}\.?\d{1,20}(?:e[+-]?\d{1,2})?)(?![\w%/]|[.,]\d)",
-    re.MULTILINE | re.IGNORECASE,
-)
-"""As the cards of sentence-transformers list it: a plain number on the same line. Every count has an end: a card comes
-from anyone, and one that repeats a sign a million times would be searched for hours."""
-MOST_CARD_BYTES = 2**20
-
-
-def _stated_decay(card: Path | None) -> float:
-    """The weight decay that a model card states; NaN where there is no card or it states none."""
-    if card is None:
-        return math.nan
-    with card.open("rb") as file:
-        stated = CARD_DECAY.search(file.read(MOST_CARD_BYTES).decode(errors="replace"))
-    return float(stated[1]) if stated else math.nan
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
@@ -562,7 +545,6 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         tuple(dict.fromkeys([*problems, *notes, *words.notes, *said, *told])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
-        opened[-1].card_decay,
         tuple(problems),
     )
 
@@ -655,7 +637,6 @@ def _open(place: Place, name: str) -> _Opened:
         {} if is_tied else output,
         is_tied,
         num_apart,
-        _stated_decay(place.fetch(CARD)) if place.is_local else math.nan,
         whole,
         _called(place, config),
     )

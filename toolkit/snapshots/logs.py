@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
-from toolkit.naming import REMEDY, parse_object
+from toolkit.naming import parse_object
+from toolkit.snapshots.files import reading
 
 PARTS = ("offsets", "rows", "counts", "norms")
 INPUT_ONLY = "input_only"
@@ -275,7 +276,7 @@ class OptimizerLog:
         """Inverse of :meth:`to_json`; ValueError for another format or a damaged file."""
         values = parse_object(text, source, {"format": int}, version=FORMAT)
         del values["format"]
-        try:
+        with reading(source, "is not an optimizer log"):
             steps = ("learning_rates", "head_learning_rates", "clipping_factors")
             for name in steps:
                 values[name] = np.array(_numbers(name, values[name], name != "clipping_factors"), dtype=np.float64)
@@ -287,8 +288,6 @@ class OptimizerLog:
             if not is_whole or len({len(values[name]) for name in steps}) > 1:
                 raise ValueError("two betas, two names, a factor and two rates for every step belong there")
             return cls(**values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{source} is not an optimizer log ({error!r}): {REMEDY}") from None
 
 
 def _numbers(name: str, values: list[Any], has_gaps: bool) -> list[float]:

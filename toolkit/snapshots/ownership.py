@@ -23,8 +23,6 @@ from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toolkit.naming import refuse_first
-
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
@@ -180,17 +178,6 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
     """
     if not ((owned or Owned(path.parent, "")).is_free(path) or (may_replace and _is_plain(path))):
         raise ValueError(f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere")
-
-
-def check_new(path: Path, *, overwrite: bool) -> None:
-    """ValueError where a file that the user names is there already; only a plain one is replaced, if they say so."""
-    is_there, is_plain = os.path.lexists(path), _is_plain(path)
-    faults = {
-        f"{path} is not a regular file, and nothing is written through it: pass another path": is_there
-        and not is_plain,
-        f"{path} is there already: pass another path, or overwrite=True to replace it": is_plain and not overwrite,
-    }
-    refuse_first(faults)
 
 
 def replace_file(source: Path, path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> None:

@@ -1,5 +1,6 @@
 """Snapshot and Trajectory: the embedding parameters at each moment of one run, mapped lazily."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
 Epochs = float | Iterable[float] | None
@@ -121,6 +123,20 @@ class Trajectory(Described):
         words = {"snapshots": "snapshots"} | {name: f"rows of {name}" for name in EMBEDDING_PARAMETERS}
         return ", ".join(f"{num:,} of {asked:,} {words[name]}" for name, (num, asked) in found.items())
 
+    def drift(self, epoch: float | None = None) -> "pd.Series":
+        """How far each embedding parameter moved by an epoch (None: the last), in % of the norm that it had at first.
+
+        0 only where every value was compared and is what it was. NaN where that is undefined: a parameter that was 0
+        and is no more, one that is not finite, what was compared in part and did not move there, a snapshot alone.
+        """
+        import pandas as pd
+
+        first, last = self.snapshots[0].tensors, self.at_or_last(epoch).tensors
+        found = {name: percent_moved(*sums_of_squares(first[name], last[name])[:2]) for name in self.parameters}
+        shares = pd.Series(found, dtype=float, name="drift_percent").rename_axis("parameter")
+        is_known = (shares != 0) | ~shares.index.isin(list(self.in_part))
+        return shares.where(is_known & (len(self) > 1))
+
     def name_row(self, parameter: str, row: int) -> str:
         """What a reader calls a row; see :func:`name_row`."""
         return name_row(parameter, row, self.vocabulary, self.position_offset)
@@ -130,6 +146,23 @@ class Trajectory(Described):
 
     def __len__(self) -> int:
         return len(self.snapshots)
+
+
+def sums_of_squares(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+    """(3,) float64 of one parameter: Σ(E - E⁰)², ΣE⁰² and ΣE² over all values, some rows at a time."""
+    sums = np.zeros(3)
+    for start in range(0, len(now), CHECKED_ROWS):
+        old, new = (np.asarray(rows[start : start + CHECKED_ROWS], np.float64) for rows in (before, now))
+        with np.errstate(invalid="ignore"):  # of a run that diverged
+            sums += np.square(new - old).sum(), np.square(old).sum(), np.square(new).sum()
+    return sums
+
+
+def percent_moved(change: float, reference: float) -> float:
+    """‖Δ‖ in % of ‖E⁰‖, from their squares: 0 where nothing moved, NaN where what moved was 0 or is not finite."""
+    if not change:
+        return 0.0
+    return 100 * math.sqrt(change / reference) if reference and math.isfinite(change) else math.nan
 
 
 @dataclass(frozen=True, slots=True)

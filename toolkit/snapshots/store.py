@@ -14,7 +14,7 @@ import numpy as np
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.naming import Described, OtherFormatError, parse_object, read_object, refuse_damaged, refuse_first
-from toolkit.progress import shows_progress
+from toolkit.progress import counted, shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
@@ -46,7 +46,13 @@ SNAPSHOT = re.compile(r"(epoch-[0-9]{3,}|step-[0-9]{8,})\.safetensors")
 SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.csv", "vocabulary.json")
 """The files of a run that hold no tensors."""
 EXPOSURE = "exposure.safetensors"
-UNNAMED = "not in the manifest: "
+
+
+class Unnamed(str):
+    """A line on a file that the manifest does not name: nothing that it does name is damaged by it."""
+
+    __slots__ = ()
+
 
 MOST_ROWS = 2**31
 """Of any table; a position offset is below it."""
@@ -55,17 +61,18 @@ RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
 
 
-def hash_files(path: Path, digest: Callable[[Path], str], names: Sequence[str]) -> dict[str, str]:
-    """Name to sha256 of files of a run directory; hashing lets other threads run."""
+def hash_files(path: Path, digest: Callable[[Path], str], names: Sequence[str], told: str = "") -> dict[str, str]:
+    """Name to sha256 of files of a run directory; hashing lets other threads run. ``told``: what is said of it."""
     if len(names) < 2:
         return {name: digest(path / name) for name in names}
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return dict(zip(names, pool.map(lambda name: digest(path / name), names), strict=True))
+        digests = pool.map(lambda name: digest(path / name), names)
+        return dict(zip(counted(names, told) if told else names, digests, strict=True))
 
 
 def remedy_of(differences: Iterable[str]) -> str:
     """What to do about lines of :meth:`Run.differences`."""
-    return "move it away" if all(line.startswith(UNNAMED) for line in differences) else "restore it, or run again"
+    return "move it away" if all(isinstance(line, Unnamed) for line in differences) else "restore it, or run again"
 
 
 def owned_files(place: Path) -> Owned:
@@ -84,7 +91,14 @@ def run_around(folder: Path) -> Path | None:
 
 @dataclass(frozen=True, repr=False)
 class Run(Described):
-    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and their results."""
+    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and their results.
+
+    Examples
+    --------
+    >>> run = toolkit.open_runs("runs/*")[0]
+    >>> run.drift().index.tolist()  # whose values are in % of the norm
+    ['word_embeddings', 'position_embeddings', 'token_type_embeddings', 'LayerNorm.weight', 'LayerNorm.bias']
+    """
 
     path: Path
     verify: bool = True
@@ -156,6 +170,12 @@ class Run(Described):
         values = parse_object(raw, path, {"format": int, "files": dict, "sizes": dict}, version=MANIFEST_FORMAT)
         refuse_damaged(path, {"is not as it was written (its own sha256 says so)": not is_sealed(raw, values)})
         return values
+
+    @property
+    def adapted(self) -> list[str]:
+        """The embedding parameters that an adapter changes: no log of an optimizer tells what moved them."""
+        model = self.manifest.get("model") if self.is_finished else None  # which nobody's manifest need have
+        return (model or {}).get("adapted") or []
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
@@ -230,6 +250,14 @@ class Run(Described):
             refuse_damaged(self.path / "vocabulary.json", {fault: len(words) != len(vocabulary.tokens)})
         return Trajectory(snapshots, vocabulary, self._read_exposure, offset, eps)
 
+    def drift(self, epoch: float | None = None) -> "pd.Series":
+        """How far each embedding parameter moved by an epoch (None: the last), in % of the norm that it had at first.
+
+        0 only where nothing moved, NaN where it is undefined (it was 0 before). :func:`toolkit.measure_drift` says the
+        same of every snapshot and of groups of rows.
+        """
+        return self.trajectory.drift(epoch)
+
     def snapshot_names(self) -> list[str]:
         """The files below ``snapshots/`` that are the run's; ValueError for any other, and for one that is gone.
 
@@ -279,12 +307,14 @@ class Run(Described):
         there = [name for name in known if (self.path / name).is_file()]
         sized = [name for name in there if (self.path / name).stat().st_size == sizes.get(name)]
         digests = dict.fromkeys(there, "") | {name: named[name] for name in sized}
-        digests |= hash_files(self.path, partial(files.known_sha256, again=again), sized) if is_hashed else {}
-        others = (name for name in asked.difference(known, [MANIFEST]) if os.path.lexists(self.path / name))
+        known_sha256 = partial(files.known_sha256, again=again)
+        digests |= hash_files(self.path, known_sha256, sized, "hashing files") if is_hashed else {}
+        others = [name for name in asked.difference(known, [MANIFEST]) if os.path.lexists(self.path / name)]
+        others = sorted(name for name in others if files.of_temporary(name) not in {MANIFEST, *named})
         return [
             *(f"missing: {name}" for name in known if name not in digests),
             *(f"changed: {name}" for name in there if digests[name] != named[name]),
-            *(f"{UNNAMED}{name}" for name in sorted(others) if files.of_temporary(name) not in {MANIFEST, *named}),
+            *(Unnamed(f"not in the manifest: {name}") for name in others),
         ]
 
     def check(self, *names: str) -> None:
@@ -435,7 +465,7 @@ def damage_of(path: Path) -> list[str]:
         raise
     except ValueError as error:  # no run any more, or its manifest is not as it was written
         return [str(error)]
-    return [line for line in differences if not line.startswith(UNNAMED)]
+    return [line for line in differences if not isinstance(line, Unnamed)]
 
 
 def put_aside(path: Path) -> str:

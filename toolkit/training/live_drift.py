@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.snapshots.logs import Exposure
+from toolkit.snapshots.snapshot import sums_of_squares
 
 ROWS = 4096
-"""Of a table, read at a time, and looked at in a step at most."""
+"""Of a table, looked at in a step at most."""
 MUCH_LOST = 0.5
 """Share of updates lost to rounding from which there is a warning."""
 IN_FLOAT32 = "keep the weights in float32 and compute in half precision (autocast), or raise the learning rate"
@@ -25,10 +26,7 @@ def drift_and_norms(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str,
     """
     found = {}
     for name, now in tensors.items():
-        squares = np.zeros(3)
-        for start in range(0, len(now), ROWS):
-            before, own = (table[start : start + ROWS].astype(np.float64) for table in (reference[name], now))
-            squares += np.square(own - before).sum(), np.square(before).sum(), np.square(own).sum()
+        squares = sums_of_squares(reference[name], now)
         found[f"norm/{name}"] = math.sqrt(squares[2])
         found[f"drift/{name}"] = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
     return found

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from toolkit.families import TABLES, component_of, regime_name
 from toolkit.models.regimes import Embeddings, find_parameter, has_adapters, layer_norm_eps, locate_embeddings
+from toolkit.naming import refuse_first
 from toolkit.progress import show
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import import_checkpoints
@@ -49,16 +50,15 @@ def put_back_shards(model: nn.Module) -> None:
 def check_whole(parameters: Mapping[str, nn.Parameter]) -> None:
     """ValueError where this process has but a part of a parameter that cannot be gathered, or no values at all."""
     for name, parameter in parameters.items():
-        if parameter.is_meta:
-            raise ValueError(
-                f"{name} is on the meta device and has no values yet: load the weights, then call record()"
-            )
-        if parameter.ndim != (1 if name.startswith("LayerNorm") else 2):
-            raise ValueError(
-                f"{name} has the shape {tuple(parameter.shape)} here: this process holds only a flat part of it "
-                "(FSDP1, DeepSpeed ZeRO-3): use FSDP2 (torch.distributed.fsdp.fully_shard; fsdp_version 2 in "
-                "Accelerate and Trainer)"
-            )
+        faults = {
+            f"{name} is on the meta device and has no values yet: load the weights, then call record()": (
+                parameter.is_meta
+            ),
+            f"{name} has the shape {tuple(parameter.shape)} here: this process holds only a flat part of it "
+            "(FSDP1, DeepSpeed ZeRO-3): use FSDP2 (torch.distributed.fsdp.fully_shard; fsdp_version 2 in "
+            "Accelerate and Trainer)": parameter.ndim != (1 if name.startswith("LayerNorm") else 2),
+        }
+        refuse_first(faults)
 
 
 def check_same(backbone: nn.Module, names: Mapping[str, str], parameters: Mapping[str, nn.Parameter]) -> None:
@@ -255,7 +255,7 @@ class Recording:
             if self._vocabulary is not None:
                 self._writer.write_vocabulary(self._vocabulary)
                 _warn_of_old_rows(path.name, self._vocabulary, tokenizer)
-        shared = _shared(model, self._embeddings)
+        shared = self._tied = _shared(model, self._embeddings)
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
         parameters = self._embeddings.parameters
@@ -303,6 +303,10 @@ class Recording:
         values with a gradient that the update left as they were). Empty in all processes but the first."""
         return {**self._drift, **self._live.values} if self._writer is not None else {}
 
+    def drift(self, epoch: float | None = None) -> pd.Series:
+        """How far each embedding parameter moved so far, in % of the norm that it had, as of a :class:`toolkit.Run`."""
+        return self._run.drift(epoch)
+
     def note(self, problem: str) -> None:
         """Add a line to the manifest's problems."""
         self._notes.append(problem)
@@ -322,7 +326,7 @@ class Recording:
             saved = import_checkpoints([checkpoint]).trajectory.snapshots[0].tensors
         except (ValueError, OSError):
             return
-        last = max(map(Run(self._writer.path).open_snapshot, Run(self._writer.path).snapshot_names()), key=_place_of)
+        last = max(map(self._run.open_snapshot, self._run.snapshot_names()), key=_place_of)
         names = [name for name, own in last.tensors.items() if name in saved and saved[name].shape == own.shape]
         if other := [name for name in names if not np.array_equal(saved[name], last.tensors[name])]:
             self.note(
@@ -383,17 +387,21 @@ class Recording:
         ``epoch`` does not come after the last one, and when the first is not that in which the recording began.
         """
         step = self.num_steps if step is None else step
-        if self._last is not None and (epoch <= self._last[0] or step < self._last[1]):
-            raise ValueError(f"snapshots come in order: epoch {epoch:g}, step {step} after {self._last}")
-        if step != self.num_steps:
-            raise ValueError(
-                f"step {step} was given, but {self.num_steps} optimizer steps were seen: leave step= out to take these "
-                "(fewer are seen where record() came after some, where a GradScaler skipped some, and of an optimizer "
-                "that is not a torch.optim.Optimizer those alone before which recording.before_step() is called)"
-            )
-        if self._last is None and epoch != self._first_epoch:
-            first = f"{self._first_epoch:g}"
-            raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch={first}) before training")
+        first = f"{self._first_epoch:g}"
+        faults = {
+            f"snapshots come in order: epoch {epoch:g}, step {step} after {self._last}": (
+                self._last is not None and (epoch <= self._last[0] or step < self._last[1])
+            ),
+            f"step {step} was given, but {self.num_steps} optimizer steps were seen: leave step= out to take these "
+            "(fewer are seen where record() came after some, where a GradScaler skipped some, and of an optimizer "
+            "that is not a torch.optim.Optimizer those alone before which recording.before_step() is called)": (
+                step != self.num_steps
+            ),
+            f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch={first}) before training": (
+                self._last is None and epoch != self._first_epoch
+            ),
+        }
+        refuse_first(faults)
         put_back_shards(self._model)
         if not self._is_same():
             return
@@ -422,9 +430,13 @@ class Recording:
         for name in unseen:
             self._recorder.leave_out(name, NOT_BY_A_STEP)
 
+    @property
+    def _run(self) -> Run:
+        """What is on disk so far."""
+        return Run(self.path if self._writer is None else self._writer.path)
+
     def _first_tensors(self) -> Mapping[str, Any]:
-        run = Run(self.path if self._writer is None else self._writer.path)
-        return run.open_snapshot(run.snapshot_names()[0]).tensors
+        return self._run.open_snapshot(self._run.snapshot_names()[0]).tensors
 
     def _look_for_problems(self, tensors: Mapping[str, Any], epoch: float) -> None:
         """Warn at once of what would otherwise be known at the end alone."""
@@ -667,6 +679,8 @@ class Recording:
             "model": {
                 "name": _name_of(self._model, backbone),
                 "family": family.name,
+                "tied": self._tied,
+                "adapted": list(self._embeddings.adapted),
                 "num_parameters": sum(p.numel() for p in parameters),
                 "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
             },

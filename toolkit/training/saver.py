@@ -67,9 +67,9 @@ class Saver:
         self.predictions: list[pd.DataFrame] = []
         writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))
         writer.write_config(config)
-        embeddings = locate_embeddings(loaded.model.backbone)
-        self.not_replayed = embeddings.why_not_replayed
-        self._trained = [name for name, parameter in embeddings.parameters.items() if parameter.requires_grad]
+        self.embeddings = locate_embeddings(loaded.model.backbone)
+        self.not_replayed = self.embeddings.why_not_replayed
+        self._trained = [name for name, parameter in self.embeddings.parameters.items() if parameter.requires_grad]
         self._written_steps: int | None = None
         """Of which the tables and logs are that this process has written."""
         self._ends = 0
@@ -256,6 +256,8 @@ class Saver:
             "features": self.config.features,
             "pair_encoding": self.config.pair_encoding,
             "head": self._describe_head(),
+            "tied": list(tied_tables(self.loaded)),
+            "adapted": list(self.embeddings.adapted),
             "num_parameters": sum(p.numel() for p in parameters),
             "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
         }

@@ -176,8 +176,8 @@ class Updates:
 
     def optimizer_log(self, recorder: Recorder, dtype: torch.dtype) -> OptimizerLog | None:
         """The log of the steps so far; None without steps, or when one log cannot describe them."""
-        self._check_last()
-        settings = self._first or self._last
+        self._check_last()  # each step is else checked when the next begins
+        settings = self._first or self._last  # of a single step there is only the last
         if settings is None or self.problem:
             return None
         logs: dict[str, Any] = {name: np.array(getattr(recorder, name), np.float64) for name in LOGS}

@@ -79,6 +79,8 @@ def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ..
                 "relative_drift": drift,
                 "angle_degrees": [10 * own for own in drift],
                 "is_identical": [own == 0 for own in drift],
+                "is_shared": False,
+                "is_cast": False,
                 "stored_before": "float32",
                 "stored_after": "float32",
                 "reason": "",

@@ -62,7 +62,8 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
                 ends = {"value": estimate, "low": estimate - half, "high": estimate + half}
                 line = {k: factor * v for k, v in ends.items()} | {"unit": unit, "score": score, "component": name}
                 share = estimate / own["all"] if is_clear else np.nan
-                parts["shapley"].append(lead | line | counts | {"share": share})
+                note = "bit for bit what it was" if name == "segment" else ""
+                parts["shapley"].append(lead | line | counts | {"share": share, "note": note})
                 for kind, part in KINDS:
                     both = {"change": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1} | (
                         {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
@@ -149,9 +150,7 @@ def test_of_a_regression_r2_stands_for_both_values():
 
 def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
     shapley = make_tables()["shapley"]
-    shapley.loc[shapley["component"] == "segment", "note"] = (
-        "one row of it is in use (not applicable): exactly 0; no share: one seed"
-    )
+    shapley.loc[shapley["component"] == "segment", "note"] = "one row of it is in use (not applicable)"
     line = worth(make_tables() | {"shapley": shapley})
     assert (line["exactly 0"], line["because"]) == ("segment", "one row of it is in use (not applicable)")
 

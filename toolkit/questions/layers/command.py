@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from toolkit.naming import command_again
-from toolkit.progress import show
+from toolkit.progress import show, shows_progress
 
 if TYPE_CHECKING:
     from toolkit.questions.layers.page import Tables
@@ -48,7 +48,6 @@ class LayersCommand:
         return show_page(layers_page(tables, models=models, title=self.title, command=command), self.out, tables)
 
     def _of_runs(self) -> "Tables":
-        from toolkit.progress import reporting_progress
         from toolkit.questions.layers.forgetting import measure_forgetting
         from toolkit.questions.layers.states import measure_layers
         from toolkit.questions.models import read_texts
@@ -56,8 +55,7 @@ class LayersCommand:
 
         runs = [open_run(path) for path in self.places]
         texts = read_texts(self.texts, self.text_columns or runs[0].config.text_columns) if self.texts else None
-        with reporting_progress() as hear:
-            tables = measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
+        tables = measure_layers(runs, texts, max_texts=self.max_texts)
         forgotten = measure_forgetting(runs, texts, max_texts=self.max_texts)
         return tables | ({"forgetting": forgotten} if forgotten["value"].notna().any() else {})
 
@@ -81,4 +79,5 @@ class LayersCommand:
             show(note)
         for place in filter(Path.is_dir, map(Path, self.places)):
             warn_of_modules(Source(str(place), str(place)))
-        return weight_tables([weights_of_pair(pair)])
+        with shows_progress("weights"):
+            return weight_tables([weights_of_pair(pair)])

@@ -28,7 +28,7 @@ from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import check_model, load_tuned, load_untuned
 from toolkit.naming import at_least
-from toolkit.progress import say, shows_progress
+from toolkit.progress import counted, shows_progress
 from toolkit.questions.layers.trend import weight_tables, weights_of_arms
 from toolkit.questions.models import TEXTS, encode_texts, stream_states, task_of
 from toolkit.schema import columns_of, with_columns
@@ -153,6 +153,7 @@ condition with shuffled labels or of the group's first one."""
 
 NO_SEED = "no seed in common"
 PAIR = "pair of seeds"
+ONE_ROW = "one {}: the interval covers new texts, not new seeds"
 STILL = "equal for all texts and seeds: no spread to make an interval from"
 
 Found = Mapping[Place, LayerSimilarity]
@@ -248,7 +249,7 @@ def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[f
     if is_constant(table, size=1.0):  # similarities are at most 1
         return math.nan, math.nan, STILL
     interval = two_way_interval(table)
-    return interval.low, interval.high, interval.note.replace("items", "texts").replace("one seed:", f"one {row}:")
+    return interval.low, interval.high, ONE_ROW.format(row) if len(table) == 1 else interval.note
 
 
 def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: Sequence[int]) -> NDArray[np.float64]:
@@ -318,7 +319,6 @@ def measure_layer_drift(
     max_texts: int = 300,
     seed: int = 0,
     labels: Labels | None = None,
-    on_progress: Callable[[str], None] = say,
 ) -> pd.DataFrame:
     """Similarity of every layer's states (sentence vectors) between two models, one pair of models per line.
 
@@ -335,8 +335,6 @@ def measure_layer_drift(
         Seed of every random draw.
     labels
         Name of a run's directory to the name of its condition.
-    on_progress
-        Called with one line of text on what is being done.
 
     Returns
     -------
@@ -362,10 +360,11 @@ def measure_layer_drift(
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
     """
-    return _table(_arms_of(_with_models(runs, max_texts, labels), texts, max_texts, seed, on_progress))
+    return _table(_arms_of(_with_models(runs, max_texts, labels), texts, max_texts, seed))
 
 
 @with_columns
+@shows_progress("states and weights of every layer")
 def measure_layers(
     runs: Sequence[Run | str | Path],
     texts: Texts | None = None,
@@ -373,13 +372,12 @@ def measure_layers(
     max_texts: int = 300,
     seed: int = 0,
     labels: Labels | None = None,
-    on_progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, pd.DataFrame]:
     """What changed in each layer, its states and its weights: all tables of the report.
 
     Parameters
     ----------
-    runs, texts, max_texts, seed, labels, on_progress
+    runs, texts, max_texts, seed, labels
         As of :func:`toolkit.measure_layer_drift`.
 
     Returns
@@ -401,8 +399,8 @@ def measure_layers(
     for group in groups:
         kept = [arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"]
         joint += [Group(group.title, tuple(kept))] if kept else []
-    arms = _arms_of(joint, texts, max_texts, seed, on_progress)
-    weights = weight_tables(weights_of_arms(groups, on_progress))
+    arms = _arms_of(joint, texts, max_texts, seed)
+    weights = weight_tables(weights_of_arms(groups))
     return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
 
 
@@ -416,22 +414,21 @@ def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Label
 
 
 def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """``layer_drift`` of :func:`measure_layers`: a line per pair of models and place, with an interval over texts."""
     lines: list[tuple[object, ...]] = []
     for arm in arms:
-        pairs = [(BEFORE_AND_AFTER, "before", f"seed {own}", found) for own, found in arm.to_before.items()] + [
+        pairs = [(BEFORE_AND_AFTER, "before", f"seed {seed}", found) for seed, found in arm.to_before.items()] + [
             (SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in arm.between.items()
         ]
-        for *which, found in pairs:
-            for place, one in found.items():
-                low, high, _ = interval_of_tables(one.pseudo[None])
-                own = (one.value, low, _at_most_1(high), one.num_texts, one.reason)
-                lines.append((arm.group, arm.arm, arm.is_shuffled, *which, *place, *own))
+        for kind, first, second, found in pairs:
+            for place, similarity in found.items():
+                low, high, _ = interval_of_tables(similarity.pseudo[None])  # a table of one row: one pair of models
+                cells = (similarity.value, low, _at_most_1(high), similarity.num_texts, similarity.reason)
+                lines.append((arm.group, arm.arm, arm.is_shuffled, kind, first, second, *place, *cells))
     return pd.DataFrame(lines, columns=columns_of("measure_layer_drift"))
 
 
-def _arms_of(
-    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
-) -> list[ArmSimilarities]:
+def _arms_of(groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int) -> list[ArmSimilarities]:
     """What is found of every condition: the models of one group and the vectors of one condition are held at a time."""
     arms = []
     for group in groups:
@@ -445,15 +442,13 @@ def _arms_of(
         for arm in group.arms:
             after: dict[int, Mapping[str, Vectors]] = {}
             to_before, between = {}, {}
-            for item in arm.runs:
-                on_progress(f"states of {item.name}")
+            for item in counted(arm.runs, f"states under {arm.label}"):
                 start, own = start_of(item), item.config.seed
                 if start not in before:
                     before[start] = read(load_untuned(item.run), item.run)
                 after[own] = read(load_tuned(item.run), item.run)
                 to_before[own] = compare_layers(before[start], after[own], seed)
-            for first, second in combinations(after, 2):
-                on_progress(f"{arm.label}: seeds {first} and {second}")
+            for first, second in counted([*combinations(after, 2)], f"pairs of seeds under {arm.label}"):
                 between[first, second] = compare_layers(after[first], after[second], seed)
             is_shuffled = arm.runs[0].run.config.shuffle_labels
             arms.append(ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between))

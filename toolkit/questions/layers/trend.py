@@ -1,7 +1,7 @@
 """Weight drift by layer over seeds, and whether it depends on how high a layer stands."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.analysis.measures import Array
 from toolkit.comparison.arms import Group
 from toolkit.comparison.intervals import Interval, benjamini_hochberg, seeds_interval
-from toolkit.questions.layers.weights import drift_of_layers, drift_of_parameters
+from toolkit.questions.layers.weights import FACTS, drift_of_layers, drift_of_parameters
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import BackbonePair, open_backbones
 
@@ -43,7 +43,7 @@ class ArmWeights:
         return {"group": self.group, "condition": self.arm, "is_shuffled": self.is_shuffled}
 
 
-def weights_of_arms(groups: Sequence[Group], on_progress: Callable[[str], None] = lambda _: None) -> list[ArmWeights]:
+def weights_of_arms(groups: Sequence[Group]) -> list[ArmWeights]:
     """Weight drift of every run of every arm, each from what it started from (:func:`measure_weight_drift`)."""
     found = []
     for group in groups:
@@ -51,7 +51,6 @@ def weights_of_arms(groups: Sequence[Group], on_progress: Callable[[str], None] 
             config = arm.runs[0].run.config
             tables = {}
             for item in arm.runs if config.init != "random" else ():
-                on_progress(f"weights of {item.name}")
                 tables[item.config.seed] = drift_of_parameters(open_backbones(item.run))
             note = "" if tables else RANDOM_START
             found.append(ArmWeights(group.title, arm.label, config.shuffle_labels, tables, note))
@@ -67,7 +66,7 @@ def weights_of_pair(pair: BackbonePair) -> ArmWeights:
 def weight_tables(arms: Sequence[ArmWeights]) -> dict[str, pd.DataFrame]:
     """The tables ``weight_drift`` (a line per run and parameter), ``weight_means`` and ``weight_trends``."""
     lines = [
-        own.assign(**arm.lead, seed=seed)[[*LEAD, "seed", *own.columns]]
+        own.assign(**arm.lead, seed=seed)[[*LEAD, "seed", *(name for name in own if name not in FACTS)]]
         for arm in arms
         for seed, own in arm.tables.items()
     ]

@@ -12,6 +12,7 @@ from toolkit.analysis.measures import Array
 from toolkit.analysis.precision import FORMATS, HALF_FORMATS
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, part_of
 from toolkit.naming import lookup
+from toolkit.progress import counted
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import Backbone, BackbonePair, open_backbones
 from toolkit.snapshots.store import Run
@@ -23,6 +24,8 @@ BLOCK_VALUES, FIRST_VALUES = 1 << 20, 4096
 """Values that are read at a time, and at first: most that is looked for is contradicted at once."""
 
 NONE = "not applicable: the model has none"
+FACTS = ("is_shared", "is_cast")
+"""What the notes of a parameter say, for those of its layer."""
 SHARED = "one layer's weights, which every pass of the encoder goes through"
 
 
@@ -67,18 +70,20 @@ def measure_weight_drift(
     """
     lookup({"parameter": 0, "layer": 0}, by, "by")
     table = drift_of_parameters(open_backbones(before, after))
-    return table if by == "parameter" else drift_of_layers(table)
+    return table[columns_of("measure_weight_drift")] if by == "parameter" else drift_of_layers(table)
 
 
 def drift_of_parameters(pair: BackbonePair) -> pd.DataFrame:
-    """One line per parameter of two opened backbones: the first table of :func:`measure_weight_drift`."""
+    """One line per parameter of two opened backbones: the first table of :func:`measure_weight_drift`, and FACTS."""
     before, after = pair.before.parameters, pair.after.parameters
     names = list(before) + [name for name in after if name not in before]
-    lines = [_line(pair, name) for name in sorted(names, key=lambda name: _place(pair.family, name))]
+    names.sort(key=lambda name: _place(pair.family, name))
+    lines = [_line(pair, name) for name in counted(names, f"weights of {pair.after.name}")]
     present = {line["component"] for line in lines}
     expected = [*EMBEDDING_PARAMETERS, *(name for name in pair.family.components if "{K}" not in name), "pooler"]
     lines += [_absent(name) for name in dict.fromkeys(expected) if name not in present]
-    return pd.DataFrame(lines, columns=columns_of("measure_weight_drift")).astype({"layer": "Int64"})
+    table = pd.DataFrame(lines, columns=[*columns_of("measure_weight_drift"), *FACTS]).astype({"layer": "Int64"})
+    return table.astype(dict.fromkeys(FACTS, bool))
 
 
 def drift_of_layers(table: pd.DataFrame) -> pd.DataFrame:
@@ -92,6 +97,7 @@ def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
     sides = [side for side in (pair.before, pair.after) if name in side.parameters]
     shapes = [side.parameters[name] for side in sides]
     layer, component = layer_of(pair.family, name)
+    is_shared = pair.family.shares_layers and component.startswith("layers.")
     line: dict[str, Any] = {
         "layer": layer,
         "component": component,
@@ -103,7 +109,9 @@ def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
         "stored_after": pair.after.stored(name) if name in pair.after.parameters else None,
         "is_identical": False,
         "reason": "",
-        "note": SHARED if pair.family.shares_layers and component.startswith("layers.") else "",
+        "note": SHARED if is_shared else "",
+        "is_shared": is_shared,
+        "is_cast": False,
     }
     if len(sides) < 2:
         return line | {"reason": f"not compared: there is none {'after' if sides[0] is pair.before else 'before'}"}
@@ -133,7 +141,8 @@ def _measured(line: dict[str, Any], before: Backbone, after: Backbone) -> dict[s
     line["angle_degrees"] = math.degrees(2 * math.atan2(apart, together))
     for kind in () if is_identical else HALF_FORMATS:
         if all(np.array_equal(FORMATS[kind].round(a), b) for a, b in _blocks(old, new)):
-            return line | {"note": _joined(line["note"], f"a cast: every value is the old one rounded to {kind}")}
+            note = _joined(line["note"], f"a cast: every value is the old one rounded to {kind}")
+            return line | {"note": note, "is_cast": True}
     return line
 
 
@@ -165,7 +174,7 @@ def _joined(*notes: str) -> str:
 def _absent(component: str) -> dict[str, Any]:
     layer = 0 if component in (*EMBEDDING_PARAMETERS, "projection") else pd.NA
     facts = {"layer": layer, "component": component, "part": component, "num_values": 0}
-    return facts | {"is_identical": False, "reason": NONE, "note": ""}
+    return facts | {"reason": NONE, "note": ""} | dict.fromkeys(("is_identical", *FACTS), False)
 
 
 def layer_of(family: ModelFamily, parameter: str) -> tuple[Any, str]:
@@ -197,8 +206,7 @@ def _layer_line(component: str, own: pd.DataFrame) -> dict[str, Any]:
     before, change = (math.sqrt(math.fsum(there[name] ** 2)) for name in ("norm_before", "norm_change"))
     matrices = there[there["shape"].str.contains("x")]
     reasons = there["reason"][there["norm_change"].isna()]
-    shared = SHARED if there["note"].str.startswith(SHARED).any() else ""
-    casts = int(there["note"].str.contains("a cast: ").sum())
+    shared, casts = SHARED if there["is_shared"].any() else "", int(there["is_cast"].sum())
     return line | {
         "norm_before": before,
         "norm_change": change,

@@ -36,7 +36,6 @@ class TransplantCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.progress import counting_progress
         from toolkit.questions.transplants.games import TransplantSettings
         from toolkit.questions.transplants.measure import measure_transplants
         from toolkit.questions.transplants.page import transplants_page
@@ -52,7 +51,6 @@ class TransplantCommand:
             num_reverse_draws=self.num_reverse_draws,
             dtype=self.dtype,
         )
-        with counting_progress("passes") as hear:
-            tables = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear).tables
+        tables = measure_transplants(self.runs, settings, reverse=self.reverse).tables
         command = command_again(self, "transplant", self.runs, "reverse", *(each.name for each in fields(settings)))
         return show_page(transplants_page(tables, title=self.title, command=command), self.out, tables)

@@ -57,8 +57,6 @@ TOTAL = "all"
 
 TRANSPLANT = "transplant"
 DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
-EXACTLY_0 = ": exactly 0"
-"""Ends the note of what has not moved, behind the reason."""
 NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
 NO_SHARE = "no share: the interval of the sum does not exclude 0"
 NO_SHARE_OF_ONE = "no share: one seed"
@@ -176,10 +174,10 @@ def interval_line(table: Array, score: str, still: str = "") -> dict[str, Any]:
 
 
 def _stillness(games: Sequence[Game], *players: int) -> str:
-    """The note of what is exactly 0 because one of some players moved in no game, with the reason; '' elsewhere."""
+    """Why something is exactly 0, because one of some players moved in no game; '' elsewhere."""
     still = [i for i in players if not any(game.moving >> i & 1 for game in games)]
     reasons = dict.fromkeys(game.stillness[i] if game.stillness else UNCHANGED for i in still for game in games)
-    return f"{' or '.join(reasons)}{EXACTLY_0}" if still else ""
+    return " or ".join(reasons)
 
 
 OnProgress = Callable[[str, int, int], None]
@@ -213,7 +211,7 @@ def measure_transplants(
     settings: TransplantSettings | None = None,
     *,
     reverse: bool = False,
-    on_progress: OnProgress = lambda name, done, total: say(f"{name}: {done} of {total}"),
+    on_progress: OnProgress = say,
 ) -> Transplants:
     """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
 

@@ -267,16 +267,10 @@ def worth_rows(tables: Tables) -> Rows:
         cells: list[object] = (
             [nats, _nats(headline.loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
             + [", ".join(map(str, found)) or "none" for found in (clear.index, still.index)]
-            + ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
+            + ["; ".join(dict.fromkeys(map(str, still["note"])))]
         )
         rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
     return header, rows
-
-
-def why_still(note: object) -> str:
-    """The reason in the note of a component that is exactly 0."""
-    why, is_given, _ = str(note).partition(": exactly 0")
-    return why if is_given else "bit for bit what it was"
 
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
