@@ -2,18 +2,12 @@
 
 from typing import Any
 
+from tests.reporting.chart_data import data_sets_of
+
 
 def values_of(chart: Any) -> list[dict[str, Any]]:
     """Every line of the data of a chart's layers and panels, each data set once."""
-    spec = chart.to_dict()
-    found = [*spec.get("datasets", {}).values()]
-    stack, inline = [spec], []
-    while stack:
-        own = stack.pop(0)
-        if isinstance(own, dict):
-            if isinstance(own.get("data"), dict) and "values" in own["data"] and own["data"]["values"] not in inline:
-                inline.append(own["data"]["values"])
-            stack[:0] = own.values()
-        elif isinstance(own, list):
-            stack[:0] = own
-    return [line for values in (*found, *inline) for line in values]
+    spec, inline = chart.to_dict(), list[list[dict[str, Any]]]()
+    for values in data_sets_of(spec):
+        inline += [] if values in inline else [values]
+    return [line for values in (*spec.get("datasets", {}).values(), *inline) for line in values]

@@ -3,7 +3,7 @@
 import copy
 import gc
 import hashlib
-import json
+import math
 import os
 import pickle
 import pkgutil
@@ -45,7 +45,8 @@ from toolkit.snapshots.store import MANIFEST, Run
 CHART_OF = chart_files.image_of
 CHART_LIBRARY = render_html.chart_library
 START_LIBRARY = render_html.start_library
-SCORES = ("scores.csv", "predictions.parquet")
+NOT_MEASURED = ("scores.csv", "predictions.parquet", "config.json", MANIFEST)
+"""Files of a run in which no tensor is."""
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -283,9 +284,13 @@ def tiny_pairs(tiny_config: RunConfig, tiny_files: Callable[[str], dict[str, Any
 
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced() -> Iterator[None]:
-    """No wait for the disk: only the power can go between a write and its fsync, and in tests it stays on."""
+    """No wait for the disk: only the power can go between a write and its fsync, and in tests it stays on.
+
+    No line of progress either: whether a test takes two seconds hangs on the machine.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr("toolkit.progress.FIRST_SECONDS", math.inf)
         yield
 
 
@@ -320,28 +325,29 @@ def _measured_once() -> Iterator[None]:
     """What a report measures of a run's tensors is measured once for equal ones: most reports are on the same runs."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("drift_of", "gauge_of", "measure_first", "strata_of", "measure_arm_words", "distance_of_seeds"):
-            once = _remembered(getattr(measure, name), lambda values: tuple(map(_contents, values)))
+            is_named = name == "measure_first"
+            once = _remembered(
+                getattr(measure, name), lambda values, n=is_named: repr([_measured(value, n) for value in values])
+            )
             for module in (measure, verify):
                 patch.setattr(module, name, once)
         yield
 
 
-def _contents(value: Any) -> Any:
-    """All that a run holds but its scores: its name, its manifest and the hash of each of its files."""
+def _measured(value: Any, is_named: bool) -> Any:
+    """What is read of a run to measure its tensors: the hash of each such file and what its manifest says of it, and
+    its name where that is written into the table."""
     if isinstance(value, Arm):
-        return tuple(map(_contents, value.runs))
+        return [_measured(run, is_named) for run in value.runs]
     if isinstance(value, ReportedRun):
-        return value.name, _contents(value.run)
+        return value.name * is_named, _measured(value.run, is_named)
     if not isinstance(value, Run):
         return value
-    said = dict(value.manifest if value.is_finished else {"path": str(value.path)})
-    for name in ("task", "linear_probe", "floors", "cost"):
-        said.pop(name, None)
-    held = [path for path in sorted(value.path.rglob("*")) if path.is_file() and path.name not in (*SCORES, MANIFEST)]
-    for name in ("files", "sizes"):
-        said[name] = {file: proof for file, proof in said.get(name, {}).items() if file not in SCORES}
-    hashes = tuple((str(path.relative_to(value.path)), hashlib.sha256(path.read_bytes()).digest()) for path in held)
-    return value.path.name, json.dumps(said, sort_keys=True), hashes
+    said = value.manifest if value.is_finished else {"path": str(value.path)}
+    paths = [path for path in sorted(value.path.rglob("*")) if path.is_file() and path.name not in NOT_MEASURED]
+    hashes = {path.relative_to(value.path).as_posix(): hashlib.sha256(path.read_bytes()).digest() for path in paths}
+    claims = [said.get(part, {}).get(name) for part in ("files", "sizes") for name in hashes]
+    return hashes, claims, [said.get(name) for name in ("path", "problems", "frozen", "regime", "added_tokens")]
 
 
 @pytest.fixture(scope="session")
@@ -374,7 +380,7 @@ def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("toolkit.reporting.topics.drift.draw", lambda makers: {})
     patch.setattr("toolkit.reporting.topics.runs.draw", lambda makers: {})
     patch.setattr("toolkit.reporting.comparison_report.picture_of", lambda data: None)
-    patch.setattr("toolkit.reporting.topics.words.plot_words", lambda words: altair.Chart().mark_point())
+    patch.setattr("toolkit.reporting.topics.words.words_chart", lambda words: altair.Chart().mark_point())
 
 
 @pytest.fixture

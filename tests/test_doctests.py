@@ -27,5 +27,6 @@ def test_an_example_gives_what_it_shows(name: str, make_run: MakeRun, capsys: py
 
 
 def test_what_is_used_most_has_an_example() -> None:
-    most_used = "RunConfig open_run open_runs top_words drift_table measure_drift measure_rows compare neighbours"
-    assert not {*most_used.split(), "summarise_scores", "export_table", "plot_change", "what_trains"} - set(EXAMPLES)
+    most_used = "Run RunConfig open_run open_runs top_words drift_table measure_drift measure_rows compare neighbours"
+    others = {name for name in dir(toolkit) if name.startswith("plot_")} | {"summarise_scores", "methods_of"}
+    assert not {*most_used.split(), *others, "export_table", "what_trains"} - set(EXAMPLES)

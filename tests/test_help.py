@@ -3,10 +3,12 @@
 import inspect
 import re
 import sys
+from dataclasses import fields
 
 import pytest
 
 import toolkit
+from toolkit.cli import main
 from toolkit.questions import load_questions
 from toolkit.schema import COLUMNS, TABLES
 
@@ -45,6 +47,19 @@ def parameters_of(name: str) -> dict[str, str]:
     found = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\w+\n---|\Z)", help_of(name), re.S | re.M)
     blocks = re.findall(r"^(\S[^\n]*)\n((?: {4}[^\n]*\n?|\n)+)", found[1] + "\n", re.M) if found else []
     return {each: " ".join(text.split()) for names, text in blocks for each in names.split(", ")}
+
+
+def test_help_says_of_every_field_of_a_config_what_its_flag_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # wider ones stand side by side
+    with pytest.raises(SystemExit):
+        main(["finetune", "--help"])
+    flags = " ".join(re.sub("[^!-~]", " ", capsys.readouterr().out).split())
+    said = parameters_of("RunConfig")
+    assert list(said) == [each.name for each in fields(toolkit.RunConfig)]
+    for name, text in said.items():
+        assert text.partition(" Default: ")[0] in flags, name
 
 
 FUNCTIONS = [name for name in toolkit.__all__ if inspect.isfunction(getattr(toolkit, name))]

@@ -55,13 +55,11 @@ def _of_conditions(runs: list[Run], shuffled: list[Run], features: list[Run]) ->
     """What compares conditions: ``runs``, the same on shuffled labels, and feature extraction."""
     joined, beside = toolkit.join_drift(runs), [*runs, *features]
     summary = toolkit.summarise_scores(runs)
-    sides = toolkit.side_by_side(summary[summary["is_reported_split"]])
     return {
         "compare": toolkit.compare(beside),
         "compare_seeds": toolkit.compare_seeds(beside),
         "last_scores": toolkit.last_scores(runs),
         "summarise_scores": summary,
-        "side_by_side": sides.rename(columns=lambda name: name.replace("validation_", "SPLIT_")),
         "summarise_floors": toolkit.summarise_floors(runs),
         "measure_cost": toolkit.measure_cost(beside),
         "linear_probes": linear_probes(arrange(beside)),

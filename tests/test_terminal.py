@@ -85,6 +85,7 @@ def test_too_little_memory_is_one_line(error: Exception, capsys: pytest.CaptureF
     assert capsys.readouterr().err == f"error: out of memory: {error}\n"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_commands_show_names_of_data_without_their_commands(
     tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +118,7 @@ def numbers_of(entry: Callable[[list[str]], object], words: list[str], encoding:
     return re.findall(r"\d[\d.,]*", text)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_terminal_that_lacks_letters_gets_every_number(tiny_config: RunConfig, tmp_path: Path) -> None:
     data, runs = tmp_path / "dät.tsv", tmp_path / "runs"
     data.write_text("text\tlabel\n" + "".join(f"good film {i}\t{'öχ'[i % 2]}\n" for i in range(12)), encoding="utf-8")

@@ -34,6 +34,10 @@ class ReportCommand:
     None: the report's own folder."""
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Folder of a report, which is made again from its evidence alone, without a run: pages, figures, tables, cards."""
+    methods: Path | None = None
+    """Folder of a report: print what a paper says of its methods, from its evidence alone, and make nothing."""
+    latex: bool = False
+    """With --methods: as LaTeX, escaped."""
     title: str | None = None
     """Title of the report; None: made from the runs."""
     question: str | None = None
@@ -46,17 +50,22 @@ class ReportCommand:
     """Checkpoint that training in output folders started from; None: their drift is since the first one kept."""
 
     def run(self) -> int:
-        from toolkit.progress import reporting_progress
         from toolkit.reporting.comparison_report import report_from, write_report
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.sources import find_runs
 
+        if self.methods is not None or self.latex:
+            from toolkit.reporting.methods import methods_of
+
+            if self.methods is None or self != ReportCommand(methods=self.methods, latex=self.latex):
+                raise ValueError("--methods FOLDER prints a text of a report that there is: --latex alone goes with it")
+            show(methods_of(self.methods, latex=self.latex))
+            return 0
         options = {name: getattr(self, name) for name in ("title", "question", "margin_points", "score", "base")}
         if self.from_ is not None:
             if self.runs or options != {name: getattr(ReportCommand(), name) for name in options}:
                 raise ValueError("--from makes a report again as its evidence has it: only --out goes with it")
-            with reporting_progress() as hear:
-                report = report_from(self.from_, self.out, on_progress=hear)
+            report = report_from(self.from_, self.out)
         else:
             if not self.runs:
                 raise ValueError("report needs run directories and --out FOLDER, or --from with the folder of a report")
@@ -65,8 +74,7 @@ class ReportCommand:
             check_out(self.out)
             for line in find_runs(self.runs, self.base).left_out:
                 show(line, is_result=False)
-            with reporting_progress() as hear:
-                report = write_report(self.runs, self.out, on_progress=hear, **options)
+            report = write_report(self.runs, self.out, **options)
         _show_report(report)
         return 0
 
@@ -79,17 +87,21 @@ class DriftCommand:
     """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files; adapters
     of peft after their base), or one run directory, optionally followed by runs of other seeds."""
     out: Path | None = None
-    """Folder to write the full report into, which takes minutes; None: print a summary alone."""
+    """Folder to write the full report into, which takes minutes; None: print a summary alone, in seconds."""
+    only: str = ""
+    """Sections to make, which is quicker: words,why. Of: changes, words, kinds, exposure, new-tokens, rows, why,
+    step-sizes, gauge, neighbours, space. Empty: all."""
     title: str | None = None
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
         from toolkit.questions.drift_report import show_drift
 
-        report = show_drift(self.places, self.out, title=self.title)
-        if report is None:
-            show("Why the rows moved, and which words: --out FOLDER writes that report.", is_result=False)
-        else:
+        only = tuple(filter(None, (name.strip() for name in self.only.split(","))))
+        if self.only and not only:
+            raise ValueError(f"--only names sections, such as words,why; got {self.only!r}: name one, or leave it out")
+        report = show_drift(self.places, self.out, title=self.title, only=only)
+        if report is not None:
             show(f"Report: {report}")
         return 0
 
@@ -143,8 +155,8 @@ class StudyCommand:
     """Print the runs and the smallest difference that they could show; run nothing."""
     limit: int | None = None
     """Stop after this many runs; the same command continues later. None: no limit."""
-    executor: Literal["local", "ray", "slurm"] = "local"
-    """Where the runs are executed: on this machine, by Ray or by Slurm (extras of the package: ray, slurm)."""
+    executor: Literal["local", "slurm"] = "local"
+    """Where the runs are executed: on this machine, or by Slurm (extra of the package: slurm)."""
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
@@ -168,7 +180,6 @@ class StudyCommand:
                 output_dir=self.output_dir,
                 on_stage=progress.on_stage,
                 on_event=progress.on_event,
-                on_progress=progress.on_progress,
                 command=study_command(self.file, out, self.output_dir),
             )
         if report is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
-from toolkit.naming import Described, parse_object, unknown
+from toolkit.naming import Described, mistyped, parse_object, unknown
 
 FORMAT = 1
 """Version of config.json; a reader refuses any other."""
@@ -285,7 +285,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         names = tuple(each.name for each in fields(cls))
         for name in values:
             if name not in names:
-                raise TypeError(unknown(name, "field", names).partition("; choose")[0])
+                raise TypeError(mistyped(name, "field", names))
         return super().__new__(cls)
 
     @property
@@ -391,6 +391,23 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             raise ValueError(f"{source}: {error}") from None
 
 
+FIELD = re.compile(r'^    (\w+): [^\n]*= setting\(.*?\)\n    """(.*?)"""$', re.MULTILINE | re.DOTALL)
+"""A field of a config in this file, and the text below it, which ``--help`` shows of its flag."""
+
+
+def _with_fields(doc: str) -> str:
+    """A docstring with the first sentence on each field; as it is where the source is not at hand."""
+    try:
+        source = Path(__file__).read_text(encoding="utf-8")
+    except OSError:
+        return doc
+    texts = {name: " ".join(text.split()) for name, text in FIELD.findall(source)}
+    said = {name: re.split(r"(?<=\.) (?=[A-Z])", text)[0] for name, text in texts.items()}
+    lines = (f"{own.name}\n    {said[own.name]} Default: {own.default!r}." for own in fields(RunConfig))
+    return "\n".join([inspect.cleandoc(doc), "\nParameters\n----------", *lines])
+
+
+RunConfig.__doc__ = _with_fields(RunConfig.__doc__ or "")
 RunConfig.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # help() would show that of __new__
     list(inspect.signature(RunConfig.__init__).parameters.values())[1:]
 )

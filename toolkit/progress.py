@@ -1,25 +1,26 @@
-"""What is being computed: a line on the terminal that goes away or, of a command, now and then a line in a log."""
+"""What is being computed, and how long it will take: a line that goes away on a terminal, lines in a log."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit.naming import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
+FIRST_SECONDS = 2.0
+"""What takes longer says so, also where stderr is no terminal; what is quicker leaves nothing in a log."""
 LOG_SECONDS = 15.0
-"""Between the lines where stderr is no terminal and nothing can be drawn over: a short command leaves none."""
+"""Between the lines in a log, where nothing can be drawn over."""
 
-_told: list[Callable[[str], object]] = []
+Hear = Callable[[str, int, int], object]
+_hearing: list[Hear] = []
 """Who hears :func:`say`: rich draws one line at a time, and a function that shows progress may call another."""
 
 
@@ -44,98 +45,83 @@ def show(text: str, *, is_result: bool = True) -> None:
     print(visible(text), file=sys.stdout if is_result else sys.stderr, flush=True)
 
 
-def say(text: str) -> None:
-    """Show what is being computed, where progress is being shown."""
-    if _told:
-        _told[-1](text)
+def say(text: str, done: int = 0, total: int = 0) -> None:
+    """Show what is being computed, where progress is being shown; ``done`` of ``total`` parts tell the time left."""
+    if _hearing:
+        _hearing[-1](text, done, total)
 
 
-def shows_progress(text: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function that takes seconds show ``text``, a spinner and the time on stderr, on a terminal only.
-
-    It may :func:`say` more. Inside of another that shows progress it adds no line of its own.
-    """
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def shown(*args: P.args, **options: P.kwargs) -> T:
-            is_first = os.environ.get("RANK", "0") == "0"  # of several processes, which share the terminal
-            if _told or not is_first or sys.stderr is None or not sys.stderr.isatty():
-                return function(*args, **options)
-            with reporting_progress() as hear:
-                hear(text)
-                return function(*args, **options)
-
-        return shown
-
-    return decorate
+def counted(items: Collection[T], text: str) -> Iterator[T]:
+    """The items in turn; before each, and after the last, it is said how many are done."""
+    for done, item in enumerate(items):
+        say(text, done, len(items))
+        yield item
+    if len(items):
+        say(text, len(items), len(items))
 
 
 @contextmanager
-def reporting_progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows its text beside a spinner on stderr until the next one, or the end."""
+def shows_progress(text: str) -> Iterator[None]:
+    """Inside, or around a function as its decorator, show on stderr ``text`` and whatever is said by :func:`say`.
+
+    On a terminal that is a line with a spinner, which goes away; in a log a line now and then, none within the first
+    seconds. Inside of another that shows progress it adds to the line of that one.
+    """
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes, which share the terminal
+    if _hearing or not is_first or sys.stderr is None:
+        say(text)
+        yield
+        return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = open_console(stderr=True)
+    console, stages = open_console(stderr=True), Stages()
     if not console.is_terminal:
-        yield _log()
+        with telling(stages.log):
+            yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("opening files", total=None)
-        with telling(lambda text: progress.update(task, description=text)):
-            yield say
+        task = progress.add_task(text, total=None)
+        with telling(lambda *said: progress.update(task, description=stages.describe(*said))):
+            yield
 
 
 @contextmanager
-def counting_progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A function that takes (name, done, total) and moves the bar of that name on stderr, counted in ``unit``."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = open_console(stderr=True)
-    if not console.is_terminal:
-        say = _log()
-        yield lambda name, done, total: say(f"{name}: {done} of {total} {unit}")
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as progress:
-        tasks = {}
-
-        def hear(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name, total=total)
-            progress.update(tasks[name], completed=done, total=total)
-
-        with telling(lambda text: None):
-            yield hear
-
-
-@contextmanager
-def telling(hear: Callable[[str], object]) -> Iterator[None]:
+def telling(hear: Hear) -> Iterator[None]:
     """Inside, :func:`say` goes to ``hear``, and what shows progress adds no line of its own."""
-    _told.append(hear)
+    _hearing.append(hear)
     try:
         yield
     finally:
-        _told.pop()
+        _hearing.pop()
 
 
-def _log() -> Callable[[str], None]:
-    """A function that prints a text on stderr where LOG_SECONDS have gone by since the last one, or the start."""
-    start = last = time.monotonic()
+class Stages:
+    """When each thing that is being done began, from which the time left follows."""
 
-    def say(text: str) -> None:
-        nonlocal last
+    def __init__(self) -> None:
+        self.start = self.last = time.monotonic()
+        self.wait = FIRST_SECONDS
+        self.began: dict[str, tuple[int, float]] = {}
+        """Text to how many parts were done when it was first said, and when that was."""
+
+    def describe(self, text: str, done: int, total: int) -> str:
+        """The text with how much is done and about how long the rest will take."""
         now = time.monotonic()
-        if now - last >= LOG_SECONDS:
-            last = now
-            show(f"{now - start:.0f} s: {text}", is_result=False)
+        if done <= self.began.get(text, (done, now))[0]:  # also where the same begins again
+            self.began[text] = done, now
+        first, since = self.began[text]
+        if first < done < total:
+            return f"{text}: {done} of {total}, {_about((now - since) / (done - first) * (total - done))} left"
+        return f"{text}: {done} of {total} done" if total else text
 
-    return say
+    def log(self, text: str, done: int, total: int) -> None:
+        """Print it on stderr where enough time has gone by since the last line, or the start."""
+        said, now = self.describe(text, done, total), time.monotonic()
+        if now - self.last >= self.wait:
+            self.last, self.wait = now, LOG_SECONDS
+            show(f"{now - self.start:.0f} s: {said}", is_result=False)
+
+
+def _about(seconds: float) -> str:
+    return f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"

@@ -193,7 +193,8 @@ COLUMNS: dict[str, Column] = _by_name(
     Column(
         "reason_kind",
         "Kind of the reason: trains, trainable, kept gradient, momentum, kept zeros, frozen, frozen but held, adapted, "
-        "not held, rate 0, no gradient, unused, rounding, loss.",
+        "not held, rate 0, no gradient, unused, rounding, loss; of a number that is not given: not applicable, not "
+        "recorded, not measurable here, not identifiable.",
         TEXT,
     ),
     # What no output can show.
@@ -486,8 +487,6 @@ COLUMNS: dict[str, Column] = _by_name(
         "full minus probe",
     ),
     Column("num_tasks", "Tasks behind the correlation.", COUNT),
-    Column("SPLIT_mean", "Mean over all seeds of the score on a split, two columns for each."),
-    Column("SPLIT_sd", "Standard deviation over seeds."),
 )
 
 _NULL = "null null_low null_high null_sd"
@@ -554,7 +553,6 @@ TABLES: dict[str, tuple[str, ...]] = {
             f"{_CONDITION} {_SCORED} is_headline num_seeds num_failed num_at_chance num_undefined majority_rate "
             f"{_OVER_SEEDS} mean_not_failed sd_not_failed median_not_failed min_not_failed max_not_failed"
         ),
-        "side_by_side": f"{_CONDITION} score num_seeds num_failed num_at_chance SPLIT_mean SPLIT_sd",
         "summarise_floors": (
             f"{_CONDITION} {_SCORED} num_seeds mean majority bag_of_words untouched above_bag_of_words_points reason "
             "note"
@@ -575,7 +573,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         ),
         "measure_beyond_noise": (
             "parameter num_rows num_exposed_rows relative_drift share_beyond_decay offset_free_drift null null_low "
-            "null_high times_noise has_moved reason"
+            "null_high times_noise has_moved reason_kind reason"
         ),
         "drift_table": (
             "model task condition parameter drift_percent drift_percent_sd exposed_percent exposed_percent_sd "

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tests.reporting.pages import tables_of as blocks_of_tables
-from toolkit.questions.drift_report import drift_page, drift_parts
+from toolkit.questions.drift_report import drift_page, drift_parts, makers_of
 from toolkit.reporting.page import Page, Section
 from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import movement
+
+QUICK = ("changes", "words", "kinds", "exposure", "new-tokens", "rows")
 
 
 def page_of(places: Sequence[object], **known: pd.DataFrame) -> Page:
     """The page of what is opened, from these tables, those on movement, and those that are quick."""
     computed = Computed(open_sources([str(place) for place in places], at_least=2), dict(known))
-    for part in (movement.PART, *(part for part in drift_parts() if part.is_brief)):
-        computed.add(part.makers(computed.opened))
+    quick = [movement.HEAD, *(part for name, part in drift_parts().items() if name in QUICK)]
+    computed.add(makers_of(quick, computed.opened))
     return drift_page(computed)
 
 

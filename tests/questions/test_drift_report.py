@@ -1,16 +1,15 @@
 """The drift report: every number in it is one of its CSV tables, and what cannot be computed says why."""
 
 import io
+import json
 import re
-import runpy
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,14 +25,15 @@ from tests.refusals import check_refusals, check_refused, refused
 from tests.run_directories import MakeRun
 from tests.training.recorded_texts import TEXTS, load
 from toolkit.comparison.evidence import written_files
-from toolkit.questions.drift_report import drift_parts, open_places, show_drift
+from toolkit.questions.drift_report import drift_parts, makers_of, open_places, show_drift
 from toolkit.reporting import render_markdown as markdown
-from toolkit.reporting.charts import log_ticks, spec_of
+from toolkit.reporting.charts import UNDEFINED, log_ticks, spec_of
 from toolkit.reporting.page import Page
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import causes, movement
+from toolkit.reporting.topics import causes, first_screen, movement, words
+from toolkit.reporting.topics.drift import MOVED_UNITS
 from toolkit.reporting.topics.step_sizes import plot_step_sizes
 
 AsFiles = Callable[[], AbstractContextManager[None]]
@@ -54,7 +54,7 @@ def text_of(report: Path) -> str:
 def test_the_report_is_whole(report: Path, runs: list[toolkit.Run]) -> None:
     text = text_of(report)
     opened = open_places([run.path for run in runs[:2]])
-    assert {name for part in drift_parts() for name in part.makers(opened)} == {
+    assert {*makers_of([movement.HEAD, *drift_parts().values()], opened)} == {
         path.stem for path in (report / "tables").glob("*.csv")
     }
     links = re.findall(r"\((figures/[^)]+)\)", text)
@@ -67,6 +67,17 @@ def test_the_report_is_whole(report: Path, runs: list[toolkit.Run]) -> None:
     assert "python -m toolkit drift" in text
 
 
+def test_the_page_begins_with_questions_and_answers_as_a_comparison_does(report: Path) -> None:
+    """In its words and its tones."""
+    text, page = text_of(report).partition("\n## ")[0], (report / "index.html").read_text()
+    asked = [*re.findall(r"^\*\*([^*]+\?)", text, re.MULTILINE)]
+    assert (asked[0], asked[-1]) == (first_screen.MOVED, first_screen.OPEN)
+    assert "**Did the embeddings move? yes.** In % of their norm: words by " in text
+    assert "times as far as random steps of equal size" in text
+    for tone, verdict in (("apart", "yes"), ("same", "weight decay alone")):
+        assert f'<b class="{tone}">{verdict}</b>' in page
+
+
 def test_numbers_of_the_page_are_those_of_the_analysis(report: Path, runs: list[toolkit.Run]) -> None:
     np.testing.assert_allclose(
         pd.read_csv(report / "tables" / "drift.csv")["value"], toolkit.measure_drift(runs[0])["value"]
@@ -76,15 +87,13 @@ def test_numbers_of_the_page_are_those_of_the_analysis(report: Path, runs: list[
     assert f"Weight decay alone moved {words['num_weight_decay_alone']:,} word rows" in text_of(report)
     assert words["num_unexplained"] == 0
     moved = pd.read_csv(report / "tables" / "most_moved.csv", keep_default_na=False)
-    np.testing.assert_allclose(
-        moved["norm"], toolkit.measure_rows(runs[0], "word_embeddings", 2, ("norm",)).nlargest(100, "norm")["norm"]
-    )
+    np.testing.assert_allclose(moved["drift_percent"], toolkit.top_words(runs[0], 20)["drift_percent"])
     assert markdown.escape(moved["token"][0]) in text_of(report)
 
 
 def test_the_table_of_a_paper_has_no_row_that_begins_as_an_optional_argument(report: Path) -> None:
     table = (report / "tables" / "drift.tex").read_text()
-    assert table.count("word\\_embeddings") > 1
+    assert table.count("word\\_") > 1
     assert not re.search(r"^\s*\[", table, re.MULTILINE), "LaTeX would take it for an optional argument"
 
 
@@ -102,7 +111,7 @@ def test_frozen_embeddings_are_0_exactly(runs: list[toolkit.Run], tmp_path: Path
     out = show_drift([runs[2].path], tmp_path / "out").parent
     text = text_of(out)
     assert not list(out.glob("figures/*"))
-    assert "no row of word_embeddings moved" in text  # said once, with the reason
+    assert text.count("**Did the embeddings move? no.** No embedding parameter moved.") == 1
     assert "Weight decay alone" not in text
 
 
@@ -137,78 +146,77 @@ def test_mistakes_are_one_line(places: list[str], said: str, capsys: pytest.Capt
     assert (said in errors, errors.count("\n")) == (True, 1)
 
 
-def run_example(*places: Path) -> None:
-    """experiments/paper_example.py in this process, as from the command line."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["paper_example.py", *map(str, places)])
-        runpy.run_path(str(ROOT / "experiments" / "paper_example.py"), run_name="__main__")
-
-
-def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
-    """One table and one figure, through ``import toolkit`` alone, in under 40 lines."""
-    script = ROOT / "experiments" / "paper_example.py"
-    source = script.read_text()
-    assert len(source.splitlines()) < 40
-    imports = set(re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE))
-    assert imports - set(sys.stdlib_module_names) == {"toolkit"}
-    with as_files():
-        run_example(runs[0].path, runs[2].path, tmp_path / "paper")
-    table = (tmp_path / "paper" / "table.tex").read_text()
-    assert r"\toprule" in table
-    assert all(name.replace("_", r"\_") in table for name in runs[0].trajectory.parameters)
-    assert (tmp_path / "paper" / "figure.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_the_example_of_a_paper_says_how_it_is_called() -> None:
-    command = [sys.executable, str(ROOT / "experiments" / "paper_example.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
-    assert (done.returncode, done.stderr) == (1, "usage: python experiments/paper_example.py RUN [RUN ...] OUT\n")
-
-
-def test_the_example_of_a_paper_needs_a_run_that_moved(runs: list[toolkit.Run], tmp_path: Path) -> None:
-    for place in (runs[2].path, tmp_path / "nowhere"):
-        with pytest.raises(SystemExit) as stop:
-            run_example(place, tmp_path / "paper")
-        assert isinstance(stop.value.code, str), "which Python prints, and ends with 1"
-        assert "\n" not in stop.value.code
+def marks_of(chart: Any) -> list[dict[str, Any]]:
+    """What the chart of drift draws, without its axes and grounds."""
+    return [line for line in values_of(chart) if "regime" in line]
 
 
 def test_the_chart_of_change_holds_the_tables_numbers(runs: list[toolkit.Run]) -> None:
     drift = toolkit.measure_drift(runs[0], ("norm", "relative"))
     whole = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] > 0)]
     expected = whole[whole["measure"] == "relative"].set_index(["epoch", "parameter"])["value"].dropna()
-    drawn = {(line["epoch"], line["parameter"]): line["percent"] for line in values_of(toolkit.plot_change(runs[0]))}
+    drawn = {(line["epoch"], line["regime"]): line["mean"] for line in marks_of(toolkit.plot_change(runs[0]))}
     assert drawn == pytest.approx((100 * expected).to_dict(), rel=1e-4)
-    check_refused("nothing moved", toolkit.plot_change, runs[2])
 
 
 def test_what_stayed_0_stands_on_the_floor_and_what_is_undefined_is_not_drawn(read_run: MakeRun) -> None:
     still = toolkit.plot_change(read_run("position_embeddings", zero=("position_embeddings",)))
-    assert {line["percent"] for line in values_of(still) if line["parameter"] == "position_embeddings"} == {0}
-    floor = [layer for layer in spec_of(still)["layer"] if "value" in layer["encoding"].get("y", {})]
-    assert [layer["encoding"]["y"]["value"] for layer in floor] == [movement.HEIGHT]
+    own = [line for line in marks_of(still) if line["regime"] == "position_embeddings"]
+    assert {(line["mean"], line["is_zero"]) for line in own} == {(0, True)}
     undefined = toolkit.plot_change(read_run("none", zero=("LayerNorm.bias",)))
-    assert "LayerNorm.bias" not in {line["parameter"] for line in values_of(undefined)}
-    assert not any("value" in layer["encoding"].get("y", {}) for layer in spec_of(undefined)["layer"])
+    assert "LayerNorm.bias" not in {line["regime"] for line in marks_of(undefined)}
+
+
+def test_what_began_at_0_and_moved_has_moved(read_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its size in % is undefined: it is drawn in weight units, or that is said."""
+    run = read_run("none", zero=("word_embeddings",))
+    moved = toolkit.measure_rows(run, "word_embeddings", measures=("norm", "relative")).query("norm > 0")
+    (drawn,) = json.loads("".join(spec_of(toolkit.plot_words(run))["datasets"].values()))
+    assert sorted(filter(None, drawn["drift0"])) == pytest.approx(sorted(moved["norm"]), rel=6e-3)
+    assert list(toolkit.top_words(run)["row"]) == list(moved.nlargest(10, "norm")["row"])
+    assert (show_drift([run.path]), capsys.readouterr().out.count(UNDEFINED)) == (None, 10)
+    check_refused("every row of word_embeddings that training showed and that moved was", causes.measure_exposure, run)
+    rows = toolkit.measure_rows(run, "position_embeddings", measures=("norm", "relative"))
+    rows.loc[0, "relative"] = np.nan  # one of many
+    chart, norms = toolkit.plot_position_drift(rows), [*rows["norm"][rows["norm"] > 0]]
+    assert MOVED_UNITS in str(spec_of(chart))
+    assert [line["percent"] for line in marks_of(chart) if "position" in line] == pytest.approx(norms, rel=1e-4)
+
+
+def test_in_bars_what_moved_from_0_says_so(read_run: MakeRun) -> None:
+    runs = [read_run(regime, epochs=1, zero=("LayerNorm.bias",)) for regime in ("none", "position_embeddings")]
+    for source in (runs[0], runs, read_run("none", zero=("LayerNorm.bias",))):  # the last over time
+        assert UNDEFINED in str(spec_of(toolkit.plot_change(source)))
+
+
+def test_no_line_of_the_chart_hides_another(runs: list[toolkit.Run]) -> None:
+    """Equal drifts of two parameters lie on one another: each line is thinner than what it may cover."""
+    (line,) = [layer for layer in spec_of(toolkit.plot_change(runs[0]))["layer"] if layer["mark"]["type"] == "line"]
+    look = line["encoding"]["strokeWidth"]
+    widths = [look["value"], *(each["value"] for each in look["condition"])]
+    assert len(set(widths)) == len(runs[0].trajectory.parameters) == 5
 
 
 def test_the_chart_of_exposure_holds_the_rows_numbers(runs: list[toolkit.Run]) -> None:
-    rows = toolkit.measure_rows(runs[0], "word_embeddings", 2, ("norm",))
-    seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
+    rows = toolkit.measure_rows(runs[0], "word_embeddings", 2, ("relative",)).rename(
+        columns={"relative": "drift_percent"}
+    )
+    rows["drift_percent"] *= 100
+    seen = rows[(rows["num_steps"] > 0) & (rows["drift_percent"] > 0)]
     exposure = causes.measure_exposure(runs[0], with_null=True)
     drawn = exposure[exposure["series"] == causes.ROW].set_index("row")
     assert 0 < len(drawn) <= len(seen)
-    np.testing.assert_array_equal(drawn["norm"], seen.set_index("row")["norm"].loc[drawn.index])
+    np.testing.assert_array_equal(drawn["drift_percent"], seen.set_index("row")["drift_percent"].loc[drawn.index])
     assert (exposure.loc[exposure["series"] == causes.MEDIAN, "num_rows"].sum()) <= len(seen)
     null = exposure[exposure["series"] == causes.NULL]
     assert len(null)
-    assert null["norm"].between(null["low"], null["high"]).all()
-    unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
-    assert set(exposure.loc[exposure["series"] == causes.UNSEEN, "norm"]) == {unseen["norm"].median()}
+    assert null["drift_percent"].between(null["low"], null["high"]).all()
+    unseen = rows[(rows["num_steps"] == 0) & (rows["drift_percent"] > 0)]
+    assert set(exposure.loc[exposure["series"] == causes.UNSEEN, "drift_percent"]) == {unseen["drift_percent"].median()}
     points = [
         line for line in values_of(toolkit.plot_exposure(runs[0], with_null=True)) if line["series"] == causes.ROW
     ]
-    assert sorted(line["norm"] for line in points) == pytest.approx(sorted(drawn["norm"]), rel=1e-4)
+    assert sorted(line["drift_percent"] for line in points) == pytest.approx(sorted(drawn["drift_percent"]), rel=1e-4)
     assert {line["series"] for line in values_of(toolkit.plot_exposure(runs[0]))}.isdisjoint({causes.NULL})
 
 
@@ -229,13 +237,8 @@ def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run
     with refused("it differs in max steps and learning rate; give runs of one model"):
         show_drift([runs[0].path, other.path], tmp_path / "out")
     shutil.copytree(runs[0].path, tmp_path / "copy")
-    check_refusals(
-        (
-            "and copy have the same seed, 0: give runs of different seeds",
-            lambda: show_drift([runs[0].path, tmp_path / "copy"], tmp_path / "out"),
-        ),
-        ("no row of word_embeddings that training showed has moved", lambda: toolkit.plot_exposure(runs[2])),
-    )
+    said = "and copy have the same seed, 0: give runs of different seeds"
+    check_refused(said, show_drift, [runs[0].path, tmp_path / "copy"], tmp_path / "out")
 
 
 def test_a_run_among_checkpoints_stands_for_all_of_its_snapshots_and_that_is_said(runs: list[toolkit.Run]) -> None:
@@ -279,10 +282,9 @@ def test_the_parameter_that_loses_most_to_rounding_is_named(runs: list[toolkit.R
 
 def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
     computed = Computed(open_sources([runs[0].path]))
-    computed.frames["most_moved"] = (
-        movement.most_moved(runs[0]).head(2).assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
-    )
-    section = movement.rows_section(computed)
+    named = toolkit.top_words(runs[0], 2).assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
+    computed.frames["most_moved"] = named
+    section = words.on_screen(computed)
     assert "<script>alert" not in render_page(Page(title="x", sections=(section,)))
     console = Console(file=io.StringIO(), width=80)
     print_page(Page(title="x", sections=(section,)), console)
@@ -366,4 +368,53 @@ def test_without_any_question_the_summary_still_says_how_far(
     monkeypatch.setattr("toolkit.questions.drift_report.load_questions", lambda: ())
     show_drift([runs[0].path])
     said = capsys.readouterr().out
-    assert all(name in said for name in runs[0].trajectory.parameters)
+    assert all(name.replace("_", " ") in said for name in runs[0].trajectory.parameters)
+
+
+def test_without_a_page_no_more_is_computed_than_is_shown(
+    runs: list[toolkit.Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A summary takes seconds: it fits no kinds of change, and looks at no epoch between the first and the last."""
+    made: list[set[str]] = []
+    whole = Computed.add
+    monkeypatch.setattr(Computed, "add", lambda *given: (made.append({*whole(*given).frames}), given[0])[1])
+    show_drift([runs[0].path])
+    assert made == [{"moved", "most_moved"}]
+    said = capsys.readouterr().out
+    assert all(f"\n{token} " in said for token in toolkit.top_words(runs[0], 10)["token"])
+
+
+def test_only_the_sections_that_are_named_are_made(
+    runs: list[toolkit.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert exit_code_of("drift", runs[0].path, "--only", "why, words", "--out", out) == 0
+    assert {path.stem for path in (out / "tables").glob("*.csv")} == {
+        *("moved", "most_moved", "exposure", "causes", "sign_noise", "regression")
+    }
+    titles = re.findall("^## (.+)$", text_of(out), re.MULTILINE)
+    assert {"Which words moved", "Why they moved"} < {*titles}
+    assert {"Which rows moved", "Is it the same space?", "Neighbours"}.isdisjoint(titles)
+    assert "--only why,words" in text_of(out)
+    capsys.readouterr()
+    assert exit_code_of("drift", runs[0].path, "--only", "why") == 0
+    said = capsys.readouterr()
+    assert ("Why they moved" in said.out, "--only why" in said.err) == (True, False)
+    assert [exit_code_of("drift", runs[0].path, "--only", name) for name in (",", "wrods")] == [2, 2]
+    said = capsys.readouterr().err
+    assert "unknown section 'wrods' (did you mean 'words'?)" in said
+    assert all(name in said for name in (*drift_parts(), "--only names sections"))
+
+
+def test_a_section_that_is_empty_says_why(
+    runs: list[toolkit.Run], tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_drift([runs[0].path], only=["exposure", "new-tokens", "words"])
+    said = capsys.readouterr().out
+    there = [text in said for text in ("exposure: it is of", "tokens: no token was added", "words: ", " because ")]
+    assert there == [True, True, False, False]
+    show_drift([tiny_model("bert")] * 2, only=["why"])
+    said, ending = capsys.readouterr()
+    assert ("why: it needs a run" in said, first_screen.OPEN_OF_DATA in said, "--only" in ending) == (True, True, False)
+    out = show_drift([runs[0].path], tmp_path / "out", only=["words"]).parent
+    assert ((out / "tables" / "drift.tex").exists(), "drift.tex" in text_of(out)) == (False, False)

@@ -13,21 +13,22 @@ Spec = dict[str, Any]
 def alone(spec: Spec) -> list[dict[str, list[Any]]]:
     """Every distinct data set of a specification, wherever it hangs: column to values."""
     found: list[dict[str, list[Any]]] = []
-    for values in _data(spec):
+    for values in data_sets_of(spec):
         table: dict[str, list[Any]] = {str(name): [line[name] for line in values] for name in values[0]}
         found += [] if table in found else [table]
     return found
 
 
-def _data(spec: Any) -> Iterator[list[Spec]]:
+def data_sets_of(spec: Any) -> Iterator[list[Spec]]:
+    """The lines of each data set that is written into a specification, wherever it hangs."""
     if isinstance(spec, dict):
         if isinstance(spec.get("data"), dict) and spec["data"].get("values"):
             yield spec["data"]["values"]
         for value in spec.values():
-            yield from _data(value)
+            yield from data_sets_of(value)
     elif isinstance(spec, list):
         for value in spec:
-            yield from _data(value)
+            yield from data_sets_of(value)
 
 
 def lines_of(spec: Spec, *columns: str) -> pd.DataFrame:
@@ -39,8 +40,7 @@ def lines_of(spec: Spec, *columns: str) -> pd.DataFrame:
 
 def panels_of(chart: Chart) -> list[Spec]:
     """The panels of a chart, or the chart itself."""
-    chart.to_dict()  # valid Vega-Lite
-    spec = spec_of(chart)
+    spec: Spec = chart.to_dict()  # checked: valid Vega-Lite
     panels: list[Spec] = spec.get("concat", [spec])
     return panels
 

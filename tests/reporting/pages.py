@@ -54,12 +54,12 @@ def make_words(num_words: int = 60, num_epochs: int = 3, run: str = "full fine-t
 
 def make_words_section(num_words: int = 60) -> Section:
     """The words of two runs, as reports have them."""
-    from toolkit.reporting.topics.words import plot_words
+    from toolkit.reporting.topics.words import words_chart
 
     words = pd.concat([make_words(num_words), make_words(num_words, run=f"LP-FT {INJECTION}")])
     last = words[words["epoch"] == 3].nlargest(3, "norm")[["token", "norm"]]
     blocks = (
-        ChartBlock(name="words", chart=plot_words(words), caption=f"Words of {INJECTION}.", alt="A scatter of words."),
+        ChartBlock(name="words", chart=words_chart(words), caption=f"Words of {INJECTION}.", alt="A scatter of words."),
         TableBlock(table=last, caption="Words that moved most"),
     )
     return Section(id="words", title="Words", blocks=blocks)

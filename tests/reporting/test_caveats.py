@@ -65,6 +65,7 @@ def test_full_minus_probe_is_on_the_first_screen_with_its_interval_over_seeds(re
         assert PROBED not in [each.question for each in answers_of(data_of(others))]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run, data_of):
     data = data_of(with_probe(read_run, 10.0))
     (section,) = [each for each in study_sections(data) if each.id == "comparison"]
@@ -93,6 +94,7 @@ def tried(score):
     return tuning(("toy", FEATURES, False)).assign(mean_score=score, score="accuracy", num_items=9)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(read_study, data_of):
     runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
     data = data_of(runs, labels)
@@ -144,6 +146,7 @@ FEATURES = "feature extraction"
         ),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_settings_at_the_edge_of_their_grid_are_a_caveat(read_study, data_of, edges, text):
     data = with_tables(data_of(*read_study(num_seeds=1)), tuning=tuning(*edges))
     assert edge_warning(data) == text

@@ -11,9 +11,11 @@ from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.reporting.cells import stratum_text
 from toolkit.reporting.charts import in_time, regimes_of, spec_of
-from toolkit.reporting.topics.drift import group_charts
+from toolkit.reporting.topics.drift import drift_chart, group_charts, position_chart, word_drift_chart
+from toolkit.reporting.topics.scores import epochs_chart
 
 FULL, FROZEN, FEATURES = "full fine-tuning", "embeddings frozen", "feature extraction"
+HELD = "position_embeddings (frozen)"
 PARAMETERS = ["word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm.weight", "LayerNorm.bias"]
 
 
@@ -55,57 +57,71 @@ def spans_of(table, value):
     return table.groupby("epoch")[value].agg(mean="mean", low="min", high="max")
 
 
+def moved(tables, name):
+    """Mean and range over seeds of a parameter's drift under full fine-tuning after each epoch, in %."""
+    table = tables.drift[tables.drift["parameter"] == name].query(
+        "stratum == 'whole parameter' and measure == 'relative' and statistic == 'value'"
+    )
+    return 100 * spans_of(table[(table["epoch"] > 0) & (table["regime"] == "none")], "value")
+
+
 def test_the_numbers_of_the_drift_chart_are_the_tables(read_run):
-    tables = tables_of(*(read_run(regime, seed) for regime in ("none", "embeddings") for seed in range(3)))
-    chart = toolkit.plot_drift(tables.with_arms(tables.drift))
+    """Where something moved under two regimes, a panel for each parameter."""
+    tables = tables_of(*(read_run(regime, seed) for regime in ("none", "position_embeddings") for seed in range(3)))
+    chart = drift_chart(tables.with_arms(tables.drift))
     assert titles_of(chart) == PARAMETERS
     for name, panel in zip(PARAMETERS, panels_of(chart), strict=True):
         drawn = lines_of(panel, "is_zero").set_index(["regime", "epoch"])
-        table = tables.drift[tables.drift["parameter"] == name].query(
-            "stratum == 'whole parameter' and measure == 'relative' and statistic == 'value'"
-        )
-        expected = spans_of(table[(table["epoch"] > 0) & (table["regime"] == "none")], "value")
-        own = drawn.loc[FULL].sort_index()
+        own, expected = drawn.loc[FULL].sort_index(), moved(tables, name)
         np.testing.assert_allclose(own[list(expected)], expected, rtol=1e-4)
         assert set(zip(own["num_seeds"], own["is_zero"], strict=True)) == {(3, False)}
-        assert drawn.loc[FROZEN, "is_zero"].all()
+        assert set(drawn.loc[HELD, "is_zero"]) == {name == "position_embeddings"}
+
+
+def test_where_one_regime_moved_anything_its_parameters_are_the_lines(read_run):
+    tables = tables_of(*(read_run(regime, seed) for regime in ("none", "embeddings") for seed in range(3)))
+    (panel,) = panels_of(drift_chart(tables.with_arms(tables.drift)))
+    drawn = lines_of(panel, "is_zero").set_index(["regime", "epoch"])
+    assert list(dict.fromkeys(drawn.index.get_level_values("regime"))) == PARAMETERS
+    for name in PARAMETERS:
+        expected = moved(tables, name)
+        np.testing.assert_allclose(drawn.loc[name][list(expected)], expected, rtol=1e-4)
+    (axis,) = {layer["encoding"]["x"]["title"] for layer in panel["layer"] if "title" in layer["encoding"].get("x", {})}
+    assert axis == "epoch"
 
 
 def test_what_is_exactly_0_stands_below_the_axis_proper_and_apart(read_run):
-    chart = charts_of(read_run("none"), read_run("embeddings"), read_run("backbone"))["drift_over_epochs"]
+    chart = charts_of(*map(read_run, ("none", "position_embeddings", "backbone")))["drift_over_epochs"]
     marks = pd.concat([lines_of(panel, "is_zero") for panel in panels_of(chart)])
     places = marks[marks["is_zero"]].groupby("regime")["place"].unique()
-    assert set(places.index) == {FROZEN, FEATURES}
+    assert set(places.index) == {HELD}, "nothing moved under feature extraction"
     assert all(len(own) == 1 for own in places), "a place of its own, the same in every panel"
-    assert len({own[0] for own in places}) == 2
     assert max(own[0] for own in places) < marks.loc[~marks["is_zero"], "place"].min()
     assert "exactly 0" in str(spec_of(chart))
     assert "exactly 0" not in str(spec_of(charts_of(read_run("none"))["drift_over_epochs"]))
 
 
 def test_the_yardstick_is_the_tables(read_run):
-    tables = tables_of(read_run("none"))
-    for name, panel in zip(PARAMETERS, panels_of(toolkit.plot_drift(tables.with_arms(tables.drift))), strict=True):
+    tables = tables_of(read_run("none"), read_run("position_embeddings"))
+    for name, panel in zip(PARAMETERS, panels_of(drift_chart(tables.with_arms(tables.drift))), strict=True):
         (rule,) = [data for data in alone(panel) if list(data) == ["place"]]
         expected = tables.whole(tables.group.arms[0], name, statistic="reinitialised")["value"].unique()
-        np.testing.assert_allclose(sorted(rule["place"]), sorted(expected), atol=1e-4)
+        np.testing.assert_allclose(sorted(rule["place"]), sorted(100 * expected), atol=1e-2)
 
 
 @pytest.mark.parametrize("regimes", [("none", "embeddings"), ("none",)])
-def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trained(read_run, regimes):
-    """As the LayerNorm.bias of a random start, also in a report without a frozen run: it has a panel that says so."""
+def test_a_parameter_that_was_0_is_undefined_when_trained(read_run, regimes):
+    """As the LayerNorm.bias of a random start, also in a report without a frozen run: the chart says so."""
     runs = [read_run(regime, zero=("LayerNorm.bias",)) for regime in regimes]
-    panel = panel_of(charts_of(*runs)["drift_over_epochs"], "LayerNorm.bias")
+    (panel,) = panels_of(charts_of(*runs)["drift_over_epochs"])
     notes = [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])]
-    assert notes == [[FULL, "undefined: it was 0 before"]]
-    if "embeddings" in regimes:
-        drawn = lines_of(panel, "is_zero")
-        assert set(zip(drawn["regime"], drawn["is_zero"], strict=True)) == {(FROZEN, True)}
+    assert notes == [["LayerNorm.bias", "undefined: it was 0 before"]]
+    assert set(lines_of(panel, "is_zero")["regime"]) == {*PARAMETERS} - {"LayerNorm.bias"}
 
 
-def test_an_absent_parameter_has_no_panel(read_run):
-    chart = charts_of(read_run("none", lacking=("token_type_embeddings",)))["drift_over_epochs"]
-    assert titles_of(chart) == [name for name in PARAMETERS if name != "token_type_embeddings"]
+def test_an_absent_parameter_has_no_line(read_run):
+    (panel,) = panels_of(charts_of(read_run("none", lacking=("token_type_embeddings",)))["drift_over_epochs"])
+    assert set(lines_of(panel, "is_zero")["regime"]) == {*PARAMETERS} - {"token_type_embeddings"}
 
 
 def test_what_did_not_move_has_no_chart(read_run):
@@ -124,26 +140,27 @@ def test_positions_are_the_tables_and_end_at_the_longest_text(read_run):
     rows = tables.with_arms(tables.positions).query("regime == 'none'")
     assert rows["position"].min() == 0
     assert set(rows["longest_length"]) == {10}
-    *_, last = panels_of(toolkit.plot_position_drift(rows))
-    drawn = lines_of(last, "position", "norm")
-    np.testing.assert_allclose(drawn[["position", "norm"]], rows.query("norm > 0")[["position", "norm"]], rtol=1e-4)
+    *_, last = panels_of(position_chart(rows))
+    drawn = lines_of(last, "position", "percent")
+    expected = rows.query("norm > 0")[["position", "relative"]] * [1, 100]
+    np.testing.assert_allclose(drawn[["position", "percent"]], expected, rtol=1e-4)
     assert "'datum': 9.5" in str(last)
 
 
 def test_positions_that_are_exactly_0_are_stretches_on_the_floor(plain):
     rows = plain.with_arms(plain.positions)
     rows.loc[(rows["regime"] == "none") & rows["position"].isin([3, 4, 7]), "norm"] = 0.0
-    *_, last = panels_of(toolkit.plot_position_drift(rows))
+    *_, last = panels_of(position_chart(rows))
     still = lines_of(last, "stretch")
     assert sorted(still["stretch"]) == sorted(["3 to 4", "7 to 7", f"0 to {rows['position'].max()}"])
     assert still.groupby("regime")["place"].nunique().to_dict() == {FULL: 1, FROZEN: 1}
-    assert still["place"].max() < lines_of(last, "norm")["norm"].min()
+    assert still["place"].max() < lines_of(last, "percent")["percent"].min()
 
 
 def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
     runs = read_run("none"), read_run("backbone")
     words = words_of(*runs)
-    boxes = lines_of(spec_of(toolkit.plot_word_drift(words)), "zeros")
+    boxes = lines_of(spec_of(word_drift_chart(words)), "zeros")
     pd.testing.assert_frame_equal(boxes, lines_of(spec_of(charts_of(*runs)["word_drift_by_exposure"]), "zeros"))
     assert set(boxes["regime"]) == {FULL}, "no row moved under feature extraction"
     own = words[words["regime"] == "none"]
@@ -164,7 +181,7 @@ def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
 
 def test_few_rows_are_drawn_one_by_one(read_run):
     words = words_of(read_run("none"))
-    dots = lines_of(spec_of(toolkit.plot_word_drift(words)), "norm")
+    dots = lines_of(spec_of(word_drift_chart(words)), "norm")
     moved = words[words["norm"] > 0]
     few = moved.groupby("stratum")["norm"].transform("size") < 5
     np.testing.assert_allclose(sorted(dots["norm"]), sorted(moved.loc[few, "norm"]), rtol=1e-4)
@@ -192,12 +209,13 @@ def test_regimes_of_very_different_length_share_their_own_time(read_run, factor)
     for table in (tables.scores, tables.drift):
         table.loc[table["run"] == long.path.name, "epoch"] *= factor
     scores, drift = (tables.with_arms(table) for table in (tables.scores, tables.drift))
-    for chart in (toolkit.plot_scores_over_epochs(scores), toolkit.plot_drift(drift)):
-        panels = panels_of(chart)
-        for said in ("of the regime's epochs (%)", "(30 epochs)"):
-            assert (said in str(panels)) == (factor == 10)
-        ends = pd.concat([lines_of(panel, "time") for panel in panels]).groupby("regime")["time"].max()
-        assert set(ends) == ({3} if factor == 1 else {100})  # every regime ends at the right
+    panels = panels_of(epochs_chart(scores))
+    for said in ("of the regime's epochs (%)", "(30 epochs)"):
+        assert (said in str(panels)) == (factor == 10)
+    ends = pd.concat([lines_of(panel, "time") for panel in panels]).groupby("regime")["time"].max()
+    assert set(ends) == ({3} if factor == 1 else {100})  # every regime ends at the right
+    (panel,) = panels_of(drift_chart(drift))
+    assert lines_of(panel, "time")["time"].max() == 3, "epochs of what moved"
 
 
 def test_seeds_that_stopped_after_other_epochs_are_named_by_their_range():
@@ -211,11 +229,12 @@ def test_seeds_that_stopped_after_other_epochs_are_named_by_their_range():
     assert found["time"].tolist() == [50, 100] * 3
 
 
-def test_colours_are_of_the_order_whatever_is_drawn(read_run, plain):
+def test_colours_are_of_the_order_whatever_is_drawn(read_run):
     words = words_of(read_run("none"), read_run("embeddings"))
-    order = ["another", FULL, FROZEN]
-    drift = toolkit.plot_drift(plain.with_arms(plain.drift), regimes=order)
-    for chart in (drift, toolkit.plot_word_drift(words, regimes=order)):
+    tables = tables_of(read_run("none"), read_run("position_embeddings"))
+    order = ["another", FULL, HELD]
+    drift = drift_chart(tables.with_arms(tables.drift), regimes=order)
+    for chart in (drift, word_drift_chart(words, regimes=order)):
         shown, domain = names_of(chart)
         assert domain == order
         assert "another" not in shown
@@ -230,8 +249,8 @@ def test_regimes_of_a_runs_tables_have_plain_names():
 def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(plain):
     """Vega-Lite hears none where another layer holds the choice: one without a legend, or a later one."""
     drift, positions, scores = (plain.with_arms(table) for table in (plain.drift, plain.positions, plain.scores))
-    of_scores = toolkit.plot_scores_over_epochs(scores, majority={"validation": 0.5, "ood": 0.5})
-    for chart in (toolkit.plot_drift(drift), toolkit.plot_position_drift(positions), of_scores):
+    of_scores = epochs_chart(scores, majority={"validation": 0.5, "ood": 0.5})
+    for chart in (drift_chart(drift), position_chart(positions), of_scores):
         (param,) = [each for each in spec_of(chart)["params"] if each.get("bind") == "legend"]
         layers = [layer for panel in panels_of(chart) for layer in panel["layer"]]
         named = [layer for layer in layers if "scale" in layer["encoding"].get("color", {})]
@@ -240,13 +259,13 @@ def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(plain):
 
 def test_a_table_of_one_run_needs_no_names(read_run):
     run = read_run("none")
-    drift = toolkit.plot_drift(toolkit.measure_drift(run))
-    words = toolkit.plot_word_drift(toolkit.measure_rows(run, "word_embeddings"))
-    positions = toolkit.plot_position_drift(toolkit.measure_rows(run, "position_embeddings"))
+    drift = drift_chart(toolkit.measure_drift(run))
+    words = word_drift_chart(toolkit.measure_rows(run, "word_embeddings"))
+    positions = position_chart(toolkit.measure_rows(run, "position_embeddings"))
     assert all(spec_of(chart) for chart in (drift, words, positions))
-    assert "legend" not in str(panels_of(drift)), "one series without a name needs none"
-    assert titles_of(toolkit.plot_scores_over_epochs(run.scores, "accuracy"))[:1] == ["validation"]
+    assert names_of(drift)[1] == PARAMETERS
+    assert titles_of(epochs_chart(run.scores, "accuracy"))[:1] == ["validation"]
 
 
 def test_a_score_that_is_not_there_is_refused(read_run):
-    check_refused("'bleu'", toolkit.plot_scores_over_epochs, read_run("none").scores, "bleu")
+    check_refused("'bleu'", epochs_chart, read_run("none").scores, "bleu")

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import toolkit
+from tests.refusals import check_refusals
 from tests.run_directories import HOSTILE
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
@@ -85,6 +87,98 @@ def test_the_tables_of_a_report_compile(study):
     for path in Path("out/tables").glob("*.tex"):
         if path.name != "tables.tex":
             assert path.read_text().count(r"\begin{table}") >= 1
+
+
+LONG = pd.DataFrame(
+    {"parameter": ["a", "a", "b", "b"], "epoch": [0.0, 0.5] * 2, "percent": [0, 0.1234, 0, float("nan")]}
+)
+PIVOT = LONG.pivot(index="parameter", columns="epoch", values="percent")
+LEVELS = LONG.assign(percent_sd=0.01).pivot(index="parameter", columns="epoch", values=["percent", "percent_sd"])
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "lines"),
+    [
+        (PIVOT, {}, ["parameter & 0 & 0.5", "a & $0$ & $0.123$", "b & $0$ & ---"]),
+        (LEVELS, {}, ["parameter & 0 & 0.5", r"a & $0$ & 0.123 $\pm$ 0.010", "b & $0$ & ---"]),
+        (LEVELS, {"columns": [("percent", 0.5), "parameter"]}, ["percent, 0.5 & parameter", r"0.123 $\pm$ 0.010 & a"]),
+        (
+            LONG.groupby("parameter").agg({"percent": ["min", "max"]}),
+            {},
+            ["parameter & least & greatest", "a & $0$ & $0.123$"],
+        ),
+        (LONG.set_index(["parameter", "epoch"])["percent"], {}, ["parameter & epoch & percent", "a & $0$ & $0$"]),
+        (LONG[1:2], {"columns": "percent"}, ["percent", "$0.123$"]),
+        (pd.DataFrame({0: [1, None], "x": [[1], {}]}, index=["p", "q"]), {}, [" & 0 & x", r"p & $1.00$ & \lbrack{}1]"]),
+        (pd.DataFrame({"a": [1, 2], "b": [3, 4]}).set_axis(["n", "n"], axis=1), {}, ["n & n", "$1$ & $3$"]),
+        (pd.DataFrame({"model": ["m", "m"]}), {}, ["model", "m"]),
+        (pd.DataFrame({"p": [1e-47]}), {}, ["p", r"\textless{} 0.001"]),
+    ],
+)
+def test_any_table_is_exported_with_its_index_and_its_levels(table, options, lines):
+    before = table.copy()
+    text = latex.export_table(table, **options)
+    assert [each for each in lines if f"\n{each} \\\\\n" not in text] == []
+    assert before.equals(table)
+
+
+def test_what_cannot_be_exported_is_said_in_one_line():
+    check_refusals(
+        ("no lines", lambda: latex.export_table(pd.DataFrame({"a": []}))),
+        ("expected a DataFrame or a Series; got list", lambda: latex.export_table([1])),
+        ("columns names none: pass those to show", lambda: latex.export_table(LONG, columns=[])),
+        (r"unknown column 'percnt' \(did you mean 'percent'", lambda: latex.export_table(LONG, columns=["percnt"])),
+    )
+
+
+def test_the_drift_table_has_a_line_per_condition_and_all_that_is_frozen_in_one(read_run):
+    regimes = ("none", "embeddings", "backbone", "position_embeddings")
+    table = toolkit.drift_table([read_run(regime, seed) for regime in regimes for seed in range(2)])
+    text = latex.export_table(table, caption="Drift")
+    body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0].strip().splitlines()
+    assert [line.split(" & ")[0] for line in body] == [
+        "full fine-tuning", "embeddings frozen and feature extraction", r"position\_\allowbreak{}embeddings (frozen)"
+    ]  # fmt: skip
+    assert body[1].split(" & ", 1)[1] == r"$0$ & $0$ & $0$ & $0$ & $0$ \\"
+    assert body[2].split(" & ")[2] == "$0$"
+    for line in table[table["condition"] == "full fine-tuning"].to_dict("records"):
+        assert rf"{line['drift_percent']:#.3g} $\pm$ " in body[0]
+    assert "resizebox" not in text
+    assert "seeds: 2" in text
+    assert r"full fine-tuning & word\_embeddings" in latex.export_table(table, columns=["condition", "parameter"])
+
+
+def body_of(text):
+    body = re.findall(r"midrule\n(.*?)\n\\bottomrule", re.sub(r"\\allowbreak\{\}|\\(?=_)", "", text), re.S)[0]
+    return [line.split(" & ") for line in body.splitlines()]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_groups_of_one_model_and_task_stay_apart(make_run):
+    """The second's conditions are there with their numbers, also in a report and where the lines were sorted."""
+    regimes = ("none", "embeddings"), ("none", "position_embeddings", "embeddings", "backbone")
+    runs = [
+        make_run(regime, seed, facts={"model": {"weights_sha256": str(seed)}})
+        for seed, of_group in enumerate(regimes)
+        for regime in of_group
+    ]
+    table = toolkit.drift_table(runs)
+    moved = table.query("parameter == 'word_embeddings' and not is_frozen")["drift_percent"].map("{:#.3g}".format)
+    texts = {
+        "table": latex.export_table(table),
+        "report": (write_report(runs, "out").parent / "tables" / "drift_compact.tex").read_text(),
+        "sorted": latex.export_table(table.sort_values("condition", kind="stable")),
+        "two": latex.export_table(pd.concat([toolkit.drift_table(runs[:2]), toolkit.drift_table(runs[2:])])),
+    }
+    expected = [
+        ["toy", "embeddings frozen", "$0$"],
+        ["toy", "full fine-tuning", f"${moved.iloc[0]}$"],
+        ["toy (2)", "embeddings frozen and feature extraction", "$0$"],
+        ["toy (2)", "full fine-tuning", f"${moved.iloc[1]}$"],
+        ["toy (2)", "position_embeddings (frozen)", f"${moved.iloc[2]}$"],
+    ]
+    assert [name for name, text in texts.items() if sorted(line[:3] for line in body_of(text)) != expected] == []
+    assert len(body_of(latex.export_table(table.sort_values("condition", kind="stable", ignore_index=True)))) == 5
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -22,19 +23,23 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 def printed(out: str) -> str:
     """The report's own command in the text of a report."""
-    return re.search(r"^python -m toolkit report .*$", Path(out, "report.md").read_text(), re.M)[0]
+    return command_in(Path(out, "report.md").read_text())
 
 
-def expanded(out: str) -> list[str]:
-    """The printed command as a shell reads it, from "report" on."""
+def command_in(text: str) -> str:
+    return re.search(r"^python -m toolkit report .*$", text, re.M)[0]
+
+
+def expanded(command: str) -> list[str]:
+    """A printed command as a shell reads it, from "report" on."""
     return subprocess.run(
-        ["sh", "-c", f"printf '%s\\n' {printed(out)}"], capture_output=True, text=True, check=True
+        ["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[3:]
 
 
 def repeat(out: str) -> None:
     """Carry out the printed command, into the folder "again"."""
-    words = expanded(out)
+    words = expanded(printed(out))
     words[words.index("--out") + 1] = "again"
     with pytest.raises(SystemExit, match="0"):
         main(words)
@@ -55,15 +60,17 @@ def test_alone_in_their_folder_they_are_a_pattern(runs):
     assert Path("again/cards.json").read_bytes() == Path("out/cards.json").read_bytes()
 
 
-def written(runs, out="out", **options) -> tuple[str, str, list[str]]:
-    """A report's text, the command in it and what a shell makes of that."""
-    return write_report(runs, out, **options).read_text(), printed(out), expanded(out)
+def commands(runs, out="out", **options) -> tuple[str, str, list[str]]:
+    """What a report would say of how it was made, its own command there and what a shell makes of that."""
+    with patch("toolkit.reporting.comparison_report.publish_evidence", lambda evidence, *_: evidence.page["command"]):
+        text = write_report(runs, out, **options)
+    return text, command_in(text), expanded(command_in(text))
 
 
 def test_among_other_runs_they_are_listed(runs, make_run):
     """One more seed of the same arm lies between them: no pattern tells these from it."""
     make_run("none", 1)
-    _, own, words = written(runs)
+    _, own, words = commands(runs)
     paths = [f"runs/{run.path.name}" for run in runs]
     assert shlex.split(own)[4:-2] == paths
     assert words == ["report", *paths, "--out", "out"]
@@ -78,7 +85,7 @@ def test_a_pattern_is_of_these_runs_only_and_quoted(runs, make_run, other, patte
     places = [folder / run.path.name for run in runs]
     if other:
         make_run(**other)
-    _, own, words = written(places)
+    _, own, words = commands(places)
     assert own.split(" --out")[0] == f"python -m toolkit report {pattern}"
     assert words == ["report", *map(str, places), "--out", "out"]
 
@@ -86,15 +93,15 @@ def test_a_pattern_is_of_these_runs_only_and_quoted(runs, make_run, other, patte
 def test_an_unfinished_run_or_another_order_is_no_pattern(runs, make_run):
     make_run("none", 8, is_finished=False)
     for order in (1, -1):
-        assert "*" not in written(runs[::order])[1]
+        assert "*" not in commands(runs[::order])[1]
 
 
 def test_few_runs_are_listed_and_what_no_flag_says_is_said(runs):
-    text, own, _ = written(runs[:2])
+    text, own, _ = commands(runs[:2])
     assert own.startswith(f"python -m toolkit report runs/{runs[0].path.name} runs/")
     assert "named in Python" not in text
     labels = {run.path.name: f"arm {i}" for i, run in enumerate(runs[:2])}
-    assert "# conditions or pairs were named in Python" in written(runs[:2], labels=labels)[0]
+    assert "# conditions or pairs were named in Python" in commands(runs[:2], labels=labels)[0]
 
 
 def test_a_folder_of_runs_is_told_how_to_be_passed(runs, capsys):
@@ -169,10 +176,10 @@ def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, 
     runs = [finetune(replace(config, seed=seed)) for seed in (0, 1)]
     text = write_report([run.path for run in runs], "out", title="Two seeds").read_text()
     assert str(tmp_path) not in text
-    (commands,) = re.findall(r"```bash\n(# in the folder in which this report was made.*?)\n```", text, re.S)
+    (own,) = re.findall(r"```bash\n(# in the folder in which this report was made.*?)\n```", text, re.S)
     shutil.move(tmp_path / "my runs", tmp_path / "former")
     shutil.move("out", "was")
-    assert carry_out(commands) == ["accelerate launch --module toolkit finetune"] * 2 + ["python -m toolkit report"]
+    assert carry_out(own) == ["accelerate launch --module toolkit finetune"] * 2 + ["python -m toolkit report"]
     assert [line.split(":")[0] for line in verify_report("out")] == []
     for name in ("scores.csv", "drift.csv"):
         assert Path("out/evidence", name).read_bytes() == Path("was/evidence", name).read_bytes()
@@ -199,13 +206,14 @@ def test_a_path_of_a_command_is_found_from_the_folder_that_it_is_given_in(place,
 
 def test_commands_of_the_repository_say_so_and_where_in_it(make_run, tmp_path, monkeypatch):
     run = make_run()
-    outside = written([run.path])[0]
-    assert "```bash\n# in the folder in which this report was made" in outside
+    outside = commands([run.path])[0]
+    assert outside.startswith("# in the folder in which this report was made")
     assert "\naccelerate launch --module toolkit finetune --" in outside
     (tmp_path / "finetune.py").touch()
     (tmp_path / "toolkit").mkdir()
-    assert "```bash\n# in the root of the repository\naccelerate launch finetune.py --" in written([run.path])[0]
+    root = "# in the root of the repository\naccelerate launch finetune.py --"
+    assert commands([run.path])[0].startswith(root)
     monkeypatch.chdir(tmp_path / "runs")
-    text = written([run.path], "../out")[0]
-    assert "```bash\n# in runs of the repository\naccelerate launch --module toolkit finetune --" in text
+    text = commands([run.path], "../out")[0]
+    assert text.startswith("# in runs of the repository\naccelerate launch --module toolkit finetune --")
     assert f" --output-dir .\npython -m toolkit report {run.path.name} --out ../out" in text

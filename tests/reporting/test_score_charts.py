@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 import toolkit
-from tests.refusals import check_refused
 from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
 from toolkit.reporting.chart_files import KINDS, image_of
 from toolkit.reporting.charts import COLOURS, colour, dash, shape, spec_of, unthemed
 from toolkit.reporting.topics.caveats import headline, largest_size
-from toolkit.reporting.topics.comparison import VERDICTS
+from toolkit.reporting.topics.comparison import VERDICTS, differences_chart
+from toolkit.reporting.topics.drift_and_score import drift_and_score_chart
 from toolkit.reporting.topics.runs import study_charts
+from toolkit.reporting.topics.scores import cost_chart, efficiency_chart, epochs_chart, scores_chart
 
 
 @pytest.fixture
@@ -35,13 +36,13 @@ def scale_of(spec, channel):
 @pytest.fixture
 def forest(data):
     """A function: what the comparison says instead, to the panels of its forest."""
-    return lambda **columns: panels_of(toolkit.plot_differences(data.comparison.assign(**columns)))
+    return lambda **columns: panels_of(differences_chart(data.comparison.assign(**columns)))
 
 
 def test_the_forest_holds_every_difference_with_the_interval_that_decided(data):
     table = data.comparison.copy()
     table["verdict"] = ["equivalent", "supported"] * (len(table) // 2)
-    chart = toolkit.plot_differences(table)
+    chart = differences_chart(table)
     panels = panels_of(chart)
     arms = ("embeddings frozen", "feature extraction")
     assert titles_of(chart) == [
@@ -74,14 +75,14 @@ def test_the_axis_of_a_forest_holds_a_difference_without_an_interval(data, has_o
     table = data.comparison.assign(difference_points=[80.0] + [1.0] * (len(data.comparison) - 1))
     ends = ["low_points", "high_points", "low90_points", "high90_points"]
     table.loc[table.index[:1] if has_others else table.index, ends] = np.nan
-    low, high = scale_of(panels_of(toolkit.plot_differences(table))[0], "x")
+    low, high = scale_of(panels_of(differences_chart(table))[0], "x")
     assert low <= 0
     assert high >= 80
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])
 def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
-    panel = panels_of(toolkit.plot_differences(data_of(*read_study(num_seeds=num_seeds)).comparison))[0]
+    panel = panels_of(differences_chart(data_of(*read_study(num_seeds=num_seeds)).comparison))[0]
     assert set(lines_of(panel, "difference")["over"]) == {"one seed: items only" if num_seeds == 1 else "2 seeds"}
     layers = [layer for layer in panel["layer"] if "transform" in layer]
     dotted = {layer["transform"][0]["filter"]: "strokeDash" in layer["mark"] for layer in layers}
@@ -89,7 +90,7 @@ def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
 
 
 def test_an_interval_narrower_than_its_mark_is_seen(data):
-    layers = panels_of(toolkit.plot_differences(data.comparison))[0]["layer"]
+    layers = panels_of(differences_chart(data.comparison))[0]["layer"]
     ticks = [layer for layer in layers if layer["mark"]["type"] == "tick"]
     (mark,) = [layer["mark"] for layer in layers if layer["mark"]["type"] == "point"]
     assert [layer["encoding"]["x"]["field"] for layer in ticks] == ["low", "high"]
@@ -105,7 +106,7 @@ def test_no_two_of_twenty_conditions_look_alike():
 def test_a_line_that_others_cover_is_wider_than_they():
     epochs = [{"epoch": float(epoch), "split": "validation", "accuracy": 0.5 + epoch / 10} for epoch in range(3)]
     table = pd.concat([pd.DataFrame(epochs).assign(run=name, condition=name) for name in "abc"])
-    (panel,) = panels_of(toolkit.plot_scores_over_epochs(table))
+    (panel,) = panels_of(epochs_chart(table))
     (width,) = [layer["encoding"]["strokeWidth"] for layer in panel["layer"] if layer["mark"]["type"] == "line"]
     widths = [each["value"] for each in width["condition"]] + [width["value"]]
     assert widths == sorted(widths, reverse=True)
@@ -114,24 +115,24 @@ def test_a_line_that_others_cover_is_wider_than_they():
 
 def test_whole_numbers_of_an_axis_have_no_exponent():
     lines = [{"epoch": float(i), "split": "validation", "accuracy": 0.5 + i / 100} for i in range(41)]
-    svg = image_of(toolkit.plot_scores_over_epochs(pd.DataFrame(lines)), "svg").decode()
+    svg = image_of(epochs_chart(pd.DataFrame(lines)), "svg").decode()
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert {"10", "20", "30", "40"} <= set(texts)
     assert not [text for text in texts if "e+" in text]
 
 
 def test_no_tick_stands_above_the_best_score(data):
-    (panel, *_) = panels_of(toolkit.plot_cost(data.scores.assign(value=1.0)))
+    (panel, *_) = panels_of(cost_chart(data.scores.assign(value=1.0)))
     low, high = panel["encoding"]["y"]["scale"]["domain"]
     assert low < 0.98 < 1 < high < 1.005
-    (panel, *_) = panels_of(toolkit.plot_cost(data.scores.assign(value=3.0, score="loss")))
+    (panel, *_) = panels_of(cost_chart(data.scores.assign(value=3.0, score="loss")))
     low, high = panel["encoding"]["y"]["scale"]["domain"]
     assert low < 3 < high
 
 
 def test_every_seed_is_a_dot_and_failed_ones_are_hollow(read_study, data_of):
     data = data_of(*read_study(num_seeds=3, right={"feature extraction": 0.2}))
-    (panel,) = panels_of(toolkit.plot_scores(data.scores))
+    (panel,) = panels_of(scores_chart(data.scores))
     dots = lines_of(panel, "is_failed")
     np.testing.assert_allclose(sorted(dots["value"]), sorted(data.scores["value"]), rtol=1e-4)
     assert dots["is_failed"].sum() == data.scores["is_failed"].sum() == 6
@@ -147,7 +148,7 @@ def test_a_mean_has_an_interval_from_three_seeds_on(read_study, data_of, num_see
     from scipy import stats
 
     scores = data_of(*read_study(num_seeds=num_seeds)).scores
-    (panel,) = panels_of(toolkit.plot_scores(scores))
+    (panel,) = panels_of(scores_chart(scores))
     means = lines_of(panel, "mean").set_index(["regime", "place"])
     for (regime, split), own in scores.groupby(["base", "split"])["value"]:
         place = "validation (reported)" if split == "validation" else split
@@ -162,12 +163,10 @@ def test_a_mean_has_an_interval_from_three_seeds_on(read_study, data_of, num_see
 
 
 def test_cost_has_a_mark_per_run_and_needs_seconds(data):
-    drawn = pd.concat([lines_of(panel, "seconds") for panel in panels_of(toolkit.plot_cost(data.scores))])
+    drawn = pd.concat([lines_of(panel, "seconds") for panel in panels_of(cost_chart(data.scores))])
     table = data.scores[data.scores["is_reported_split"]]
     assert sorted(drawn["run"]) == sorted(table["run"])
     np.testing.assert_allclose(sorted(drawn["seconds"]), sorted(table["seconds"]), rtol=1e-4)
-    assert toolkit.plot_cost(data.scores.assign(seconds=np.nan)) is None
-    assert toolkit.plot_cost(data.scores.iloc[:1]) is None, "one mark is no chart"
 
 
 def test_drift_stands_beside_its_noise_and_has_one_large_mark_per_task(data):
@@ -175,7 +174,7 @@ def test_drift_stands_beside_its_noise_and_has_one_large_mark_per_task(data):
     words = (data.joined["parameter"] == "word_embeddings") & data.joined["gain_points"].notna()
     joined = data.joined.assign(relative_drift=np.arange(len(data.joined)) / 10)
     joined.loc[words, "times_noise"] = 1.3 + 0.01 * np.arange(words.sum())
-    (panel,) = panels_of(toolkit.plot_drift_and_score(joined, margin_points=2.0))
+    (panel,) = panels_of(drift_and_score_chart(joined, margin_points=2.0))
     (left, right), (bottom, top) = (scale_of(panel, channel) for channel in "xy")
     assert left < 0.95 < 1.35 < right
     assert bottom < -2 < 2 < top
@@ -187,7 +186,7 @@ def test_drift_stands_beside_its_noise_and_has_one_large_mark_per_task(data):
 
 
 def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(data):
-    (panel,) = panels_of(toolkit.plot_drift_and_score(data.joined))
+    (panel,) = panels_of(drift_and_score_chart(data.joined))
     assert scale_of(panel, "x")[0] == 0
     assert "exposed rows (%)" in str(panel)
     words = data.joined.query("parameter == 'word_embeddings'").dropna(subset="gain_points")
@@ -195,11 +194,9 @@ def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(da
         sorted(lines_of(panel, "seed")["place"]), sorted(100 * words["offset_free_drift"]), rtol=1e-4
     )
     assert len(lines_of(panel, "runs")) == 2
-    assert toolkit.plot_drift_and_score(data.joined[data.joined["is_frozen"]]) is None
 
 
-def test_data_efficiency_needs_two_sizes(read_run, data_of, data):
-    assert toolkit.plot_data_efficiency(data.scores) is None
+def test_data_efficiency_has_a_mark_per_size_and_regime(read_run, data_of):
     runs = []
     for size in (20, 40, 80):
         for regime, left in (("none", size), ("backbone", size - 1)):  # a near-duplicate was removed
@@ -208,7 +205,7 @@ def test_data_efficiency_needs_two_sizes(read_run, data_of, data):
             settings = {"config": {"max_train_examples": size}, "facts": facts}
             runs += [read_run(regime, seed, **settings) for seed in range(2)]
     sized = data_of(runs)
-    (panel,) = panels_of(toolkit.plot_data_efficiency(sized.scores))
+    (panel,) = panels_of(efficiency_chart(sized.scores))
     drawn = lines_of(panel, "examples").set_index(["regime", "examples"])["mean"]
     means = sized.scores[sized.scores["is_reported_split"]].groupby(["base", "size"])["value"].mean()
     assert len(means) == 6
@@ -260,7 +257,7 @@ def test_hostile_and_long_names_stay_texts_and_charts_stay_narrow(data, plot):
 
 @pytest.mark.usefixtures("drawn")
 def test_equal_charts_are_equal_files(data):
-    chart = toolkit.plot_differences(data.comparison)  # with titles, shades and several marks
+    chart = differences_chart(data.comparison)  # with titles, shades and several marks
     for kind in KINDS:
         assert len({image_of(chart, kind) for _ in range(6)}) == 1, kind
     width = float(image_of(chart, "svg").decode().split('width="')[1].split('"')[0])
@@ -270,19 +267,11 @@ def test_equal_charts_are_equal_files(data):
 
 @pytest.mark.usefixtures("drawn")
 def test_a_chart_looks_the_same_in_a_notebook_and_can_be_saved_and_changed(data, tmp_path):
-    chart = toolkit.plot_scores(data.scores)
+    chart = scores_chart(data.scores)
     assert chart.to_dict()["config"]["font"] == spec_of(chart)["config"]["font"]
     assert spec_of(chart.configure_axis(labelFontSize=20))["config"]["axis"]["labelFontSize"] == 20
     for name in ("figure.pdf", "figure.svg"):
         chart.save(tmp_path / name)
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "figure.svg").read_text() == image_of(chart, "svg").decode()
-    assert "concat" in (unthemed(chart) | unthemed(toolkit.plot_differences(data.comparison))).to_dict()
-
-
-TABLES = "scores cost data_efficiency differences drift_and_score drift word_drift position_drift scores_over_epochs"
-
-
-@pytest.mark.parametrize("name", TABLES.split())
-def test_another_table_is_refused(name):
-    check_refused("expected the table of", getattr(toolkit, f"plot_{name}"), pd.DataFrame({"a": [1]}))
+    assert "concat" in (unthemed(chart) | unthemed(differences_chart(data.comparison))).to_dict()

@@ -51,6 +51,8 @@ from toolkit.reporting.topics.first_screen import (
 )
 from toolkit.reporting.topics.runs import study_sections
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def cards_of(read_study, tmp_path_factory):
@@ -111,7 +113,6 @@ def changed(read_study, data_of):
     return get
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_tuning_is_printed_with_its_budget(study):
     runs, labels = study(num_seeds=2)
     common = {"task": "toy", "num_seeds": 1, "num_items": 20, "split": "selection", "score": "accuracy"}
@@ -132,7 +133,6 @@ def test_tuning_is_printed_with_its_budget(study):
 
 
 @pytest.mark.slow  # dozens of runs
-@pytest.mark.usefixtures("undrawn")
 def test_many_runs_give_a_line_per_arm_and_a_short_text(read_study, data_of, cards_of):
     tasks = ("a", "b", "c", "d", "e")
     runs, labels = read_study(tasks, num_seeds=1)
@@ -377,7 +377,6 @@ def words_of(text):
     return set(re.findall(r"[\w.]+", text))
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
     words = {"title": "T <b>", "question": "Q?", "command": "run me"}
     page = make_page(data_of(*read_study(num_seeds=2), words=words), cards_of(num_seeds=2))

@@ -38,8 +38,8 @@ class Question:
     """Public name to the module of the folder that has it."""
     commands: Mapping[str, str]
     """Command to its class in ``command.py``."""
-    drift: Mapping[str, str]
-    """Part of the page of ``drift`` to the module whose ``PART`` it is."""
+    drift: tuple[str, ...]
+    """Modules whose ``PARTS`` are sections of the page of ``drift``."""
     columns: frozenset[str]
     tables: frozenset[str]
     """Names of both in the schema."""
@@ -53,8 +53,8 @@ class Question:
         return {command: getattr(self.module("command"), kind) for command, kind in self.commands.items()}
 
     def load_drift(self) -> dict[str, Any]:
-        """Name to :class:`toolkit.reporting.sources.DriftPart`."""
-        return {name: self.module(module).PART for name, module in self.drift.items()}
+        """Section to :class:`toolkit.reporting.sources.DriftPart`."""
+        return {name: part for module in self.drift for name, part in self.module(module).PARTS.items()}
 
 
 def declare(
@@ -63,7 +63,7 @@ def declare(
     readme: tuple[tuple[str, str, str], ...],
     public: Mapping[str, str],
     commands: Mapping[str, str] = MappingProxyType({}),
-    drift: Mapping[str, str] = MappingProxyType({}),
+    drift: tuple[str, ...] = (),
     columns: Collection[schema.Column] = (),
     tables: Mapping[str, str] = MappingProxyType({}),
 ) -> Question:

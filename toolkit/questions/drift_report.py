@@ -1,38 +1,50 @@
 """The page of `drift`, of one run or of checkpoints in order: topics of the core, and what each question brings."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from toolkit.naming import shown_command
-from toolkit.progress import reporting_progress
+from toolkit.naming import select, shown_command
+from toolkit.progress import say, show, shows_progress
 from toolkit.questions import load_questions
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
 from toolkit.reporting.folder import check_out, publish, report_folder, write_csvs
-from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, Tile, rows_block, shown, stated
+from toolkit.reporting.page import (
+    NOTHING,
+    Answer,
+    Block,
+    NoteBlock,
+    Page,
+    Section,
+    TableBlock,
+    Tile,
+    rows_block,
+    shown,
+    stated,
+    texts_section,
+)
 from toolkit.reporting.render_terminal import print_page
-from toolkit.reporting.sources import Computed, DriftPart, Opened, lines_of, open_sources, refused
-from toolkit.reporting.topics import causes, movement, new_tokens, step_sizes
-from toolkit.reporting.topics.words import words_section
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, lines_of, open_sources, refused
+from toolkit.reporting.topics import causes, movement, new_tokens, step_sizes, words
+from toolkit.reporting.topics.drift import whole_lines
+from toolkit.reporting.topics.first_screen import OPEN, OPEN_OF_DATA
 from toolkit.snapshots import files
 
-CORE = {
-    "movement": movement.PART,
-    "new_tokens": new_tokens.PART,
-    "rows": movement.ROWS,
-    "causes": causes.PART,
-    "step_sizes": step_sizes.PART,
+CORE = movement.PARTS | {
+    "words": words.PART,
+    "new-tokens": new_tokens.PART,
+    "why": causes.PART,
+    "step-sizes": step_sizes.PART,
 }
-ORDER = ("changes", "movement", "exposure", "new_tokens", "rows", "causes", "step_sizes", "space")
-"""Of the parts on the page; others come last."""
+ORDER = ("changes", "words", "kinds", "exposure", "new-tokens", "rows", "why", "step-sizes", "gauge", "neighbours")
+"""Of the sections on the page; others come last."""
 
 DEFINITIONS = {
     "row": "One vector of a table: a word, a position or a segment.",
     "drift, Δ": "How far the embedding parameters are from the first snapshot, E⁰: change of a model, not of data.",
-    "relative drift": "‖Δ‖ / ‖E⁰‖: the length of the change divided by the length before.",
+    "% of norm": "100 · ‖Δ‖ / ‖E⁰‖: the length of the change in % of the length before.",
     "exposure": "The optimizer steps whose texts showed a row, and so gave it a gradient.",
     "null": "What a number would be by chance; each null is named where it is used.",
     "re-initialised": "Independent new values of the same spread: a yardstick of what forgetting all would read.",
@@ -41,46 +53,68 @@ DEFINITIONS = {
 }
 
 
-def drift_parts() -> list[DriftPart]:
-    """What the page is made of: topics of the core and what each question brings."""
+def drift_parts() -> dict[str, DriftPart]:
+    """The sections of the page by name: topics of the core and what each question brings."""
     parts = CORE | {name: part for question in load_questions() for name, part in question.load_drift().items()}
-    return [parts[name] for name in sorted(parts, key=lambda name: (*ORDER, name).index(name))]
+    return {name: parts[name] for name in sorted(parts, key=lambda name: (*ORDER, name).index(name))}
+
+
+def makers_of(parts: Iterable[DriftPart], opened: Opened) -> Makers:
+    """What makes the tables of some sections."""
+    return {name: make for part in parts for name, make in part.makers(opened).items()}
 
 
 def open_places(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     """As :func:`open_sources`, with what the questions read off the places."""
     opened = open_sources(places, at_least=at_least)
-    for part in drift_parts():
+    for part in drift_parts().values():
         opened = part.read(opened)
     return opened
 
 
-def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, title: str | None = None) -> Path | None:
-    """Print what kind of change each embedding parameter underwent; with ``out``, the report too, and its path.
+def show_drift(
+    places: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    title: str | None = None,
+    only: Sequence[str] = (),
+) -> Path | None:
+    """Print how far each embedding parameter moved, and the words that did; with ``out``, the report, and its path.
 
-    The report, index.html, report.md, figures/ and tables/ (CSV, and one for LaTeX), has all that the topics measure.
-    ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
-    directory followed by runs of other seeds. ValueError as :func:`open_sources`, and as
-    :func:`toolkit.write_report` where no report can go to ``out``.
+    The report, index.html, report.md, figures/ and tables/ (CSV, and one for LaTeX), has all that the topics measure,
+    or the sections named by ``only``, which then are what is printed, too. ``places`` are checkpoints in order (what
+    :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run directory followed by runs of other seeds.
+    ValueError as :func:`open_sources`, for an unknown section, and as :func:`toolkit.write_report` where no report can
+    go to ``out``.
     """
     if out is not None:
         check_out(out)
-    opened = open_places(places, at_least=2)
-    computed, brief = Computed(opened), [part for part in drift_parts() if part.is_brief]
-    for part in brief:
-        computed.add(part.makers(opened))
-    if not _tiles(computed, brief):  # no question says how far each parameter moved
-        brief.insert(0, movement.PART)
-        computed.add(movement.makers(opened))
+    parts = select(drift_parts(), only or drift_parts(), "section")
+    with shows_progress("opening files"):
+        opened = open_places(places, at_least=2)
+        brief = [part for part in parts.values() if part.is_brief(opened) or (only and out is None)]
+        computed = Computed(opened).add(makers_of([movement.HEAD, *brief], opened))
     short = Page(
         title=title if title is not None else opened.title,
         tiles=_tiles(computed, brief),
-        tiles_show="relative drift",
-        answers=stated([*problems_of(opened), *filter(None, (part.answer(computed) for part in brief))]),
-        sections=(*_sections(computed, brief), *_notes(opened)),
+        tiles_show=TILES_SHOW,
+        facts_show=FACTS_SHOW,
+        answers=_answers(computed, brief),
+        sections=(*_sections(computed, brief, is_screen=True), *_empty(computed, parts, only), *_notes(opened)),
     )
     print_page(short, has_charts=out is not None)
-    return None if out is None else _write(computed, places, Path(out), title)
+    if out is None:
+        show(
+            "Why the rows moved: --only why. " * (opened.is_run and "why" not in only)
+            + "All of it, as a page: --out FOLDER.",
+            is_result=False,
+        )
+        return None
+    flags = ("--only", ",".join(only)) if only else ()
+    return _write(computed, list(parts.values()), Path(out), title, shown_command("drift", places, out, title, *flags))
+
+
+TILES_SHOW, FACTS_SHOW = "moved, in % of its norm", "of which"
 
 
 def problems_of(opened: Opened) -> Iterator[str]:
@@ -93,41 +127,35 @@ def problems_of(opened: Opened) -> Iterator[str]:
         yield from (f"{who}{problem}." for problem in manifest.get("problems", ()))
 
 
-def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: str | None) -> Path:
-    with report_folder(out) as folder:
-        with reporting_progress() as hear:
-            for part in drift_parts():
-                computed.add(part.makers(computed.opened), lambda name: hear(f"computing {name.replace('_', ' ')}"))
-            hear("drawing figures")
-            page = drift_page(computed, title=title, command=shown_command("drift", places, out, title))
-            hear("writing the pages")
-            publish(page, folder)
+def _write(computed: Computed, parts: Sequence[DriftPart], out: Path, title: str | None, command: str) -> Path:
+    with report_folder(out) as folder, shows_progress("computing tables"):
+        computed.add(makers_of(parts, computed.opened))
+        say("drawing figures")
+        page = drift_page(computed, parts, title=title, command=command)
+        say("writing the pages")
+        publish(page, folder)
         write_csvs(folder / "tables", computed.frames)
-        files.write_text(folder / "tables" / "drift.tex", latex.booktabs(shown(compact_table(computed)), "drift"))
+        if len((compact := compact_table(computed)).table):
+            files.write_text(folder / "tables" / "drift.tex", latex.booktabs(shown(compact), "drift"))
     return out / "report.md"
 
 
-def drift_page(computed: Computed, *, title: str | None = None, command: str = "") -> Page:
-    """The page of the computed tables: first how far each parameter moved, then topic by topic."""
-    opened, parts = computed.opened, drift_parts()
-    sections = _sections(computed, parts)
-    if words := words_section([(opened.title, opened.trajectory)]):
-        sections.insert(1, words)
-    answers = [movement.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)] + [
-        part.answer(computed) for part in parts
-    ]
-    said = [answer for answer in answers if answer] or [movement.none_moved(opened)]
-    if len(said) < 3:
-        said += [answer for part in parts if (answer := part.spare_answer(computed))]
+def drift_page(
+    computed: Computed, parts: Sequence[DriftPart] = (), *, title: str | None = None, command: str = ""
+) -> Page:
+    """The page of the computed tables, all sections or ``parts``: first how far each parameter moved."""
+    opened, parts = computed.opened, parts or list(drift_parts().values())
+    compact = "; the compact one is drift.tex there, for a paper" * bool(len(compact_table(computed).table))
     return Page(
         title=title if title is not None else f"Embedding drift: {opened.title}",
         question="How far did each embedding parameter move, which rows, and why?",
         tiles=_tiles(computed, parts),
-        tiles_show="relative drift",
-        answers=stated([*problems_of(opened), *said]),
+        tiles_show=TILES_SHOW,
+        facts_show=FACTS_SHOW,
+        answers=_answers(computed, parts),
         picture=movement.first_picture(computed),
         sections=(
-            *sections,
+            *_sections(computed, parts),
             *_notes(opened),
             *_untold(computed),
             Section(
@@ -137,22 +165,58 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
             ),
         ),
         commands=command,
-        footer="Every table of this page is a CSV file in tables/; the compact one is drift.tex there, for a paper.",
+        footer=f"Every table of this page is a CSV file in tables/{compact}.",
     )
 
 
 def _tiles(computed: Computed, parts: Sequence[DriftPart]) -> tuple[Tile, ...]:
-    return tuple(tile for part in parts for tile in part.tiles(computed))
+    return tuple(tile for part in (movement.HEAD, *parts) for tile in part.tiles(computed))
 
 
-def _sections(computed: Computed, parts: Sequence[DriftPart]) -> list[Section]:
-    """The sections that have something to show; those of one id become one, under the first's title and lead."""
-    joined: dict[str, Section] = {}
-    for section in (make(computed) for part in parts for make in part.sections):
-        if section.blocks:
-            first = joined.get(section.id)
-            joined[section.id] = replace(first, blocks=(*first.blocks, *section.blocks)) if first else section
-    return list(joined.values())
+def _answers(computed: Computed, parts: Sequence[DriftPart]) -> tuple[Answer, ...]:
+    """What stands before any number, then the questions with their answers, as a comparison has them."""
+    answers = [part.answer(computed) for part in (movement.HEAD, *parts)]
+    return (*stated(problems_of(computed.opened)), *filter(None, answers), _open(computed.opened))
+
+
+def _open(opened: Opened) -> Answer:
+    """What these data cannot tell."""
+    said = ["Whether this holds for other models or tasks."]
+    if not opened.is_run:
+        said.append(f"Why rows moved: {NEEDS_RUN}.")
+    elif any(causes.could_have_control(run) for run in opened.runs):
+        said.append("How much of the movement is learning: no run had shuffled labels.")
+    if len(opened.runs) == 1:
+        said.append("Whether another seed would move the same rows: this is one run.")
+    return Answer(question=OPEN if opened.is_run else OPEN_OF_DATA, text=" ".join(said))
+
+
+def _sections(computed: Computed, parts: Sequence[DriftPart], *, is_screen: bool = False) -> list[Section]:
+    """The sections that have something to show, on a page or in a terminal."""
+    made = ((part.on_screen or part.section if is_screen else part.section)(computed) for part in parts)
+    return [section for section in made if section.blocks]
+
+
+def _empty(computed: Computed, parts: Mapping[str, DriftPart], only: Sequence[str]) -> list[Section]:
+    """Why sections that were asked for have nothing to show."""
+    texts, known = [], computed.frames.keys() | computed.missing.keys()
+    for name in only:
+        part, made = parts[name], parts[name].makers(computed.opened)
+        if made.keys() <= known and not (part.on_screen or part.section)(computed).blocks:
+            reasons = dict.fromkeys(computed.missing[table] for table in made if table in computed.missing)
+            texts.append(f"{name}: {'; '.join(reasons) or EMPTY.get(name, NOTHING)}")
+    return [texts_section("empty", "What has nothing to show", texts)] if texts else []
+
+
+NEEDS_RUN = "it needs a run directory, which logs every step"
+EMPTY = {
+    "words": "no word moved, or the model has none",
+    "exposure": "it is of checkpoints alone: it infers from the weights what a run records",
+    "new-tokens": "no token was added",
+    "why": NEEDS_RUN,
+    "step-sizes": NEEDS_RUN,
+}
+"""Why a section may be empty whose tables give no reason."""
 
 
 def compact_table(computed: Computed) -> TableBlock:
@@ -169,7 +233,7 @@ def compact_table(computed: Computed) -> TableBlock:
         strata = strata.assign(percent=100 * strata["relative"])
     whole = pd.DataFrame()
     if "drift" in computed.frames:
-        whole = lines_of(movement.whole_lines(computed.frames["drift"]), epoch=computed.epoch)
+        whole = lines_of(whole_lines(computed.frames["drift"]), epoch=computed.epoch)
         whole = whole.assign(stratum="whole parameter", num_rows="", norm="")
     table = pd.concat([part.astype(object) for part in (whole, strata)]).reindex(columns=list(columns))
     return TableBlock(table=table, caption=f"Embedding drift of {computed.opened.title}.", columns=columns)

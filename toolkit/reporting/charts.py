@@ -147,7 +147,9 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
 def colour(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Colour by series, in the order of ``values``; equal series have equal colours in every chart of a report."""
     names = [str(value) for value in values]
-    scale = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in range(len(names))])
+    hues = [COLOURS[i % len(COLOURS)] for i in range(len(names))]
+    # As many as the theme has are the theme's, which configure_range may change.
+    scale = altair.Scale(domain=names, range=hues if len(names) > len(COLOURS) else altair.Undefined)
     return altair.Color(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
 
 
@@ -338,13 +340,13 @@ def look_of(
 
 
 def picked(
-    found: Iterable[str], order: Iterable[str] | None, **legend: Any
+    found: Iterable[str], order: Iterable[str] | None, label: str | None = None, **legend: Any
 ) -> tuple[list[str], Picker | None, dict[str, Any]]:
     """The regimes that are shown, what lets a reader pick one of several, and their look."""
     found = list(found)
     names = ordered(found, order)
     shown = [name for name in names if name in set(found)]
-    picker = pick("regime", shown) if len(shown) > 1 else None
+    picker = pick("regime", shown, label) if len(shown) > 1 else None
     return shown, picker, look_of(names, shown, picker, **legend)
 
 
@@ -463,13 +465,18 @@ TICK = 10
 """Pixels."""
 
 
+UNDEFINED = "undefined: it was 0 before"
+"""Size in % of what moved from 0."""
+
+
 def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Chart:
-    """A lying bar per line, in the table's order, with its number beside it; an exact 0 says so.
+    """A lying bar per line, in the table's order, with its number beside it; an exact 0 and what is undefined say so.
 
     ``label`` and ``value`` are columns, ``title`` that of the axis with its unit.
     """
-    shown = table[[label, value]].assign(said=["exactly 0" if each == 0 else f"{each:.3g} %" for each in table[value]])
-    reach = float(shown[value].max()), min(float(shown[value].min()), 0.0)
+    said = ["exactly 0" if each == 0 else f"{each:.3g} %" if each == each else UNDEFINED for each in table[value]]
+    shown = table[[label, value]].fillna({value: 0.0}).assign(said=said)
+    reach = float(shown[value].max()) or 1.0, min(float(shown[value].min()), 0.0)
     room = 0.16 * (reach[0] - reach[1])
     scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
     base = altair.Chart(data_of(shown)).encode(

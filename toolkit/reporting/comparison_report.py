@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -27,7 +27,7 @@ from toolkit.reporting.render_html import start_library
 from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.caveats import claims_block, covered, decided, described, limits_section, verdicts_frame
-from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_comparison
+from toolkit.reporting.topics.comparison import shown_comparison
 from toolkit.reporting.topics.drift import ADAPTED, EXPOSED, drift_topics, exposure_block, words_lead
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
@@ -90,16 +90,19 @@ def _shown_places(paths: Sequence[Path]) -> list[str]:
     return [shlex.join([word]) for word in shown]
 
 
-COMPACT = "Drift of the embedding parameters from before training, means ± standard deviations over seeds"
+COMPACT = "Drift of the embedding parameters since the first snapshot, means ± standard deviations over seeds"
 MOST_CSV_LINES = 20_000
 """Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
 
 PAPER: Mapping[str, tuple[str, str]] = {
     "comparison": (
         "Differences between conditions on the same items, paired by seed",
-        f"group {DIFFERENCE.removesuffix(' note')}",
+        "group pair split difference interval verdict detectable_gap_points margin_points num_seeds num_items score",
     ),
-    "tests": ("Tests of the differences between conditions", f"group {TESTS}"),
+    "tests": (
+        "Tests of the differences between conditions",
+        "group pair split p q sign_flip_p mcnemar tost_p noise_floor_points num_seeds score",
+    ),
     "summary": ("Scores at the last epoch over seeds", f"group {SUMMARY}"),
     "cost": ("Cost beside score, means over seeds", f"group {COST}"),
     "efficiency": (
@@ -123,7 +126,6 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "comparison": data.comparison,
         "comparison_by_seed": data.seeds,
         "summary": data.summary,
-        "side_by_side": data.sides,
         "cost": data.cost,
         "efficiency": data.efficiency,
         "drift_and_score": data.joined,
@@ -200,9 +202,6 @@ SHARED = ("group", "score", "num_seeds", "num_train_examples", "margin_points")
 """Columns that go into the caption where all lines have the same value: a page is narrow."""
 
 
-Progress = Callable[[str], None]
-
-
 @shows_progress("opening runs")
 def write_report(
     runs: Sequence[Run | str | Path],
@@ -220,7 +219,6 @@ def write_report(
     command: str | None = None,
     tuning: pd.DataFrame | None = None,
     base: str | Path | None = None,
-    on_progress: Progress = say,
 ) -> Path:
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
 
@@ -257,7 +255,6 @@ def write_report(
             "sources": sources,
             "left_out": places.left_out,
         },
-        on_progress=on_progress,
     )
     if command is None:
         margin = None if margin_points == 1 else margin_points
@@ -265,10 +262,11 @@ def write_report(
         known["base"] = command_path(base) if base is not None and Path(base).exists() else base
         command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
     evidence = replace(evidence, page={**evidence.page, "command": command})
-    return publish_evidence(evidence, out, on_progress)
+    return publish_evidence(evidence, out)
 
 
-def report_from(folder: str | Path, out: str | Path | None = None, *, on_progress: Progress = lambda _: None) -> Path:
+@shows_progress("reading evidence")
+def report_from(folder: str | Path, out: str | Path | None = None) -> Path:
     """Make a report again from the evidence of ``folder`` alone, by today's rules; the path of its report.md.
 
     Into ``out``, or in the place of the report itself. What the evidence did not keep is left out or named. ValueError
@@ -278,18 +276,18 @@ def report_from(folder: str | Path, out: str | Path | None = None, *, on_progres
     out = check_out(folder if out is None else out)
     check_evidence(folder)
     with making(folder):
-        return publish_evidence(read_evidence(folder), out, on_progress)
+        return publish_evidence(read_evidence(folder), out)
 
 
-def publish_evidence(evidence: Evidence, out: Path, on_progress: Progress = lambda _: None) -> Path:
+def publish_evidence(evidence: Evidence, out: Path) -> Path:
     """Everything that follows from evidence: tables, cards and page, in ``out``; the path of report.md."""
     with report_folder(out) as folder:
-        data = ReportData(save_evidence(evidence, folder), on_progress=on_progress)
+        data = ReportData(save_evidence(evidence, folder))
         cards = make_cards(data)
         save_cards(cards, folder, data.evidence.hashes)
-        on_progress("drawing figures")
+        say("drawing figures")
         page = make_page(data, cards)
-        on_progress("writing the pages")
+        say("writing the pages")
         write_tables(folder / "tables", report_tables(data, cards), page.title)
         publish(page, folder, {name for group in data.groups for name in (group.title, group.runs[0].task)})
     return out / "report.md"
@@ -335,7 +333,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     exposed = folds(
         [tables.group.title for tables in data.details], [[exposure_block(tables)] for tables in data.details]
     )
-    parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
+    parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments") if name in moved]
     adapted = any(arm.adapts_embeddings for group in data.groups for arm in group.arms)
     lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * adapted
     why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *parts))

@@ -150,6 +150,8 @@ class Page:
     tiles: tuple[Tile, ...] = ()
     tiles_show: str = "score"
     """What the value of a tile is: heads the tiles where they are a table."""
+    facts_show: str = "because"
+    """What further facts are whose names differ from tile to tile: heads their one column there."""
     answers: tuple[Answer, ...] = ()
     """At most three or four, below the tiles."""
     picture: ChartBlock | None = None
@@ -173,7 +175,7 @@ def shown_tiles(page: Page) -> Shown:
     """The tiles of a page as a table, a line each; their further facts are one column where their names differ."""
     facts = [dict(tile.lines) for tile in page.tiles]
     if any(list(each) != list(facts[0]) for each in facts):
-        facts = [{"because": "; ".join(f"{name} {value}" for name, value in each.items())} for each in facts]
+        facts = [{page.facts_show: "; ".join(f"{name} {value}" for name, value in each.items())} for each in facts]
     values = [f"{tile.value} ({tile.detail})" if tile.detail else tile.value for tile in page.tiles]
     rows = zip(page.tiles, values, facts, strict=True)
     return Shown(

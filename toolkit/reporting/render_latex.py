@@ -1,20 +1,33 @@
 """Tables for a paper: a booktabs fragment each, to be \\input, and a document that shows them all."""
 
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from toolkit.reporting.cells import ABSENT, is_number, number, text_of
+from toolkit.naming import lookup, refuse_first
+from toolkit.reporting.cells import ABSENT, Column, is_number, listing, number, p_value, text_of
 from toolkit.reporting.page import Shown, heading
 from toolkit.schema import COLUMNS
+from toolkit.schema import columns_of as schema_of
 
-PACKAGES = ("booktabs", "graphicx")
+PACKAGES = ("booktabs", "tabularx", "graphicx")
 """What a document that inputs one of the tables must load; all are part of every TeX distribution's base."""
 
 MOST_LINES = 40
 """A table of more lines does not fit on a page: it is continued in another."""
+
+NARROW, LEAST, GAP, LETTERS = 12, 15, 3, 84
+"""Letters of a heading, of a column whose texts wrap, of the space between two, and of a line of small type."""
+SMALLER = 1.5
+"""Times as many letters are in a line of the smallest type that is read with ease."""
+WRAPPED = r">{\raggedright\arraybackslash}X"
+"""What tabularx calls a column of texts that shares what the others leave of the line."""
 
 _SYMBOLS: Mapping[str, str] = {
     "\\": r"\textbackslash{}",
@@ -89,25 +102,55 @@ def cell(text: str) -> str:
 
 
 def booktabs(shown: Shown, label: str) -> str:
-    """A ``table`` with a ``tabular`` that shrinks to the width of the text; several of them where it is long."""
-    rows = [[cell(text) for text in row] for row in shown.rows]
-    columns = "".join("r" if _is_numeric(shown, i) else "l" for i in range(len(shown.header)))
-    parts = []
-    for start in range(0, max(len(rows), 1), MOST_LINES):
-        own = pd.DataFrame(rows[start : start + MOST_LINES], columns=range(len(shown.header)), dtype=object)
-        names = [escape(name).replace("{", "{{").replace("}", "}}") for name in shown.header]  # pandas formats them
-        tabular = own.to_latex(index=False, header=names, escape=False, column_format=columns)
-        named = "" if start else rf"\label{{tab:{label}}}"
-        caption = escape(shown.caption) + (" (continued)" if start else "")
-        parts += [
+    """A ``table`` with a ``tabular``; several of them where it is long.
+
+    Texts of a long line wrap, then the type is smaller, and what does not fit even so shrinks to the width of the text.
+    """
+    columns = [[row[place] for row in shown.rows] for place in range(len(shown.header))]
+    wide = [max(map(len, texts), default=0) for texts in columns]
+    heads = [
+        textwrap.wrap(name, max(own, NARROW), break_long_words=False) or [""]
+        for name, own in zip(shown.header, wide, strict=True)
+    ]
+    needed = [max(own, *map(len, head)) + GAP for own, head in zip(wide, heads, strict=True)]
+    kinds = ["r" if _is_numeric(shown, place) else "l" for place in range(len(columns))]
+    if sum(needed) > LETTERS:
+        kinds = [WRAPPED if kind == "l" and own > LEAST else kind for own, kind in zip(needed, kinds, strict=True)]
+    letters = sum(LEAST if kind == WRAPPED else own for own, kind in zip(needed, kinds, strict=True))
+    size = r"\small" if letters <= LETTERS else r"\scriptsize\setlength{\tabcolsep}{4pt}"
+    begin, end = r"\begin{tabular}{%s}", r"\end{tabular}"
+    if letters > SMALLER * LETTERS:
+        kinds = ["l" if kind == WRAPPED else kind for kind in kinds]
+        begin, end = r"\resizebox{\linewidth}{!}{%%" + "\n" + begin, end + "}"
+    elif WRAPPED in kinds:
+        begin, end = r"\begin{tabularx}{\linewidth}{%s}", r"\end{tabularx}"
+    lines = [" & ".join(map(_in_column, row, kinds)) + r" \\" for row in shown.rows]
+    head = " & ".join(map(_stacked, heads, kinds)) + r" \\"
+    tables = [
+        [
             r"\begin{table}",
-            r"\centering\small",
-            rf"\caption{{{caption}}}{named}",
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-            f"{tabular.rstrip()}}}",
-            r"\end{table}",
+            rf"\centering{size}",
+            rf"\caption{{{escape(shown.caption)}{' (continued)' if start else ''}}}"
+            + ("" if start else rf"\label{{tab:{label}}}"),
+            begin % "".join(kinds),
+            *(r"\toprule", head, r"\midrule", *lines[start : start + MOST_LINES], r"\bottomrule"),
+            *(end, r"\end{table}"),
         ]
-    return "\n".join(parts) + "\n"
+        for start in range(0, max(len(lines), 1), MOST_LINES)
+    ]
+    return "\n".join(line for table in tables for line in table) + "\n"
+
+
+def _in_column(text: str, kind: str) -> str:
+    """A cell; where its column wraps, names of files and settings may break too."""
+    return re.sub(r"/|\\_", r"\g<0>\\allowbreak{}", cell(text)) if kind == WRAPPED else cell(text)
+
+
+def _stacked(lines: Sequence[str], kind: str) -> str:
+    """A heading, on lines of its own where it is wider than what stands below it."""
+    is_stacked = len(lines) > 1 and kind != WRAPPED
+    text = (r" \\ " if is_stacked else " ").join(map(escape, lines))
+    return rf"\shortstack[{kind}]{{{text}}}" if is_stacked else text
 
 
 def _is_numeric(shown: Shown, place: int) -> bool:
@@ -130,21 +173,31 @@ def document(names: Iterable[str], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_table(table: pd.DataFrame, *, caption: str = "", label: str = "table") -> str:
-    """A table of the toolkit in LaTeX, for a paper.
+def export_table(
+    table: pd.DataFrame | pd.Series,
+    *,
+    columns: Sequence[Hashable] | None = None,
+    caption: str = "",
+    label: str = "table",
+) -> str:
+    """A table in LaTeX, for a paper.
 
     Parameters
     ----------
     table
-        Any table. A column ``NAME_sd`` stands behind ± in the column NAME; model, task and number of seeds go into the
-        caption where all lines have the same. What is undefined is —.
+        Any table: of the toolkit, pivoted, with several levels of columns, or a Series. Its index stands in front where
+        it has a name or is of texts. A column ``NAME_sd`` stands behind ± in the column NAME. What is undefined is —.
+    columns
+        Those to show, in this order, by their names in the table or in its index. None: all. Model, task and number of
+        seeds then go into the caption where all lines have the same, and the table of :func:`toolkit.drift_table` has
+        one line per condition.
     caption, label
-        Above the table; LaTeX's label is ``tab:<label>`` and its packages are booktabs and graphicx.
+        Above the table; LaTeX's label is ``tab:<label>`` and its packages are booktabs, tabularx and graphicx.
 
     Raises
     ------
     ValueError
-        A table without lines.
+        No table, one without lines, no column, or one that it has not.
 
     Examples
     --------
@@ -152,15 +205,113 @@ def export_table(table: pd.DataFrame, *, caption: str = "", label: str = "table"
     >>> "toprule" in text
     True
     """
+    if not isinstance(table, pd.DataFrame | pd.Series):
+        raise ValueError(f"expected a DataFrame or a Series; got {type(table).__name__}: pass pandas.DataFrame of it")
     if table.empty:
         raise ValueError("the table has no lines: there is nothing to export")
-    same, said = shared(table, [name for name in SHARED if name in table])
-    names = [str(n) for n in table if n not in same and not (str(n).endswith("_sd") and str(n)[:-3] in table)]
-    columns = {name: heading(name) for name in names}
-    header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
-    parts = [_texts(table, name, column.digits) for name, column in columns.items()]
-    said = f"{caption}{said}".strip()
-    return booktabs(Shown(tuple(header), tuple(zip(*parts, strict=True)), said), label)
+    table = pd.DataFrame(table)
+    is_drift = columns is None and set(schema_of("drift_table")) <= set(table)
+    table = drift_by_condition(table) if is_drift else table
+    if any(name is not None for name in table.index.names) or table.index.dtype.kind not in "iu":
+        table = table.reset_index(names=[name or "" for name in table.index.names], allow_duplicates=True)
+    keys = list(table)
+    spreads = {place: keys.index(_spread(key)) for place, key in enumerate(keys) if _spread(key) in keys}
+    if columns is None:
+        same, said = shared(table, [name for name in SHARED if name in keys and set(keys) - set(SHARED)])
+        places = [i for i, key in enumerate(keys) if key not in same and i not in spreads.values()]
+    else:
+        known, said = {_name(key): keys.index(key) for key in keys}, ""
+        asked = [columns] if isinstance(columns, str) else columns
+        places = [lookup(known, _name(key), "column") for key in asked]
+        refuse_first({"columns names none: pass those to show, or None for all": not places})
+    constant, header = _headings([keys[place] for place in places])
+    by = " by ".join(str(name) for name in table.columns.names if name is not None)
+    unit = "".join(f", {text}" for text in (*constant, f"by {by}" * bool(by), PERCENT * is_drift) if text)
+    parts = [
+        _texts(table.iloc[:, place], None if (sd := spreads.get(place)) is None or sd in places else table.iloc[:, sd])
+        for place in places
+    ]
+    return booktabs(Shown(tuple(header), tuple(zip(*parts, strict=True)), f"{caption}{unit}{said}".strip(", ")), label)
+
+
+PERCENT = "in % of the norm before (0: not one bit changed)"
+
+
+def drift_by_condition(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of :func:`toolkit.drift_table` with a line per condition; those that froze every parameter are one.
+
+    Groups of one model and task stay apart: the second's task has " (2)" after it, as its title has.
+    """
+    lead = ["model", "task", "num_seeds"]
+    line, in_order = [*lead[:2], "condition", "parameter"], table.sort_index() if table.index.is_unique else table
+    nth = in_order.groupby(line, sort=False).cumcount()
+    group = nth.groupby([in_order[name] for name in lead[:2]]).cummax()  # a condition of the second alone is its too
+    is_clear = not in_order.assign(group=group).duplicated([*line, "group"]).any()
+    table = table.assign(task=table["task"] + (group if is_clear else nth).map(lambda n: f" ({n + 1})" if n else ""))
+    is_still = table.groupby([*lead, "condition"], sort=False)["is_frozen"].transform("all")
+    still = table[is_still].groupby(lead)["condition"].agg(lambda own: listing(list(own.unique())))
+    names = [
+        still[tuple(key)] if is_one else condition
+        for is_one, condition, *key in zip(is_still, *(table[name] for name in ("condition", *lead)), strict=True)
+    ]
+    keys = ["model", "task", "condition", "num_seeds"]
+    own = table.assign(condition=names)[lambda own: ~(is_still & own.duplicated([*keys, "parameter"]))]
+    wide = own.pivot(index=keys, columns="parameter", values=["drift_percent", "drift_percent_sd"])
+    wide = wide.loc[pd.MultiIndex.from_frame(own[keys].drop_duplicates())]  # in the order in which they came
+    columns = {
+        name.replace(".", " ") + end: wide[f"drift_percent{end}", name]
+        for end in ("", "_sd")
+        for name in dict.fromkeys(own["parameter"])
+    }
+    return pd.DataFrame(columns).reset_index()
+
+
+def _spread(key: Any) -> Any:
+    """What the column of a standard deviation would be called."""
+    return (_spread(key[0]), *key[1:]) if isinstance(key, tuple) else f"{key}_sd"
+
+
+def _name(key: Any) -> str:
+    """A column as it is asked for: the levels of several in one text, 0.0 as 0."""
+    if isinstance(key, tuple):
+        return " ".join(filter(None, map(_name, key)))
+    return f"{key:g}" if isinstance(key, float) else str(key)
+
+
+def _headings(keys: Sequence[Any]) -> tuple[list[str], list[str]]:
+    """What all columns of several levels have in common, and the heading of each, without that."""
+    levels = [[_name(part) for part in key] if isinstance(key, tuple) else [_name(key)] for key in keys]
+    deep = [own for own in levels if len(own) > 1 and all(own)]
+    common = {(place, own[place]) for own in deep for place in range(len(own)) if len({o[place] for o in deep}) == 1}
+    common = common if len(deep) > 1 else set()
+
+    def said(parts: Iterable[str]) -> str:
+        columns = [heading(part) for part in parts if part]
+        return ", ".join(f"{own.label} ({own.unit})" if own.unit else own.label for own in columns)
+
+    kept = [
+        [part for place, part in enumerate(own) if (place, part) not in common or own not in deep] for own in levels
+    ]
+    return [said([part]) for _, part in sorted(common)], list(map(said, kept))
+
+
+def _texts(column: pd.Series, spread: pd.Series | None) -> list[str]:
+    """The cells of a column, each with its standard deviation where that is known and the value is not exactly 0."""
+    key = column.name[0] if isinstance(column.name, tuple) else column.name
+    shown = heading(_name(key))
+    return [
+        _cell(value, shown)
+        + (f" ± {number(sd, 2)}" if isinstance(sd, Real) and sd == sd and value and value == value else "")
+        for value, sd in zip(column, [None] * len(column) if spread is None else spread, strict=True)
+    ]
+
+
+def _cell(value: Any, column: Column) -> str:
+    """Any value: a number as its column says, — for what is missing, and the text of whatever else."""
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        return ABSENT
+    is_number = isinstance(value, Real | np.bool_)
+    return (p_value if column.is_p else text_of)(value, column.digits) if is_number else str(value)
 
 
 def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
@@ -168,17 +319,6 @@ def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
     same = [name for name in names if len(table) > 1 and table[name].nunique(dropna=False) == 1]
     said = ", ".join(f"{COLUMNS[name].label}: {text_of(table[name].iloc[0])}" for name in same)
     return same, f" ({said})" if said else ""
-
-
-def _texts(table: pd.DataFrame, name: str, digits: int) -> list[str]:
-    """The cells of a column, each with its standard deviation where that is known and the value is not exactly 0."""
-    spread = table.get(f"{name}_sd", pd.Series(float("nan"), index=table.index))
-    return [
-        ABSENT
-        if pd.isna(value)
-        else text_of(value, digits) + (f" ± {number(sd, 2)}" if value != 0 and not pd.isna(sd) else "")
-        for value, sd in zip(table[name], spread, strict=True)
-    ]
 
 
 SHARED = ("model", "task", "num_seeds")

@@ -136,7 +136,7 @@ def print_result(run: Run, seconds: float) -> None:
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]
     if run.config.train_rows == "new":
-        label = f"{label}, old word rows".removeprefix("none, ")
+        label = "old word rows" if label == "none" else f"{label}, old word rows"
     if run.config.lora:
         label = f"all but {'added rows, ' * (run.config.train_rows == 'new')}adapters and head"
     proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
@@ -231,22 +231,24 @@ def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]], yardsticks:
     frozen = dict.fromkeys(run.manifest["regime"]["frozen_components"], "frozen")
     frozen |= {"word_embeddings": "added rows"} if run.config.train_rows == "new" else {}
     trained = "by an adapter" if run.config.lora else "yes"
-    table = _table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
+    table = _table(
+        "parameter", "trainable", "moved, in % of its norm", "same, if re-initialised", title="Drift from epoch 0"
+    )
     for name in EMBEDDING_PARAMETERS:
         if name not in drift:
             table.add_row(name, "not applicable", "", "")
             continue
-        shown = UNDEFINED if math.isnan(yardsticks[name]) else f"{yardsticks[name]:.2f}"
+        shown = UNDEFINED if math.isnan(yardsticks[name]) else f"{100 * yardsticks[name]:.0f} %"
         moved = _drift(drift[name]["norm"], drift[name]["relative"])
         table.add_row(name, frozen.get(name, trained), moved, shown)
     return table
 
 
 def _drift(norm: float, relative: float) -> str:
-    """Relative drift; what stays 0 has none and is exactly 0 all the same, which only the absolute change tells."""
+    """Drift in % of the norm; what stays 0 has none and is exactly 0 all the same, which the absolute change tells."""
     if norm == 0:
         return "0 exactly"
-    return UNDEFINED if math.isnan(relative) else f"{relative:.2e}"
+    return UNDEFINED if math.isnan(relative) else f"{100 * relative:.3g} %"
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,5 @@
 """What a user named on the command line, opened: run directories or any checkpoints, and each table of them once."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -12,8 +11,9 @@ import pandas as pd
 from toolkit.comparison.arms import differences_beside_seed
 from toolkit.comparison.runs import read_reported
 from toolkit.naming import names_of, read_object, shown_path
+from toolkit.progress import counted
 from toolkit.reporting.cells import listing
-from toolkit.reporting.page import Section, Tile
+from toolkit.reporting.page import Answer, Section, Tile
 from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
@@ -145,8 +145,6 @@ class Opened:
 
     default_length: int | None = None
     """Tokens that the first checkpoint reads by default, where a file of sentence-transformers says so."""
-    card_decay: float = math.nan
-    """The weight decay that the model card of the last checkpoint states; NaN where it states none."""
 
     @property
     def is_run(self) -> bool:
@@ -194,7 +192,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
         told = tuple(notes), imported.problems
-        opened = Opened(imported.trajectory, title, (), (), *told, is_half, length, imported.card_decay)
+        opened = Opened(imported.trajectory, title, (), (), *told, is_half, length)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"
         if opened.is_run and not opened.runs[0].is_finished:
@@ -262,12 +260,10 @@ class Computed:
         """The last snapshot's epoch: every table but those over time is of it."""
         return float(self.opened.trajectory.snapshots[-1].epoch)
 
-    def add(self, makers: Makers, on_table: Callable[[str], None] = lambda name: None) -> "Computed":
-        """Compute what is not known yet; ``on_table`` is told the name of each table before it is computed."""
-        for name, make in makers.items():
-            if name in self.frames:
-                continue
-            on_table(name)
+    def add(self, makers: Makers) -> "Computed":
+        """Compute the tables that are not known yet."""
+        unknown = {name: make for name, make in makers.items() if name not in self.frames}
+        for name, make in counted(unknown.items(), "computing tables"):
             try:
                 self.frames[name] = make()
             except ValueError as error:  # every analysis says in one line why it does not apply
@@ -284,20 +280,20 @@ class Computed:
 
 @dataclass(frozen=True)
 class DriftPart:
-    """What a topic of the core, or a question, gives to the page of ``drift``."""
+    """A section of the page of ``drift``: what a topic of the core, or a question, gives to it."""
 
+    section: Callable[[Computed], Section] = lambda computed: Section(id="none", title="")
+    """Without blocks where there is nothing to show."""
     makers: Callable[[Opened], Makers] = lambda opened: {}
-    sections: tuple[Callable[[Computed], Section], ...] = ()
-    """Sections of one id are one."""
-    answer: Callable[[Computed], str] = lambda computed: ""
-    """A sentence of the first screen; empty where there is nothing to say."""
-    spare_answer: Callable[[Computed], str] = lambda computed: ""
-    """One that stands there where the answers are fewer than three."""
+    answer: Callable[[Computed], Answer | None] = lambda computed: None
+    """What stands on the first screen."""
     tiles: Callable[[Computed], tuple[Tile, ...]] = lambda computed: ()
     read: Callable[[Opened], Opened] = lambda opened: opened
     """What can be read off the places before any table is made."""
-    is_brief: bool = False
-    """Whether it is quick enough for the summary in the terminal."""
+    is_brief: Callable[[Opened], bool] = lambda opened: False
+    """Whether it is quick enough, and asked for by most, so that it stands in the summary in the terminal."""
+    on_screen: Callable[[Computed], Section] | None = None
+    """What stands there instead of the section."""
 
 
 def lines_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:

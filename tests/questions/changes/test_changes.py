@@ -123,7 +123,7 @@ def test_rows_are_named_with_their_size() -> None:
     line = changes_of(word_embeddings=one).loc[W]
     assert (line["kind"], line["num_moved"], line["residual"]) == ("one row", 1, 0)
     assert line["value"] == pytest.approx(0.5, rel=1e-6)
-    assert "'t7' (0.5)" in line["detail"]
+    assert "'t7' (50 %)" in line["detail"]
     line = changes_of(word_embeddings=some).loc[W]
     assert (line["kind"], line["num_moved"], line["share_moved"]) == ("some rows", 3, 3 / 700)
     assert [f"t{i}" for i in (5, 90, 91)] == [part.split("'")[1] for part in line["farthest"].split(", ")]
@@ -131,7 +131,7 @@ def test_rows_are_named_with_their_size() -> None:
     long, short = BASE[W].copy(), BASE[W].copy()
     long[5] *= 100
     short[5], short[90] = 110 * BASE[W][5], 1.5 * BASE[W][90]  # the first moved by a tenth of its norm, and farther
-    assert changes_of({**BASE, W: long}, word_embeddings=short).loc[W, "farthest"] == "'t90' (0.5), 't5' (0.1)"
+    assert changes_of({**BASE, W: long}, word_embeddings=short).loc[W, "farthest"] == "'t90' (50 %), 't5' (10 %)"
     every = changes_of(word_embeddings=BASE[W] * np.random.default_rng(0).uniform(1, 2, BASE[W].shape))
     assert every.loc[W, "detail"].startswith("699 of 700 rows, all but 't0'; farthest '")
     pad, position = BASE[W].copy(), BASE[P].copy()

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 
 from tests.refusals import check_refusals
 from tests.training.test_record import language_model, record_causal
@@ -413,36 +412,6 @@ def test_a_logged_run_of_ours(read_run) -> None:
         if line_of(inferred, name)["reason"] == "":
             seen = exposure.tables[name].step_counts(line_of(inferred, name)["num_rows"]) > 0
             assert np.array_equal(found_of(inferred, name) == EXPOSED, seen)
-
-
-@pytest.mark.parametrize(
-    ("decay", "card", "expected"),
-    [
-        (0.1, "- `weight_decay`: 0.0\n", "a weight decay of 0, and rows that no text used were decayed by"),
-        (0.0, "weight_decay: 0.01", "a weight decay of 0.01, and no decay shows here"),
-        (0.1, "- `learning_rate`: 5e-05\n- `weight_decay`: 0.1\n", ""),
-        (0.0, "| weight_decay | 0.0 |", ""),
-        (0.1, "weight_decay: none to speak of", ""),
-        (0.0, "weight_decay: .01", "a weight decay of 0.01, and no decay shows here"),
-        (0.0, "weight_decay:\n\n2 epochs", ""),
-        (0.1, "weight_decay: 0,1", ""),
-        (0.0, "weight_decay: -1", ""),
-        (0.0, "weight_decay: 10%", ""),
-        (0.1, None, ""),
-    ],
-)
-def test_a_model_card_that_says_otherwise_is_named(decay: float, card: str | None, expected: str, tmp_path) -> None:
-    trajectory, _ = train(adamw(decay))
-    for name, snapshot in zip(("before", "after"), trajectory.snapshots, strict=True):
-        (tmp_path / name).mkdir()
-        tensors = {f"embeddings.{key}.weight": np.ascontiguousarray(snapshot.tensors[key]) for key in TABLES}
-        save_file(tensors, tmp_path / name / "model.safetensors")
-    if card is not None:
-        (tmp_path / "after" / "README.md").write_text(f"---\nlicense: mit\n---\n{card}", encoding="utf-8")
-    said = [
-        note for note in infer_exposure(tmp_path / "before", tmp_path / "after").tables["note"] if "model card" in note
-    ]
-    assert [expected in note for note in said] == [True] * bool(expected)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])

@@ -253,7 +253,7 @@ def test_rows_that_nothing_trained_and_rows_that_tuning_exposed_are_told(tmp_pat
         is_pair = len(opened.trajectory) == 2
         return replace(opened, trajectory=replace(opened.trajectory, inferred=inferred)) if is_pair else opened
 
-    monkeypatch.setattr(drift_report, "drift_parts", lambda: [DriftPart(read=read)])
+    monkeypatch.setattr(drift_report, "drift_parts", lambda: {"read": DriftPart(read=read)})
     for before, is_told in ((str(places[0]), True), (None, False)):
         assert PositionsCommand(str(places[1]), before=before).run() == 0
         shown = " ".join(capsys.readouterr().out.split())

@@ -219,7 +219,7 @@ def vectors_both_ways(folder: str, texts: list[str], request: pytest.FixtureRequ
     for fixture in ("tmp_path", "without_library"):
         request.getfixturevalue(fixture)
         read, said, _ = probe.open_reader(folder, None)
-        vectors.append(read([(text,) for text in texts]).vectors(np.arange(len(texts)), print))
+        vectors.append(read([(text,) for text in texts]).vectors(np.arange(len(texts))))
         words.append(said)
     return vectors, words
 
@@ -389,7 +389,7 @@ def test_a_folder_of_the_hub_is_read_whole_too(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "modules.json").write_text("[1]")
     readings = [probe.open_reader(name, None) for name in ("me/made", folder)]
-    assert np.array_equal(*[read([(text,) for text in texts]).vectors(np.arange(9), print) for read, *_ in readings])
+    assert np.array_equal(*[read([(text,) for text in texts]).vectors(np.arange(9)) for read, *_ in readings])
     check_refused("cannot read the config of 'me/other'", probe.open_reader, "me/other", None)
 
 

@@ -298,7 +298,7 @@ def test_queries_are_read_by_the_tuned_model(tiny_model: Callable[[str], Path], 
     assert tables["verdict"]["pooling"].tolist() == [said] == ["mean, of 48 tokens at most"]
 
     def vectors(read: Any, own: list[str]) -> Any:
-        return read([(text,) for text in own]).vectors(np.arange(len(own)), print)
+        return read([(text,) for text in own]).vectors(np.arange(len(own)))
 
     sides = vectors(before, stored), vectors(after, stored), vectors(after, asked)
     pd.testing.assert_frame_equal(tables["recall"], compare_vectors(*sides, k=3)[0])
@@ -352,7 +352,7 @@ def test_vectors_are_those_of_one_text_at_a_time(tiny_model: Callable[[str], Pat
     chosen = np.array([5, 0, 17, 3, 9, 1])
     for pooling in ("mean", "cls", "last"):
         read, *_ = probe.open_reader(model, pooling)
-        found = read([(text,) for text in texts]).vectors(chosen, print)
+        found = read([(text,) for text in texts]).vectors(chosen)
         loaded = open_model(model)
         for row, text in zip(found, chosen, strict=True):
             ids = loaded.tokenizer(texts[text], return_tensors="pt")["input_ids"]

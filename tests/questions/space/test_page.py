@@ -11,6 +11,7 @@ import pytest
 import toolkit
 from tests.planted_weights import altered
 from tests.questions.pages import page_of, section_of, tables_of
+from toolkit.questions.drift_report import makers_of
 from toolkit.questions.space import page as space
 from toolkit.questions.space.functional import functional_drift
 from toolkit.reporting.page import ChartBlock, TextBlock
@@ -19,7 +20,7 @@ from toolkit.reporting.sources import Computed, open_sources
 
 
 def test_the_page_has_its_tables_and_the_picture_of_the_output(runs: list[toolkit.Run]) -> None:
-    made = space.makers(open_sources([run.path for run in runs[:2]]))
+    made = makers_of(space.PARTS.values(), open_sources([run.path for run in runs[:2]]))
     assert made.keys() == {
         "gauge", "design", "functional", "neighbours", "similarity", "geometry", "updates", "agreement"
     }  # fmt: skip
@@ -30,7 +31,7 @@ def test_the_page_has_its_tables_and_the_picture_of_the_output(runs: list[toolki
 def shares_of(folders: Sequence[Path]) -> pd.Series:
     """What the page says over all tables, by quantity."""
     opened = open_sources(folders)
-    computed = Computed(opened).add({"gauge": space.makers(opened)["gauge"]})
+    computed = Computed(opened).add({"gauge": space.gauge_makers(opened)["gauge"]})
     return tables_of(space.gauge_section(computed))[1].set_index("measure")["value"]
 
 

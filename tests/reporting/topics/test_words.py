@@ -21,7 +21,7 @@ from toolkit.reporting import chart_files
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
-from toolkit.reporting.topics.words import NUM_LABELLED, SAME, labels_of, packed_words, plot_words, words_section
+from toolkit.reporting.topics.words import NUM_LABELLED, SAME, labels_of, packed_words, words_chart, words_section
 from toolkit.snapshots.store import Run
 
 
@@ -79,7 +79,7 @@ def counts_of(made: Section) -> list[list[Any]]:
 
 def svg_of(words: pd.DataFrame) -> str:
     """The picture of a table of words."""
-    return chart_files.image_of(plot_words(words), "svg").decode()
+    return chart_files.image_of(words_chart(words), "svg").decode()
 
 
 def test_words_are_those_that_training_saw_and_a_sample_of_the_rest(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
@@ -103,7 +103,7 @@ def test_drift_and_exposure_are_those_of_measure_rows(read_run: MakeRun):
         rows = measure_rows(made, "word_embeddings", epoch)
         rows = rows.assign(token=rows["token"].map(visible)).set_index("token").loc[table.index]
         drawn = table[[f"drift{epoch - 1}", f"angle{epoch - 1}"]]
-        np.testing.assert_allclose(drawn, rows[["norm", "angle_degrees"]], rtol=5e-3)  # three digits
+        np.testing.assert_allclose(drawn, rows[["relative", "angle_degrees"]] * [100, 1], rtol=5e-3)  # three digits
     assert np.floor(table["x"]).tolist() == rows["num_steps"].tolist()
     assert table["num_tokens"].tolist() == rows["num_tokens"].tolist()
     assert table["drift2"].is_monotonic_decreasing
@@ -134,9 +134,10 @@ def test_the_table_has_the_words_that_moved_most(read_run: MakeRun):
     made = read_run()
     table = table_of(section(("one", made)))
     rows = measure_rows(made, "word_embeddings")
-    rows = rows[rows["num_steps"] > 0].nlargest(20, "norm")
+    rows = rows[rows["num_steps"] > 0].nlargest(20, "relative")
     assert table["token"].tolist() == [visible(token) for token in rows["token"]]
-    numbers = ["norm", "angle_degrees", "num_steps"]
+    np.testing.assert_allclose(table["drift"], 100 * rows["relative"], rtol=1e-9)
+    numbers = ["angle_degrees", "num_steps"]
     np.testing.assert_allclose(table[numbers].astype(float), rows[numbers].astype(float), rtol=1e-9)
     assert table["after"].iloc[0] == ", ".join(
         map(visible, neighbours(made, int(rows["row"].iloc[0]), k=5)["neighbour_after"])
@@ -185,7 +186,7 @@ def test_beside_recorded_steps_words_inferred_to_be_used_stand_between_never_and
 
 
 def test_rows_of_an_inferred_trajectory_are_drawn_as_its_section_does(read_run: MakeRun):
-    (run,) = runs_of(plot_words(measure_rows(inferred(read_run(has_exposure=False)), "word_embeddings")))
+    (run,) = runs_of(words_chart(measure_rows(inferred(read_run(has_exposure=False)), "word_embeddings")))
     assert set(run["table"].query("x > 0.55").index) == {visible(TOKENS[row]) for row in USED}
 
 
@@ -248,7 +249,7 @@ def test_a_small_budget_is_shared_and_keeps_the_words_seen_most(read_run: MakeRu
         assert 3 <= len(kept) < len(whole)
         assert line[1:3] == [len(kept), 42]
         assert sorted(kept["x"]) == sorted(whole["x"])[-len(kept) :]
-    assert len(data_of(chart_of(made)).encode()) <= 4000
+    assert len(data_of(chart_of(made)).encode()) <= 4000 + 100, "and the names of the furthest"
     assert len(table_of(made)) == 20
 
 
@@ -279,16 +280,14 @@ def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(read_run: MakeRun):
 
 def test_any_table_of_rows_is_drawn(read_run: MakeRun):
     rows = measure_rows(read_run(), "word_embeddings")
-    (run,) = runs_of(plot_words(rows))
+    (run,) = runs_of(words_chart(rows))
     # Without [PAD].
     assert (len(run["table"]), run["run"], run["epochs"]) == (NUM_WORDS - 1, "", [0])
-    assert plot_words(rows.assign(norm=0.0)) is None
-    assert plot_words(rows.iloc[:0]) is None
-    check_refused("without norm", plot_words, rows.drop(columns="norm"))
+    check_refused("without norm", words_chart, rows.drop(columns="norm"))
 
 
 def test_runs_of_other_epochs_share_the_slider():
-    runs = runs_of(plot_words(pd.concat([make_words(9, 2, "a"), make_words(9, 4, "b")])))
+    runs = runs_of(words_chart(pd.concat([make_words(9, 2, "a"), make_words(9, 4, "b")])))
     assert [[run["epochs"][place] for place in run["at"]] for run in runs] == [[1, 2, 2, 2], [1, 2, 3, 4]]
 
 
@@ -306,7 +305,7 @@ def test_a_shape_of_many_places_is_written_once():
     picture = svg_of(make_words(400))
     assert picture.count("<use ") == 399  # the word never seen has a colour of its own
     assert len(picture) < 60_000
-    assert len(chart_files.image_of(plot_words(make_words(400)), "png")) > 10_000
+    assert len(chart_files.image_of(words_chart(make_words(400)), "png")) > 10_000
 
 
 def test_the_words_that_moved_furthest_are_named_where_their_names_have_room():
@@ -321,7 +320,7 @@ def test_the_words_that_moved_furthest_are_named_where_their_names_have_room():
     many = {"word_lines": "\n".join("ab" * 30), "epochs": [1], "x": [10] * 60, "drift0": [2.0**-k for k in range(60)]}
     named = labels_of(many, (1, 100), (2.0**-60, 2))
     assert [k for k, label in enumerate(named) if label] == [3 * k for k in range(NUM_LABELLED)]
-    (drawn,) = runs_of(plot_words(make_words(400)))
+    (drawn,) = runs_of(words_chart(make_words(400)))
     assert next(filter(None, drawn["label"])) == drawn["word_lines"].split("\n")[0]
 
 

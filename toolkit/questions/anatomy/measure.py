@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.models.regimes import BACKBONE, list_components
 from toolkit.naming import Described
+from toolkit.progress import counted, shows_progress
 from toolkit.questions.models import (
     SAME,
     Ids,
@@ -488,6 +490,21 @@ class Anatomy(Described):
         return {"model": f"{self.model} ({self.family})", "text": " ".join(self.sentence.tokens)} | shapes
 
 
+PARTS_OF_ANATOMY: Mapping[str, Callable[[Loaded, Sentence], Any]] = {
+    "differences": lambda loaded, _: list_differences(loaded),
+    "parameters": lambda loaded, _: list_parameters(loaded),
+    "tokens": decompose_tokens,
+    "layer_sum": prove_sum,
+    "one_hot": compare_one_hot,
+    "gradients": measure_gradients,
+    "special_tokens": compare_special_tokens,
+    "segments": compare_segments,
+    "permutation": measure_permutation,
+}
+"""Field of an anatomy to what measures it."""
+
+
+@shows_progress("anatomy")
 @with_columns
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
     """What the embedding layer of a model does with one text or pair.
@@ -516,20 +533,8 @@ def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str 
     if isinstance(loaded, str | Path):
         raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")
     sentence = read_sentence(loaded, text, pair)
-    return Anatomy(
-        model=name or loaded.source.name,
-        family=loaded.family.name,
-        differences=list_differences(loaded),
-        sentence=sentence,
-        parameters=list_parameters(loaded),
-        tokens=decompose_tokens(loaded, sentence),
-        layer_sum=prove_sum(loaded, sentence),
-        one_hot=compare_one_hot(loaded, sentence),
-        gradients=measure_gradients(loaded, sentence),
-        special_tokens=compare_special_tokens(loaded, sentence),
-        segments=compare_segments(loaded, sentence),
-        permutation=measure_permutation(loaded, sentence),
-    )
+    parts = {part: measure(loaded, sentence) for part, measure in counted(PARTS_OF_ANATOMY.items(), "questions")}
+    return Anatomy(model=name or loaded.source.name, family=loaded.family.name, sentence=sentence, **parts)
 
 
 VERSION = 2

@@ -82,6 +82,11 @@ def _tokens(document: Document) -> Iterable[Block]:
 
 
 def _layer_sum(document: Document) -> Iterable[Block]:
+    """A row per way to compute the layer by hand, and whether it gives what the module gives.
+
+    A row that leaves nothing out must: where it does not, NOT stands before its formula. All others are controls, which
+    should differ.
+    """
     rows = [
         (
             line["computed"] if line["is_equal"] or line["left_out"] else f"NOT {line['computed']}",

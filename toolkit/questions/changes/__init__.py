@@ -60,7 +60,7 @@ QUESTION = declare(
         ),
     ),
     public={"measure_changes": "measure", "find_ancestral_rows": "exposure", "infer_exposure": "exposure"},
-    drift={"changes": "page", "exposure": "exposure_page"},
+    drift=("page", "exposure_page"),
     columns=COLUMNS,
     tables=TABLES,
 )

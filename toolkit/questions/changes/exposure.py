@@ -394,11 +394,9 @@ def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
 
     What came of Σ lr·decay is -ln of what is left of unexposed rows, by least squares; low and high are its least and
     greatest over the significands, each of which fp32 rounds in its own way. Steps of lr·decay < 2⁻²⁵ leave nothing.
-    Where the model card beside the weights of ``after`` (README.md) states another ``weight_decay``, none for some or
-    some for none, ``note`` says so.
     """
     imported = import_checkpoints([before, after])
-    return infer_from(imported.trajectory, imported.card_decay, imported.notes)
+    return infer_from(imported.trajectory, imported.notes)
 
 
 @with_columns
@@ -463,22 +461,20 @@ def _groups(alike: NDArray[np.bool_], names: Sequence[str]) -> str:
     return "; ".join(", ".join(own) for own in found if len(own) > 1)
 
 
-def infer_from(trajectory: Trajectory, card_decay: float = math.nan, notes: tuple[str, ...] = ()) -> InferredExposure:
-    """As :func:`infer_exposure`, from the first and the last snapshot of a trajectory, and what its card states."""
+def infer_from(trajectory: Trajectory, notes: tuple[str, ...] = ()) -> InferredExposure:
+    """As :func:`infer_exposure`, from the first and the last snapshot of a trajectory."""
     before, after = trajectory.snapshots[0], trajectory.snapshots[-1]
     tables = tell_rows([Pair(before, after, name) for name in TABLES if name in trajectory.parameters])
     inferred = {table.pair.parameter: np.asarray(table.found, dtype=str) for table in tables if not table.refused}
-    told = next((table for table in tables if not table.refused), None)
-    lines = [_line(trajectory, table, card_decay if table is told else math.nan) for table in tables]
     return InferredExposure(
-        pd.DataFrame(lines, columns=columns_of("infer_exposure.tables")),
+        pd.DataFrame([_line(trajectory, table) for table in tables], columns=columns_of("infer_exposure.tables")),
         pd.concat([_rows(trajectory, table) for table in tables], ignore_index=True),
         replace(trajectory, inferred=inferred),
         notes,
     )
 
 
-def _line(trajectory: Trajectory, table: _Table, card_decay: float) -> dict[str, Any]:
+def _line(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
     exposed, unexposed = table.found == EXPOSED, table.found == UNEXPOSED
     greatest, least = table.gap
     total = low = high = math.nan
@@ -504,16 +500,8 @@ def _line(trajectory: Trajectory, table: _Table, card_decay: float) -> dict[str,
         "sum_lr_decay_low": low,
         "sum_lr_decay_high": high,
         "reason": table.refused,
-        "note": "; ".join([*_notes(trajectory, table), *_beside_card(card_decay, total)]),
+        "note": "; ".join(_notes(trajectory, table)),
     }
-
-
-def _beside_card(stated: float, total: float) -> Iterator[str]:
-    """What the model card says of weight decay, where the weights say otherwise."""
-    if stated > 0 and total == 0:
-        yield f"the model card states a weight decay of {stated:g}, and no decay shows here"
-    elif stated == 0 and total > 0:
-        yield f"the model card states a weight decay of 0, and rows that no text used were decayed by {total:.3g}"
 
 
 def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:

@@ -14,8 +14,9 @@ from toolkit.questions.changes.exposure import (
     infer_from,
 )
 from toolkit.reporting.cells import Column
-from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, table_block
+from toolkit.reporting.page import Answer, Block, FoldBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
+from toolkit.reporting.topics.movement import in_percent
 
 NUM_WORDS = 20
 LEAD = (
@@ -39,7 +40,7 @@ def read(opened: Opened) -> Opened:
     """The same with the rows in strata by what was inferred; a run, or a single checkpoint, stays as it is."""
     if opened.is_run or len(opened.trajectory) < 2:
         return opened
-    told = infer_from(opened.trajectory, opened.card_decay)
+    told = infer_from(opened.trajectory)
     return Inferred(**{**vars(opened), "trajectory": told.trajectory}, told=told)
 
 
@@ -59,17 +60,20 @@ def makers(opened: Opened) -> Makers:
     }
 
 
-def answer(computed: Computed) -> str:
-    """How many words were exposed, and how long the texts were, in one sentence."""
+USED = "Which words did training use?"
+
+
+def answer(computed: Computed) -> Answer | None:
+    """How many words were exposed, and how long the texts were."""
     inferred, told = _told(computed.opened), computed.get("inferred_exposure", parameter=TABLES[0], reason="")
     if inferred is None or told.empty:
-        return ""
+        return None
     line = told.iloc[0]
     length = inferred.longest_text
     texts = f" Its longest text had {int(length):,} tokens." if length == length else ""
-    return (
-        f"Inferred from the weights: training used {int(line['num_exposed_rows']):,} of {int(line['num_rows']):,} "
-        f"words.{texts}"
+    verdict = f"{int(line['num_exposed_rows']):,} of {int(line['num_rows']):,} words"
+    return Answer(
+        question=USED, verdict=verdict, text=f"Inferred from the weights, without a log.{texts}", tone="apart"
     )
 
 
@@ -81,11 +85,10 @@ def section(computed: Computed) -> Section:
     blocks: list[Block] = [_tables(tables)]
     if len(words):
         blocks.append(TextBlock(text=PRIVACY))
-        caption = f"Of {len(words):,} exposed words, those that moved farthest by norm (above: by relative drift)."
-        shown = words.head(NUM_WORDS)
-        blocks.append(
-            FoldBlock(title="Words of the training texts", blocks=(table_block(shown, "token norm relative", caption),))
-        )
+        caption = f"Of {len(words):,} exposed words, those that moved farthest."
+        top = in_percent(words).nlargest(NUM_WORDS, "drift_percent")
+        shown = table_block(top, "token drift_percent", caption)
+        blocks.append(FoldBlock(title="Words of the training texts", blocks=(shown,)))
     blocks.append(FoldBlock(title="What decay alone did, and what training did", blocks=(_beside_decay(computed),)))
     return Section(id="exposure", title="Which rows training used", lead=LEAD, blocks=tuple(blocks))
 
@@ -110,15 +113,17 @@ def _tables(tables: pd.DataFrame) -> Block:
 
 def _beside_decay(computed: Computed) -> Block:
     rows = computed.frames["inferred_rows"]
-    own = rows[rows["exposure"].isin([EXPOSED, UNEXPOSED])]
-    table = own.groupby(["parameter", "exposure"], sort=False)[["norm", "relative"]].median().reset_index()
+    own = in_percent(rows[rows["exposure"].isin([EXPOSED, UNEXPOSED])])
+    table = own.groupby(["parameter", "exposure"], sort=False)["drift_percent"].median().reset_index()
     order = table.assign(a=table["parameter"].map(TABLES.index), b=table["exposure"].map(FINDINGS.index))
     table = order.sort_values(["a", "b"])
     counts = own.groupby(["parameter", "exposure"]).size()
     table["num_rows"] = [counts[key] for key in zip(table["parameter"], table["exposure"], strict=True)]
     caption = "Medians. The unexposed rows are the null: what the optimizer did without any text."
-    own_names = {"norm": "median ‖Δ‖", "relative": "median relative drift", "num_rows": "rows"}
-    return table_block(table, "parameter exposure num_rows norm relative", caption, **own_names)
+    median = Column(label="median drift", unit="% of norm")
+    return table_block(
+        table, "parameter exposure num_rows drift_percent", caption, num_rows="rows", drift_percent=median
+    )
 
 
-PART = DriftPart(makers, (section,), answer, read=read, is_brief=True)
+PARTS = {"exposure": DriftPart(section, makers, answer, read=read, is_brief=lambda opened: True)}

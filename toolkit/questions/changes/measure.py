@@ -46,7 +46,7 @@ from toolkit.snapshots.store import Source, trajectory_of
 
 
 def name_farthest(trajectory: Trajectory, found: Survey) -> list[str]:
-    """Up to NAMED_ROWS rows that moved farthest for their norm, by token, position or number: ``'good' (0.012)``.
+    """Up to NAMED_ROWS rows that moved farthest for their norm, by token, position or number: ``'good' (1.2 %)``.
 
     A row that was 0 has no relative change: it comes first, with ‖Δ‖.
     """
@@ -57,7 +57,7 @@ def name_farthest(trajectory: Trajectory, found: Survey) -> list[str]:
         for i in np.lexsort((-lengths, keys))[:NAMED_ROWS]:
             best.append((float(keys[i]), -float(lengths[i]), int(rows[i])))
         best = sorted(best)[:NAMED_ROWS]
-    sizes = (f"{-key:.3g}" if np.isfinite(key) else f"from 0 to {-length:.3g}" for key, length, _ in best)
+    sizes = (f"{-100 * key:.3g} %" if np.isfinite(key) else f"from 0 to {-length:.3g}" for key, length, _ in best)
     names = (trajectory.name_row(found.pair.parameter, row) for *_, row in best)
     return [f"{name} ({size})" for name, size in zip(names, sizes, strict=True)]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from toolkit.naming import command_again
-from toolkit.progress import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,6 @@ class FlowCommand:
             text_columns=self.text_columns,
             task=self.task,
             settings=settings,
-            on_subject=lambda name: show(name, is_result=False),
         )
         command = command_again(self, "flow", self.places, "texts", "text_columns", "task", *numbers, "seed")
         return show_page(flow_page(tables, title=self.title, command=command), self.out, flow_tables(tables))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.progress import counted
 from toolkit.questions.flow.ledger import bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
 from toolkit.questions.models import Ids, find_parts
 from toolkit.training.accelerators import one_thread
@@ -219,7 +220,7 @@ def decode_positions(
     }
     lines = [
         {"layer": layer, "stage": stage_name(layer), **_bits(states, tokens, words), **counts}
-        for layer, states in enumerate(_states_of(loaded, data, split, tokens), start=-1)
+        for layer, states in enumerate(counted(_states_of(loaded, data, split, tokens), "what a probe reads"), start=-1)
     ]
     return pd.DataFrame(lines, columns=own_columns("decoding"))
 

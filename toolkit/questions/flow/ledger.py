@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.progress import counted
 from toolkit.questions.models import Ids, batch_on, find_parts, task_of_texts
 from toolkit.schema import columns_of
 
@@ -441,7 +442,7 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
     sums: list[CrossedSums] = []
     shuffled: list[CrossedSums] = []
     with in_eval_mode(loaded.model):
-        for start in range(0, len(split), BATCH_SIZE):
+        for start in counted(range(0, len(split), BATCH_SIZE), "shares of the variance"):
             indices = np.arange(start, min(start + BATCH_SIZE, len(split)))
             stages = forward_stages(loaded, split, indices, data)
             cells = [level.ravel() for level in design.cells(indices)]

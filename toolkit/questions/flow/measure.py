@@ -25,7 +25,7 @@ from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import distinct, lookup, shorten, shown_path
-from toolkit.progress import shows_progress
+from toolkit.progress import counted, shows_progress
 from toolkit.questions.flow.decoding import NUM_TOKENS, decode_positions
 from toolkit.questions.flow.ledger import (
     NUM_BLOCKS,
@@ -204,7 +204,7 @@ def measure_counterfactuals(
     longest = int(split.lengths[order].max())
     sums = OutputChanges(len(order))
     with in_eval_mode(loaded.model):
-        for chosen in evaluation_batches(split.lengths[order]):
+        for chosen in counted([*evaluation_batches(split.lengths[order])], "counterfactuals"):
             before = forward_stages(loaded, split, order[chosen], data)
             sums.add("", chosen, before)
             for name in COUNTERFACTUALS:
@@ -365,7 +365,6 @@ def measure_flow(
     task: str = RunConfig().task,
     labels: Labels | None = None,
     settings: FlowSettings | None = None,
-    on_subject: Callable[[str], None] | None = None,
 ) -> Tables:
     """Where position goes in the forward pass of models, beside the pretrained and a random one.
 
@@ -383,8 +382,6 @@ def measure_flow(
         Name of a run's directory to the name of its condition.
     settings
         How closely to look (:class:`toolkit.questions.flow.measure.FlowSettings`); None takes the defaults.
-    on_subject
-        Called with the name of each model before its turn.
 
     Returns
     -------
@@ -401,9 +398,7 @@ def measure_flow(
     parts: dict[str, list[pd.DataFrame]] = {}
     for source, subjects in open_subjects(named, texts=texts, text_columns=text_columns, task=task, labels=labels):
         known: dict[str, Tables] = {}
-        for subject in subjects:
-            if on_subject:
-                on_subject(f"{subject.condition}: {subject.name} on {source.task.name}")
+        for subject in counted(subjects, f"models on {source.task.name}"):
             loaded = subject.load()
             key = _fingerprint(loaded)
             tables = _measure(loaded, source, settings, known.get(key), has_head=subject.has_head)

@@ -61,8 +61,11 @@ def units_of(lines: pd.DataFrame, column: str) -> Array | None:
     return np.array(values, np.float64) if len(lengths) == 1 and lengths != {0} else None
 
 
-def record(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, object]:
-    """An interval as a line of a table, with the numbers of models and units."""
+def interval_cells(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, object]:
+    """The cells of an interval in a table, with the numbers of models and units.
+
+    ``lines``: those that the interval is of, one per model; ``column``: what it is the mean of, which has the units.
+    """
     units = units_of(lines, column)
     return {
         "mean": interval.estimate,
@@ -188,7 +191,7 @@ def intervals_of(tables: Tables) -> pd.DataFrame:
                 for layer, interval in group.drift(str(arm)).items():
                     at = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
                     own = lines[lines["layer"] == layer]
-                    rows.append(start | {"against": PRETRAINED} | at | record(interval, own, "omega_squared"))
+                    rows.append(start | {"against": PRETRAINED} | at | interval_cells(interval, own, "omega_squared"))
     return pd.DataFrame(rows)
 
 
@@ -202,7 +205,7 @@ def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
             for place, lines in own.dropna(subset=[column]).groupby(by, dropna=False, sort=False):
                 at = dict(zip(by, place, strict=True))
                 what = {"table": table, "measure": at.get("measure", column), "of": at.get(key, "")}
-                rows.append({**what, "layer": at["layer"], **record(estimate(lines, column), lines, column)})
+                rows.append({**what, "layer": at["layer"], **interval_cells(estimate(lines, column), lines, column)})
     return rows
 
 

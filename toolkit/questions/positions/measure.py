@@ -18,6 +18,7 @@ from toolkit.analysis.kernels import Refused
 from toolkit.analysis.measures import Array
 from toolkit.analysis.spectra import effective_rank
 from toolkit.analysis.strata import UNKNOWN, rows_by_stratum
+from toolkit.progress import counted
 from toolkit.questions.positions import resemblance
 from toolkit.questions.positions.resemblance import NUM_DRAWS, line_match, orbit_share, smooth_curves
 from toolkit.schema import columns_of, with_columns
@@ -325,7 +326,7 @@ def measure_positions(
     shuffled = table[np.random.default_rng([*b"shuffle", seed]).permutation(len(table))]
     of_shape = _reference_values(*table.shape, seed)
     lines = []
-    for name, statistic in STATISTICS.items():
+    for name, statistic in counted(STATISTICS.items(), f"statistics of positions {start} to {stop - 1}"):
         (value, reason), note = _value(statistic, table, seed), ""
         if name in VERDICTS:
             found = VERDICTS[name](table, num_draws=num_draws, seed=seed)

@@ -9,6 +9,7 @@ import pandas as pd
 from toolkit.analysis.drift import measure_segments
 from toolkit.analysis.kernels import Refused
 from toolkit.analysis.measures import Array
+from toolkit.progress import counted, shows_progress
 from toolkit.questions.positions import resemblance
 from toolkit.questions.positions.measure import (
     VERDICTS,
@@ -73,6 +74,7 @@ class PositionTables:
         return len(self.rows[LEARNED])
 
 
+@shows_progress("positions")
 def collect_positions(
     source: Source,
     *,
@@ -98,7 +100,9 @@ def collect_positions(
         snapshot=snapshot_at(source),
         rows=rows,
         statistics=statistics,
-        verdicts={name: judge(table, num_draws=num_draws, seed=seed) for name, judge in VERDICTS.items()},
+        verdicts={
+            name: judge(table, num_draws=num_draws, seed=seed) for name, judge in counted(VERDICTS.items(), "verdicts")
+        },
         waves=waves.assign(is_wave=(waves["roundness"] >= ROUND) & (waves["period"] * LEAST_TURNS <= len(table))),
         courses=courses,
         by_lag=_by_lag(rows),

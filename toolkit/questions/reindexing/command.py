@@ -41,7 +41,6 @@ class ReindexCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.progress import reporting_progress
         from toolkit.questions.reindexing.measure import measure_reindexing
         from toolkit.questions.reindexing.page import reindex_page
         from toolkit.reporting.folder import check_if_asked
@@ -50,7 +49,6 @@ class ReindexCommand:
         check_if_asked(self.out)
         options = ("queries", "text_columns", "k", "pooling", "keep_at", "map_at", "seed")
         chosen = {name: getattr(self, name) for name in options}
-        with reporting_progress() as hear:
-            tables = measure_reindexing(self.before, self.after, self.texts, **chosen, on_progress=hear)
+        tables = measure_reindexing(self.before, self.after, self.texts, **chosen)
         command = command_again(self, "reindex", (self.before, self.after), "texts", *options)
         return show_page(reindex_page(tables, title=self.title, command=command), self.out, tables)

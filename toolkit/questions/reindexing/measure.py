@@ -23,7 +23,7 @@ from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Classifier, Loaded, check_first_token, in_eval_mode
 from toolkit.models.pipelines import list_modules, open_pipeline
 from toolkit.naming import at_least, distinct, lookup, shorten
-from toolkit.progress import say, shows_progress
+from toolkit.progress import counted, say, shows_progress
 from toolkit.questions.models import TEXTS, batch_on, encode_texts, open_model
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import is_run
@@ -150,7 +150,6 @@ def compare_vectors(
     k: int = 10,
     num_null: int = 200,
     seed: int = 0,
-    on_progress: Callable[[str], None] = say,
     has_one_model: bool = False,
 ) -> tuple[pd.DataFrame, Array]:
     """Lines of ``recall`` of :func:`measure_reindexing` without the models, and (n,) neighbours that each text lost.
@@ -171,7 +170,7 @@ def compare_vectors(
     num, width = before.shape
     has_cosine = width == after.shape[1]
     num_fit = num - -(-num // NUM_FOLDS)
-    on_progress("nearest neighbours")
+    say("nearest neighbours")
     kept, null = neighbours_kept(before, after, k, num_null, seed)
     lines: list[dict[str, Any]] = [{"measure": KEPT, "value": kept.mean(), "chance": k / (num - 1), **_null(null)}]
     truth, too_few = search(after, queries, k), ""
@@ -185,12 +184,11 @@ def compare_vectors(
         ORTHOGONAL: partial(mapped, fit_orthogonal, before, after, seed),
         LINEAR: partial(mapped, fit_linear, before, after, seed),
     }
-    for name, make in indices.items():
+    for name, make in counted(indices.items(), "recall"):
         reason = "" if has_cosine or name == LINEAR else OTHER_WIDTH.format(width, after.shape[1])
         reason = reason or (too_few if name != AS_IS else "")
         line = {"measure": name, "chance": k / num, "num_fit_texts": pd.NA if name == AS_IS else num_fit}
         if not reason:
-            on_progress(f"recall, {name}")
             values, null = recall(truth, make(), queries, num_null, seed)
             is_sure = name == AS_IS and has_one_model and np.array_equal(before, after)
             low, high, note = (1.0, 1.0, ALL_SAME) if is_sure else recall_interval(values, seed)
@@ -293,7 +291,7 @@ class Reading:
 
     keys: Sequence[bytes]
     """What the model is given of each text: equal where it cannot tell two apart."""
-    vectors: Callable[[Ids, Callable[[str], None]], NDArray[np.floating[Any]]]
+    vectors: Callable[[Ids], NDArray[np.floating[Any]]]
     """(chosen,) texts to their (chosen, width) vectors."""
 
 
@@ -344,8 +342,8 @@ def read_by_library(name: str, model: Any, texts: Texts) -> Reading:
     if any(len(text) > 1 for text in texts):
         raise ValueError(f"{name} is of sentence-transformers, which makes a vector of one text: pass one text column")
 
-    def vectors(chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.floating[Any]]:
-        hear(f"vectors by {shorten(name)}: {len(chosen):,} texts")
+    def vectors(chosen: Ids) -> NDArray[np.floating[Any]]:
+        say(f"vectors by {shorten(name)}")
         return np.asarray(model.encode([texts[text][0] for text in chosen], show_progress_bar=False))
 
     read = getattr(model, "preprocess", model.tokenize)  # which it was named before
@@ -357,16 +355,14 @@ def read_by_library(name: str, model: Any, texts: Texts) -> Reading:
     return Reading([repr(key).encode() for key in keys], vectors)
 
 
-def embed(loaded: Loaded, data: EncodedTask, chosen: Ids, hear: Callable[[str], None]) -> NDArray[np.float32]:
+def embed(loaded: Loaded, data: EncodedTask, chosen: Ids) -> NDArray[np.float32]:
     """(len(chosen), hidden) pooled vectors of some texts, in batches of like length."""
-    model, split, done = loaded.model, data.splits[TEXTS], 0
+    model, split = loaded.model, data.splits[TEXTS]
     parts: list[NDArray[np.float32]] = []
-    batches = evaluation_batches(split.lengths[chosen])
+    batches = list(evaluation_batches(split.lengths[chosen]))
     with in_eval_mode(model), torch.inference_mode():
-        for places in batches:
-            hear(f"vectors by {shorten(loaded.source.name)}: {done:,} of {len(chosen):,} texts")
+        for places in counted(batches, f"vectors by {shorten(loaded.source.name)}, batches"):
             parts.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
-            done += len(places)
     return np.asarray(np.concatenate(parts)[np.argsort(np.concatenate(batches))])
 
 
@@ -411,7 +407,6 @@ def measure_reindexing(
     min_texts: int = 10,
     num_null: int = 200,
     seed: int = 0,
-    on_progress: Callable[[str], None] = say,
 ) -> Mapping[str, pd.DataFrame]:
     """Must stored vectors be made again after tuning? What a search in the old index finds, and what a map mends.
 
@@ -441,8 +436,6 @@ def measure_reindexing(
         Number of draws of the null.
     seed
         Seed of every random draw.
-    on_progress
-        Called with one line of text on what is being done.
 
     Returns
     -------
@@ -480,7 +473,7 @@ def measure_reindexing(
     (read_before, said_before, first_model), (read_after, said_after, last_model) = (
         open_reader(name, pooling) for name in (before, after)
     )
-    on_progress("tokens of the texts")
+    say("tokens of the texts")
     sides = [read(stored) for read in (read_before, read_after)]
     kept = first_of_each(sides)
     left_out, held_out = len(stored) - len(kept), kept[:0]
@@ -494,9 +487,9 @@ def measure_reindexing(
         searching = read_after(asked)
         chosen = first_of_each([searching])
     wanted = zip((*sides, searching), (kept, kept, chosen), strict=True)
-    old, new, searched = (reading.vectors(own, on_progress) for reading, own in wanted)
+    old, new, searched = (reading.vectors(own) for reading, own in wanted)
     is_one = said_before == said_after and has_one_state(first_model, last_model)
-    options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed, "on_progress": on_progress}
+    options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed}
     options["has_one_model"] = is_one
     found, losses = compare_vectors(old, new, searched, **options)
     advice, reason = advise(found, keep_at, map_at)
@@ -516,7 +509,7 @@ def measure_reindexing(
         "reason": reason,
     }
     verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
-    on_progress("words")
+    say("words")
     own = [{word for text in stored[i] for word in words_of(text)} for i in kept]
     return {"verdict": verdict, "recall": found, "words": compare_words(own, losses, min_texts=min_texts, seed=seed)}
 

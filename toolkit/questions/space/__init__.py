@@ -50,7 +50,7 @@ QUESTION = declare(
         "measure_agreement": "updates",
         "measure_updates": "updates",
     },
-    drift={"space": "page"},
+    drift=("page",),
     columns=COLUMNS,
     tables=TABLES,
 )

@@ -4,7 +4,7 @@ import pandas as pd
 
 from toolkit.analysis.gauge import measure_gauge
 from toolkit.analysis.neighbours import most_changed
-from toolkit.analysis.tokens_in_use import PROJECTED, measure_design
+from toolkit.analysis.tokens_in_use import measure_design
 from toolkit.families import TABLES
 from toolkit.questions.space.functional import functional_drift
 from toolkit.questions.space.geometry import measure_geometry
@@ -12,7 +12,7 @@ from toolkit.questions.space.similarity import measure_similarity
 from toolkit.questions.space.updates import measure_agreement, measure_updates
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import Chart, percent_bars
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, TextBlock, table_block
+from toolkit.reporting.page import Answer, Block, ChartBlock, FoldBlock, NoteBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, computed
 from toolkit.reporting.topics.movement import named_rows
 
@@ -34,14 +34,25 @@ GAUGE_LEAD = (
 )
 
 
-def makers(opened: Opened) -> Makers:
-    source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
-    tables = [name for name in TABLES[:2] if name in opened.trajectory.parameters]
-    made = {
+def gauge_makers(opened: Opened) -> Makers:
+    source = opened.source
+    return {
         "gauge": lambda: measure_gauge(source),
         "design": lambda: measure_design(source),
         "functional": lambda: functional_drift(source),
-        "neighbours": lambda: most_changed(list(opened.runs) or source, epoch),
+    }
+
+
+def neighbours_makers(opened: Opened) -> Makers:
+    return {
+        "neighbours": lambda: most_changed(list(opened.runs) or opened.source, opened.trajectory.snapshots[-1].epoch)
+    }
+
+
+def space_makers(opened: Opened) -> Makers:
+    source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
+    tables = [name for name in TABLES[:2] if name in opened.trajectory.parameters]
+    made = {
         "similarity": lambda: pd.concat([measure_similarity(source, name, epoch) for name in tables]),
         "geometry": lambda: measure_geometry(source, TABLES[0], (0, epoch), by_stratum=False),
         "updates": lambda: pd.concat([measure_updates(source, name, epoch) for name in tables]),
@@ -69,12 +80,13 @@ def functional_chart(functional: pd.DataFrame) -> Chart | None:
     )
 
 
-def output_change(computed: Computed) -> str:
-    """How far the output of the embedding layer changed, in one sentence."""
+def output_change(computed: Computed) -> Answer | None:
+    """How far the output of the embedding layer changed."""
     own = computed.get("functional", epoch=computed.epoch, measure="functional_drift")
     if own.empty or not own["value"].iloc[0] > NOTHING:
-        return ""
-    return f"The output of the embedding layer changed by {number(100 * own['value'].iloc[0])} % of its squared length."
+        return None
+    text = f"The output of the embedding layer changed by {number(100 * own['value'].iloc[0])} % of its squared length."
+    return Answer(question="Does the model behind the embeddings see it?", verdict="yes", text=text, tone="apart")
 
 
 def gauge_section(computed: Computed) -> Section:
@@ -106,7 +118,7 @@ def taken_away(gauge: pd.DataFrame) -> float:
     What LayerNorm takes away of narrow rows is not what it would take away of the projected ones.
     """
     own = gauge[gauge["parameter"].isin([*TABLES, "all tables"])]
-    if (own["reason"] + own["note"]).str.contains(PROJECTED, regex=False).any():
+    if own.loc[own["measure"] == "gauge_share", "value"].isna().any():
         return float("nan")
     raw, after = (float((own.loc[own["measure"] == q, "value"] ** 2).sum()) for q in ("raw_drift", "pi_drift"))
     return 1 - after / raw if raw > 0 else float("nan")
@@ -282,4 +294,8 @@ def _seeds(frame: pd.DataFrame) -> tuple[Block, ...]:
     return (TextBlock(text=SEEDS), shown)
 
 
-PART = DriftPart(makers, (gauge_section, neighbours_section, space_section), spare_answer=output_change)
+PARTS = {
+    "gauge": DriftPart(gauge_section, gauge_makers, output_change),
+    "neighbours": DriftPart(neighbours_section, neighbours_makers),
+    "space": DriftPart(space_section, space_makers),
+}

@@ -100,7 +100,10 @@ function sortTable(table, column, direction) {
 
 function startTables() {
   for (const figure of document.querySelectorAll("figure.table")) {
-    const table = figure.querySelector("table");
+    const table = figure.querySelector("table"), heads = table.tHead.rows[0].cells;
+    for (const { cells } of table.tBodies[0].rows) {
+      for (const cell of cells) cell.dataset.label = heads[cell.cellIndex].querySelector(".sort").textContent;
+    }
     for (const button of figure.querySelectorAll(".sort")) {
       button.addEventListener("click", () => {
         const head = button.closest("th");
@@ -125,10 +128,17 @@ function startTables() {
   }
 }
 
+/** A table that is wider than its place is set tighter, or becomes a list: a line per cell, led by its column's name. */
+function fit(box) {
+  for (const kind of ["tight", "stacked"]) box.classList.remove(kind);
+  for (const kind of ["tight", "stacked"]) if (box.scrollWidth > box.clientWidth + 1) box.classList.add(kind);
+}
+
 /** Boxes that scroll sideways can be reached by tab; those that hold all they show need not be. */
 function startScrolling() {
   const watch = new ResizeObserver((entries) => {
     for (const { target } of entries) {
+      if (target.matches(".table *")) fit(target);
       if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
       else target.removeAttribute("tabindex");
     }

@@ -8,16 +8,19 @@ import pandas as pd
 from toolkit.analysis.causes import explain
 from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.nulls import is_beyond_both, regress_drift, sign_noise
-from toolkit.analysis.strata import BY_STEPS, why_unknown
+from toolkit.analysis.strata import why_unknown
 from toolkit.comparison.report_data import ordered_strata
+from toolkit.comparison.summaries import check_table
 from toolkit.config import MLM
 from toolkit.families import TABLES
-from toolkit.reporting.cells import Column, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, themed, tips
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
+from toolkit.reporting.cells import UNDEFINED, Column, number
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, tips
+from toolkit.reporting.page import Answer, Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
+from toolkit.reporting.topics.drift import MOVED_BY
+from toolkit.reporting.topics.movement import in_percent
 from toolkit.schema import columns_of
-from toolkit.snapshots.store import Source, trajectory_of
+from toolkit.snapshots.store import Run, Source, trajectory_of
 
 ROW = "a row"
 MEDIAN = "median of the rows"
@@ -29,8 +32,6 @@ ROWS_IN_BIN = 30
 """Rows per bin of exposure for which the null is computed."""
 DRAWN_IN_BIN = 150
 """Rows per bin of exposure that are drawn."""
-FEWEST_ROWS = 10
-"""A sentence speaks of words of which at least so many were sampled."""
 HEIGHT = 300
 
 
@@ -41,7 +42,6 @@ def makers(opened: Opened) -> Makers:
     tables = [name for name in TABLES if name in opened.trajectory.parameters]
     return {
         "exposure": lambda: measure_exposure(source, with_null=True),
-        # Each parameter has strata of its own.
         "causes": lambda: pd.concat(
             # Each parameter has strata of its own.
             [explain(source, name, epoch).assign(parameter=name).astype({"stratum": str}) for name in tables],
@@ -52,12 +52,8 @@ def makers(opened: Opened) -> Makers:
     }
 
 
-def plot_exposure(source: Source, parameter: str = TABLES[0], *, with_null: bool = False) -> Chart:
-    """How far each row moved against the optimizer steps that showed it, as an Altair chart.
-
-    Its numbers are those of :func:`measure_exposure`, whose arguments and errors are the same.
-    """
-    return themed(exposure_chart(measure_exposure(source, parameter, with_null=with_null)))
+class NothingToPlot(ValueError):
+    """A run of which there is nothing to draw, and why."""
 
 
 def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: bool = False) -> pd.DataFrame:
@@ -77,43 +73,57 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
     pandas.DataFrame
         ``series``: a sampled row, a median over a bin of half an octave of steps, the null's median in such a bin, or
         the median of the rows never seen; ``row`` and ``token`` (of a row); ``num_steps``, in a bin the geometric mean;
-        ``norm`` (‖Δ‖, weight units) with ``low`` and ``high``, the 2.5 and 97.5 % of the null; ``num_rows`` behind it.
+        ``drift_percent`` (‖Δ‖ in % of ‖E⁰‖) with ``low`` and ``high``, the 2.5 and 97.5 % of the null; ``num_rows``
+        behind it.
 
     Raises
     ------
-    ValueError
-        Where exposure was not recorded, or no row that training showed has moved.
+    NothingToPlot
+        Where exposure was not recorded, or no row that training showed has moved, or all that did were 0 before.
     """
     trajectory = trajectory_of(source)
     epoch = trajectory.snapshots[-1].epoch
-    rows = measure_rows(trajectory, parameter, epoch, ("norm",))
+    rows = in_percent(measure_rows(trajectory, parameter, epoch, ("norm", "relative")))
     if rows["num_steps"].isna().all():
-        raise ValueError(f"{why_unknown(trajectory, parameter)}: there is nothing to plot its drift against")
-    seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
-    unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
+        raise NothingToPlot(f"{why_unknown(trajectory, parameter)}: there is nothing to plot its drift against")
+    seen = rows[(rows["num_steps"] > 0) & (rows["drift_percent"] > 0)]
+    unseen = rows[(rows["num_steps"] == 0) & (rows["drift_percent"] > 0)]
     if seen.empty:
-        raise ValueError(f"no row of {parameter} that training showed has moved: there is nothing to plot")
+        is_from_0 = ((rows["num_steps"] > 0) & (rows["norm"] > 0)).any()
+        raise NothingToPlot(
+            f"every row of {parameter} that training showed and that moved was 0 before: its drift in % is {UNDEFINED}"
+            if is_from_0
+            else f"no row of {parameter} that training showed has moved: there is nothing to plot"
+        )
     shuffled = seen.groupby(_bins(seen["num_steps"])).sample(frac=1, random_state=0)
     shuffled = shuffled.assign(place=shuffled.groupby(_bins(shuffled["num_steps"])).cumcount())
     points = shuffled[shuffled["place"] < DRAWN_IN_BIN].sort_values("row")
     parts = [
-        points[["row", "token", "num_steps", "norm"]].assign(series=ROW, num_rows=1),
-        _by_exposure(seen, ["norm"]).assign(series=MEDIAN),
+        points[["row", "token", "num_steps", "drift_percent"]].assign(series=ROW, num_rows=1),
+        _by_exposure(seen, ["drift_percent"]).assign(series=MEDIAN),
     ]
     if with_null:
         drawn = shuffled.loc[shuffled["place"] < ROWS_IN_BIN, "row"].to_numpy()
         null = sign_noise(source, parameter, epoch, drawn, num_coordinates=0)
-        null = null.rename(columns={"null_median": "norm", "null_low": "low", "null_high": "high"})
-        parts.append(_by_exposure(null.drop(columns="drift"), ["norm", "low", "high"]).assign(series=NULL))
+        null = null.rename(columns={"null_median": "drift_percent", "null_low": "low", "null_high": "high"})
+        values = ["drift_percent", "low", "high"]
+        scale = (seen["drift_percent"] / seen["norm"]).set_axis(seen["row"])  # 100 / ‖E⁰‖
+        null[values] = null[values].mul(scale.loc[null["row"]].to_numpy(), axis=0)
+        parts.append(_by_exposure(null, values).assign(series=NULL))
     if len(unseen):
         steps = [float(seen["num_steps"].min()), float(seen["num_steps"].max())]
         parts.append(
             pd.DataFrame(
-                {"series": UNSEEN, "num_steps": steps, "norm": unseen["norm"].median(), "num_rows": len(unseen)}
+                {
+                    "series": UNSEEN,
+                    "num_steps": steps,
+                    "drift_percent": unseen["drift_percent"].median(),
+                    "num_rows": len(unseen),
+                }
             )
         )
     return pd.concat(parts, ignore_index=True).reindex(
-        columns=["series", "row", "token", "num_steps", "norm", "low", "high", "num_rows"]
+        columns=["series", "row", "token", "num_steps", "drift_percent", "low", "high", "num_rows"]
     )
 
 
@@ -131,8 +141,9 @@ def _by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 def exposure_chart(exposure: pd.DataFrame) -> Chart:
     """The table of :func:`measure_exposure` on two logarithmic axes."""
+    check_table(exposure, ("series", "num_steps", "drift_percent", "num_rows"), "measure_exposure")
     present = [name for name in SERIES if name in set(exposure["series"])]
-    tall = log_axis(pd.concat([exposure["norm"], exposure["low"], exposure["high"]]))
+    tall = log_axis(pd.concat([exposure["drift_percent"], exposure["low"], exposure["high"]]))
     wide = log_axis(exposure["num_steps"])
     colours = altair.Color(
         "series:N",
@@ -141,11 +152,11 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
     )
     steps = wide.axis(format=",.0f", grid=False)
     x = altair.X("num_steps:Q", scale=wide.scale(), title="optimizer steps that showed the row", axis=steps)
-    y = altair.Y("norm:Q", scale=tall.scale(), title="length of the change (weight units)", axis=tall.axis())
-    said = {"num_steps": ("steps", ",.0f"), "norm": ("change (weight units)", ".3g"), "num_rows": ("rows", ",")}
+    y = altair.Y("drift_percent:Q", scale=tall.scale(), title=MOVED_BY, axis=tall.axis())
+    said = {"num_steps": ("steps", ",.0f"), "drift_percent": (MOVED_BY, ".3g"), "num_rows": ("rows", ",")}
 
     def layer(name: str, *columns: str) -> Any:
-        own = exposure.loc[exposure["series"] == name, ["series", "num_steps", "norm", "num_rows", *columns]]
+        own = exposure.loc[exposure["series"] == name, ["series", "num_steps", "drift_percent", "num_rows", *columns]]
         told = ({"token": "word"} if "token" in columns else {}) | said
         return altair.Chart(data_of(own)).encode(x=x, y=y, color=colours, tooltip=tips(**told))
 
@@ -162,30 +173,22 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
     return altair.layer(*layers, width=580, height=HEIGHT)
 
 
-def against_noise(computed: Computed) -> str:
-    """How far words seen in training moved beside the same steps with random signs, in one sentence."""
-    frame = computed.get("sign_noise")
-    seen = frame[(frame["num_steps"] > 0) & frame["stratum"].astype(str).isin(BY_STEPS)] if len(frame) else frame
-    seen = seen[seen["drift"] > 0] if len(seen) else seen
-    if len(seen) < FEWEST_ROWS:
-        return ""
-    return (
-        f"Words seen in training moved {number(seen['ratio'].median())} times as far as the same steps with random "
-        f"gradient signs would move them (median of {len(seen):,}; shuffled labels give such numbers too: no sign of "
-        "learning)."
-    )
+UNSEEN_MOVED = "What moved the words that training never showed?"
 
 
-def unseen_decay(computed: Computed) -> str:
-    """What moved the words that training never showed, in one sentence."""
-    own = computed.get("causes", parameter=TABLES[0], stratum="all rows")
-    if own.empty or not int(own["num_weight_decay_alone"].iloc[0]):
-        return ""
-    line = own.iloc[0]
-    return (
+def answer(computed: Computed) -> Answer | None:
+    """What moved the words that training never showed."""
+    causes = computed.get("causes", parameter=TABLES[0], stratum="all rows")
+    if causes.empty or not int(causes["num_weight_decay_alone"].iloc[0]):
+        return None
+    line = causes.iloc[0]
+    text = (
         f"Weight decay alone moved {number(int(line['num_weight_decay_alone']))} word rows that no batch showed "
         f"({number(100 * line['unexplained_share'])} % of their drift is unexplained)."
     )
+    if line["unexplained_share"] > 0:
+        return Answer(question=UNSEEN_MOVED, verdict="not weight decay alone", text=text, tone="open")
+    return Answer(question=UNSEEN_MOVED, verdict="weight decay alone", text=text, tone="same")
 
 
 CAPTION = (
@@ -215,10 +218,13 @@ def section(computed: Computed) -> Section:
         blocks.append(_noise(noise[noise["num_steps"] > 0]))
     if len(computed.get("regression")):
         blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression(computed)))
-    run = computed.opened.runs[0] if computed.opened.runs else None
-    has_control = run is not None and not run.is_recorded and run.config.objective != MLM
-    lead = LEAD + (CONTROL if has_control else "") + "."
+    lead = LEAD + (CONTROL if any(map(could_have_control, computed.opened.runs)) else "") + "."
     return Section(id="why", title="Why they moved", lead=lead if blocks else "", blocks=tuple(blocks))
+
+
+def could_have_control(run: Run) -> bool:
+    """Whether a run learned labels, and those of its data: the same run on shuffled ones would be its control."""
+    return not run.is_recorded and run.config.objective != MLM and not run.config.shuffle_labels
 
 
 def _causes(causes: pd.DataFrame) -> Block:
@@ -226,14 +232,13 @@ def _causes(causes: pd.DataFrame) -> Block:
     return table_block(
         causes,
         "parameter stratum num_rows num_weight_decay_alone num_momentum_after_its_last_exposure num_gradient "
-        f"num_unexplained {unknown}squared_drift update_share unexplained_share",
+        f"num_unexplained {unknown}update_share unexplained_share",
         "How many rows of each kind moved for which reason.",
         stratum="rows",
         num_rows="number",
         num_weight_decay_alone="decay alone",
         num_momentum_after_its_last_exposure="momentum only",
         num_exposure_unknown="updates, steps unknown",
-        squared_drift="Σ‖Δ‖²",
         update_share="share of Adam's update",
         unexplained_share="never-seen drift unexplained",
     )
@@ -243,7 +248,7 @@ def _noise(frame: pd.DataFrame) -> Block:
     frame = frame.assign(stratum=frame["stratum"].astype(str), beyond=is_beyond_both(frame))
     grouped = frame.groupby("stratum")
     ends = grouped["ratio"].quantile([0.05, 0.95]).unstack()
-    table = grouped[["drift", "null_median", "ratio", "direction_ratio"]].median()
+    table = grouped[["ratio", "direction_ratio"]].median()
     table = table.assign(
         num_rows=grouped.size(),
         beyond=grouped["beyond"].sum().astype(int),
@@ -251,12 +256,10 @@ def _noise(frame: pd.DataFrame) -> Block:
     )
     return table_block(
         table.loc[ordered_strata(frame["stratum"])].reset_index(),
-        "stratum num_rows drift null_median ratio spread beyond direction_ratio",
+        "stratum num_rows ratio spread beyond direction_ratio",
         "Words' drift beside that of random gradient signs.",
         stratum="words",
         num_rows="sampled",
-        drift="median ‖Δ‖",
-        null_median=Column(label="median of the null", unit="weight units"),
         ratio=Column(label="times its noise", how="Median over words of drift divided by the null's median."),
         spread="5 to 95 % of the words",
         beyond=Column(label="beyond both nulls", how="Words beyond the 97.5 % of both nulls."),
@@ -285,4 +288,4 @@ def _regression(computed: Computed) -> tuple[Block, ...]:
     )
 
 
-PART = DriftPart(makers, (section,))
+PART = DriftPart(section, makers, answer)

@@ -346,7 +346,7 @@ def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
             "level": card.deciding.level,
             "unit": card.unit,
             **{name: getattr(card, name) for name in fields.split()},
-            "group": group_of(card),
+            "group": card.group,
             "id": card.id,
         }
         for card in cards
@@ -402,7 +402,7 @@ def described(cards: Sequence[Card]) -> dict[str, Block]:
     own: dict[str, list[Card]] = {}
     for card in cards:
         if card.kind in ("labels", "drift"):
-            own.setdefault(group_of(card), []).append(card)
+            own.setdefault(card.group, []).append(card)
     caption = "Drift beside noise, and beside shuffled labels, on "
     return {
         title: FoldBlock(title="Further than noise?", blocks=(claims_block(found, f"{caption}{title}"),))
@@ -412,11 +412,11 @@ def described(cards: Sequence[Card]) -> dict[str, Block]:
 
 def decided(cards: Sequence[Card]) -> list[Card]:
     """The cards that say yes or no, without those on a score that another card asks in better words."""
-    better = {card.id.partition(": ")[2] for card in cards if card.kind == "forbid"}
+    better = {(card.group, card.subject) for card in cards if card.kind == "forbid"}
     return [
         card
         for card in cards
-        if card.verdict in DECIDED and not (card.kind == "score" and card.id.partition(": ")[2] in better)
+        if card.verdict in DECIDED and not (card.kind == "score" and (card.group, card.subject) in better)
     ]
 
 
@@ -435,13 +435,8 @@ def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
         rows.append([question_of(first) + more, answer_of(first), "" if others else span_of(first), first.reason])
     table = [rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open")] if rows else []
     said = caveats(data)
-    if any(card.kind == "drift" and NO_CONTROL in card.reason for card in cards):
+    if any(card.needs_control for card in cards):
         said.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")
     warning = broken_freezes(data)
     notes = tuple(NoteBlock(text=text, is_warning=text == warning) for text in said)
     return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *table))
-
-
-def group_of(card: Card) -> str:
-    """The model and task that a card is about, as its id names them; empty for one across tasks."""
-    return "" if card.kind == "association" else card.id.partition(": ")[2].split(" / ")[0]

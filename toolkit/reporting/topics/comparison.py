@@ -12,7 +12,7 @@ from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
-from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, tips
+from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, themed, tips
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
@@ -45,12 +45,10 @@ SAID = {
 """Verdict to what the legend says."""
 
 
-def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | None:
-    """A panel per pair, a line per task and split: the difference in points, the interval that decided, the margin.
+def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_panel: bool = False) -> Chart | None:
+    """The chart of :func:`toolkit.plot_differences` from its table, with a panel per pair; None without a difference.
 
-    ``comparison`` is :func:`toolkit.compare`'s table. The interval is of 90 % for ``equivalent`` and else of 95 %,
-    dotted where it is over items alone, from one seed; it ends where differences of this score end. ``width``: of a
-    panel, in pixels, while there are few. None where nothing was compared. ValueError for another table.
+    ``width``: of a panel, in pixels, while there are few.
     """
     check_table(comparison, ("first", "second", "is_headline", "difference_points", "low_points"), "compare")
     table = largest_size(headline(comparison))
@@ -58,6 +56,8 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     if table.empty:
         return None
     shown = _lines(table)
+    if is_one_panel and shown["pair"].nunique() > 1:
+        shown = shown.assign(place=shown["place"] + ": " + shown["pair"], pair="")
     places, pairs = (list(dict.fromkeys(shown[name])) for name in ("place", "pair"))
     verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
     reach = max(map(reach_points, table["score"]))
@@ -83,10 +83,10 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     )
     columns = 2 if len(pairs) > 2 or (len(pairs) > 1 and len(places) > 6) else 1
     step = 24 if len(places) <= 8 else 17
-    sizes = {"width": width if columns == 1 else 245, "height": max(step * len(places), 50)}
+    sizes = {"width": 330 if is_one_panel else width if columns == 1 else 245, "height": max(step * len(places), 50)}
     parts, titles = [], []
     for i, (pair, own) in enumerate(shown.groupby("pair", sort=False)):
-        axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=170)
+        axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=420 if is_one_panel else 170)
         y = altair.Y("place:N", sort=places, scale=altair.Scale(domain=places), title=None, axis=axis)
         base = altair.Chart(data_of(own)).encode(y=y, tooltip=said)
         spans, *tips_of_spans = intervals(base, x, color=colour)
@@ -100,7 +100,7 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
         ]
         parts.append(altair.layer(*around_zero(scale, margin), *front, **sizes))
         titles.append(textwrap.wrap(str(pair), 38 if columns > 1 else 64))
-    return panels(parts, columns, titles=titles)
+    return panels(parts, columns, titles=titles) if len(parts) > 1 else themed(parts[0].properties(title=titles[0]))
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,22 +3,21 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from toolkit.analysis.drift import ALL_ROWS, after_start
-from toolkit.analysis.strata import IS_OUTPUT_TOO
 from toolkit.comparison.arms import Arm, Group
-from toolkit.comparison.measure import RANKINGS, boxes_of
+from toolkit.comparison.measure import boxes_of
 from toolkit.comparison.report_data import GroupTables, order_of, ordered_strata
 from toolkit.comparison.summaries import check_table
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.cells import listing, mean_and_sd, span, stratum_text
 from toolkit.reporting.charts import (
     REFERENCE,
+    UNDEFINED,
     Chart,
     Charts,
     LogAxis,
@@ -33,46 +32,66 @@ from toolkit.reporting.charts import (
     outline,
     over_seeds,
     panels,
+    percent_bars,
     picked,
     regimes_of,
+    thickness,
     tips,
 )
 from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, chart_blocks, folds, rows_block
-from toolkit.reporting.topics.scores import plot_scores_over_epochs, training_block
+from toolkit.reporting.topics.scores import epochs_chart, training_block
 
-HEIGHT = 130
+HEIGHT, TALL = 130, 190
+"""Pixels of one panel of several, and of one alone."""
+MOST_NAMES = 6
+"""Checkpoints that are named on the axis; more have numbers."""
+MOVED_BY, MOVED_UNITS = "moved by, in % of its norm", "moved by, in weight units"
 WIDE = 390
-UNDEFINED = "undefined: it was 0 before"
 
 
-def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """Relative drift ‖Δ‖ / ‖E⁰‖ of each whole embedding parameter after each epoch: a panel each, a line per regime.
+def drift_chart(
+    drift: pd.DataFrame, *, regimes: Iterable[str] | None = None, names: Mapping[float, str] | None = None
+) -> Chart | None:
+    """Drift of each whole embedding parameter after each epoch, in % of its norm, from measure_drift's table.
 
-    ``drift`` is :func:`toolkit.measure_drift`'s table, of one run or of several: then with the columns ``run`` and
-    ``regime`` (or ``condition``). A mark is the mean over the seeds, its bar from the least to the greatest; what is
-    exactly 0 stands on the floor. The dotted line is the same number for a re-initialised parameter. ``regimes``: their
-    order, which gives the colours. None where nothing moved. ValueError for another table.
+    One chart with a line per parameter; where something moved under several regimes a panel per parameter, with a line
+    per regime and, dotted, the same number for a re-initialised parameter. Regimes under which nothing moved are not
+    drawn; None where nothing moved. ``names``: epoch to the name of its checkpoint.
     """
     check_table(drift, ("epoch", "parameter", "stratum", "measure", "statistic", "value"), "measure_drift")
-    lines = _whole(drift)
-    if lines.empty or not (lines["norm"] > 0).any():
+    lines = whole_lines(drift)
+    moved = lines.loc[lines["norm"] > 0, "regime"].unique()
+    if not len(moved):
         return None
-    lines, time, legend = in_time(lines)
-    shown, picker, look = picked(lines["regime"], regimes, **legend)
+    lines = lines[lines["regime"].isin(moved)]
+    found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
+    if len(moved) > 1:
+        lines, time, legend = in_time(lines)
+        shown, picker, look = picked(lines["regime"], regimes, **legend)
+        own_lines = [lines[lines["parameter"] == name] for name in found]
+        titles, columns, height = found, min(len(found), 3), HEIGHT
+        width = (625 - 24 * (columns - 1)) // columns
+    elif lines["epoch"].nunique() == 1:
+        known = over_seeds(lines, ["parameter"], "percent").set_index("parameter").reindex(found).reset_index()
+        return percent_bars(known, "parameter", "mean", MOVED_BY)
+    else:
+        lines, time, _ = in_time(lines.assign(regime=lines["parameter"], reinitialised=np.nan))
+        shown, picker, look = picked(found, found, label="parameter")
+        own_lines, titles, columns, height, width = [lines], [""], 1, TALL, 560
+    if names and len(names) <= MOST_NAMES + 1:
+        own_lines = [own.assign(time=own["epoch"].map(names)) for own in own_lines]
+        time = altair.X("time:N", sort=None, title="checkpoint", axis=altair.Axis(labelAngle=0, labelLimit=150))
     zero = [name for name in shown if (lines.loc[lines["regime"] == name, "norm"] == 0).any()]
     above = 2.2 * lines["reinitialised"].max()  # room for its name
-    axis = log_axis([*lines["relative"], above], len(zero), HEIGHT)
-    found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
-    columns = min(len(found), 3)
-    size = {"width": (625 - 24 * (columns - 1)) // columns, "height": HEIGHT}
-    parts = []
-    for i, name in enumerate(found):
-        own = lines[lines["parameter"] == name]
-        parts.append(_of_parameter(own, axis, zero, time, look, is_first=not i % columns, title=name, **size))
-    return panels(parts, columns, picker)
+    axis = log_axis([*lines["percent"], above], len(zero), height)
+    parts = [
+        _panel(own, axis, zero, time, look, shown, is_first=not i % columns, width=width, height=height)
+        for i, own in enumerate(own_lines)
+    ]
+    return panels(parts, columns, picker, titles)
 
 
-def _whole(drift: pd.DataFrame) -> pd.DataFrame:
+def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
     """A line per run, parameter and epoch after its first: regime, run, parameter, epoch and the values below."""
     own = after_start(drift[drift["stratum"] == "whole parameter"])
     own = own.assign(regime=regimes_of(own), run=own.get("run", ""))
@@ -85,60 +104,60 @@ def _whole(drift: pd.DataFrame) -> pd.DataFrame:
             ("reinitialised", "relative", "reinitialised"),
         )
     }
-    return pd.DataFrame(parts).reindex(parts["relative"].index).reset_index()
+    table = pd.DataFrame(parts).reindex(parts["relative"].index).reset_index()
+    table["place"] = table["parameter"].map(EMBEDDING_PARAMETERS.index)
+    table = table.sort_values(["epoch", "place"], kind="stable").drop(columns="place").reset_index(drop=True)
+    percent = (100 * table["relative"]).mask(table["norm"] == 0, 0.0)
+    return table.assign(percent=percent, reinitialised=100 * table["reinitialised"])
 
 
-def _of_parameter(
+def _panel(
     lines: pd.DataFrame,
     axis: LogAxis,
     zero: Sequence[str],
     time: Any,
     look: dict[str, Any],
+    shown: Sequence[str],
     *,
     is_first: bool,
     **properties: Any,
 ) -> Chart:
     by = ["regime", "epoch", "time"]
-    moved = over_seeds(lines[lines["norm"] > 0], by, "relative")
-    moved = moved.assign(place=moved["mean"], is_zero=False)
-    still = over_seeds(lines[lines["norm"] == 0].assign(relative=0.0), by, "relative")
-    floors = dict(zip(zero, axis.floors, strict=True))
-    still = still.assign(place=still["regime"].map(floors), is_zero=True, spread="exactly 0")
-    title = ["relative drift", "(of its own norm)"] if is_first else None
+    marks = over_seeds(lines, by, "percent")
+    is_zero = marks["high"] == 0
+    floors = marks["regime"].map(dict(zip(zero, axis.floors, strict=True)))
+    marks = marks.assign(place=marks["mean"].mask(is_zero, floors), is_zero=is_zero)
+    marks["spread"] = marks["spread"].mask(is_zero, "exactly 0")
+    title = MOVED_BY.split(" in ", 1) if is_first and properties["height"] < TALL else MOVED_BY if is_first else None
     y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=title)
-    said = tips(regime="regime", epoch=("epoch", "~g"), mean=("relative drift", ".4g"), spread="over seeds")
+    said = tips(regime="line", epoch=("epoch", "~g"), mean=(MOVED_BY, ".4g"), spread="over seeds")
     base = altair.Chart().encode(x=time, tooltip=said)
     layers = [axis.band(labels=is_first)] if zero else []
-    yardstick = lines["reinitialised"].dropna().round(4).drop_duplicates()
+    yardstick = lines["reinitialised"].dropna().round(2).drop_duplicates()
     if len(yardstick):
         level = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
         named = level.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
         layers += [
-            level.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(tooltip=tips(place=("re-initialised", ".4g"))),
+            level.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(
+                tooltip=tips(place=("re-initialised (%)", ".4g"))
+            ),
             named.encode(x=altair.value("width")),
         ]
-    several = base.transform_filter("!datum.is_zero && datum.num_seeds > 1")
+    moved = base.transform_filter("!datum.is_zero")
+    several = moved.transform_filter("datum.num_seeds > 1 && datum.low > 0")
     layers += [
-        base.transform_filter("!datum.is_zero").mark_line().encode(y=y, **look["bars"]),
+        moved.mark_line().encode(y=y, strokeWidth=thickness("regime", shown), **look["bars"]),
         several.mark_rule().encode(y=along(y, "low"), y2=altair.Y2("high:Q"), **look["bars"]),
         base.mark_point().encode(y=y, **look["points"]),
     ]
-    if (undefined := lines[(lines["norm"] > 0) & lines["relative"].isna()])["regime"].nunique():
+    if (undefined := lines[(lines["norm"] > 0) & lines["percent"].isna()])["regime"].nunique():
         words = once().mark_text(text=[", ".join(dict.fromkeys(undefined["regime"])), UNDEFINED], fontSize=10)
-        layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
-    known = [part for part in (moved, still) if len(part)]  # none where a parameter that was 0 moved under every regime
-    marks = pd.concat(known, ignore_index=True) if known else moved
+        layers.append(words.encode(x=altair.value(100), y=altair.value(properties["height"] / 3)))
     return altair.layer(*layers, data=data_of(marks), **properties)
 
 
-def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """How far the word rows moved, by how often training showed them: quartiles of ‖Δ‖, 5 to 95 %, rows and zeros.
-
-    ``rows`` is :func:`toolkit.measure_rows`' table of ``word_embeddings``, of one run or of one run per ``regime`` (or
-    ``condition``). Box and line are of the rows that moved; how many are exactly 0 stands beside them, and fewer than
-    five are drawn one by one. Regimes under which no row moved are left out. ``regimes`` as in
-    :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
-    """
+def word_drift_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """The chart of :func:`toolkit.plot_word_drift` from its table; None where no row moved."""
     check_table(rows, ("row", "stratum", "norm"), "measure_rows")
     parts = [
         [table.assign(condition=regime) for table in boxes_of(own)]
@@ -149,7 +168,7 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
 
 
 def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """:func:`plot_word_drift` of rows that :func:`boxes_of` has summed up, one run per regime."""
+    """:func:`word_drift_chart` of rows that :func:`boxes_of` has summed up, one run per regime."""
     boxes = boxes.assign(regime=regimes_of(boxes))
     moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
     shown = [name for name in ordered(boxes["regime"], regimes) if name in moved]
@@ -222,38 +241,37 @@ def _share(part: int, whole: int) -> str:
     return f"{percent:.0f} %" if percent in (0, 100) else f"{percent:.1f} %"
 
 
-def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """How far each position row moved: ‖Δ‖ by position, a line per regime, and where the longest training text ends.
+def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, is_zoomed: bool = True) -> Chart | None:
+    """The chart of :func:`toolkit.plot_position_drift` from its table; None where no row moved.
 
-    ``rows`` is :func:`toolkit.measure_rows`' table of ``position_embeddings``, of one run or of one run per ``regime``
-    (or ``condition``); with a column ``position`` where rows are not positions. What is exactly 0 stands on the floor.
-    Where most positions lie beyond the longest text, the first panel shows those that do not. ``regimes`` as in
-    :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
+    ``is_zoomed``: where most positions lie beyond the longest text, a first panel shows those that do not.
     """
-    check_table(rows, ("row", "norm", "num_steps"), "measure_rows")
+    check_table(rows, ("row", "norm", "relative", "num_steps"), "measure_rows")
     if rows.empty or not (rows["norm"] > 0).any():
         return None
-    rows = rows.assign(regime=regimes_of(rows), position=rows["position"] if "position" in rows else rows["row"])
+    percent = (100 * rows["relative"].astype(float)).mask(rows["norm"] == 0, 0.0)
+    percent, title = (rows["norm"], MOVED_UNITS) if has_undefined(rows) else (percent, MOVED_BY)
+    rows = rows.assign(regime=regimes_of(rows), position=rows.get("position", rows["row"]), percent=percent)
     shown, picker, look = picked(rows["regime"], regimes)
     zero = [name for name in shown if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
-    axis = log_axis(rows["norm"], len(zero), HEIGHT + 20)
+    axis = log_axis(rows["percent"], len(zero), HEIGHT + 20)
     used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
     longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
-    ends = [longest * 1.25, last] if longest and longest * 2 < last else [last]
-    moved = rows.loc[rows["norm"] > 0, ["regime", "position", "norm"]]
+    ends = [longest * 1.25, last] if is_zoomed and longest and longest * 2 < last else [last]
+    moved = rows.loc[rows["percent"] > 0, ["regime", "position", "percent"]]
     still = _stretches(rows, dict(zip(zero, axis.floors, strict=True)))
     parts = []
     for i, end in enumerate(ends):
         scale = altair.Scale(domain=[0, end], nice=False, padding=4)
         x = altair.X("position:Q", scale=scale, title="position", axis=altair.Axis(grid=False, tickCount=5))
         y = altair.Y(
-            "norm:Q",
+            "percent:Q",
             scale=axis.scale(),
-            title=None if i else ["how far a row moved", "(weight units)"],
+            title=None if i else title,
             axis=axis.axis(labels=not i),
         )
         own = altair.Chart().encode(
-            x=x, y=y, tooltip=tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
+            x=x, y=y, tooltip=tips(regime="regime", position=("position", "d"), percent=(title, ".3g"))
         )
         layers = [axis.band(labels=not i)] if zero else []
         if longest:
@@ -276,6 +294,11 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
     return panels(parts, 2, picker)
 
 
+def has_undefined(rows: pd.DataFrame) -> bool:
+    """Whether a row moved that was 0 before: its size in % is undefined, and rows are compared in weight units."""
+    return "relative" in rows and bool((rows["norm"] > 0)[rows["relative"].isna()].any())
+
+
 def _stretches(rows: pd.DataFrame, floors: dict[str, float]) -> pd.DataFrame:
     """Neighbouring positions of a regime that are exactly 0 as one line: first, last, and where they are drawn."""
     found = []
@@ -289,15 +312,14 @@ def _stretches(rows: pd.DataFrame, floors: dict[str, float]) -> pd.DataFrame:
 
 
 HOWS = {
-    "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
+    "relative drift": "100 · ‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
     "re-initialised": "The same number for an independent re-initialisation of the same shape: a yardstick.",
     "left by weight decay (%)": "Of the squared drift of the unexposed words: what replaying the logged weight decay "
     "does not give.",
     "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
-    "median ‖Δ‖": "Median over the rows of the stratum, mean ± standard deviation over seeds.",
-    "median relative": "Median of ‖Δ‖ / ‖E⁰‖ over rows; a row that was 0 has none and is counted.",
+    "median drift (%)": "Median over the rows of the stratum of 100 · ‖Δ‖ / ‖E⁰‖, mean ± standard deviation over "
+    "seeds; a row that was 0 has none and is counted.",
     "median angle (degrees)": "Angle between the row before and after training.",
-    "median radial change": "Part of the change along the row itself: weight decay makes it negative.",
 }
 """What the columns are, for whoever asks."""
 
@@ -311,16 +333,18 @@ def drift_block(tables: GroupTables) -> Block:
         for arm in arms:
             drift = tables.relative_drift(arm, parameter) if arm.has(parameter) else None
             if drift is None or (drift != 0).any():
-                cells.append(None if drift is None else mean_and_sd(drift))
+                cells.append(None if drift is None else mean_and_sd(100 * drift))
             else:
                 cells.append("0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0")
         rows.append([parameter, *cells])
         if len(tables.drift):
             yardsticks = [_yardstick(tables, arm, parameter) for arm in arms if arm.has(parameter)]
-            rows[-1].append(mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None)
+            rows[-1].append(mean_and_sd(100 * np.concatenate(yardsticks)) if yardsticks else None)
     header = ["parameter", *(arm.label for arm in arms), *(["re-initialised"] if len(tables.drift) else [])]
     hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
-    return rows_block(header, rows, f"Relative drift of each parameter on {tables.group.title} at the last epoch", hows)
+    return rows_block(
+        header, rows, f"Drift of each parameter on {tables.group.title} at the last epoch, in % of its norm", hows
+    )
 
 
 def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
@@ -330,7 +354,7 @@ def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
 
 
 def exposure_block(tables: GroupTables) -> Block:
-    """A line per condition whose words moved: how far exposed and unexposed words did, and what decay leaves open."""
+    """A line per condition whose words moved: how many training exposed, and what decay leaves open of the others."""
     rows: list[list[object]] = []
     known = {line["run"]: line for line in tables.exposed.to_dict("records")}
     for arm in tables.group.arms:
@@ -338,7 +362,7 @@ def exposure_block(tables: GroupTables) -> Block:
         if line is None or not has_moved_words(tables, arm):
             continue
         line["percent_unmoved"] = 100 * line["share_unmoved"]
-        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "percent_unmoved")
+        names = ("num_exposed", "num_unexposed", "percent_unmoved")
         cells = [line[name] if line["is_recorded"] and line[name] == line[name] else None for name in names]
         # The share of the unexposed words' squared drift that replayed weight decay leaves.
         left = line["left_by_decay"] if line["has_log"] else None
@@ -346,9 +370,7 @@ def exposure_block(tables: GroupTables) -> Block:
     header = [
         "condition",
         "exposed words",
-        "median ‖Δ‖",
         "unexposed words",
-        "their median ‖Δ‖",
         "exactly as before (%)",
         "left by weight decay (%)",
     ]
@@ -370,13 +392,11 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
         "stratum",
         "condition",
         "rows",
-        "median ‖Δ‖",
-        "greatest ‖Δ‖",
-        "median relative",
+        "median drift (%)",
+        "greatest (%)",
         "median angle (degrees)",
-        "median radial change",
     ]
-    columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
+    columns = [("relative", "median"), ("relative", "max"), ("angle_degrees", "median")]
     parts = [(arm, _by_stratum(tables.of(arm, parameter))) for arm in tables.group.arms]
     found = ordered_strata(stratum for _, own in parts for stratum, _, _ in own)
     rows: list[list[object]] = []
@@ -384,7 +404,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
         for arm, own in parts:
             is_still = not any((lines["value"] > 0).any() for key, lines in own.items() if key[1:] == ("norm", "max"))
             if (stratum, *columns[0]) in own and (stratum == ALL_ROWS or not is_still):  # else one line says everything
-                cells = [_statistic(own[stratum, *column]) for column in columns]
+                cells = [_statistic(own[stratum, *column], 100 if column[0] == "relative" else 1) for column in columns]
                 rows.append([stratum_text(stratum), arm.label, span(own[stratum, *columns[0]]["num_rows"]), *cells])
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
@@ -395,39 +415,9 @@ def _by_stratum(lines: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]
     return {(str(s), m, k): own for (s, m, k), own in lines.groupby(keys, sort=False, observed=True)}
 
 
-def _statistic(lines: pd.DataFrame) -> str:
-    text, num_undefined = mean_and_sd(lines["value"]), lines["num_undefined"].sum()
+def _statistic(lines: pd.DataFrame, times: float) -> str:
+    text, num_undefined = mean_and_sd(times * lines["value"]), lines["num_undefined"].sum()
     return f"{text} (undefined rows: {num_undefined} of {lines['num_rows'].sum()})" if num_undefined else text
-
-
-def _tokens(tables: GroupTables) -> list[Block]:
-    """For each arm the two rankings of the tokens that moved most, side by side, of its first seed."""
-    firsts = [(arm.runs[0], arm) for arm in tables.group.arms]
-    arms = [(f"{arm.label}, {run.name if run.seed is None else f'seed {run.seed}'}", arm) for run, arm in firsts]
-    return [
-        FoldBlock(title=title, blocks=(_tokens_of(tables, arm, title),), is_open=not i)
-        for i, (title, arm) in enumerate(arms)
-    ]
-
-
-def _tokens_of(tables: GroupTables, arm: Arm, title: str) -> Block:
-    if not arm.has("word_embeddings"):
-        return TextBlock(text="Not applicable: this model has no word_embeddings.")
-    own = tables.tokens[tables.tokens["run"] == arm.runs[0].name] if len(tables.tokens) else tables.tokens
-    if own.empty:
-        known = tables.exposed.loc[tables.exposed["run"] == arm.runs[0].name, "is_recorded"].astype(bool).any()
-        why = f"word_embeddings {IS_OUTPUT_TOO}" if arm.is_tied else "exposure was not recorded"
-        is_still = known or arm.is_proven_frozen("word_embeddings")
-        return TextBlock(text="No row seen in training moved." if is_still else f"Not applicable: {why}.")
-    sides = []
-    for ranking in RANKINGS:
-        lines = own[own["ranking"] == ranking].to_dict("records")
-        names = [str(line["token"]) or f"(row {line['row']})" for line in lines]
-        numbers = [[line[ranking], int(line["num_steps"]), int(line["num_tokens"])] for line in lines]
-        sides.append([[name, *cells] for name, cells in zip(names, numbers, strict=True)])
-    header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
-    rows = [[i, *one, *other] for i, (one, other) in enumerate(zip_longest(*sides, fillvalue=[""] * 4), start=1)]
-    return rows_block(header, rows, f"Tokens that moved most: {title}")
 
 
 FIRST_SEED = "Single rows are those of the first seed of each condition; the table's numbers are over all seeds."
@@ -471,7 +461,7 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     boxes, dots = tables.with_arms(tables.boxes), tables.with_arms(tables.dots)
 
     def over_epochs() -> Chart | None:
-        return plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
+        return epochs_chart(scores, score, majority=majority, regimes=regimes) if score in scores else None
 
     def of(plot: Callable[..., Chart | None], rows: pd.DataFrame, *others: pd.DataFrame) -> Chart | None:
         return None if rows.empty else plot(rows, *others, regimes=regimes)
@@ -479,9 +469,9 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     return draw(
         {
             "scores_over_epochs": over_epochs,
-            "drift_over_epochs": lambda: of(plot_drift, tables.with_arms(tables.drift)),
+            "drift_over_epochs": lambda: of(drift_chart, tables.with_arms(tables.drift)),
             "word_drift_by_exposure": lambda: of(plot_word_boxes, boxes, dots),
-            "position_drift": lambda: of(plot_position_drift, tables.with_arms(tables.positions)),
+            "position_drift": lambda: of(position_chart, tables.with_arms(tables.positions)),
         }
     )
 
@@ -494,7 +484,7 @@ TRAINING = (
 DRIFT = (
     "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
     "parameter that has nothing to do with what it had learned; LayerNorm.bias, where it was not 0, then becomes 0, "
-    "which is relative 1. The verdicts on drift are about the rows that training showed, without the offset that they "
+    "which is 100 %. The verdicts on drift are about the rows that training showed, without the offset that they "
     "share, which is why their numbers differ from those of the whole parameter."
 )
 EXPOSED = (
@@ -519,11 +509,6 @@ ADAPTED = (
 SEGMENTS = (
     "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
     "that segments were learned. With single sentences only row 0 is in use."
-)
-TOKENS = (
-    "Among the word rows seen in training, at the last epoch; steps and tokens are the row's exposure. Adam moves a "
-    "row by the count of the steps that showed it and hardly by the size of its gradient: a rare row carries little "
-    "more than the gradient's sign, so these lists are no ranking of importance."
 )
 
 
@@ -569,8 +554,9 @@ TOPICS = (
         title="Drift of each parameter",
         lead=DRIFT,
         chart="drift_over_epochs",
-        caption="Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
-        "{bars}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter.",
+        caption="Drift of each whole parameter at every epoch on {title}: the length of its change, in % of its length "
+        "before, on a logarithmic axis{bars}. Marks on the floor are exactly 0; conditions under which nothing moved "
+        "are not drawn. Dotted, in panels: a re-initialised parameter.",
         blocks=lambda tables: [drift_block(tables)],
     ),
     Topic(
@@ -588,10 +574,10 @@ TOPICS = (
         title="Positions",
         lead=f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
         chart="position_drift",
-        caption="Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: "
+        caption="Drift of each position row on {title} at the last epoch, in % of its norm. Lines on the floor are "
+        "exactly 0. Dotted: "
         "the end of the longest training text.",
         blocks=partial(_rows_of, TABLES[1]),
     ),
     Topic(id="segments", title="Segments", lead=SEGMENTS, blocks=lambda tables: [strata_block(tables, TABLES[2])]),
-    Topic(id="tokens", title="Tokens that moved most", lead=TOKENS, blocks=_tokens),
 )

@@ -190,15 +190,10 @@ def association_block(table: pd.DataFrame) -> Block:
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
 
 
-def plot_drift_and_score(
+def drift_and_score_chart(
     joined: pd.DataFrame, parameter: str = "word_embeddings", *, margin_points: float = math.nan
 ) -> Chart | None:
-    """Drift of a parameter against the score minus the frozen run's: a panel per regime, a mark per run and per task.
-
-    ``joined`` is :func:`toolkit.join_drift`'s table. A small mark is a run, the large one of its colour the mean of
-    the task. Shaded across: ``margin_points`` around no gain; shaded upright: the drift that counts as equal to noise.
-    None where no run moved the parameter beside one that was frozen. ValueError for another table.
-    """
+    """The chart of :func:`toolkit.plot_drift_and_score` from its table, a panel per regime; None without a gain."""
     check_table(
         joined, ("group", "parameter", "offset_free_drift", "times_noise", "gain_points", "learning_rate"), "join_drift"
     )

@@ -21,7 +21,7 @@ from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
 from toolkit.reporting.page import Answer, ChartBlock, Part, Tile, Tone, picture
 from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, linear_probes, task_names
-from toolkit.reporting.topics.comparison import planned_gaps_text, plot_differences
+from toolkit.reporting.topics.comparison import differences_chart, planned_gaps_text
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6
@@ -53,6 +53,7 @@ ADDED = "Do real labels move words otherwise than shuffled ones?"
 FINDABLE = "How small a difference could these runs find?"
 REST = "What is not shown up here?"
 OPEN = "What can these runs not tell?"
+OPEN_OF_DATA = "What can these data not tell?"
 
 
 def tiles_of(data: ReportData) -> tuple[Tile, ...]:
@@ -329,20 +330,26 @@ def _drift_answer(data: ReportData) -> Answer:
     drifts = drifts[drifts["parameter"].isin(SHORT)]
     moved = drifts[drifts["drift"] != 0]
     if moved.empty:
-        return Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training.")
+        text = "Every embedding parameter is what it was before training."
+        return Answer(question=MOVED, verdict="no", text=text, tone="same")
     name = str(moved["condition"].iloc[0])
     own = drifts[drifts["condition"] == name]
-    found = {SHORT[str(each)]: _moved(lines) for each, lines in own.groupby("parameter", sort=False)}
+    found = {SHORT[str(each)]: f"by {_moved(lines)}" for each, lines in own.groupby("parameter", sort=False)}
     if seen := _of_seen(own):
         found["words"] += f" (those seen in training: {seen})"
-    text = f"Under {name}, in % of their norm: {', '.join(f'{what} by {by}' for what, by in found.items())}."
     joined = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == WORDS)]
     means = joined.groupby("group", sort=False)["times_noise"].mean().dropna()
-    if len(means):
-        ends = dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max()))
-        differ = RATES_DIFFER if joined["learning_rate"].nunique() > 1 else ""
+    differ = RATES_DIFFER if joined["learning_rate"].nunique() > 1 else ""
+    return moved_answer(f"Under {name}, in", found, list(means), differ)
+
+
+def moved_answer(start: str, found: Mapping[str, str], times_noise: Sequence[float], differ: str = "") -> Answer:
+    """That the embeddings moved: what moved by how much, and the least and the most of its multiples of its noise."""
+    text = f"{start or 'In'} % of their norm: {', '.join(f'{what} {by}' for what, by in found.items())}."
+    if times_noise:
+        ends = dict.fromkeys(f"{value:.1f}" for value in (min(times_noise), max(times_noise)))
         text += f" {OF_NOISE.format(times=' to '.join(ends), differ=differ)}"
-    return Answer(question=MOVED, verdict="yes", text=text)
+    return Answer(question=MOVED, verdict="yes", text=text, tone="apart")
 
 
 def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
@@ -485,6 +492,6 @@ def plot_pairs(data: ReportData) -> list[Chart]:
     table = table[table["difference_points"].notna()] if len(table) else table
     pairs = table.groupby(["first_base", "second_base"], sort=False) if len(table) else ()
     return [
-        unthemed(plot_differences(own, width=WIDTH)).properties(title=[str(one), f"minus {other}"])
+        unthemed(differences_chart(own, width=WIDTH)).properties(title=[str(one), f"minus {other}"])
         for (one, other), own in islice(pairs, MOST_PAIRS)
     ]

@@ -1,76 +1,62 @@
 """How far the embedding parameters and their rows moved, snapshot by snapshot."""
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import WHOLE, after_start, measure_drift, measure_rows, measure_segments
+from toolkit.analysis.drift import WHOLE, measure_drift, measure_segments
 from toolkit.analysis.strata import AT_INPUT, NOT_AT_INPUT
+from toolkit.comparison.parameter_noise import measure_moved
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
+    COLOURS,
+    UNDEFINED,
     Chart,
     altair,
-    colour,
-    dash,
     data_of,
-    log_axis,
-    percent_bars,
-    pick,
-    shape,
-    themed,
+    over_seeds,
+    panels,
+    picked,
     tips,
 )
 from toolkit.reporting.page import (
+    Answer,
     Block,
     ChartBlock,
     FoldBlock,
     Section,
     TableBlock,
     TextBlock,
+    Tile,
     heading,
     picture,
     table_block,
 )
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, lines_of
-from toolkit.reporting.topics.drift import ADAPTED, TIED
-from toolkit.snapshots.logs import BY_ADAPTER
+from toolkit.reporting.topics.drift import ADAPTED, MOVED_BY, TIED, drift_chart, whole_lines
+from toolkit.reporting.topics.first_screen import MOVED, SHORT, WORDS, moved_answer
 from toolkit.snapshots.store import Source, trajectory_of
 
-HEIGHT = 180
 MOST_EPOCHS = 8
 """Columns of the table over time: the first, the last, and some between."""
-NUM_WORDS = 100
+
+
+def head_makers(opened: Opened) -> Makers:
+    """What the first screen says of every parameter, in one pass over the first snapshot and the last."""
+    return {"moved": lambda: measure_moved(opened.source)}
 
 
 def makers(opened: Opened) -> Makers:
-    source = opened.source
-    return {
-        "drift": lambda: measure_drift(source),
-        "most_moved": lambda: most_moved(source),
-        "segments": lambda: measure_segments(source),
-    }
+    return {"drift": lambda: measure_drift(opened.source)}
 
 
-def plot_change(source: Source) -> Chart:
-    """The relative drift of each whole embedding parameter at every snapshot, as an Altair chart.
-
-    ``source`` is a run, its path, a trajectory or imported checkpoints. A bar per parameter where there are two
-    snapshots, lines over time where there are more. ValueError where nothing moved.
-
-    Examples
-    --------
-    >>> chart = toolkit.plot_change(run)
-    >>> chart.save("drift.svg")
-    >>> Path("drift.svg").exists()
-    True
-    """
-    chart = change_chart(measure_drift(source, ("norm", "relative")), names_of_snapshots(source))
-    if chart is None:
-        raise ValueError("nothing moved: there is no change to plot")
-    return themed(chart)
+def rows_makers(opened: Opened) -> Makers:
+    return {**makers(opened), "segments": lambda: measure_segments(opened.source)}
 
 
 def names_of_snapshots(source: Source) -> dict[float, str]:
@@ -80,75 +66,91 @@ def names_of_snapshots(source: Source) -> dict[float, str]:
 
 
 def change_chart(drift: pd.DataFrame, names: Mapping[float, str] | None = None) -> Chart | None:
-    """The chart of :func:`plot_change` from the table of :func:`toolkit.measure_drift`; None where nothing moved."""
+    """The chart of :func:`toolkit.plot_change` from its table; None where nothing moved.
+
+    ``names``: epoch of a snapshot to what it is called.
+    """
+    chart = drift_chart(drift, names=names)
     lines = whole_lines(drift)
-    if not (lines["percent"] > 0).any():
+    return chart if chart is None or lines["regime"].nunique() < 2 else _by_condition(lines)
+
+
+def _by_condition(lines: pd.DataFrame) -> Chart:
+    """A bar per parameter and condition, the mean over its seeds at their last snapshots."""
+    last = lines[lines["epoch"] == lines.groupby("regime")["epoch"].transform("max")].dropna(subset="norm")
+    shown, picker, look = picked(last["regime"], None)
+    means = over_seeds(last, ["regime", "parameter"], "percent")
+    bare = altair.Axis(domain=False, ticks=False)
+    undefined = last.loc[last["percent"].isna(), ["regime", "parameter"]].drop_duplicates()
+    places = {
+        "y": altair.Y("parameter:N", sort=list(EMBEDDING_PARAMETERS), title=None, axis=bare),
+        "yOffset": altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown)),
+    }
+    bars = altair.Chart(data_of(means)).mark_bar()
+    bars = bars.encode(
+        **places,
+        x=altair.X("mean:Q", title=MOVED_BY, axis=altair.Axis(tickCount=5, format="~f")),
+        tooltip=tips(regime="regime", parameter="parameter", mean=(MOVED_BY, ".3g")),
+        **look["bars"],
+    )
+    said = altair.Chart(data_of(undefined)).mark_text(align="left", dx=5, fontSize=10, text=UNDEFINED)
+    layers = [bars, said.encode(**places, x=altair.value(0))]
+    return panels(
+        [altair.layer(*layers[: 1 + len(undefined)], width=440, height=5 * (14 * len(shown) + 8))], picker=picker
+    )
+
+
+def tiles(computed: Computed) -> tuple[Tile, ...]:
+    """One per embedding parameter: how far it moved, and how far those of its rows that training showed."""
+    trajectory = computed.opened.trajectory
+    found = []
+    for line in computed.get("moved").to_dict("records"):
+        name, seen = str(line["parameter"]), _seen(line)
+        part = "" if line["has_moved"] else trajectory.compared(name, "snapshots")
+        found.append(_tile(name, _percent(line), part and f"compared: {part}", ((SEEN, seen),) if seen else ()))
+    others = [name for name in EMBEDDING_PARAMETERS if name in trajectory.in_part and name not in trajectory.parameters]
+    return (*found, *(_tile(name, "not compared", "some checkpoints lack it") for name in others))
+
+
+SEEN = "those seen in training"
+
+
+def _tile(name: str, value: str, detail: str, lines: tuple[tuple[str, str], ...] = ()) -> Tile:
+    colour = COLOURS[EMBEDDING_PARAMETERS.index(name)]
+    return Tile(title=name.replace("_", " "), value=value, detail=detail, lines=lines, colour=colour)
+
+
+def _percent(line: Mapping[Any, Any], of: str = "") -> str:
+    share = line[f"{of}relative_drift"]
+    size = "undefined: was 0" if share != share else f"{number(100 * share)} %"
+    return size if line["has_moved"] else "0 exactly"
+
+
+def _moved_by(line: Mapping[Any, Any]) -> str:
+    is_from_0 = line["has_moved"] and line["relative_drift"] != line["relative_drift"]
+    return "from 0" if is_from_0 else f"by {_percent(line)}" if line["has_moved"] else "not at all"
+
+
+def _seen(line: Mapping[Any, Any]) -> str:
+    """How far the rows moved that training showed; empty where nothing moved, or which they are is not known."""
+    is_known = line["exposed_relative_drift"] == line["exposed_relative_drift"]
+    return _percent(line, "exposed_") if is_known and line["has_moved"] else ""
+
+
+def answer(computed: Computed) -> Answer | None:
+    """Whether the embeddings moved, in the words of a comparison's first screen."""
+    moved = computed.get("moved")
+    if moved.empty:
         return None
-    if lines["epoch"].nunique() == 1:
-        return percent_bars(lines[lines["percent"].notna()], "parameter", "percent", "relative drift (%)")
-    return _over_time(lines[lines["percent"].notna()], names or {})
-
-
-def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
-    """Relative drift of whole parameters after the first snapshot: epoch, parameter, percent; what stayed 0 is 0."""
-    own = after_start(drift[(drift["stratum"] == WHOLE) & (drift["statistic"] == "value")])
-    wide = own.pivot(index=["epoch", "parameter"], columns="measure", values="value").reset_index()
-    wide["percent"] = np.where(wide["norm"] == 0, 0.0, 100 * wide["relative"])
-    wide["place"] = wide["parameter"].map({name: i for i, name in enumerate(EMBEDDING_PARAMETERS)})
-    return wide.sort_values(["epoch", "place"])[["epoch", "parameter", "percent"]].reset_index(drop=True)
-
-
-def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
-    series = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
-    shown = lines.assign(when=[names.get(epoch, "") for epoch in lines["epoch"]] if names else lines["epoch"])
-    epochs = sorted(lines["epoch"].unique())
-    ticks = epochs if len(epochs) <= 10 else altair.Undefined
-    axis = altair.Axis(values=ticks, format="~f", grid=False)
-    x = altair.X("epoch:Q", title="epoch", scale=altair.Scale(zero=False, nice=False, padding=14), axis=axis)
-    if names and len(epochs) <= 6:
-        x = altair.X("when:N", sort=None, title="checkpoint", axis=altair.Axis(labelAngle=0, labelLimit=150))
-    picker = pick("parameter", series)
-    tall = log_axis(lines["percent"])
-    base = altair.Chart(data_of(shown)).encode(
-        x=x,
-        color=colour("parameter", series, symbolStrokeWidth=0),
-        opacity=picker.opacity,
-        tooltip=tips(
-            parameter="parameter",
-            when="checkpoint" if names else "epoch",
-            percent=("relative drift (%)", ".3g"),
-        ),
-    )
-    y = altair.Y("percent:Q", scale=tall.scale(), axis=tall.axis(), title="relative drift (%)")
-    moved = base.transform_filter("datum.percent > 0")
-    marks = {"filled": True, "opacity": 1, "size": 55}
-    shapes = shape("parameter", series, symbolStrokeWidth=0)
-    layers = [
-        moved.mark_line().encode(y=y, strokeDash=dash("parameter", series)),
-        moved.mark_point(**marks).encode(y=y, shape=shapes),
-    ]
-    if (lines["percent"] == 0).any():
-        still = base.transform_filter("datum.percent == 0")
-        layers.append(still.mark_point(**marks).encode(y=altair.value(HEIGHT), shape=shapes))
-    layers[-1] = layers[-1].add_params(*picker.params)
-    return altair.layer(*layers, width=560, height=HEIGHT)
-
-
-def farthest(computed: Computed) -> str:
-    """The parameter that moved most, beside what its re-initialisation would read, in one sentence."""
-    drift = computed.get("drift")
-    if drift.empty:
-        return ""
-    last = lines_of(whole_lines(drift), epoch=computed.epoch)
-    if not (last["percent"] > 0).any():
-        return none_moved(computed.opened) if not last["percent"].isna().any() else ""
-    line = last.loc[last["percent"].idxmax()]
-    where = {"parameter": line["parameter"], "stratum": WHOLE, "measure": "relative", "statistic": "reinitialised"}
-    null = 100 * float(computed.get("drift", **where)["value"].iloc[0])
-    return (
-        f"{line['parameter']} changed most: by {number(line['percent'])} % of its length (independent new values: "
-        f"{number(null)} %)."
-    )
+    if not moved["has_moved"].any():
+        return Answer(question=MOVED, verdict="no", text=none_moved(computed.opened), tone="same")
+    lines = {str(line["parameter"]): line for line in moved.to_dict("records")}
+    found = {SHORT.get(name, name): _moved_by(line) for name, line in lines.items()}
+    words = lines.get(WORDS, {"has_moved": False})
+    if words["has_moved"] and (seen := _seen(words)):
+        found[SHORT[WORDS]] += f" ({SEEN}: {seen})"
+    times = words["times_noise"] if words["has_moved"] and not words["reason"] else math.nan
+    return moved_answer("", found, [times] if times == times else [])
 
 
 def none_moved(opened: Opened) -> str:
@@ -158,19 +160,23 @@ def none_moved(opened: Opened) -> str:
 
 
 def first_picture(computed: Computed) -> ChartBlock | None:
-    """The picture of the first screen."""
-    drift = computed.frames["drift"]
-    caption = (
-        "Relative drift of each whole parameter: the length of its change, in % of its length before. Marks on the "
-        "floor are exactly 0."
-    )
-    return picture("change", change_chart(drift, names_of_snapshots(computed.opened.source)), caption)
+    """The picture of the first screen, where drift was measured at every snapshot."""
+    drift = computed.get("drift")
+    names = names_of_snapshots(computed.opened.source)
+    chart = drift_chart(drift, names=names) if len(drift) else None
+    return picture("change", chart, PICTURED)
+
+
+PICTURED = (
+    "Drift of each whole parameter at every epoch: the length of its change, in % of its length before. Marks on the "
+    "floor are exactly 0."
+)
 
 
 def changes_section(computed: Computed) -> Section:
     """How far each parameter moved, at every snapshot."""
     blocks = (_over_epochs(computed),) if len(computed.get("drift")) else ()
-    return Section(id="changes", title="What changed", blocks=blocks)
+    return Section(id="changes", title="How far each parameter moved", blocks=blocks)
 
 
 def _over_epochs(computed: Computed) -> Block:
@@ -188,32 +194,15 @@ def _over_epochs(computed: Computed) -> Block:
         label="re-initialised", unit="%", how="What independent new values of the same spread would read: a yardstick."
     )
     table = wide.assign(reinitialised=100 * null.first()).reset_index().set_axis(list(columns), axis=1)
-    caption = "Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter; undefined where it was 0 before and is not now."
+    caption = "Drift of each whole parameter, in % of its norm; undefined where it was 0 before and is not now."
     return TableBlock(table=table, caption=caption, columns=columns)
 
 
 ROWS_LEAD = (
     "Rows that moved for different reasons are not averaged together, but stand by the optimizer steps that showed "
-    "them (their exposure), where these were recorded. {how}"
-)
-BY_STEPS = (
-    "Adam moves a row by the count of those steps and hardly by the size of its gradient, so the list of words is no "
-    "ranking of importance."
+    "them (their exposure), where these were recorded."
 )
 STRATA = ("parameter", "stratum", "num_rows", "norm", "greatest", "relative", "angle_degrees", "radial")
-
-
-def most_moved(source: Source) -> pd.DataFrame:
-    """The word rows that are farthest from the first snapshot, farthest first; ValueError where no word moved.
-
-    The columns are those of :func:`toolkit.measure_rows` with ``norm``, ``relative`` and ``angle_degrees``.
-    """
-    epoch = trajectory_of(source).snapshots[-1].epoch
-    rows = measure_rows(source, TABLES[0], epoch, ("norm", "relative", "angle_degrees"))
-    moved = rows[rows["norm"] > 0]
-    if moved.empty:
-        raise ValueError("no row of word_embeddings moved")
-    return moved.sort_values(["norm", "row"], ascending=[False, True]).head(NUM_WORDS).reset_index(drop=True)
 
 
 def strata_table(computed: Computed) -> pd.DataFrame:
@@ -232,17 +221,8 @@ def strata_table(computed: Computed) -> pd.DataFrame:
 
 
 def rows_section(computed: Computed) -> Section:
-    """The words that moved most, then every table by exposure, then the segments."""
+    """Every table by exposure, then the segments."""
     blocks: list[Block] = []
-    words = computed.get("most_moved")
-    if len(words):
-        names = ["token", "stratum", "num_steps", "num_tokens", "norm", "relative", "angle_degrees"]
-        if words["num_steps"].isna().all():
-            names = [names[0], *names[4:]]
-        table = words.assign(token=named_rows(words), stratum=words["stratum"].astype(str))
-        caption = f"The {len(words)} words that moved most, from the first snapshot to the last."
-        own = {"norm": "‖Δ‖", "relative": "relative drift", "angle_degrees": "angle"}
-        blocks.append(table_block(table, names, caption, token="word", stratum="rows", **own))
     strata = strata_table(computed)
     for name in TABLES:
         if len(own_strata := strata[strata["parameter"] == name]):
@@ -250,25 +230,26 @@ def rows_section(computed: Computed) -> Section:
             blocks.append(FoldBlock(title=title, blocks=(_strata(own_strata),), is_open=name == TABLES[0]))
     if len(segments := computed.get("segments", epoch=computed.epoch)):
         blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(segments, reason=""))))
-    is_adapted = any(BY_ADAPTER in why for why in computed.missing.values())
+    is_adapted = any(run.adapted for run in computed.opened.runs)
     is_tied = strata["stratum"].isin([AT_INPUT, NOT_AT_INPUT]).any()
-    how = TIED if is_tied else ADAPTED if is_adapted else BY_STEPS
-    lead = ROWS_LEAD.format(how=how) if blocks else ""
-    return Section(id="rows", title="Which words and rows moved", lead=lead, blocks=tuple(blocks))
+    lead = " ".join([ROWS_LEAD, *([TIED] if is_tied else [ADAPTED] if is_adapted else [])])
+    return Section(id="rows", title="Which rows moved", lead=lead if blocks else "", blocks=tuple(blocks))
+
+
+def in_percent(rows: pd.DataFrame) -> pd.DataFrame:
+    """A table with ``drift_percent`` beside its relative drift."""
+    return rows.assign(drift_percent=100 * rows["relative"].astype(float))
 
 
 def _strata(strata: pd.DataFrame) -> Block:
     return table_block(
-        strata,
-        STRATA[1:],
-        "At the last snapshot.",
+        in_percent(strata),
+        "stratum num_rows drift_percent angle_degrees",
+        "At the last snapshot, medians over rows; more measures are in tables/drift.csv.",
         stratum="rows",
         num_rows="number",
-        norm="median ‖Δ‖",
-        greatest=Column(label="greatest ‖Δ‖", unit="weight units"),
-        relative="median relative drift",
-        angle_degrees="median angle",
-        radial="median radial change",
+        drift_percent=Column(label="drift", unit="% of norm"),
+        angle_degrees="angle",
     )
 
 
@@ -280,7 +261,12 @@ def named_rows(rows: pd.DataFrame) -> pd.Series:
 
 def segments_blocks(own: pd.DataFrame) -> tuple[Block, ...]:
     """Norm, cosine and drift of the segment rows, from the table of :func:`toolkit.measure_segments` at one epoch."""
-    table = own.assign(measure=own["measure"].str.replace("_", " "))
+    is_relative = own["measure"] == "relative_drift"
+    table = own.assign(
+        measure=own["measure"].str.replace("_", " "),
+        value=own["value"].where(~is_relative, 100 * own["value"]),
+        unit=own["unit"].where(~is_relative, "% of norm"),
+    )[own["measure"] != "drift"]
     names = ("parameter", "measure", "value", "unit", "reason", "note")
     shown = table_block(table, names, "At the last snapshot.")
     if (own["measure"] == "cosine").any():
@@ -288,5 +274,5 @@ def segments_blocks(own: pd.DataFrame) -> tuple[Block, ...]:
     return (shown, TextBlock(text="Cosine, difference and mean are not applicable: the model has one segment row."))
 
 
-PART = DriftPart(makers, (changes_section,))
-ROWS = DriftPart(sections=(rows_section,))
+HEAD = DriftPart(makers=head_makers, answer=answer, tiles=tiles)
+PARTS = {"changes": DriftPart(changes_section, makers), "rows": DriftPart(rows_section, rows_makers)}

@@ -9,6 +9,7 @@ from toolkit.analysis.added_rows import BLOCK_ROWS, has_added, measure_added_row
 from toolkit.analysis.blocks import tables_of
 from toolkit.analysis.neighbours import PARAMETER
 from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.summaries import check_table
 from toolkit.comparison.verdicts import Card
 from toolkit.reporting.charts import (
     COLOURS,
@@ -27,7 +28,8 @@ from toolkit.reporting.charts import (
 )
 from toolkit.reporting.page import Block, Section, TextBlock, folds, picture, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
-from toolkit.reporting.topics.caveats import claims_block, group_of
+from toolkit.reporting.topics.caveats import claims_block
+from toolkit.reporting.topics.movement import in_percent
 
 ID, TITLE = "new-tokens", "Added tokens: did their rows move, did the old ones stay?"
 LEAD = (
@@ -81,16 +83,16 @@ def section(computed: Computed) -> Section:
         first = rows[rows["epoch"] == rows["epoch"].min()].set_index("row")["nearest_old"]
         last = last.assign(nearest_before=last["row"].map(first))
         said += _old_rows(computed, last)
-    names = "token num_steps num_tokens norm relative length times_old_length nearest_before nearest_old reason"
-    shown = last.assign(**{name: pd.to_numeric(last[name]) for name in ("num_steps", "num_tokens")})
+    names = "token num_steps num_tokens drift_percent length times_old_length nearest_before nearest_old reason"
+    shown = in_percent(last).assign(**{name: pd.to_numeric(last[name]) for name in ("num_steps", "num_tokens")})
     shown = shown.dropna(axis="columns", how="all").sort_values("row")
     caption = "The added tokens at the last snapshot; epochs before are in tables/added_rows.csv."
-    own = {"norm": "‖Δ‖", "relative": "relative drift", "nearest_before": "nearest at first", "nearest_old": "nearest"}
+    own = {"nearest_before": "nearest at first", "nearest_old": "nearest"}
     blocks: list[Block] = [TextBlock(text=said)]
     drawn = CAPTION.format(AXES[_distance(rows)])
     if len(last) > MOST_LINES:
         drawn += f" {MOST_LINES} of the {len(last):,} tokens are drawn, evenly from the most shown to the least."
-    if chart := picture("added-rows", plot_added_rows(rows), drawn):
+    if chart := picture("added-rows", added_rows_chart(rows), drawn):
         blocks.append(chart)
     return Section(id=ID, title=TITLE, lead=LEAD, blocks=(*blocks, table_block(shown, names, caption, **own)))
 
@@ -110,11 +112,9 @@ def _distance(rows: pd.DataFrame) -> str:
     return "norm" if rows["relative"].isna().any() else "relative"
 
 
-def plot_added_rows(rows: pd.DataFrame) -> Chart | None:
-    """Length and distance from the start of added rows over epochs, from :func:`toolkit.measure_added_rows`.
-
-    Of more than 60 tokens 60 are drawn, evenly from the most shown to the least. None where there is but one snapshot.
-    """
+def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart | None:
+    """The chart of :func:`toolkit.plot_added_rows` from its table, that of lengths first; None for one snapshot."""
+    check_table(rows, ("epoch", "row", "token", "num_steps", "norm", "relative"), "measure_added_rows")
     if rows["epoch"].nunique() < 2:
         return None
     steps = pd.to_numeric(rows["num_steps"]).astype(float)
@@ -138,7 +138,7 @@ def plot_added_rows(rows: pd.DataFrame) -> Chart | None:
         _distance(rows): ["distance from its start,", AXES[_distance(rows)]],
     }
     drawn = []
-    for name, title in titles.items():
+    for name, title in list(titles.items())[not has_lengths :]:
         y = altair.Y(f"{name}:Q", title=title, scale=altair.Scale(zero=True))
         said = tips(token="token", epoch=("epoch", "~f"), shown=("steps", ",.0f"), **{name: (" ".join(title), ".3g")})
         layers = [base.mark_line(**thin).encode(y=y), base.mark_point(size=18).encode(y=y, tooltip=said, **marks)]
@@ -155,7 +155,7 @@ def plot_added_rows(rows: pd.DataFrame) -> Chart | None:
 def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:
     """The cards on added tokens; None where no run added any. How far rows moved by stratum stands with all words."""
     titles = list(dict.fromkeys(group.title for group in data.groups))
-    own = {title: [card for card in cards if card.kind == "tokens" and group_of(card) == title] for title in titles}
+    own = {title: [card for card in cards if card.kind == "tokens" and card.group == title] for title in titles}
     titles = [title for title in titles if own[title]]
     if not titles:
         return None
@@ -163,4 +163,4 @@ def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:
     return Section(id=ID, title=TITLE, lead=LEAD, blocks=folds(titles, bodies))
 
 
-PART = DriftPart(makers, (section,), is_brief=True)
+PART = DriftPart(section, makers, is_brief=lambda opened: True)

@@ -17,14 +17,14 @@ from toolkit.reporting.cells import NOT_APPLICABLE, listing, number, span
 from toolkit.reporting.charts import Charts, draw
 from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block, table_block
 from toolkit.reporting.topics.caveats import edge_warning, unstable
-from toolkit.reporting.topics.comparison import comparison_section, plot_differences
+from toolkit.reporting.topics.comparison import comparison_section, differences_chart
 from toolkit.reporting.topics.drift_and_score import (
     cost_section,
+    drift_and_score_chart,
     drift_and_score_section,
     efficiency_section,
-    plot_drift_and_score,
 )
-from toolkit.reporting.topics.scores import plot_cost, plot_data_efficiency, plot_scores, scores_section
+from toolkit.reporting.topics.scores import cost_chart, efficiency_chart, scores_chart, scores_section
 from toolkit.schema import COLUMNS
 
 LABELS = (
@@ -38,13 +38,13 @@ def study_charts(data: ReportData) -> Charts:
     margin = float(pd.to_numeric(data.comparison["margin_points"]).max())
     return draw(
         {
-            "differences": lambda: plot_differences(data.comparison),
-            "scores_by_arm": lambda: plot_scores(data.scores, regimes=regimes),
-            "data_efficiency": lambda: plot_data_efficiency(data.scores, regimes=regimes),
-            "cost_against_score": lambda: plot_cost(data.scores, regimes=regimes),
+            "differences": lambda: differences_chart(data.comparison),
+            "scores_by_arm": lambda: scores_chart(data.scores, regimes=regimes),
+            "data_efficiency": lambda: efficiency_chart(data.scores, regimes=regimes),
+            "cost_against_score": lambda: cost_chart(data.scores, regimes=regimes),
             # One task is one point, and no relation.
             "drift_against_gain": lambda: (
-                plot_drift_and_score(data.joined, margin_points=margin) if len(data.groups) > 1 else None
+                drift_and_score_chart(data.joined, margin_points=margin) if len(data.groups) > 1 else None
             ),
         }
     )

@@ -130,13 +130,8 @@ LAST = ("group", "model", "split", "is_reported_split", "score", "value", "seed"
 """What must be there of the table of last scores."""
 
 
-def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """Last scores: a panel per task, a line per split and regime with a dot per seed, their mean and its interval.
-
-    ``scores`` is :func:`toolkit.last_scores`' table. The interval is Student's of 95 % over seeds, from three of them
-    on; the dot of a failed run is hollow. Of several sizes the largest is shown. ``regimes``: their order, which gives
-    the colours. None without a score. ValueError for another table.
-    """
+def scores_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """The chart of :func:`toolkit.plot_scores` from its table, with a panel per task; None without a score."""
     check_table(scores, LAST, "last_scores")
     table = largest_size(scores)
     table = table[table["value"].notna()]
@@ -203,21 +198,14 @@ def title_of(score: str) -> str:
     return f"{score.replace('_', ' ')} ({ends})"
 
 
-def plot_scores_over_epochs(
+def epochs_chart(
     scores: pd.DataFrame,
     score: str | None = None,
     *,
     majority: Mapping[str, float] | None = None,
     regimes: Iterable[str] | None = None,
 ) -> Chart | None:
-    """A score at every epoch, before training too: a panel per labelled split, a line per regime.
-
-    ``scores`` is ``Run.scores``, of one run or of several: then with columns ``run`` and ``regime`` (or ``condition``).
-    ``score`` is one of its columns, by default the first that it has of accuracy, macro_f1, matthews, pearson ... A
-    mark is the mean over the seeds, its bar from the least to the greatest. ``majority``: split to the score of always
-    answering the commonest class, a dotted line. ``regimes`` as in :func:`toolkit.plot_scores`. None without two
-    epochs. ValueError for another table.
-    """
+    """The chart of :func:`toolkit.plot_scores_over_epochs` from its table, a panel per split; None for one epoch."""
     check_table(scores, ("epoch", "split"), "Run.scores")
     score = score or next((name for name in SCORES if name in scores), "")
     if score not in scores:
@@ -254,13 +242,8 @@ def plot_scores_over_epochs(
     return panels(parts, columns, picker)
 
 
-def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """The score on the reported split by the number of training examples: a panel per task, a line per regime.
-
-    ``scores`` is :func:`toolkit.last_scores`' table. A mark is the mean over the seeds, its bar from the least to the
-    greatest. ``regimes`` as in :func:`toolkit.plot_scores`. None where no task has two sizes. ValueError for another
-    table.
-    """
+def efficiency_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """The chart of :func:`toolkit.plot_data_efficiency` from its table, a panel per task; None for one size."""
     check_table(scores, (*LAST, "size", "num_train_examples"), "last_scores")
     table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
     # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
@@ -304,12 +287,8 @@ def _of_tasks(
     )
 
 
-def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """The score on the reported split by the seconds that a run took: a panel per task, a mark per run.
-
-    ``scores`` is :func:`toolkit.last_scores`' table; of several sizes the largest is shown. ``regimes``: their order,
-    which gives the colours. None where fewer than two runs recorded seconds. ValueError for another table.
-    """
+def cost_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """The chart of :func:`toolkit.plot_cost` from its table, with a panel per task; None without two runs."""
     check_table(scores, (*LAST, "run", "seconds"), "last_scores")
     table = largest_size(scores[scores["is_reported_split"].astype(bool) & (scores["seconds"] > 0)])
     table = table[table["value"].notna()]

@@ -74,4 +74,4 @@ def plot_step_sizes(sizes: pd.DataFrame) -> Chart | None:
     return panels([altair.layer(base.mark_line(), points)], 1, picker)
 
 
-PART = DriftPart(makers, (section,))
+PART = DriftPart(section, makers)

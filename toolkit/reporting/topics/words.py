@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,19 +10,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.analysis.drift import top_words
 from toolkit.analysis.strata import AT_INPUT, INFERRED, NOT_AT_INPUT
 from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
 from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
 from toolkit.reporting.cells import Column
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, log_axis, tips
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
+from toolkit.reporting.charts import COLOURS, REFERENCE, UNDEFINED, Chart, altair, log_axis, tips
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block, table_block
 from toolkit.reporting.render_html import script_json
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
+from toolkit.reporting.topics.drift import has_undefined
 from toolkit.snapshots.store import Source, trajectory_of
 
 BUDGET_BYTES = 1_100_000
 """What the data of the chart may take of a page."""
-NUM_TABLED = 20
+NUM_TABLED, WEIGHT_UNITS = 20, "weight units"
 HOW_NEIGHBOURS = (
     "The five words whose rows point most nearly the same way (greatest cosine), among all words of the vocabulary, "
     "seen in training or not, but not special tokens."
@@ -33,7 +37,7 @@ TABLED: Mapping[str, Column] = {
         how="Optimizer steps whose batch held the word: only these gave it a gradient, unless its table is the output "
         "layer too.",
     ),
-    "norm": Column(label="drift", how="Norm of the change of its row over all of training, in weight units."),
+    "drift": Column(label="drift", how="How far its row moved over all of training."),
     "angle_degrees": Column(label="angle", how="Between its row before and after training.", unit="degrees"),
     "before": Column(label="nearest before training", how=HOW_NEIGHBOURS),
     "after": Column(label="nearest after", how=HOW_NEIGHBOURS),
@@ -52,10 +56,14 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     tables: dict[str, Block] = {}
     counts: list[list[Any]] = []
     refused: list[list[Any]] = []
-    left = budget_bytes
-    for i, (label, source) in enumerate(runs):
-        num_named = max(NUM_NAMED // len(runs), NUM_TABLED)
-        words = source if isinstance(source, WordRows) else measure_words([trajectory_of(source)], num_named=num_named)
+    left, num_named = budget_bytes, max(NUM_NAMED // max(len(runs), 1), NUM_TABLED)
+    measured = [
+        source if isinstance(source, WordRows) else measure_words([trajectory_of(source)], num_named=num_named)
+        for _, source in runs
+    ]
+    if any(has_undefined(words.table) for words in measured):  # all on one axis
+        measured = [replace(words, table=words.table.drop(columns="relative", errors="ignore")) for words in measured]
+    for i, ((label, _), words) in enumerate(zip(runs, measured, strict=True)):
         if words.reason:
             refused.append([label, 0, "", 0, "", 0, "", words.reason])
             continue
@@ -79,7 +87,7 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
         f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_rest:,} of "
         f"{all_rest:,} others, evenly spaced in the vocabulary."
     )
-    picture = ChartBlock(name="words", chart=plot_words(drawn), caption=caption, alt=ALT)
+    picture = ChartBlock(name="words", chart=words_chart(drawn), caption=caption, alt=ALT)
     moved = FoldBlock(
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
@@ -118,7 +126,7 @@ def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame
     # Nor of any word of a table that is the output layer too, of which the tokens of the input are known.
     at_input = np.where(words.table["num_tokens"].notna() & steps.isna(), AT_INPUT, "")
     stratum = np.where(is_inferred, INFERRED["exposed"], at_input)
-    whole = words.table.assign(run=run, stratum=stratum, **shown)
+    whole = _with_drift(words.table).assign(run=run, stratum=stratum, **shown)
     last = whole[whole["epoch"] == whole["epoch"].max()].set_index("row", drop=False)
     seen = last["is_seen"].astype(bool)
     kept, sample = last.index[seen].to_numpy(), last.index[~seen].to_numpy()
@@ -133,7 +141,7 @@ def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame
 
 def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
     """Drawn or not, without the cosines of the neighbours."""
-    most = words.sort_values("norm", ascending=False, kind="stable").head(NUM_TABLED)
+    most = words.sort_values("drift", ascending=False, kind="stable").head(NUM_TABLED)
     near = {name: most[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")}
     unknown = {INFERRED["exposed"]: "unknown (inferred)", ANY_STEP: ANY_STEP}
     steps = [
@@ -142,7 +150,22 @@ def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
     ]
     table = most.assign(num_steps=pd.Series(steps, most.index, dtype=object), **near)[list(TABLED)]
     caption = f"Words that moved most: {run}"
-    return TableBlock(table=table.reset_index(drop=True), caption=caption, columns=TABLED, num_shown=10)
+    columns = {**TABLED, "drift": replace(TABLED["drift"], unit=unit_of(words))}
+    return TableBlock(table=table.reset_index(drop=True), caption=caption, columns=columns, num_shown=10)
+
+
+def unit_of(words: pd.DataFrame) -> str:
+    """What ``drift`` is in; evidence of earlier reports lacks the shares, and so do words one of which moved from 0."""
+    return WEIGHT_UNITS if "relative" not in words or has_undefined(words) else "% of norm"
+
+
+def _with_drift(words: pd.DataFrame) -> pd.DataFrame:
+    """With ``drift``, how far each row moved, in :func:`unit_of`."""
+    if "drift" in words:
+        return words
+    if unit_of(words) == WEIGHT_UNITS:
+        return words.assign(drift=words["norm"])
+    return words.assign(drift=(100 * words["relative"].astype(float)).mask(words["norm"] == 0, 0.0))
 
 
 WIDTH, HEIGHT = 600, 280
@@ -164,31 +187,13 @@ _TEXTS = ("word", "before", "after")
 """Columns that stand in the data as one text each, a line per word: ``word_lines``, and so on."""
 
 
-def plot_words(words: pd.DataFrame) -> Chart | None:
-    """How far each word's row moved against the steps that saw it; words can be searched, epoch and run be picked.
-
-    Parameters
-    ----------
-    words
-        A table of :func:`toolkit.measure_rows`, or several with their epochs: a line per word, or per word
-        and epoch, with the columns ``row``, ``token``, ``num_steps``, ``num_tokens``, ``norm`` and ``angle_degrees``;
-        [PAD] is left out. These may be there too: ``stratum``, which tells the words that training is inferred to have
-        used; ``epoch``; ``run``, of which one is shown at a time; ``before`` and ``after``, the word's neighbours as
-        texts. Every line is drawn: where they are too many, choose before.
-
-    Returns
-    -------
-    An Altair chart; None where no word moved.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing.
-    """
+def words_chart(words: pd.DataFrame) -> Chart | None:
+    """The chart of :func:`toolkit.plot_words` from its table; None where no word moved."""
     check_table(words, ("row", "token", "num_steps", "num_tokens", "norm", "angle_degrees"), "measure_rows")
     if "stratum" in words:
         words = words[words["stratum"].astype(str) != "[PAD]"]
-    if not (words["norm"] > 0).any():
+    words = _with_drift(words)
+    if not (words["drift"] > 0).any():
         return None
     places = slider_places(words)
     runs = packed_words(words, places)
@@ -247,9 +252,9 @@ def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -
         values=[*strips, *(tick for tick in ticks if tick <= most)], labelExpr=label, grid=False, labelOverlap="greedy"
     )
     x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
-    used = words["norm"][words["num_steps"].fillna(1) > 0]
-    tall = log_axis(used if (used > 0).any() else words["norm"])  # by decay alone rows move a hundred times less
-    moved = "drift (norm of the change of the word's row)"
+    used = words["drift"][words["num_steps"].fillna(1) > 0]
+    tall = log_axis(used if (used > 0).any() else words["drift"])  # by decay alone rows move a hundred times less
+    moved = f"drift of the word's row ({unit_of(words)})"
     return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=moved), tall.low
 
 
@@ -326,7 +331,7 @@ def _step(places: Sequence[float]) -> float:
 
 def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str, Any]]:
     """One line of data per run with an array per column: a quarter of what a line per word takes."""
-    words = words.assign(
+    words = _with_drift(words).assign(
         run=words["run"].astype(str) if "run" in words else "",
         epoch=words["epoch"].astype(float) if "epoch" in words else 0.0,
     )
@@ -336,7 +341,7 @@ def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str,
 def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[str, Any]:
     at = {float(epoch): part.set_index("row") for epoch, part in words.groupby("epoch") if epoch or len(places) == 1}
     epochs = sorted(at)
-    last = at[epochs[-1]].sort_values("norm", ascending=False, kind="stable")
+    last = at[epochs[-1]].sort_values("drift", ascending=False, kind="stable")
     packed: dict[str, Any] = {
         "run": run,
         "epochs": epochs,
@@ -348,7 +353,7 @@ def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[
     if _is_at_input(last).any():
         packed["is_input"] = True
     for i, epoch in enumerate(epochs):
-        for name, column in (("drift", "norm"), ("angle", "angle_degrees")):
+        for name, column in (("drift", "drift"), ("angle", "angle_degrees")):
             packed[f"{name}{i}"] = [_rounded(value) for value in at[epoch].loc[last.index, column]]
     before, after = (list(last[name]) if name in last else [""] * len(last) for name in ("before", "after"))
     packed["before_lines"] = "\n".join(before).rstrip("\n")
@@ -404,3 +409,29 @@ def _by_kind(unknown: str, never: str, used: str, counted: str, x: str = "datum.
 def data_size(words: pd.DataFrame) -> int:
     """Bytes that the data of the chart take in a page."""
     return len(script_json(packed_words(words, slider_places(words))).encode())
+
+
+NUM_ON_SCREEN = 10
+
+
+def makers(opened: Opened) -> Makers:
+    return {"most_moved": lambda: top_words(opened.source, NUM_TABLED)}
+
+
+def on_screen(computed: Computed) -> Section:
+    """The words that moved most, in a terminal."""
+    words = computed.get("most_moved").head(NUM_ON_SCREEN)
+    names = ["token", "drift_percent", *([] if words.empty or words["num_steps"].isna().all() else ["num_steps"])]
+    drift = Column(label="drift", unit="% of norm")
+    words = words.astype({"drift_percent": object}).fillna({"drift_percent": UNDEFINED}) if len(words) else words
+    table = table_block(words, names, "", token="word", drift_percent=drift)
+    return Section(id="words", title="Which words moved most", blocks=(table,) if len(words) else ())
+
+
+def section(computed: Computed) -> Section:
+    """The words of what was opened, as a comparison shows them."""
+    found = words_section([(computed.opened.title, computed.opened.trajectory)])
+    return found or Section(id="words", title="Which words moved")
+
+
+PART = DriftPart(section, makers, is_brief=lambda opened: True, on_screen=on_screen)

@@ -1,0 +1,144 @@
+"""What a paper says of its methods: every number of it is the evidence's, and another one where the evidence has it."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import toolkit
+from tests.refusals import check_refused
+from tests.reporting.conftest import contents
+from tests.reporting.test_latex import compile_document, needs_tex
+from toolkit.cli import main
+from toolkit.comparison.evidence import read_evidence
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
+from toolkit.reporting import render_latex as latex
+from toolkit.reporting.comparison_report import write_report
+from toolkit.reporting.methods import _several, paragraphs_of
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+VERSIONS = {"versions": {"torch": "2.99.1", "embedding-drift-toolkit": "7.8.9"}, "devices": "abacus", "precision": "no"}
+
+
+def numbers(text: str) -> set[str]:
+    """Every number, without the commas in it; of floats as ``g`` prints them."""
+    found = re.findall(r"\d+(?:\.\d+)*(?:e[+-]?\d+)?", text.replace(",", ""))
+    return {*found, *(f"{float(each):g}" for each in found if each.count(".") < 2)}
+
+
+@pytest.fixture
+def report(study):
+    runs, labels = study(tasks=("toy", "a_b&c%"), num_seeds=3, facts=VERSIONS)
+    return write_report(runs, "out", labels=labels, margin_points=2.5).parent
+
+
+def test_every_number_is_the_evidence_s(report):
+    before, text = contents(report), toolkit.methods_of(report)
+    assert contents(report) == before
+    evidence = read_evidence(report)
+    headlines = ReportData(evidence).comparison.query("is_headline")
+    sizes = evidence.predictions.groupby(["run", "split"]).size()
+    counts = {len(evidence.facts), len(headlines), int(headlines["p"].notna().sum()), *sizes, 3, 90, 0}
+    level = f"{100 * evidence.settings['level']:g}"
+    known = numbers(json.dumps([evidence.facts, evidence.settings], default=dict)) | {level, *map(str, counts)}
+    assert not numbers(re.sub("float64|Apache-2.0", "", text)) - known
+    for expected in (
+        "tiny was fine-tuned on toy (100 training examples) and a_b&c% (100 training examples) under full fine-tuning, "
+        "embeddings frozen and feature extraction, with seeds 0, 1 and 2: 18 runs",
+        f"Between conditions {len(headlines)} comparisons were made, paired by seed",
+        "Student's t over seeds and items",
+        "learning rate 5e-05 (full fine-tuning and embeddings frozen)",
+        "lies within ±2.5 points",
+        "torch 2.99.1",
+        "Hardware: abacus.",
+        "Embedding drift toolkit 7.8.9",
+    ):
+        assert expected in text
+
+
+CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"seed": 77}, {}, "seeds 77"),
+    ({"learning_rate": 0.123}, {}, "learning rate 0.123"),
+    ({"batch_size": 48}, {}, "batch size 48"),
+    ({"weight_decay": 0.321}, {}, "weight decay 0.321"),
+    ({}, {"margin_points": 4.5}, "±4.5 points"),
+    ({}, {"level": 0.9}, "Intervals of 90 %"),
+    ({}, {"alpha": 0.011}, "q < 0.011"),
+]
+
+
+@pytest.mark.parametrize(("config", "settings", "expected"), CHANGES)
+def test_other_evidence_gives_another_text(config, settings, expected, read_run):
+    evidence = measure([read_run(regime, 0) for regime in ("none", "embeddings")])
+    facts = {name: {**own, "config": {**own["config"], **config}} for name, own in evidence.facts.items()}
+    other = replace(evidence, facts=facts, settings={**evidence.settings, **settings})
+    texts = ["\n".join(paragraphs_of(ReportData(each))) for each in (evidence, other)]
+    assert [expected in text for text in texts] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("num_rates", "rates", "conditions"),
+    [
+        (2, "learning rate 1e-05 (full fine-tuning, learning rate 1e-05), 2e-05 (full", "under full fine-tuning, lea"),
+        (
+            5,
+            "learning rate 1e-05, 2e-05, 3e-05, 4e-05 and 5e-05",
+            "rate 4e-05 and full fine-tuning, learning rate 5e-05",
+        ),
+        (
+            12,
+            "learning rate from 1e-05 to 0.00012",
+            "learning rate 0.00011 and full fine-tuning, learning rate 0.00012",
+        ),
+        (13, "learning rate from 1e-05 to 0.00013", "under 13 conditions"),
+    ],
+)
+def test_the_setting_that_a_study_varies_is_said_and_so_are_its_conditions(num_rates, rates, conditions, read_run):
+    runs = [read_run("none", 0, config={"learning_rate": round(n * 1e-5, 6)}) for n in range(num_rates, 0, -1)]
+    text = "\n".join(paragraphs_of(ReportData(measure(runs))))
+    assert [said for said in (rates, conditions) if said not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("no yes maybe so", "no, yes, maybe and so"),
+        ("i h g f e d c b a", "one of 9 values"),
+        ("1,000 2 30", "2, 30 and 1,000"),
+    ],
+)
+def test_values_are_in_their_order_where_they_are_numbers(values, said):
+    assert _several(pd.Series(1, index=values.split())) == said
+
+
+def test_what_is_not_known_is_said_to_be(read_run):
+    evidence = measure([read_run("none", 0)])
+    facts = {name: {**own, "manifest": {}} for name, own in evidence.facts.items()}
+    text = "\n".join(paragraphs_of(ReportData(replace(evidence, facts=facts))))
+    for said in ("Conditions were not compared.", "Software: not recorded. Hardware: not recorded.", "toolkit ("):
+        assert said in text
+
+
+@needs_tex
+def test_as_latex_it_compiles(report, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", "--methods", str(report), "--latex"])
+    text = capsys.readouterr().out
+    assert r"a\_b\&c\%" in text
+    assert r"$5 \times 10^{-5}$" in text
+    (tmp_path / "methods.tex").write_text(text)
+    (tmp_path / "all.tex").write_text(latex.document(["methods"], "Methods"))
+    done = compile_document(tmp_path, "all.tex")
+    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
+
+
+def test_of_what_is_no_report_it_says_so_in_one_line(tmp_path, capsys):
+    check_refused("no report at", toolkit.methods_of, tmp_path / "none")
+    for words in (["--methods", "x", "--out", "y"], ["--latex"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["report", *words])
+        assert "--latex alone goes with it" in capsys.readouterr().err

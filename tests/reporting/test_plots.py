@@ -1,0 +1,153 @@
+"""Every plot_* takes the same things and gives a chart of one panel that can be restyled; an empty one says why."""
+
+from functools import partial
+
+import altair
+import pandas as pd
+import pytest
+
+import toolkit
+from tests.chart_data import values_of
+from tests.refusals import check_refusals, check_refused
+from tests.reporting.chart_data import panels_of
+from toolkit.reporting.chart_files import image_of
+from toolkit.reporting.topics.causes import measure_exposure
+
+TABLES = {
+    "plot_added_rows": lambda runs: toolkit.measure_added_rows(runs[0]),
+    "plot_change": lambda runs: toolkit.measure_drift(runs[0]),
+    "plot_cost": toolkit.last_scores,
+    "plot_data_efficiency": toolkit.last_scores,
+    "plot_differences": toolkit.compare,
+    "plot_drift": lambda runs: toolkit.measure_drift(runs[0]),
+    "plot_drift_and_score": toolkit.join_drift,
+    "plot_exposure": lambda runs: measure_exposure(runs[0]),
+    "plot_position_drift": lambda runs: toolkit.measure_rows(runs[0], "position_embeddings"),
+    "plot_scores": toolkit.last_scores,
+    "plot_scores_over_epochs": lambda runs: runs[0].scores,
+    "plot_word_drift": lambda runs: toolkit.measure_rows(runs[0], "word_embeddings"),
+    "plot_words": lambda runs: toolkit.measure_rows(runs[0], "word_embeddings"),
+}
+STILL = set(TABLES) - {"plot_scores", "plot_scores_over_epochs"}
+"""Those that have nothing to draw of one run that froze its embeddings."""
+SCORED = {"plot_cost", "plot_data_efficiency", "plot_differences", "plot_drift_and_score"} | (set(TABLES) - STILL)
+"""Those of scores, which imported checkpoints have none of."""
+
+
+@pytest.fixture
+def runs(read_study):
+    return read_study(tasks=("toy", "other"), num_seeds=2, facts={"cost": {"seconds_training": 2.5}})[0]
+
+
+def test_the_list_is_the_public_one():
+    assert set(TABLES) == {name for name in toolkit.__all__ if name.startswith("plot_")}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_run_a_path_several_and_a_table_give_one_panel_that_can_be_restyled(name, runs):
+    plot = getattr(toolkit, name)
+    sources = {
+        "run": runs[0],
+        "path": str(runs[0].path),
+        "several": [run.path for run in runs],
+        "iterator": iter(runs),
+        "table": TABLES[name](runs),
+    }
+    charts = {kind: plot(source) for kind, source in sources.items()}
+    for kind, chart in charts.items():
+        assert isinstance(chart, altair.Chart | altair.LayerChart), kind
+        spec = chart.properties(width=333).configure_axis(labelFontSize=21).to_dict()
+        assert (spec["width"], spec["config"]["axis"]["labelFontSize"]) == (333, 21)
+    assert charts["run"].to_dict() == charts["path"].to_dict()
+    assert name in ("plot_added_rows", "plot_data_efficiency") or values_of(charts["several"])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_where_there_is_nothing_to_draw_the_title_says_why(name, read_run):
+    chart = getattr(toolkit, name)(read_run("embeddings", 0))
+    assert (values_of(chart) == []) == (name in STILL)
+    assert name not in STILL or chart.to_dict()["title"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_no_source_is_refused_with_what_is_expected(name, runs):
+    plot = getattr(toolkit, name)
+    imported = toolkit.import_checkpoints(sorted((runs[0].path / "snapshots").iterdir()))
+    alone = [imported, imported.trajectory, [imported]]
+    others = [
+        None,
+        3,
+        pd.Series([1]),
+        [],
+        [None],
+        [runs[0], pd.DataFrame()],
+        [imported] * 2,
+        lambda: runs,
+        *(alone if name in SCORED else []),
+    ]
+    check_refusals(
+        ("no run directory at", lambda: plot("nowhere/at/all")),
+        ("expected the table of", lambda: plot(pd.DataFrame({"a": [1]}))),
+        *(("expected a run or its path, several .*; got", partial(plot, other)) for other in others),
+    )
+    assert name in SCORED or all(isinstance(plot(one), altair.Chart | altair.LayerChart) for one in alone)
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "call"),
+    [
+        ("did you mean 'word_", "drift", lambda plot, runs: plot(runs, "wrd_embeddings")),
+        ("did you mean 'word_", "exposure", lambda plot, runs: plot(runs, "wrd_embeddings")),
+        ("did you mean 'word_", "drift_and_score", lambda plot, runs: plot(runs, "wrd_embeddings")),
+        ("did you mean 'word_", "drift_and_score", lambda plot, runs: plot(runs, "wrd_embeddings", panels=True)),
+        *(
+            (
+                f"expected the table of columns series, token, .*; got one without {column}$",
+                "exposure",
+                lambda plot, runs, column=column: plot(measure_exposure(runs[0]).drop(columns=column)),
+            )
+            for column in ("low", "high", "token", "num_rows")
+        ),
+    ],
+)
+def test_another_parameter_and_another_table_are_refused(said, name, call, runs):
+    check_refused(said, call, getattr(toolkit, f"plot_{name}"), runs)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_panels"), [("drift", 5), ("scores", 2), ("cost", 2), ("differences", 2), ("position_drift", 2)]
+)
+def test_panels_are_asked_for(name, num_panels, runs):
+    chart = getattr(toolkit, f"plot_{name}")(runs, panels=True)
+    assert len(panels_of(chart)) == num_panels
+
+
+@pytest.mark.parametrize("name", ["scores", "cost", "differences"])
+def test_one_panel_holds_what_the_panels_hold(name, runs):
+    plot, values = getattr(toolkit, f"plot_{name}"), {"scores": "value", "cost": "seconds", "differences": "difference"}
+    one, several = (
+        {line[values[name]] for line in values_of(plot(runs, panels=panels)) if line.get(values[name]) is not None}
+        for panels in (False, True)
+    )
+    assert one == several
+
+
+def test_sizes_of_one_task_are_no_sizes_of_another(read_run):
+    runs = [
+        read_run(regime, 0, task=task, config={"max_train_examples": size} if size else {})
+        for task, sizes in {"toy": (10, 20), "other": (None, 20)}.items()
+        for size in sizes
+        for regime in ("none", "backbone")
+    ]
+    scores = toolkit.last_scores(runs)
+    scores["num_train_examples"] = scores["size"].fillna(5000)
+    lines = pd.DataFrame(values_of(toolkit.plot_data_efficiency(scores)))
+    assert {(line["regime"].split(":")[0], line["examples"]) for line in lines.to_dict("records")} == {
+        ("toy", 10), ("toy", 20), ("other", 5000), ("other", 20)
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("drawn")
+def test_colours_are_those_that_the_user_sets(runs):
+    chart = toolkit.plot_drift(runs).configure_range(category=["#123456", "#654321"])
+    assert b"#123456" in image_of(chart, "svg")

@@ -1,0 +1,350 @@
+"""Every ``plot_*``: all take the same things, and all give a chart.
+
+``source`` is a run or its path, several of them or a pattern (``"runs/*"``), or the table of the measure that the
+function names, which may be filtered first; where no score is drawn it may be imported checkpoints too. The chart has
+one panel, which Altair's own methods restyle, its colours by ``configure_range(category=[...])``; with ``panels`` it
+has one for each task, split or parameter, as in a report. Where there is nothing to draw it is empty, and its title
+says why.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from toolkit.analysis.added_rows import measure_added_rows
+from toolkit.analysis.drift import measure_drift, measure_rows
+from toolkit.comparison.arms import arrange
+from toolkit.comparison.compare import compare
+from toolkit.comparison.drift_and_score import join_drift
+from toolkit.comparison.summaries import check_table, last_scores
+from toolkit.families import TABLES
+from toolkit.naming import lookup, refuse_first
+from toolkit.reporting.charts import Chart, altair, regimes_of, themed
+from toolkit.reporting.topics.causes import NothingToPlot, exposure_chart, measure_exposure
+from toolkit.reporting.topics.caveats import largest_size, task_names
+from toolkit.reporting.topics.comparison import differences_chart
+from toolkit.reporting.topics.drift import drift_chart, position_chart, word_drift_chart
+from toolkit.reporting.topics.drift_and_score import drift_and_score_chart
+from toolkit.reporting.topics.movement import change_chart, names_of_snapshots
+from toolkit.reporting.topics.new_tokens import added_rows_chart
+from toolkit.reporting.topics.scores import cost_chart, efficiency_chart, epochs_chart, scores_chart
+from toolkit.reporting.topics.words import words_chart
+from toolkit.snapshots.importers import Imported
+from toolkit.snapshots.output_folder import open_runs
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Run, Source
+
+Plotted: TypeAlias = Source | Iterable[Run | str | Path] | pd.DataFrame
+"""What every ``plot_*`` takes."""
+
+EXPOSURE = ("series", "token", "num_steps", "drift_percent", "low", "high", "num_rows")
+"""Columns that :func:`plot_exposure` draws."""
+
+
+def plot_drift(
+    source: Plotted,
+    parameter: str = TABLES[0],
+    *,
+    panels: bool = False,
+    regimes: Iterable[str] | None = None,
+) -> Chart:
+    """Relative drift ‖Δ‖ / ‖E⁰‖ of a whole embedding parameter after each epoch, a line per condition.
+
+    ``source``: run, path, several, or :func:`toolkit.measure_drift`'s table, of several runs with the columns ``run``
+    and ``regime`` (or ``condition``). A mark is the mean over the seeds, its bar from the least to the greatest; what
+    is exactly 0 stands on the floor. The dotted line is the same number for a re-initialised parameter. ``panels``: all
+    parameters, a panel each. ``regimes``: their order, which gives the colours.
+
+    Examples
+    --------
+    >>> toolkit.plot_drift(runs, "position_embeddings").configure_axis(labelFontSize=14).save("drift.svg")
+    """
+    drift = _only(_of_each(source, measure_drift), "parameter", parameter, panels)
+    why = "No embedding parameter moved" if panels else f"{parameter} did not move"
+    return _shown(drift_chart(drift, regimes=regimes), why)
+
+
+def plot_change(source: Plotted) -> Chart:
+    """Relative drift of each whole embedding parameter, in % of its norm.
+
+    ``source``: run, path, several, imported checkpoints, or :func:`toolkit.measure_drift`'s table. Lines over time of
+    one condition (means over its seeds), a bar per parameter where there are two snapshots; of several conditions bars
+    at their last snapshots.
+
+    Examples
+    --------
+    >>> toolkit.plot_change(runs).save("drift.svg")
+    >>> Path("drift.svg").exists()
+    True
+    """
+    opened = source if isinstance(source, pd.DataFrame) else _opened(source)
+    drift = _of_each(opened, partial(measure_drift, measures=("norm", "relative")))
+    return _shown(
+        change_chart(drift, names_of_snapshots(opened[0]) if isinstance(opened, list) and len(opened) == 1 else {}),
+        "Nothing moved",
+    )
+
+
+def plot_word_drift(source: Plotted, *, regimes: Iterable[str] | None = None) -> Chart:
+    """How far the word rows moved, by how often training showed them: quartiles of ‖Δ‖, 5 to 95 %, rows and zeros.
+
+    ``source``: run, path, several (the first seed of each condition), or :func:`toolkit.measure_rows`' table of
+    ``word_embeddings``. Box and line are of the rows that moved; how many are exactly 0 stands beside them, and fewer
+    than five are drawn one by one. ``regimes`` as in :func:`toolkit.plot_drift`.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_word_drift(runs)
+    """
+    return _shown(word_drift_chart(_rows(source, TABLES[0]), regimes=regimes), "No word moved")
+
+
+def plot_position_drift(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
+    """How far each position row moved: ‖Δ‖ by position, a line per condition, and where the longest training text ends.
+
+    ``source``: run, path, several (the first seed of each condition), or :func:`toolkit.measure_rows`' table of
+    ``position_embeddings``, with a column ``position`` where rows are not positions. What is exactly 0 stands on the
+    floor. ``panels``: where most positions lie beyond the longest text, a first panel shows those that do not.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_position_drift(runs)
+    """
+    return _shown(position_chart(_rows(source, TABLES[1]), regimes=regimes, is_zoomed=panels), "No position moved")
+
+
+def plot_words(source: Plotted) -> Chart:
+    """How far each word's row moved against the steps that saw it; words can be searched, epoch and run be picked.
+
+    ``source``: run, path, several (the first seed of each condition, one shown at a time), or tables of
+    :func:`toolkit.measure_rows` of ``word_embeddings``: a line per word, or per word and ``epoch``; [PAD] is left out.
+    ``before`` and ``after`` may be there too, the word's neighbours as texts. Every line is drawn: where they are too
+    many, choose before.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_words(run)
+    """
+    return _shown(words_chart(_rows(source, TABLES[0])), "No word moved")
+
+
+def plot_exposure(source: Plotted, parameter: str = TABLES[0], *, with_null: bool = False) -> Chart:
+    """How far each row moved against the optimizer steps that showed it.
+
+    ``source``: run, path, or several, of which the first whose rows moved is drawn. ``parameter``: one of the three
+    tables. ``with_null``: also the null of :func:`toolkit.sign_noise`, which needs the optimizer's log. A table has the
+    columns series, token, num_steps, drift_percent, low, high and num_rows.
+
+    Examples
+    --------
+    >>> toolkit.plot_exposure(run, "position_embeddings").save("exposure.svg")
+    """
+    if isinstance(source, pd.DataFrame):
+        check_table(source, EXPOSURE, f"columns {', '.join(EXPOSURE)}")
+        return _shown(exposure_chart(source), "")
+    said = ""
+    for one in _opened(source):
+        try:
+            return _shown(exposure_chart(measure_exposure(one, parameter, with_null=with_null)), "")
+        except NothingToPlot as reason:
+            said = str(reason)
+    return _shown(None, said)
+
+
+def plot_added_rows(source: Plotted, *, panels: bool = False) -> Chart:
+    """Distance from their start of the rows of added tokens over epochs.
+
+    ``source``: run, path, or :func:`toolkit.measure_added_rows`' table. Of more than 60 tokens 60 are drawn, evenly
+    from the most shown to the least. ``panels``: their length beside it.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_added_rows(run)
+    """
+    rows = _of_each(source, measure_added_rows, are_seeds=False)
+    return _shown(added_rows_chart(rows, has_lengths=panels), "No added token at two snapshots")
+
+
+def plot_scores(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
+    """Last scores: a line per task, split and condition with a dot per seed, their mean and its interval.
+
+    ``source``: run, path, several, or :func:`toolkit.last_scores`' table. The interval is Student's of 95 % over seeds,
+    from three of them on; the dot of a failed run is hollow. Of several sizes the largest is shown. ``panels``: one per
+    task. ``regimes``: their order, which gives the colours.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_scores(runs).properties(width=300, title="Scores")
+    """
+    scores = _in_one(_of_all(source, last_scores), "split", panels)
+    return _shown(scores_chart(scores, regimes=regimes), "No score was kept")
+
+
+def plot_scores_over_epochs(
+    source: Plotted,
+    score: str | None = None,
+    split: str | None = None,
+    *,
+    panels: bool = False,
+    regimes: Iterable[str] | None = None,
+) -> Chart:
+    """A score on a split at every epoch, before training too, a line per condition.
+
+    ``source``: run, path, several, or a table such as ``Run.scores``, of several runs with columns ``run`` and
+    ``regime`` (or ``condition``). ``score``: by default the first that it has of accuracy, macro_f1, matthews, pearson
+    ...; ``split``: by default the first. A mark is the mean over the seeds, its bar from the least to the greatest.
+    ``panels``: all splits, a panel each. ``regimes`` as in :func:`toolkit.plot_scores`.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_scores_over_epochs(runs, "accuracy", "validation")
+    """
+    scores = _only(_of_each(source, lambda run: _opened(run, have_scores=True)[0].scores), "split", split, panels)
+    return _shown(epochs_chart(scores, score, regimes=regimes), "No two epochs were scored")
+
+
+def plot_data_efficiency(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
+    """The score on the reported split by the number of training examples, a line per task and condition.
+
+    ``source``: runs, or :func:`toolkit.last_scores`' table. A mark is the mean over the seeds, its bar from the least
+    to the greatest. ``panels``: one per task. ``regimes`` as in :func:`toolkit.plot_scores`.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_data_efficiency(runs)  # whose title says that there is but one size
+    """
+    scores = _in_one(_of_all(source, last_scores), "base", panels, keeps_sizes=True)
+    return _shown(efficiency_chart(scores, regimes=regimes), "No task was run with two numbers of training examples")
+
+
+def plot_cost(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
+    """The score on the reported split by the seconds that a run took, a mark per run.
+
+    ``source``: runs, or :func:`toolkit.last_scores`' table; of several sizes the largest is shown. ``panels``: one per
+    task. ``regimes`` as in :func:`toolkit.plot_scores`.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_cost(runs)
+    """
+    scores = _in_one(_of_all(source, last_scores), "base", panels)
+    return _shown(cost_chart(scores, regimes=regimes), "Fewer than two runs recorded seconds and a score")
+
+
+def plot_differences(source: Plotted, *, panels: bool = False) -> Chart:
+    """Differences between conditions in points: a line per pair, task and split, the interval that decided, the margin.
+
+    ``source``: runs, or :func:`toolkit.compare`'s table. The interval is of 90 % for ``equivalent`` and else of 95 %,
+    dotted where it is over items alone, from one seed; it ends where differences of this score end. ``panels``: one per
+    pair.
+
+    Examples
+    --------
+    >>> toolkit.plot_differences(toolkit.compare(runs, margin_points=2)).save("differences.svg")
+    """
+    why = "Nothing to compare: no two conditions of one model and task have scores of one split"
+    return _shown(differences_chart(_of_all(source, compare), is_one_panel=not panels), why)
+
+
+def plot_drift_and_score(
+    source: Plotted, parameter: str = TABLES[0], *, margin_points: float = float("nan"), panels: bool = False
+) -> Chart:
+    """Drift of a parameter against the score minus the frozen run's: a mark per run and per task and condition.
+
+    ``source``: runs, or :func:`toolkit.join_drift`'s table. A small mark is a run, the large one of its colour the mean
+    of the task. Shaded across: ``margin_points`` around no gain; shaded upright: the drift that counts as equal to
+    noise. ``panels``: one per condition.
+
+    Examples
+    --------
+    >>> chart = toolkit.plot_drift_and_score(runs, margin_points=1)
+    """
+    joined = _in_one(_only(_of_all(source, join_drift), "parameter", parameter, False), "", panels)
+    chart = drift_and_score_chart(joined, parameter, margin_points=margin_points)
+    return _shown(chart, f"No run moved {parameter} beside one that froze it")
+
+
+def _opened(source: Any, *, have_scores: bool = False) -> list[Any]:
+    """What is to be measured, one by one; ``have_scores``: runs alone.
+
+    ValueError for anything else, and for none.
+    """
+    is_one = isinstance(source, Run | Imported | Trajectory | str | Path | pd.Series)
+    given = list(source) if isinstance(source, Iterable) and not is_one else [source]
+    if len(given) == 1 and isinstance(given[0], Imported | Trajectory) and not have_scores:
+        return given
+    others = [type(each).__name__ for each in given if not isinstance(each, Run | str | Path)]
+    refuse_first(
+        {
+            "expected a run or its path, several of these, a table, or, where no score is drawn, imported checkpoints "
+            f"alone; got {(others or ['none'])[0]}": others or not given
+        }
+    )
+    return list(open_runs(given))
+
+
+def _of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are_seeds: bool = True) -> pd.DataFrame:
+    """The table itself, or that of each run, those of several led by run and condition.
+
+    ``are_seeds``: of all seeds of a condition, else of its first alone.
+    """
+    if isinstance(source, pd.DataFrame):
+        return source
+    if len(opened := _opened(source)) == 1:
+        return measure(opened[0])
+    groups = arrange(opened)
+    tables = [
+        measure(run.run).assign(run=run.name, condition=f"{group.title}: {arm.label}" if groups[1:] else arm.label)
+        for group in groups
+        for arm in group.arms
+        for run in arm.runs[: None if are_seeds else 1]
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _rows(source: Plotted, parameter: str) -> pd.DataFrame:
+    return _of_each(source, partial(measure_rows, parameter=parameter), are_seeds=False)
+
+
+def _of_all(source: Plotted, measure: Callable[[list[Any]], pd.DataFrame]) -> pd.DataFrame:
+    """The table itself, or that of all runs together."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is nothing to compare: the chart's title says so
+        return source if isinstance(source, pd.DataFrame) else measure(_opened(source, have_scores=True))
+
+
+def _only(table: pd.DataFrame, column: str, value: str | None, has_panels: bool) -> pd.DataFrame:
+    """The lines of one value of a column, None: of the first that it has; another table as it is, to be refused."""
+    if has_panels or column not in table or table.empty:
+        return table
+    known = dict.fromkeys(map(str, table[column]))
+    lookup(known, chosen := next(iter(known)) if value is None else value, column)
+    return table[table[column] == chosen]
+
+
+def _in_one(table: pd.DataFrame, into: str, has_panels: bool, *, keeps_sizes: bool = False) -> pd.DataFrame:
+    """Several tasks as one, each named before what a column of the table says; ``""``: conditions as tasks too.
+
+    Of several sizes the largest of each task are left, or all of them, which are then no other task's.
+    """
+    if has_panels or table.empty or not {"group", "model", "size"} <= set(table):
+        return table
+    table = table if keeps_sizes else largest_size(table)
+    tasks, conditions = task_names(table), regimes_of(table)
+    sizes = table.groupby(["group", "size"], dropna=False).ngroup() if keeps_sizes else None
+    if not into:
+        return table.assign(group=tasks + ", " + conditions, base="", model="", size=None)
+    named = tasks + ": " + (table[into] if into == "split" else conditions)
+    score = " or ".join(dict.fromkeys(table["score"]))
+    is_one = table["group"].nunique() == 1
+    return table if is_one else table.assign(group="", model="", size=sizes, score=score, **{into: named})
+
+
+def _shown(chart: Chart | None, why: str) -> Chart:
+    """The chart, or an empty one whose title says why."""
+    nothing = altair.Chart(altair.Data(values=[]), title=why, width=440, height=60).mark_point()
+    return themed(nothing if chart is None else chart)
