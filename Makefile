@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 # A process per core (tests/conftest.py counts them) of one thread each; a file stays in one process, and so do its fixtures.
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# On a terminal pip shows what it downloads; a log needs no bar.
+QUIET := $(shell test -t 2 || echo --quiet)
 # Where bytecode isn't kept, each process compiles every module again and pytest rewrites every test again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-gpu test-oldest lint docs clean
+.PHONY: demo gallery test test-slow test-gpu test-oldest lint docs clean
 .DELETE_ON_ERROR:
 
 .venv/bin/python:
@@ -14,17 +16,25 @@ export PYTHONDONTWRITEBYTECODE :=
 	$(PYTHON) -m venv .venv
 
 .venv/base: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable .
+	@echo "Installing the toolkit and what it needs into .venv (1.9 GB, torch is most of it): once, 1 to 10 minutes."
+	$(BIN)/pip install $(QUIET) --use-pep517 --constraint constraints.txt --editable .
 	@touch $@
 
 # What .venv/base has, and more: installed at once, or pip would resolve everything twice.
 .venv/dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/pip install --quiet --use-pep517 --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing the toolkit, its tests and linters into .venv (2.6 GB, torch is most of it): once, 2 to 10 minutes."
+	$(BIN)/pip install $(QUIET) --use-pep517 --constraint constraints.txt --editable '.[dev]'
 	@touch .venv/base $@
 
 # The main job, offline: three regimes of the embedded BERT on a built-in task, three seeds each, and their report.
 demo: .venv/base
+	@echo "Nine runs and their report: 2 to 5 minutes on two cores."
 	$(BIN)/python -m toolkit study experiments/three_regimes.py --workers 2 --output-dir runs/demo --out runs/demo_report
+
+# The first screens of reports/ on one page: build/gallery/index.html.
+gallery: .venv/base
+	@echo "The first screens of all reports, drawn anew: 1 to 3 minutes."
+	$(BIN)/python experiments/gallery.py --out build/gallery
 
 test: .venv/dev
 	$(BIN)/python $(PYTEST) -m "not slow"
@@ -38,6 +48,7 @@ test-gpu: .venv/dev
 
 # The fast tests on the oldest versions that pyproject.toml admits: a lower bound is a promise too.
 test-oldest:
+	@echo "Installing the oldest versions into .venv-oldest, then the fast tests on them: 30 minutes and more."
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install --quiet uv
 	.venv-oldest/bin/uv pip compile --quiet --resolution lowest-direct --extra dev pyproject.toml -o .venv-oldest/oldest.txt
@@ -45,6 +56,7 @@ test-oldest:
 	.venv-oldest/bin/python $(PYTEST) -m "not slow"
 
 lint: .venv/dev
+	@echo "Style, types (mypy: the first time 1 to 3 minutes) and layers."
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -52,6 +64,7 @@ lint: .venv/dev
 
 # The reference, a page per module, from the docstrings: build/docs/index.html.
 docs: .venv/dev
+	@echo "Writing build/docs/index.html: half a minute to two minutes."
 	$(BIN)/pdoc --docformat numpy --output-directory build/docs toolkit $(addprefix toolkit.,analysis comparison config data families models naming pipeline questions reporting schema snapshots studies training)
 
 clean:

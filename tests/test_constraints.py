@@ -1,5 +1,6 @@
-"""Every package that pyproject.toml asks for is pinned in constraints.txt, at a version that its range allows."""
+"""What is released is one version; what it asks for is pinned, and what installs it for minutes says so."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -29,3 +30,16 @@ def test_a_package_is_pinned_once_and_exactly() -> None:
 
 def test_whoever_develops_has_every_extra() -> None:
     assert {line for lines in EXTRAS.values() for line in lines} <= set(EXTRAS["dev"])
+
+
+def test_a_release_has_one_version_and_one_date() -> None:
+    cited = dict(re.findall(r"^(version|date-released): (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M))
+    heading = re.search(r"^## (\S+), (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert (PROJECT["version"], cited["version"], cited["date-released"]) == (heading[1], *heading.groups())
+
+
+def test_what_make_does_for_minutes_it_says_first() -> None:
+    recipes = re.findall(r"^(\S+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    long = {name: lines for name, lines in recipes if re.search("pip install|/mypy|pdoc |study|gallery.py", lines)}
+    assert len(long) > 5
+    assert [name for name, lines in long.items() if "minute" not in lines.partition("\n")[0]] == []
