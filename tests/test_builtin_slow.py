@@ -21,9 +21,11 @@ def accuracies(config: RunConfig) -> dict[str, float]:
     return dict(zip(last["split"], last["accuracy"], strict=True))
 
 
-@pytest.mark.parametrize(("task", "epochs"), [("polarity", 1), ("order", 1), ("pair", 3)])
-def test_full_fine_tuning_learns_every_builtin_task(task: str, epochs: int, tmp_path: Path) -> None:
-    assert accuracies(RunConfig(task=task, epochs=epochs, output_dir=str(tmp_path)))["test"] >= 0.95
+@pytest.mark.parametrize(("task", "rate"), [("polarity", 5e-5), ("order", 5e-5), ("pair", 2e-4)])
+def test_full_fine_tuning_learns_every_builtin_task(task: str, rate: float, tmp_path: Path) -> None:
+    """In one epoch; at the default rate of the others pair takes three."""
+    config = RunConfig(task=task, epochs=1, learning_rate=rate, output_dir=str(tmp_path))
+    assert accuracies(config)["test"] >= 0.95
 
 
 def test_without_positions_order_stays_at_chance(tmp_path: Path) -> None:

@@ -705,7 +705,7 @@ def test_the_report_of_a_run_says_which_added_rows_left_their_start(trained: Cal
     said = "Of 3 added tokens 2 stood in the texts of training, and the rows of 2 of these left their start; of the "
     assert text.text == f"{said}other 1, 0 did. Of the {num_old:,} rows that were there 0 moved, not by a bit."
     assert table.table["token"].tolist() == list(TOKENS)
-    assert {"nearest_before", "nearest_old", "norm"} <= table.columns.keys()
+    assert {"nearest_before", "nearest_old", "drift_percent"} <= table.columns.keys()
 
 
 def test_checkpoints_without_added_tokens_have_no_such_section(tiny_model: Callable[[str], Path]) -> None:

@@ -15,14 +15,14 @@ HOSTILE = "<b>a & b</b>"
 
 
 def card() -> Card:
-    numbers = {"version": 1, "value": 1.25, "margin": 1.0, "noise_floor": 0.1, "num_seeds": 3, "num_items": 50}
+    numbers = {"value": 1.25, "margin": 1.0, "noise_floor": 0.1, "num_seeds": 3, "num_items": 50}
     numbers |= {"detectable_gap": 2.0, "q": 0.01}
     return Card(
         **numbers,
         interval=Span(0.5, 2.0, 0.95),
         equivalence=Span(0.7, 1.8, 0.9),
         null=Null("no difference"),
-        id="a",
+        subject=("a",),
         claim=HOSTILE,
         kind="score",
         estimator="paired",

@@ -45,10 +45,10 @@ def fuzz() -> ModuleType:
 
 
 def test_no_broken_input_ends_in_a_traceback(tmp_path: Path) -> None:
-    run("fuzz.py", "--inputs", "420", "--seed", "0", "--out", str(tmp_path / "fuzz.json"))
+    run("fuzz.py", "--inputs", "175", "--seed", "0", "--out", str(tmp_path / "fuzz.json"))
     found = json.loads((tmp_path / "fuzz.json").read_text())
-    assert all(sum(counts.values()) == 60 for counts in found.values())
-    assert all(counts["refused"] > 20 for counts in found.values()), "mutations that break nothing try nothing"
+    assert all(sum(counts.values()) == 25 for counts in found.values())
+    assert all(counts["refused"] > 8 for counts in found.values()), "mutations that break nothing try nothing"
 
 
 def test_runs_that_are_killed_end_with_the_same_bits() -> None:

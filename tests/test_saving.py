@@ -25,7 +25,7 @@ def test_training_goes_on_while_a_snapshot_waits_and_the_snapshot_does_not_chang
 ) -> None:
     """Epoch 0 is written after two steps have been taken: it is the checkpoint all the same."""
     has_stepped, steps, waited = threading.Event(), [], []
-    record_rates, compute = Recorder.record_rates, pipeline._compute_outputs
+    record_rates, compute = Recorder.record_rates, pipeline._Training._outputs_of
 
     def slow(self: RunWriter, epoch: float, step: int, tensors: Any, **kwargs: Any) -> Path:
         if step == 0:
@@ -42,7 +42,7 @@ def test_training_goes_on_while_a_snapshot_waits_and_the_snapshot_does_not_chang
     monkeypatch.setattr(Recorder, "record_rates", noted)
     # Outputs of epoch 0 are saved after its snapshot: without them two steps come first.
     monkeypatch.setattr(
-        pipeline, "_compute_outputs", lambda moment, saver: compute(moment, saver) if moment.step else None
+        pipeline._Training, "_outputs_of", lambda self, moment: compute(self, moment) if moment.step else None
     )
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), freeze=freeze, learning_rate=0.01))
     assert waited == [True]
@@ -58,7 +58,7 @@ def test_outputs_are_computed_while_the_snapshot_is_written(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_computed, waited = threading.Event(), []
-    compute_outputs = pipeline._compute_outputs
+    compute_outputs = pipeline._Training._outputs_of
 
     def slow(self: RunWriter, *args: Any, **kwargs: Any) -> Path:
         waited.append(has_computed.wait(60))
@@ -71,7 +71,7 @@ def test_outputs_are_computed_while_the_snapshot_is_written(
         return outputs
 
     monkeypatch.setattr(RunWriter, "write_snapshot", slow)
-    monkeypatch.setattr(pipeline, "_compute_outputs", computed)
+    monkeypatch.setattr(pipeline._Training, "_outputs_of", computed)
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), epochs=2))
     assert waited == [True] * 3
     assert verify_run(run.path) == []
