@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -200,13 +199,8 @@ def test_missing_truncated_and_added_files_are_found(report):
     assert "has no cards.json" in verify_report(report)[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        *product(["settings.json", "runs.json"], ["[]", "{}", "nonsense", '{"a": {"config": 3}}']),
-        *product(["drift.csv", "runs.csv", "words.parquet"], ["nonsense"]),
-    ],
-)
+@pytest.mark.parametrize("content", ["[]", "{}", "nonsense", '{"a": {"config": 3}}'])
+@pytest.mark.parametrize("name", ["settings.json", "runs.json", "drift.csv", "runs.csv", "words.parquet"])
 def test_nonsense_in_a_file_is_a_difference_and_no_crash(report, name, content):
     (report / "evidence" / name).write_text(content)
     assert f"changed: evidence/{name}" in verify_report(report)

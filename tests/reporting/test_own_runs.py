@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 
 import toolkit
 from tests.reporting.test_latex import compile_document
-from tests.trainer_outputs import train
-from tests.training.recorded_texts import TEXTS
+from tests.trainer_outputs import PARTS, train
+from tests.training.recorded_texts import TEXTS, encode, load, update
 from toolkit.commands import ReportCommand
 from toolkit.comparison.verify import describe
 from toolkit.reporting.comparison_report import report_from
@@ -79,12 +79,29 @@ def by_sentence_transformers(base, run_dir, regime, condition, seed):
     ).train()  # fmt: skip
 
 
+def by_loop(base, run_dir, regime, condition, seed):
+    model, tokenizer = load(base)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not PARTS[regime] or not name.startswith(PARTS[regime]))
+    optimizer, labels = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.tensor([0, 1, 0, 1])
+    given = {"tokenizer": tokenizer, "condition": condition, "seed": seed, "task": "mine"}
+    with toolkit.record(model.train(), run_dir, **given) as recording:
+        recording.snapshot(epoch=0)
+        for epoch in (1, 2):
+            logits = model(**encode(tokenizer, TEXTS)).logits
+            update(optimizer, torch.nn.functional.cross_entropy(logits, labels))
+            recording.snapshot(epoch=epoch)
+            recording.score("accuracy", validation=float((logits.argmax(1) == labels).float().mean()))
+
+
 def said_by(page):
     return [line for answer in read_answers(page.read_text()) for line in answer.split("\n")]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", [by_trainer, pytest.param(by_sentence_transformers, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "way", [by_trainer, *(pytest.param(way, marks=pytest.mark.slow) for way in (by_sentence_transformers, by_loop))]
+)
 def test_recordings_become_a_paper(way, base, tmp_path, monkeypatch, capsys):
     """Three regimes, two seeds each."""
     monkeypatch.chdir(tmp_path)
@@ -113,7 +130,6 @@ def test_recordings_become_a_paper(way, base, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("with_base", [True, False], ids=["base", "first kept"])
-@pytest.mark.usefixtures("undrawn")
 def test_output_folders_become_a_paper_without_any_callback(folders, base, with_base):
     given = base if with_base else None
     before = {path: path.stat().st_mtime_ns for path in folders.rglob("*")}
@@ -131,6 +147,7 @@ def test_output_folders_become_a_paper_without_any_callback(folders, base, with_
     assert "In 1 of 7 runs what the name calls frozen moved: frozen_2." in told
     assert any("since checkpoint-2, the first one kept" in line for line in told) != with_base
     assert any(line.endswith("taken as replicates.") for line in told)
+    assert (Path("out") / "figures" / "first_screen.svg").is_file()
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
     assert report_from("out", "again").read_text() == page.read_text()
     lines, has_changed = describe(Path("again"), folders)

@@ -69,8 +69,7 @@ def test_every_byte_of_the_head_of_a_manifest_counts_whatever_it_becomes(path: P
     """The key and the number that say that there is a hash must not be what hides that there is one."""
     content = (path / MANIFEST).read_bytes()
     for place in range(content.index(b"\n", 40) + 4):
-        # All of ASCII that a text may hold, and of what none may hold some: the others are refused for the same reason.
-        for byte in {*b"\x00\t\n\r", *range(32, 129), 255} - {content[place]}:
+        for byte in set(range(256)) - {content[place]}:
             (path / MANIFEST).write_bytes(content[:place] + bytes([byte]) + content[place + 1 :])
             check_refusals((rf"{MANIFEST} ", lambda: open_run(path).manifest))
             assert read_list(path, MANIFEST) is None, "what it names is not known to be ours"
