@@ -1,12 +1,12 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
 Three regimes on three real tasks, the three built-in tasks on texts and the built-in token task, five seeds each.
-On each task every arm gets the same number of settings, chosen on a fifth of the training split: learning rates where
-the encoder is trained (on SST-2 and TREC with 3, 6 and 12 epochs), and where it is not the forms in which features are
-used: the last layer, the last four concatenated (Devlin et al. 2019, section 5.3), a learned mix of all (Peters et al.
-2018), the first token in place of the mean, one hidden layer in the head; of pairs, texts encoded apart with u, v,
-|u-v| and u*v (Conneau et al. 2017); of words, a BiLSTM. The epochs of a frozen encoder's head are chosen within train.
-Sentiment is also scored out of distribution.
+On each task every condition gets the same number of settings, chosen on a fifth of the training split: learning rates
+where the encoder is trained (on SST-2 and TREC with 3, 6 and 12 epochs), and where it is not the forms in which
+features are used: the last layer, the last four concatenated (Devlin et al. 2019, section 5.3), a learned mix of all
+(Peters et al. 2018), the first token in place of the mean, one hidden layer in the head; of pairs, texts encoded apart
+with u, v, |u-v| and u*v (Conneau et al. 2017); of words, a BiLSTM. The epochs of a frozen encoder's head are chosen
+within train. Sentiment is also scored out of distribution.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py
@@ -58,7 +58,7 @@ STUDY = Study(
         ),
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
-    arms={
+    conditions={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},
         "feature extraction": {"freeze": "backbone"},

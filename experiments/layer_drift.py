@@ -25,7 +25,7 @@ SST2: dict[str, Any] = {
     "max_train_examples": 2000,
     "remove_near_duplicates": True,
 }
-ARMS: dict[str, dict[str, Any]] = {
+CONDITIONS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "embeddings frozen": {"freeze": "embeddings"},
     "shuffled labels": {"freeze": "none", "shuffle_labels": True},
@@ -35,9 +35,13 @@ TEXTS = (f"sst2={DATA}/sst2/dev.tsv", f"product reviews={DATA}/cr/all.tsv", f"qu
 
 
 def list_configs(seeds: int, output_dir: str) -> list[tuple[str, RunConfig]]:
-    """Arm and config of every run: all arms of one seed after the other."""
+    """Condition and config of every run: all conditions of one seed after the other."""
     common: dict[str, Any] = {**SST2, "save_model": True, "output_dir": output_dir}
-    return [(arm, RunConfig(seed=seed, **common, **fields)) for seed in range(seeds) for arm, fields in ARMS.items()]
+    return [
+        (condition, RunConfig(seed=seed, **common, **fields))
+        for seed in range(seeds)
+        for condition, fields in CONDITIONS.items()
+    ]
 
 
 def main(*, out: Path, seeds: int = SEEDS, runs: str = "runs/layer_drift") -> None:
@@ -45,7 +49,7 @@ def main(*, out: Path, seeds: int = SEEDS, runs: str = "runs/layer_drift") -> No
 
     Args:
         out: folder of the report
-        seeds: seeds per arm
+        seeds: seeds per condition
         runs: parent of the run directories
     """
     from toolkit.naming import shown_path
@@ -58,7 +62,7 @@ def main(*, out: Path, seeds: int = SEEDS, runs: str = "runs/layer_drift") -> No
     check_out(out)
     configs = list_configs(seeds, runs)
     finished = [finetune(config, reuse_finished=True) for _, config in configs]
-    labels = {run.path.resolve().name: arm for run, (arm, _) in zip(finished, configs, strict=True)}
+    labels = {run.path.resolve().name: condition for run, (condition, _) in zip(finished, configs, strict=True)}
     tables = measure_layers(finished, read_texts(TEXTS, ("text",)), labels=labels)
     command = f"python experiments/layer_drift.py --out {shown_path(out)}" + (
         f" --seeds {seeds}" if seeds != SEEDS else ""

@@ -37,7 +37,7 @@ STUDY = Study(
         "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
-    arms={
+    conditions={
         f"{name} at {rate}": {"freeze": regime, "learning_rate": float(rate)}
         for rate in RATES
         for name, regime in REGIMES.items()
@@ -77,7 +77,7 @@ def main(runs: str, out: str | None = None) -> None:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
     lines, scores = [], []
     for planned in finished:
-        regime, rate = planned.cell.arm.split(" at ")
+        regime, rate = planned.cell.condition.split(" at ")
         run = open_run(planned.path)
         place = {"task": planned.cell.task, "rate": float(rate), "seed": planned.cell.seed}
         scores.append({**place, "regime": regime, "accuracy": _last_accuracy(run)})

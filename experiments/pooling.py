@@ -1,7 +1,7 @@
 """Question: the mean of the tokens, the first token or the pooled output: which serves better, as features and tuned?
 
-Feature extraction and full fine-tuning with each of the three, on three real tasks, five seeds each. Every arm gets
-four settings per task, chosen on a fifth of the training split.
+Feature extraction and full fine-tuning with each of the three, on three real tasks, five seeds each. Every condition
+gets four settings per task, chosen on a fifth of the training split.
 
     python -m toolkit study experiments/pooling.py --dry-run
     python -m toolkit study experiments/pooling.py
@@ -40,7 +40,7 @@ STUDY = Study(
         ),
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
-    arms={f"frozen {name}": {**FROZEN, "pooling": pooling} for name, pooling in POOLINGS.items()}
+    conditions={f"frozen {name}": {**FROZEN, "pooling": pooling} for name, pooling in POOLINGS.items()}
     | {f"tuned {name}": {"freeze": "none", "pooling": pooling} for name, pooling in POOLINGS.items()},
     tasks={
         "sst2": {

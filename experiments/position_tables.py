@@ -34,7 +34,7 @@ STUDY = Study(
         "The checkpoint's table is best, because the layers were trained with it; sinusoids and shuffled rows, which "
         "the layers cannot read, are learned anew and cost points on order; without any positions order is at chance."
     ),
-    arms={
+    conditions={
         "learned": {},
         "sinusoidal": {"positions": "sinusoidal"},
         "shuffled": {"positions": "shuffled"},
@@ -72,11 +72,16 @@ def main(runs: str, out: str | None = None) -> None:
     if not finished:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
     opened = {run.name: open_run(run.path) for run in finished}
-    learned = next((opened[run.name] for run in finished if run.cell.arm == "learned"), None)
+    learned = next((opened[run.name] for run in finished if run.cell.condition == "learned"), None)
     if learned is None:
-        sys.exit("no finished run of the arm 'learned': its first snapshot is the checkpoint's table")
+        sys.exit("no finished run of the condition 'learned': its first snapshot is the checkpoint's table")
     lines = [
-        {"task": run.cell.task, "condition": run.cell.arm, "seed": run.cell.seed, **_moved(opened[run.name], learned)}
+        {
+            "task": run.cell.task,
+            "condition": run.cell.condition,
+            "seed": run.cell.seed,
+            **_moved(opened[run.name], learned),
+        }
         for run in finished
     ]
     table = pd.DataFrame(lines)

@@ -111,7 +111,7 @@ STUDY = Study(
         "the model": "bert_pretrained of the PyPI package rxnfp 0.1.0: MIT",
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
-    arms={
+    conditions={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},
         "feature extraction": FROZEN | {"pooling": "cls", "features": "last4-concat", "head": "mlp"},
@@ -210,15 +210,17 @@ def write_data(split: str, out: Path) -> None:
         )
 
 
-def train(arms: Mapping[str, Mapping[str, Any]], splits: Iterable[str], seeds: Iterable[int], **others: float) -> None:
+def train(
+    conditions: Mapping[str, Mapping[str, Any]], splits: Iterable[str], seeds: Iterable[int], **others: float
+) -> None:
     """Print R² of each condition on each split."""
     from toolkit import RunConfig
     from toolkit.pipeline import finetune
 
-    for seed, (arm, settings), split in product(seeds, arms.items(), splits):
+    for seed, (condition, settings), split in product(seeds, conditions.items(), splits):
         own = {**PUBLISHED, **TASKS[split], **settings, **others, "seed": seed, "save_model": False}
         run = finetune(RunConfig(**own, output_dir=str(FOLDER_HERE / "runs")), reuse_finished=True)
-        print(f"{split}, {arm}, seed {seed}: R² {run.scores['r2'].iloc[-1]:.3f}", flush=True)
+        print(f"{split}, {condition}, seed {seed}: R² {run.scores['r2'].iloc[-1]:.3f}", flush=True)
 
 
 def main(
@@ -260,7 +262,7 @@ def main(
     for split in FILES:
         write_data(split, FOLDER_HERE / "data" / split)
     if others:
-        train(STUDY.arms, [split for split in FILES if split not in SPLITS], seeds)
+        train(STUDY.conditions, [split for split in FILES if split not in SPLITS], seeds)
     if starts:
         train(STARTS, SPLITS[:1], seeds)
     if poolings:

@@ -12,7 +12,7 @@ STUDY = Study(
     title="Feature extraction against fine-tuning of bert-base-uncased",
     question="Is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?",
     hypothesis="As with minilm: freezing the embeddings costs next to nothing, feature extraction several points.",
-    arms={
+    conditions={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},
         "feature extraction": {"freeze": "backbone", "features": "last4-concat"},

@@ -10,7 +10,7 @@ its numbers may not.
 
 benchmarks/same_results/ has the sums before the modules were merged (291ad29) and after, made on one machine: 370 of
 379 are the same; the others are tables that have a column more (`reason`), one that names its two runs, and the words
-of one that now says condition for arm.
+of one that now says condition for condition.
 
 Sums are equal on one machine with one version of torch; they are not meant to be equal on another.
 """

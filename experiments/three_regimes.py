@@ -12,7 +12,7 @@ STUDY = Study(
     title="Three ways to train minilm on word order",
     question="Do the embeddings move, and does it matter?",
     hypothesis="Freezing only the embeddings costs nothing; feature extraction, which reads no word order well, does.",
-    arms={
+    conditions={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},
         "feature extraction": {"freeze": "backbone", "head_training": "early-stopping"},

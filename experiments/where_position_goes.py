@@ -34,7 +34,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "tsv_quotes": "keep",  # a few sentences stand in marks of their own
     },
 }
-ARMS: dict[str, dict[str, Any]] = {
+CONDITIONS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "embeddings frozen": {"freeze": "embeddings"},
     # A head on cached features needs many epochs, and each takes a second.
@@ -46,42 +46,48 @@ ONE_SEED = ("random init",)
 
 
 def list_configs(seeds: int, output_dir: str) -> dict[str, list[RunConfig]]:
-    """Arm to its runs, all tasks of one seed after the other."""
+    """Condition to its runs, all tasks of one seed after the other."""
     common: dict[str, Any] = {"save_model": True, "remove_near_duplicates": True, "output_dir": output_dir}
     return {
-        arm: [
+        condition: [
             RunConfig(seed=seed, **{**common, **fields, **task})
-            for seed in range(1 if arm in ONE_SEED else seeds)
+            for seed in range(1 if condition in ONE_SEED else seeds)
             for task in TASKS.values()
         ]
-        for arm, fields in ARMS.items()
+        for condition, fields in CONDITIONS.items()
     }
 
 
 def main(
-    *, out: Path, seeds: int = SEEDS, runs: str = "runs/where_position_goes", arms: tuple[str, ...] = tuple(ARMS)
+    *,
+    out: Path,
+    seeds: int = SEEDS,
+    runs: str = "runs/where_position_goes",
+    conditions: tuple[str, ...] = tuple(CONDITIONS),
 ) -> None:
     """Train what is missing and write the report.
 
     Args:
         out: folder of the report
-        seeds: seeds per arm
+        seeds: seeds per condition
         runs: parent of the run directories
-        arms: train only these
+        conditions: train only these
     """
     from toolkit.pipeline import finetune
     from toolkit.reporting.folder import check_out, write_page
 
     check_out(out)
-    chosen = select(list_configs(seeds, runs), arms, "arm")
-    finished = {arm: [finetune(each, reuse_finished=True) for each in configs] for arm, configs in chosen.items()}
-    if set(finished) != set(ARMS):
-        print("Trained; without --arms the same command also writes the report.")
+    chosen = select(list_configs(seeds, runs), conditions, "condition")
+    finished = {
+        condition: [finetune(each, reuse_finished=True) for each in configs] for condition, configs in chosen.items()
+    }
+    if set(finished) != set(CONDITIONS):
+        print("Trained; without --conditions the same command also writes the report.")
         return
     from toolkit.questions.flow.measure import FlowSettings, measure_flow
     from toolkit.questions.flow.page import flow_page, flow_tables
 
-    labels = {run.path.resolve().name: arm for arm, own in finished.items() for run in own}
+    labels = {run.path.resolve().name: condition for condition, own in finished.items() for run in own}
     settings = FlowSettings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core
     flow = measure_flow([run.path for own in finished.values() for run in own], labels=labels, settings=settings)
     # Where the runs lie is not shown: the numbers do not depend on it.

@@ -34,7 +34,7 @@ if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 4e9:
 
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.comparison import measure, verify
-from toolkit.comparison.arms import Arm
+from toolkit.comparison.conditions import Condition
 from toolkit.comparison.runs import ReportedRun
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
@@ -324,7 +324,14 @@ def _remembered(function: Callable[..., Any], key_of: Callable[[tuple[Any, ...]]
 def _measured_once() -> Iterator[None]:
     """What a report measures of a run's tensors is measured once for equal ones: most reports are on the same runs."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("drift_of", "gauge_of", "measure_first", "strata_of", "measure_arm_words", "distance_of_seeds"):
+        for name in (
+            "drift_of",
+            "gauge_of",
+            "measure_first",
+            "strata_of",
+            "measure_condition_words",
+            "distance_of_seeds",
+        ):
             is_named = name == "measure_first"
             once = _remembered(
                 getattr(measure, name), lambda values, n=is_named: repr([_measured(value, n) for value in values])
@@ -337,7 +344,7 @@ def _measured_once() -> Iterator[None]:
 def _measured(value: Any, is_named: bool) -> Any:
     """What is read of a run to measure its tensors: the hash of each such file and what its manifest says of it, and
     its name where that is written into the table."""
-    if isinstance(value, Arm):
+    if isinstance(value, Condition):
         return [_measured(run, is_named) for run in value.runs]
     if isinstance(value, ReportedRun):
         return value.name * is_named, _measured(value.run, is_named)

@@ -9,8 +9,8 @@ import toolkit
 from tests.formulas import check_no_formula
 from tests.questions.test_shown_paths import SCORE, SPLIT
 from tests.questions.test_shown_paths import places as places
-from tests.training.test_going_on import Cut, contents, cut_after
-from tests.training.test_going_on import at_every_epoch as at_every_epoch
+from tests.training.test_resume import Cut, contents, cut_after
+from tests.training.test_resume import at_every_epoch as at_every_epoch
 
 
 @pytest.mark.parametrize("name", ["run", "recorded"])

@@ -22,8 +22,8 @@ from tests.planted_weights import altered
 from tests.refusals import check_refused
 from tests.test_new_tokens import accuracy as last_accuracy
 from toolkit import Run, finetune
-from toolkit.comparison.arms import arrange, differing_settings, pair_arms
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.conditions import arrange, differing_settings, pair_conditions
 from toolkit.comparison.evidence import save_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.parameter_noise import measure_beyond_noise
@@ -370,18 +370,18 @@ def test_without_peft_the_extra_is_named(tiny_config: RunConfig, monkeypatch: py
 def test_it_is_a_condition_of_its_own(trained: Train) -> None:
     runs = [trained(seed=seed, **own) for seed in (0, 1) for own in ({}, {"lora": ("query", "value")}, {"lora": (W,)})]
     (group,) = arrange([*runs, trained(freeze="backbone"), trained(lora=("query", "value"), lora_alpha=4)])
-    labels = [arm.label for arm in group.arms]
+    labels = [condition.label for condition in group.conditions]
     lora = "LoRA r=2 on query, value, lora alpha"
     assert labels == ["full fine-tuning", f"{lora} 4", f"{lora} 8", "LoRA r=2 on word_embeddings", "feature extraction"]
-    attention, words = group.arms[2:4]
+    attention, words = group.conditions[2:4]
     assert "all but the head and LoRA r=2 on word_embeddings" in " ".join(repr(words.runs[0].run).split())
     assert replace(attention.runs[0], manifest={}).regime == attention.runs[0].regime == "lora"
-    assert [arm.is_full for arm in group.arms] == [True, False, False, False, False]
-    assert [pair.first.label for pair in pair_arms(group)] == ["full fine-tuning"] * 4
-    pairs = pair_arms(group, [("full fine-tuning", attention.label), (attention.label, "feature extraction")])
+    assert [condition.is_full for condition in group.conditions] == [True, False, False, False, False]
+    assert [pair.first.label for pair in pair_conditions(group)] == ["full fine-tuning"] * 4
+    pairs = pair_conditions(group, [("full fine-tuning", attention.label), (attention.label, "feature extraction")])
     assert [pair.seeds for pair in pairs] == [[0, 1], [0]]
     assert [differing_settings(pair.first, pair.second) for pair in pairs] == [[], []]
-    assert differing_settings(*group.arms[1:3]) == ["lora_alpha"]
+    assert differing_settings(*group.conditions[1:3]) == ["lora_alpha"]
     assert (attention.is_proven_frozen(W), words.is_proven_frozen(W)) == (True, False)
 
 

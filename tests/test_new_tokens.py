@@ -246,9 +246,9 @@ def test_adapters_beside_added_rows_are_a_condition_of_their_own(
     assert run.manifest["regime"]["label"] == plain.manifest["regime"]["label"] == "lora"
     assert ("word_embeddings" in run.manifest["regime"]["frozen_components"], run.optimizer_log is None) == (False,) * 2
     evidence = save_evidence(measure([run, plain]), tmp_path / "evidence")
-    arms = {arm.label: arm for group in ReportData(evidence).groups for arm in group.arms}
-    assert {"LoRA r=2 on query, beside added rows", "LoRA r=2 on query"} == arms.keys()
-    assert not any(arm.adapts_embeddings for arm in arms.values())
+    conditions = {condition.label: condition for group in ReportData(evidence).groups for condition in group.conditions}
+    assert {"LoRA r=2 on query, beside added rows", "LoRA r=2 on query"} == conditions.keys()
+    assert not any(condition.adapts_embeddings for condition in conditions.values())
     alone = save_evidence(measure([run]), tmp_path / "alone")
     assert token_cards(alone)["old"].verdict == "equivalent"
     (tile,) = tiles_of(ReportData(alone))
@@ -622,12 +622,12 @@ def test_cards_say_that_new_rows_moved_and_whether_old_ones_did(trained: Callabl
         "embeddings frozen / old": "equivalent",
     }
     for card in cards.values():
-        arm, kind = card.id.split(" / ")[1:]
-        if arm == "embeddings frozen":
+        condition, kind = card.id.split(" / ")[1:]
+        if condition == "embeddings frozen":
             assert (card.value, card.interval.low, card.interval.high, card.detectable_gap) == (0, 0, 0, 0)
             continue
         values = []
-        for run in runs[0:3] if arm.endswith("held") else runs[3:6]:
+        for run in runs[0:3] if condition.endswith("held") else runs[3:6]:
             rows, new = toolkit.measure_rows(run, W), ends(run)[2]
             shares = rows["relative"]
             values.append(shares[new][:2].median() if kind == "new" else shares.drop(range(new.start, new.stop)).max())

@@ -34,12 +34,12 @@ def card() -> Card:
 
 
 def study() -> toolkit.Study:
-    arms = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}}
+    conditions = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}}
     pairs = [toolkit.Comparison("full", "frozen")]
     return toolkit.Study(
         title=HOSTILE,
         question="What? " * 30,
-        arms=arms,
+        conditions=conditions,
         tasks={"polarity": {"task": "polarity"}},
         seeds=[0, 1],
         comparisons=pairs,

@@ -139,7 +139,7 @@ def places(
     }
     study = root / "study.py"
     study.write_text(
-        "from toolkit import Study\nSTUDY = Study(title='t', question='q', arms={'full': {}}, "
+        "from toolkit import Study\nSTUDY = Study(title='t', question='q', conditions={'full': {}}, "
         f"tasks={{'mine': {{}}, 'short': {{'max_length': 8}}}}, seeds=range(2), comparisons=[], common={common!r})\n"
     )
     tuned, model, texts = runs[0] / "model", tiny_model("bert"), tiny_config.train_file

@@ -17,7 +17,7 @@ from tests.questions.examples import Inputs, W, examples
 from tests.refusals import check_refused
 from tests.studies.tiny_studies import make_study
 from toolkit.analysis.measures import MEASURES
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig

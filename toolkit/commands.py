@@ -143,7 +143,7 @@ class TrainsCommand:
 
 @dataclass(frozen=True, slots=True)
 class StudyCommand:
-    """Run a study (arms x tasks x seeds) and write its report; runs that are finished are skipped."""
+    """Run a study (conditions x tasks x seeds) and write its report; runs that are finished are skipped."""
 
     file: tyro.conf.Positional[Path]
     """Python file that defines STUDY = toolkit.Study(...)."""

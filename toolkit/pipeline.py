@@ -45,11 +45,11 @@ from toolkit.training.features import (
     train_head_until_it_stops,
 )
 from toolkit.training.floors import measure_floors
-from toolkit.training.going_on import GoingOn, identity_of
 from toolkit.training.live_drift import StepSize, drift_and_norms
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog, build_optimizer, group_parameters
 from toolkit.training.recorder import Recorder
+from toolkit.training.resume import Resumer, identity_of
 from toolkit.training.saver import Saver, fingerprint
 from toolkit.training.trains import in_one_line, what_trains
 
@@ -307,7 +307,7 @@ class _Training:
         self.has_features = is_frozen and data.masking is None  # of texts masked anew in each epoch none can be kept
         self.features: Features | None = None
         self.progress = _Progress(accelerator, config, name, num_steps, screen)
-        self.going_on = GoingOn(
+        self.resumer = Resumer(
             accelerator,
             self.recorder,
             writer,
@@ -325,7 +325,7 @@ class _Training:
                 if self.saver is not None:
                     self.saver.restore(self.state)
             moments = self._moments()
-            with self.going_on.listening():
+            with self.resumer.listening():
                 for moment in moments:
                     self._save(moment)
         if self.saver is not None:
@@ -341,13 +341,13 @@ class _Training:
                 self.features = extract_features(accelerator, model, data)
             known = accelerator, model, self.features, data, config, recorder, self._on_step
             if self.is_stopped:
-                return train_head_until_it_stops(*known, self.head_training, self.going_on)
-            return train_head(*known, self.going_on)
+                return train_head_until_it_stops(*known, self.head_training, self.resumer)
+            return train_head(*known, self.resumer)
         if config.head_epochs and self.state is None:
             with self._timed("head_stage"):
                 losses = train_head_first(accelerator, model, data, config)
             self.facts["head_stage"] = {"epochs": config.head_epochs, "train_loss": losses}
-        return train(accelerator, model, data, config, recorder, self._on_step, self.going_on, self.how_steps_ran)
+        return train(accelerator, model, data, config, recorder, self._on_step, self.resumer, self.how_steps_ran)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

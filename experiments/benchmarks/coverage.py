@@ -1,15 +1,15 @@
 """Question: how often does the interval of a paired difference hold the true difference, with few seeds?
 
-Simulated studies of two arms on the same items with the same seeds, in which the true difference over all seeds and
-items is known. What an arm says of an item is its level + the item (common to both arms) + arm x item + arm x seed +
-noise. Printed: share of studies whose 95 % interval holds the truth (1,000 studies tell it to .007), and its mean width
-in points.
+Simulated studies of two conditions on the same items with the same seeds, in which the true difference over all seeds
+and items is known. What a condition says of an item is its level + the item (common to both conditions) + condition x
+item + condition x seed + noise. Printed: share of studies whose 95 % interval holds the truth (1,000 studies tell it to
+.007), and its mean width in points.
 
 *accuracy*: right or wrong, in two worlds of about the discordance that regimes of one model show: `apart` (10 %, mostly
-the same items in every seed) and `alike` (1 to 4 %, other items in every seed), whose arms are truly equal, so that
-1 - coverage is there the rate of false positives. *clusters*: the same with half of the variance of the items shared by
-those of a cluster; the two-way interval over items, beside that over clusters. *scores*: no means over items; the
-interval over seeds alone, beside that over seeds and items, by the influence of each item.
+the same items in every seed) and `alike` (1 to 4 %, other items in every seed), whose conditions are truly equal, so
+that 1 - coverage is there the rate of false positives. *clusters*: the same with half of the variance of the items
+shared by those of a cluster; the two-way interval over items, beside that over clusters. *scores*: no means over items;
+the interval over seeds alone, beside that over seeds and items, by the influence of each item.
 
     OMP_NUM_THREADS=1 python experiments/benchmarks/coverage.py [--studies 1000 --items 400]
 """
@@ -28,35 +28,35 @@ from toolkit.comparison.intervals import Interval, by_cluster, mean_squares, see
 
 SEEDS = (2, 3, 5, 8, 20)
 SEED_SDS = (0.0, 0.05, 0.2)
-"""Of the normal score of an arm."""
+"""Of the normal score of a condition."""
 SHARED = 0.5
 """Share of the variance of items that those of a cluster have in common."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Levels of the two arms, and standard deviations of the score that decides right or wrong; items make up 1."""
+    """Levels of two conditions, and standard deviations of the score that decides right or wrong; items make up 1."""
 
     first: float
     second: float
-    arm_item: float
+    condition_item: float
     noise: float
 
     def simulate(
         self, num_seeds: int, num_items: int, seed_sd: float, rng: np.random.Generator, size: int = 1
     ) -> NDArray[np.float64]:
-        """(seeds, items) differences, first arm right minus second arm right; clusters are of ``size`` neighbours."""
+        """(seeds, items) differences, first right minus second right; clusters are of ``size`` neighbours."""
 
         def of_items() -> NDArray[np.float64]:
             own = rng.standard_normal(num_items)
             shared = np.repeat(rng.standard_normal(num_items // size), size) if size > 1 else own
             return own if size == 1 else np.sqrt(1 - SHARED) * own + np.sqrt(SHARED) * shared
 
-        item = np.sqrt(1 - self.arm_item**2 - self.noise**2) * of_items()
+        item = np.sqrt(1 - self.condition_item**2 - self.noise**2) * of_items()
         right = []
         for level in (self.first, self.second):
             score = self.noise * rng.standard_normal((num_seeds, num_items), dtype=np.float32)
-            score += level + item + self.arm_item * of_items()
+            score += level + item + self.condition_item * of_items()
             score += seed_sd * rng.standard_normal((num_seeds, 1))
             right.append(score > 0)
         return right[0].astype(np.float64) - right[1]
@@ -97,7 +97,7 @@ def _summarise(name: str, intervals: Iterable[Interval], truth: float) -> dict[s
 KINDS = {"targets": ("r2", "pearson", "spearman"), "classes": ("f1", "macro_f1", "matthews")}
 LEVELS = (0.8, 0.7)
 PARTS = {"targets": (0.4, 0.3, 0.2), "classes": (0.5, 0.4, 0.3)}
-"""Standard deviations of what is common to both arms, of arm x item, and of noise."""
+"""Standard deviations of what is common to both conditions, of condition x item, and of noise."""
 RARE = 0.3
 """Share of the second class, whose F1 is taken."""
 
@@ -111,8 +111,8 @@ def simulate_answers(
     """
     labels = rng.standard_normal(num_items)
     labels = labels if kind == "targets" else (labels > -ndtri(RARE)).astype(float)
-    common, arm_item, noise = PARTS[kind]
-    parts = common * rng.standard_normal(num_items) + arm_item * rng.standard_normal((2, 1, num_items))
+    common, condition_item, noise = PARTS[kind]
+    parts = common * rng.standard_normal(num_items) + condition_item * rng.standard_normal((2, 1, num_items))
     parts = parts + noise * rng.standard_normal((*seed_parts.shape, num_items))
     levels, seeds = np.array(LEVELS)[:, None, None], seed_parts[:, :, None]
     if kind == "targets":
@@ -127,7 +127,10 @@ def score_cells(num_studies: int) -> Iterator[dict[str, object]]:
             # What all seeds and items would say: evenly spaced seeds, and very many items.
             nodes = seed_sd * ndtri((np.arange(15) + 0.5) / 15) if seed_sd else np.zeros(1)
             labels, answers = simulate_answers(kind, np.stack([nodes] * 2), 200_000, np.random.default_rng(1))
-            means = {s: [float(np.mean([SCORES[s](labels, own)[0] for own in arm])) for arm in answers] for s in scores}
+            means = {
+                s: [float(np.mean([SCORES[s](labels, own)[0] for own in condition])) for condition in answers]
+                for s in scores
+            }
             for num_seeds in (3, 5, 10):
                 for num_items in (200, 872):
                     rng = np.random.default_rng([num_seeds, num_items, round(1000 * seed_sd)])
@@ -136,7 +139,7 @@ def score_cells(num_studies: int) -> Iterator[dict[str, object]]:
                         seed_parts = seed_sd * rng.standard_normal((2, num_seeds))
                         labels, answers = simulate_answers(kind, seed_parts, num_items, rng)
                         for score in scores:
-                            found = [[sum(SCORES[score](labels, own)) for own in arm] for arm in answers]
+                            found = [[sum(SCORES[score](labels, own)) for own in condition] for condition in answers]
                             tables[score].append(np.subtract(*np.array(found)))
                     for score in scores:
                         first, second = means[score]

@@ -46,8 +46,8 @@ from toolkit.models.checkpoints import find_checkpoint
 from toolkit.snapshots.logs import TableExposure
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.unfinished import read_state
-from toolkit.training.going_on import Interrupted
 from toolkit.training.optimizer import StepLog
+from toolkit.training.resume import Interrupted
 
 ROOT = Path(__file__).resolve().parents[2]
 HAS_GPU = torch.cuda.is_available()

@@ -1,13 +1,13 @@
 """Question: of many claims in one report, how often is a true null "supported", and how often are true effects found?
 
-Reports of 30 claims, each a difference of two arms that are right or wrong on the same items with the same seeds. An
-answer is right with the chance expit(level + item + arm x item + arm x seed + noise), so that nothing of it is what
-the formulas assume. Claims differ in their seeds' standard deviation (of each arm, in logits): 0, .15, .5, these three
-in turn, Student's t of 2.5 degrees of freedom with a standard deviation of .5, and, beside the cells of the contract,
-five claims of .5 among 25 of 0. A claim is supported where the two-way interval excludes 0 and q < .05. Printed per
-cell: the share of reports in which any of 30 nulls is supported, then the share found of three true effects of 4.6
-points among 27 nulls, with p by Satterthwaite's degrees of freedom, by K - 1, by limma's moderated variance (Smyth
-2004) and by the toolkit's own (toolkit/comparison/multiplicity.py).
+Reports of 30 claims, each a difference of two conditions that are right or wrong on the same items with the same seeds.
+An answer is right with the chance expit(level + item + condition x item + condition x seed + noise), so that nothing of
+it is what the formulas assume. Claims differ in their seeds' standard deviation (of each condition, in logits): 0, .15,
+.5, these three in turn, Student's t of 2.5 degrees of freedom with a standard deviation of .5, and, beside the cells of
+the contract, five claims of .5 among 25 of 0. A claim is supported where the two-way interval excludes 0 and q < .05.
+Printed per cell: the share of reports in which any of 30 nulls is supported, then the share found of three true effects
+of 4.6 points among 27 nulls, with p by Satterthwaite's degrees of freedom, by K - 1, by limma's moderated variance
+(Smyth 2004) and by the toolkit's own (toolkit/comparison/multiplicity.py).
 
     OMP_NUM_THREADS=1 python experiments/benchmarks/levels.py [--reports 4000 --claims 30 --threads 2]
 """
@@ -25,7 +25,7 @@ from scipy.stats import false_discovery_control
 from toolkit.comparison.multiplicity import moderated_p
 
 Array = NDArray[np.float64]
-LEVEL, ITEM_SD, ARM_ITEM_SD, NOISE_SD, EFFECT = 1.2, 1.5, 0.5, 0.7, 0.33
+LEVEL, ITEM_SD, CONDITION_ITEM_SD, NOISE_SD, EFFECT = 1.2, 1.5, 0.5, 0.7, 0.33
 """Logits; EFFECT is of the true effects."""
 SEEDS, ITEMS, NUM_TRUE = (3, 5, 10), (200, 872), 3
 HEAVY, HEAVY_DF = -1.0, 2.5
@@ -58,13 +58,13 @@ def simulate(num_claims: int, seed_sd: float, effect: float, rng: np.random.Gene
     for start in range(0, num_claims, 60):
         size = min(60, num_claims - start)
         item = LEVEL + ITEM_SD * rng.standard_normal((size, 1, ITEMS[-1]), np.float32)
-        arm_item = ARM_ITEM_SD * rng.standard_normal((size, 1, ITEMS[-1]), np.float32)
+        condition_item = CONDITION_ITEM_SD * rng.standard_normal((size, 1, ITEMS[-1]), np.float32)
         right = []
         for side in (0.5, -0.5):
             shape = (size, SEEDS[-1], 1)
             heavy = 0.5 * np.sqrt((HEAVY_DF - 2) / HEAVY_DF) * rng.standard_t(HEAVY_DF, shape)
             seed = heavy if seed_sd == HEAVY else seed_sd * rng.standard_normal(shape)
-            logits = item + side * arm_item + (effect if side > 0 else 0.0)
+            logits = item + side * condition_item + (effect if side > 0 else 0.0)
             places = (scale * (logits + REACH) + 0.5 + (scale * seed).astype(np.float32)).astype(np.int16)
             np.clip(places, 0, STEPS - 1, out=places)
             right.append(rng.integers(0, 65535, places.shape, np.uint16) < table[places])

@@ -338,9 +338,9 @@ def time_records(model: str, max_length: int, data: str, freeze: str, pairs: int
     """
     from toolkit import finetune, pipeline
     from toolkit.models.regimes import locate_embeddings
-    from toolkit.training.going_on import GoingOn
     from toolkit.training.loop import train
     from toolkit.training.recorder import Recorder
+    from toolkit.training.resume import Resumer
 
     seconds: dict[str, list[float]] = {"with": [], "without": []}
 
@@ -351,16 +351,16 @@ def time_records(model: str, max_length: int, data: str, freeze: str, pairs: int
         config: Any,
         recorder: Any,
         on_step: Any,
-        going_on: Any,
+        resumer: Any,
         facts: Any,
     ) -> Any:
         alone = deepcopy(network)
         silent: Any = Recorder(dict(locate_embeddings(alone.backbone).parameters), encoded)
         for method in [name for name in dir(silent) if name.startswith("record_")]:
             setattr(silent, method, lambda *_, **__: None)
-        anew = GoingOn(accelerator, silent, None, None, {})
+        anew = Resumer(accelerator, silent, None, None, {})
         loops = {
-            "with": train(accelerator, network, encoded, config, recorder, on_step, going_on, facts),
+            "with": train(accelerator, network, encoded, config, recorder, on_step, resumer, facts),
             "without": train(accelerator, alone, encoded, config, silent, lambda log, seconds: None, anew, {}),
         }
         for _ in range(pairs + 2):

@@ -36,7 +36,7 @@ import tyro
 from toolkit import RunConfig, finetune, open_run
 from toolkit.naming import select
 from toolkit.snapshots.unfinished import read_state
-from toolkit.training import going_on
+from toolkit.training import resume
 
 WAYS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
@@ -95,7 +95,7 @@ def carry_out(text: str, kill_at: int | None, log: Path) -> None:
     """One try of a run in this process, which ends itself at some call that touches a file."""
     for stream in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-    going_on.LEAST_SECONDS, going_on.CREDIT_SECONDS = 0.0, 1e9
+    resume.LEAST_SECONDS, resume.CREDIT_SECONDS = 0.0, 1e9
     config, seen = RunConfig.from_json(text), [0]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:

@@ -45,7 +45,7 @@ from toolkit.cli import main as toolkit_main
 from toolkit.naming import select
 from toolkit.snapshots.ownership import JOURNAL, MANIFEST
 from toolkit.snapshots.store import verify_run
-from toolkit.training import going_on
+from toolkit.training import resume
 
 
 def limit_memory(folder: Path, megabytes: int) -> None:
@@ -170,7 +170,7 @@ def carry_out(pipe: Any, text: str, fault: str | None, call: int, calls: Any) ->
     """A run in this process, which meets a fault at a call; ends with the exit code of the command."""
     for stream in (1, 2):
         os.dup2(pipe.fileno(), stream)
-    going_on.LEAST_SECONDS, going_on.CREDIT_SECONDS = 0.0, 1e9
+    resume.LEAST_SECONDS, resume.CREDIT_SECONDS = 0.0, 1e9
     config, meets, is_inside = RunConfig.from_json(text), FAULTS.get(fault or ""), [False]
 
     CHOICE.seed(call)
@@ -308,7 +308,7 @@ def main(*, every: int = 1, only: tuple[str, ...] = ALL, out: Path | None = None
             figures["little memory"] = dict(Counter(with_memory(run, size) for size in range(40, 400, 30)))
             print(f"{'little memory':20} {figures['little memory']}", flush=True)
         if POWER_CUT in chosen:  # the last: it trains in this process, and who has threads must not be forked
-            going_on.LEAST_SECONDS, going_on.CREDIT_SECONDS = 0.0, 1e9
+            resume.LEAST_SECONDS, resume.CREDIT_SECONDS = 0.0, 1e9
             figures |= power_cuts(config, Path(folder) / "power", every)
     if out:
         known = json.loads(out.read_text()) if out.exists() else {}

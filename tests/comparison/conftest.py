@@ -1,4 +1,4 @@
-"""Runs of three arms with optimizer logs, and the report evidence that is made of them."""
+"""Runs of three conditions with optimizer logs, and the report evidence that is made of them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.run_writer import RunWriter
 from toolkit.snapshots.store import MANIFEST, Run, open_run
 
-ARMS = (("none", 0.9), ("embeddings", 0.89), ("backbone", 0.6))
+CONDITIONS = (("none", 0.9), ("embeddings", 0.89), ("backbone", 0.6))
 
 
 def write_logged_run(folder: Path, regime: str, seed: int, rate: float = 1e-4, **oddities) -> Run:
@@ -37,11 +37,13 @@ def shared_logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedRu
 
 @pytest.fixture(scope="session")
 def read_logged(shared_logged: SharedRuns) -> Callable[..., list[Run]]:
-    """A function: three arms of ``seeds`` runs each, for tests that change nothing and name no place."""
+    """A function: three conditions of ``seeds`` runs each, for tests that change nothing and name no place."""
 
     def get(seeds: int = 3, **oddities) -> list[Run]:
         return [
-            shared_logged.get(regime, seed, right=right, **oddities) for regime, right in ARMS for seed in range(seeds)
+            shared_logged.get(regime, seed, right=right, **oddities)
+            for regime, right in CONDITIONS
+            for seed in range(seeds)
         ]
 
     return get
@@ -55,7 +57,7 @@ def logged(shared_logged: SharedRuns, tmp_path: Path, monkeypatch) -> Callable[.
     def make(seeds: int = 3, **oddities) -> list[Run]:
         return [
             shared_logged.copy_into(tmp_path / "runs", regime, seed, right=right, **oddities)
-            for regime, right in ARMS
+            for regime, right in CONDITIONS
             for seed in range(seeds)
         ]
 

@@ -8,13 +8,13 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from tests.comparison.conftest import ARMS
+from tests.comparison.conftest import CONDITIONS
 from tests.comparison.planted import agree, write_cards
 from tests.refusals import check_refused
 from tests.run_directories import rehash
-from toolkit.comparison.arms import NO_SEED
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare, judge_together
+from toolkit.comparison.conditions import NO_SEED
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.verdicts import VERDICTS, load_cards, save_cards
 
@@ -25,9 +25,9 @@ def of_kind(cards, kind):
 
 @pytest.fixture(scope="module")
 def written(shared_logged, tmp_path_factory):
-    """The cards of three arms and the folder with their evidence, beside which the runs are no longer."""
+    """The cards of three conditions and the folder with their evidence, beside which the runs are no longer."""
     folder = tmp_path_factory.mktemp("cards")
-    cases = [(regime, seed, right) for regime, right in ARMS for seed in range(3)]
+    cases = [(regime, seed, right) for regime, right in CONDITIONS for seed in range(3)]
     runs = [shared_logged.copy_into(folder / "runs", regime, seed, right=right) for regime, seed, right in cases]
     cards = write_cards(runs, folder / "out")
     shutil.rmtree(folder / "runs")
@@ -65,14 +65,14 @@ def test_each_pair_and_split_has_a_card_with_the_numbers_of_compare(logged):
         assert f"{line['first']} and {line['second']} score differently (accuracy)" in card.claim
 
 
-def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(read_run, tmp_path, monkeypatch):
+def test_a_planted_gap_is_supported_and_equal_conditions_are_equivalent(read_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shares = {"none": 0.95, "backbone": 0.55, "embeddings": 0.95}
     runs = [read_run(regime, seed, right=right) for regime, right in shares.items() for seed in range(3)]
     cards = {card.id: card for card in write_cards(runs, "out", margin_points=5.0)}
     large = next(card for name, card in cards.items() if "feature extraction" in name and "validation" in name)
     assert (large.verdict, large.value > 30) == ("supported", True)
-    # The fake answers depend on the seed and the share of right ones only, so these two arms answer alike.
+    # The fake answers depend on the seed and the share of right ones only, so these two conditions answer alike.
     (equal,) = of_kind(cards.values(), "forbid")
     assert (equal.verdict, equal.value) == ("equivalent", 0)
     assert "on validation, tiny on toy" in equal.claim  # the reported split
@@ -80,7 +80,7 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(read_run, tmp_
 
 
 @pytest.mark.parametrize("alone", [None, ("none", 1e-3), ("embeddings", 1e-3)])
-def test_forbidding_pairs_arms_that_differ_in_nothing_else_where_there_are_such(read_run, cards_from, alone):
+def test_forbidding_pairs_conditions_that_differ_in_nothing_else_where_there_are_such(read_run, cards_from, alone):
     """Seen: full fine-tuning at one learning rate held against frozen embeddings at another."""
     cases = [case for case in product(("none", "embeddings"), (1e-5, 1e-4, 1e-3)) if case != alone]
     rates = {
@@ -91,7 +91,7 @@ def test_forbidding_pairs_arms_that_differ_in_nothing_else_where_there_are_such(
     assert sorted(found, key=min) == [{rate} for rate in ((1e-5, 1e-4) if alone else (1e-5, 1e-4, 1e-3))]
 
 
-def test_tuned_arms_that_never_differ_in_the_freeze_alone_are_still_held_against_each_other(read_run, cards_from):
+def test_tuned_conditions_that_never_differ_in_the_freeze_alone_are_still_held_against_each_other(read_run, cards_from):
     cases = product((("none", 1e-4), ("embeddings", 1e-5)), range(2))
     runs = [read_run(regime, seed, config={"learning_rate": rate}) for (regime, rate), seed in cases]
     assert len(cards_from(runs, "forbid")) == 1

@@ -10,7 +10,6 @@ from scipy import stats
 from tests.comparison.planted import agree, plant, write_cards
 from tests.refusals import check_refusals, check_refused
 from tests.run_directories import rehash, write_run
-from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.cards import CLUSTERED, TWO_WAY
 from toolkit.comparison.compare import (
     AT_CHANCE,
@@ -25,6 +24,7 @@ from toolkit.comparison.compare import (
     estimate_not_failed,
     judge_together,
 )
+from toolkit.comparison.conditions import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.influence import SCORES
 from toolkit.comparison.intervals import (
     ITEMS_ONLY,
@@ -56,14 +56,14 @@ def places(tmp_path_factory):
 
 
 def draw(shares, num_items, seed=0, *, num_seeds=NUM_SEEDS):
-    """(arms, seeds, items) independent right answers with the given probabilities."""
+    """(conditions, seeds, items) independent right answers with the given probabilities."""
     generator = np.random.default_rng(seed)
     return [generator.random((num_seeds, num_items)) < share for share in shares]
 
 
 def runs_of(places, first, second, regimes=("none", "backbone")):
     both = zip(regimes, (first, second), strict=True)
-    return [plant(place, right) for r, arm in both for place, right in zip(places[r], arm, strict=False)]
+    return [plant(place, right) for r, condition in both for place, right in zip(places[r], condition, strict=False)]
 
 
 def one_line(table):
@@ -72,7 +72,7 @@ def one_line(table):
 
 
 def line_of(places, first, second, **options):
-    """The one line of a comparison of two arms of planted answers."""
+    """The one line of a comparison of two conditions of planted answers."""
     return one_line(compare(runs_of(places, first, second), **options))
 
 
@@ -91,14 +91,14 @@ def test_numbers_are_those_of_the_array_functions(places):
     agree(line, p=float(moderated_p([differences.mean()], [squares], 5, 300)[0]))
 
 
-def test_noise_floor_is_the_mean_difference_between_two_seeds_of_one_arm(places):
-    arms = draw((0.85, 0.6), 200)
-    means = [arm.mean(axis=1) for arm in arms]
+def test_noise_floor_is_the_mean_difference_between_two_seeds_of_one_condition(places):
+    conditions = draw((0.85, 0.6), 200)
+    means = [condition.mean(axis=1) for condition in conditions]
     gaps = [abs(m[i] - m[j]) for m in means for i in range(NUM_SEEDS) for j in range(i)]
-    agree(line_of(places, *arms), noise_floor_points=100 * np.mean(gaps))
+    agree(line_of(places, *conditions), noise_floor_points=100 * np.mean(gaps))
 
 
-def test_swapping_the_arms_mirrors_every_number(places):
+def test_swapping_the_conditions_mirrors_every_number(places):
     runs = runs_of(places, *draw((0.85, 0.8), 200))
     one, other = (one_line(compare(runs, pairs=[pair])) for pair in ((FULL, PROBE), (PROBE, FULL)))
     mirrored = {"difference_points": "difference_points", "low_points": "high_points", "high_points": "low_points"}
@@ -137,15 +137,15 @@ def test_few_items_are_under_powered(places):
 def test_enough_power_without_a_difference_is_not_supported(places):
     """A difference of about two standard errors (df 4), with the margin at what such data could have shown."""
     for seed in range(200):
-        arms = first, second = draw((0.8, 0.8), 300, seed)
+        conditions = first, second = draw((0.8, 0.8), 300, seed)
         if 0.1 < estimate_from_items(first.astype(float) - second, Settings())["p"] < 0.15:
             break
-    line = line_of(places, *arms)
-    line = line_of(places, *arms, margin_points=line["detectable_gap_points"])
+    line = line_of(places, *conditions)
+    line = line_of(places, *conditions, margin_points=line["detectable_gap_points"])
     agree(line, verdict="not supported", is_equivalent=False)
 
 
-def test_arms_that_do_not_differ_are_rarely_supported():
+def test_conditions_that_do_not_differ_are_rarely_supported():
     rng = np.random.default_rng(0)
     settings, found = Settings(), []
     for _ in range(200):
@@ -155,14 +155,14 @@ def test_arms_that_do_not_differ_are_rarely_supported():
     assert found.count("supported") <= 16  # 8 %: 5 % and two standard errors
 
 
-def test_identical_arms_are_equal_exactly(places):
+def test_identical_conditions_are_equal_exactly(places):
     (right,) = draw((0.8,), 400)
     line = line_of(places, right, right)
     assert [line[name] for name in ("difference_points", "p", "sign_flip_p", "verdict")] == [0, 1, 1, "equivalent"]
 
 
 @pytest.mark.parametrize(("shares", "verdict"), [((0.3, 0.3), "not measurable here"), ((0.3, 0.9), "supported")])
-def test_arms_that_learned_nothing_are_not_called_equivalent(places, shares, verdict):
+def test_conditions_that_learned_nothing_are_not_called_equivalent(places, shares, verdict):
     line = line_of(places, *draw(shares, 400), margin_points=20.0)
     agree(line, num_failed_first=NUM_SEEDS, verdict=verdict, is_equivalent=False)
 
@@ -204,8 +204,8 @@ def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(
     agree(one_line(compare(moved)), reason=OTHER_ITEMS, difference_points=np.nan)
     own = [
         plant(place, right, ids=np.arange(100) + 1000 * seed)
-        for regime, arm in (("none", first), ("backbone", second))
-        for seed, (place, right) in enumerate(zip(places[regime], arm, strict=True))
+        for regime, condition in (("none", first), ("backbone", second))
+        for seed, (place, right) in enumerate(zip(places[regime], condition, strict=True))
     ]
     line = one_line(compare(own))
     agree(line, low_points=100 * seeds_interval((first.astype(float) - second).mean(axis=1), 0.95).low)
@@ -227,9 +227,9 @@ MATTHEWS = {"task": {"name": "toy", "kind": "classification", "score": "matthews
 
 @pytest.fixture
 def matthews(make_run):
-    """Three seeds of two arms whose headline is no mean over items."""
-    arms = (("none", 0.9), ("backbone", 0.8))
-    return [make_run(r, s, right=x, facts=MATTHEWS) for r, x in arms for s in range(3)]
+    """Three seeds of two conditions whose headline is no mean over items."""
+    conditions = (("none", 0.9), ("backbone", 0.8))
+    return [make_run(r, s, right=x, facts=MATTHEWS) for r, x in conditions for s in range(3)]
 
 
 def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(matthews):
@@ -273,8 +273,8 @@ def test_runs_are_judged_by_the_score_that_is_asked_for(make_run, matthews):
 
 def test_a_score_that_the_answers_give_has_an_interval_over_items_and_another_of_its_name_has_not(make_run):
     """Pearson's of these runs is their answers'; what is written down as Spearman's is Pearson's too, and no match."""
-    arms = (("none", 0.9), ("backbone", 0.7), ("embeddings", 0.9))
-    runs = [make_run(r, s, right=x, is_regression=True) for r, x in arms for s in range(3)]
+    conditions = (("none", 0.9), ("backbone", 0.7), ("embeddings", 0.9))
+    runs = [make_run(r, s, right=x, is_regression=True) for r, x in conditions for s in range(3)]
     (same, line), (_, other) = (compare(runs, score=score).iloc[[0, 2]].to_dict("records") for score in OF_NUMBERS)
     answers = [run.predictions.query("split == 'validation' and epoch == 3") for run in runs[:6]]
     rows = [sum(SCORES["pearson"](*own[["label", "prediction"]].to_numpy(float).T)) for own in answers]
@@ -322,7 +322,7 @@ def last_scores(runs, name):
     return [run.scores.query("split == 'validation' and epoch == 3")[name].item() for run in runs]
 
 
-def test_a_collapsed_run_counts_against_its_arm(make_run):
+def test_a_collapsed_run_counts_against_its_condition(make_run):
     """Left out, two collapsed seeds of five would leave a difference of next to nothing that three seeds support.
 
     Until now they were left out, and ``num_seeds`` counted them: survivorship. One answer to every item has found no
@@ -343,8 +343,8 @@ def test_a_collapsed_run_counts_against_its_arm(make_run):
 
 
 def test_a_run_that_gives_one_answer_on_another_split_counts_there_and_is_left_out_of_what_did_not_fail(make_run):
-    arms = (("none", 0.9), ("backbone", 0.7))
-    runs = [make_run(r, s, right=x, is_regression=True) for r, x in arms for s in range(4)]
+    conditions = (("none", 0.9), ("backbone", 0.7))
+    runs = [make_run(r, s, right=x, is_regression=True) for r, x in conditions for s in range(4)]
     for name, column, value in (("predictions", "prediction", 0.5), ("scores", "pearson", np.nan)):
         table = getattr(runs[-1], name)
         own = table[column].mask(table["split"] == "ood", value)
@@ -354,8 +354,8 @@ def test_a_run_that_gives_one_answer_on_another_split_counts_there_and_is_left_o
 
 
 def test_seeds_and_means_are_those_of_the_difference_where_a_score_is_undefined(make_run):
-    arms = (("none", 0.9), ("backbone", 0.7))
-    runs = [make_run(r, s, right=x, is_regression=True) for r, x in arms for s in range(4)]
+    conditions = (("none", 0.9), ("backbone", 0.7))
+    runs = [make_run(r, s, right=x, is_regression=True) for r, x in conditions for s in range(4)]
     object.__setattr__(runs[1], "scores", runs[1].scores.assign(pearson=np.nan))  # answers differ: no reason is known
     line = compare(runs).query("split == 'validation'").to_dict("records")[0]
     ours, theirs = (np.delete(last_scores(own, "pearson"), 1) for own in (runs[:4], runs[4:]))
@@ -385,8 +385,12 @@ def test_the_difference_is_shown_with_and_without_failed_runs(places, failed):
 
 def test_a_split_of_one_class_is_not_identifiable_whoever_is_right(places):
     """Where one answer is right throughout, an accuracy is no sign of learning, and the lack of it none of failure."""
-    arms = zip(("none", "backbone"), draw((0.95, 0.5), 200), strict=True)
-    runs = [plant(p, own, labels=np.zeros(200, int)) for r, arm in arms for p, own in zip(places[r], arm, strict=True)]
+    conditions = zip(("none", "backbone"), draw((0.95, 0.5), 200), strict=True)
+    runs = [
+        plant(p, own, labels=np.zeros(200, int))
+        for r, condition in conditions
+        for p, own in zip(places[r], condition, strict=True)
+    ]
     line = one_line(compare(runs))
     assert (line["verdict"], line["reason"], line["is_equivalent"]) == ("not measurable here", ONE_CLASS, False)
     assert line["low_points"] > 30
@@ -405,7 +409,7 @@ def test_runs_at_chance_are_counted_beside_failed_ones_and_said(places):
     agree(line, num_at_chance_first=0, num_at_chance_second=NUM_SEEDS, note=f"every run of {PROBE} failed")
 
 
-def test_a_split_that_only_one_arm_has_is_not_compared(places):
+def test_a_split_that_only_one_condition_has_is_not_compared(places):
     (right,) = draw((0.9,), 50)
     runs = runs_of(places, right[:2], right[:2])
     for run in runs[2:]:
@@ -414,7 +418,7 @@ def test_a_split_that_only_one_arm_has_is_not_compared(places):
 
 
 def study_of_nulls(rng, num_lines):
-    """Comparisons of arms that differ in nothing but their seeds: judged alone, and as :func:`compare` judges them."""
+    """Comparisons of conditions that differ in their seeds alone: judged alone, and as :func:`compare` judges them."""
     settings, lines = Settings(margin_points=1.5), []
     for _ in range(num_lines):
         first, second = rng.random((2, NUM_SEEDS, 400)) < 0.8 + rng.normal(0, 0.02, (2, NUM_SEEDS, 1))
@@ -438,8 +442,12 @@ def test_of_studies_of_nulls_few_support_something_though_claims_alone_do():
 
 
 def test_discoveries_are_the_lines_with_a_small_q_whatever_their_p(places):
-    arms = zip(("none", "backbone", "embeddings"), draw((0.86, 0.81, 0.85), 200), strict=True)
-    runs = [plant(place, right) for regime, arm in arms for place, right in zip(places[regime], arm, strict=True)]
+    conditions = zip(("none", "backbone", "embeddings"), draw((0.86, 0.81, 0.85), 200), strict=True)
+    runs = [
+        plant(place, right)
+        for regime, condition in conditions
+        for place, right in zip(places[regime], condition, strict=True)
+    ]
     table = compare(runs)
     between = (table["p"].min() + table["q"].min()) / 2
     assert table["p"].min() < between < table["q"].min()
@@ -453,8 +461,8 @@ def test_discoveries_are_the_lines_with_a_small_q_whatever_their_p(places):
 def test_items_in_clusters_are_compared_as_clusters(places, num_known, tmp_path):
     """Each review gives five sentences, right or wrong alike: 40 reviews are no 200 items, in any test of them."""
     by_review, order, runs = draw((0.7, 0.6), 40, num_seeds=3), np.random.default_rng(0).permutation(200), []
-    for regime, arm in zip(("none", "backbone"), by_review, strict=True):
-        for place, right in zip(places[regime], arm, strict=False):
+    for regime, condition in zip(("none", "backbone"), by_review, strict=True):
+        for place, right in zip(places[regime], condition, strict=False):
             ids = order if len(runs) == 5 else np.arange(200)
             clusters = ids // 5 if len(runs) >= 6 - num_known else None
             runs.append(plant(place, right[ids // 5], ids=ids, labels=ids % 2, clusters=clusters))
@@ -488,7 +496,7 @@ def test_no_wording_decides_which_notes_of_an_interval_are_told(monkeypatch):
 
 @pytest.fixture
 def six(places):
-    """Two seeds of each of three arms that are all alike."""
+    """Two seeds of each of three conditions that are all alike."""
     (right,) = draw((0.9,), 50)
     return [plant(places[r][s], right[s]) for r in ("backbone", "embeddings", "none") for s in (0, 1)]
 
@@ -497,19 +505,19 @@ def pairs_of(table):
     return list(zip(table["first"], table["second"], strict=True))
 
 
-def test_default_pairs_set_full_fine_tuning_against_each_other_arm(six):
+def test_default_pairs_set_full_fine_tuning_against_each_other_condition(six):
     assert pairs_of(compare(six)) == [(FULL, FIXED), (FULL, PROBE)]
     assert pairs_of(compare(six[:4])) == [(FIXED, PROBE)]
 
 
-def test_a_single_arm_gives_no_line_and_all_columns(places):
+def test_a_single_condition_gives_no_line_and_all_columns(places):
     with pytest.warns(UserWarning, match="nothing to compare.*two conditions.*; got full fine-tuning on"):
         table = compare([plant(places["none"][0], [True, False, True])])
     assert table.empty
     assert list(table.columns) == columns_of("compare")
 
 
-def test_labels_name_the_arms_and_pairs(six):
+def test_labels_name_the_conditions_and_pairs(six):
     words = {"none": "tuned", "embeddings": "fixed", "backbone": "probe"}
     labels = {run.path.name: words[run.config.freeze] for run in six}
     pairs = [("fixed", "probe"), ("tuned", "probe")]
@@ -519,16 +527,18 @@ def test_labels_name_the_arms_and_pairs(six):
     )
 
 
-def test_arms_are_paired_within_their_size_and_by_their_base(make_run):
+def test_conditions_are_paired_within_their_size_and_by_their_base(make_run):
     runs = [
         make_run(r, s, config={"max_train_examples": size})
         for r in ("none", "backbone")
         for size in (50, 9)
         for s in (0, 1)
     ]
-    assert len(arrange(runs)[0].arms) == 4
+    assert len(arrange(runs)[0].conditions) == 4
     table = compare(runs, pairs=[(PROBE, FULL)]).query("split == 'validation'")
-    assert pairs_of(table) == [tuple(f"{arm}, {size} training examples" for arm in (PROBE, FULL)) for size in (9, 50)]
+    assert pairs_of(table) == [
+        tuple(f"{condition}, {size} training examples" for condition in (PROBE, FULL)) for size in (9, 50)
+    ]
     assert list(table["size"]) == [9, 50]
     assert compare([make_run(r) for r in ("none", "backbone")])["size"].isna().all()
 

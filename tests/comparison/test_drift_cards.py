@@ -164,7 +164,7 @@ def test_the_q_of_drift_is_that_of_all_its_claims_and_decides(evidence, mean):
 
 
 def test_many_claims_on_noise_take_support_from_one_that_is_barely_above(evidence):
-    """Planted: twenty arms' worth of noise, and one claim whose own interval lies just above the null."""
+    """Planted: twenty conditions' worth of noise, and one claim whose own interval lies just above the null."""
     wide, narrow = (over_seeds(np.array([1.05, 1.06, 1.08]), level) for level in (0.95, 0.9))
     null = Null("noise", 0.99, 1.01)
     p = p_beyond(wide, null)

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from tests.comparison.planted import agree
-from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.summaries import data_efficiency, efficiency_of_groups, summarise_scores
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
@@ -33,7 +33,7 @@ def table(runs):
     return data_efficiency(runs)
 
 
-def test_one_line_per_split_arm_and_size(table):
+def test_one_line_per_split_condition_and_size(table):
     assert set(table["size"]) == {50, 800}
     assert (table["size"] == table["num_train_examples"]).all()
     own = table[table["split"] == "validation"]
@@ -89,7 +89,7 @@ def test_q_is_that_of_the_whole_comparison(runs, table, read_run):
     pd.testing.assert_frame_equal(efficiency_of_groups(groups, comparison=compared), found)
 
 
-def test_only_the_headline_score_is_set_against_another_arm(read_run):
+def test_only_the_headline_score_is_set_against_another_condition(read_run):
     """Where that is a correlation, the comparison has lines of accuracy too, which belong to no mean of this table."""
     facts = {"task": {"name": "toy", "reported_split": "validation", "kind": "classification", "score": "matthews"}}
     cells = [(size, regime, seed) for size in (50, 800) for regime in ("none", "backbone") for seed in range(3)]
@@ -103,7 +103,7 @@ def test_only_the_headline_score_is_set_against_another_arm(read_run):
     assert paired["difference_points"].tolist() == own.loc[paired.set_index(keys).index, "difference_points"].tolist()
 
 
-def test_pairs_may_name_arms_of_groups_of_one_size(runs, read_run):
+def test_pairs_may_name_conditions_of_groups_of_one_size(runs, read_run):
     other = [read_run(regime, task="other") for regime in ("none", "embeddings")]
     table = data_efficiency([*runs, *other], pairs=[(FULL, PROBE), (FULL, "embeddings frozen")])
     assert set(table["against"]) == {"", f"{FULL}, 50 training examples", f"{FULL}, 800 training examples"}

@@ -67,7 +67,7 @@ def test_p_falls_with_the_margin_and_knows_no_side_or_level(table, margin):
 
 @pytest.mark.parametrize("side", [-1, 1])
 def test_false_positives_at_the_margin_are_at_most_at_the_level(side):
-    """The worst case: arms that differ by just the margin are called equivalent in about 5 % of the studies."""
+    """The worst case: conditions that differ by just the margin are called equivalent in about 5 % of the studies."""
     rng = np.random.default_rng(1)
     assert 0.03 <= (np.array([tost(_study(rng, side * 0.5), 0.5) for _ in range(1000)]) < 0.05).mean() <= 0.065
     assert (np.array([tost(_study(rng, side * 0.8), 0.5) for _ in range(300)]) < 0.05).mean() == 0
@@ -95,13 +95,13 @@ def test_without_discordance_the_items_decide(num_items, inside):
 
 
 def _near_ceiling(rng, shape, wrong, other, repeat):
-    """Right answers of one arm less those of another; ``repeat``: do seeds err on the same items, on some, on none."""
-    arms = []
+    """Right answers of one condition less another's; ``repeat``: do seeds err on the same items, on some, on none."""
+    conditions = []
     for share in (wrong, other):
         rates = rng.beta(share, 1 - share, shape[1]) if repeat == "some" and share else share
         drawn = rng.random(shape) >= rates
-        arms.append(np.broadcast_to(drawn[0], shape) if repeat == "same" else drawn)
-    return arms[0].astype(float) - arms[1]
+        conditions.append(np.broadcast_to(drawn[0], shape) if repeat == "same" else drawn)
+    return conditions[0].astype(float) - conditions[1]
 
 
 @pytest.mark.parametrize(("repeat", "of_t"), [("same", 0.09), ("some", 0.06), ("none", 0.03)])
@@ -117,7 +117,7 @@ def test_near_the_ceiling_the_margin_is_held_too(shape, repeat, of_t):
 
 
 def _tables_of(score, rng, *, share, missed, seeds=3, items=400, repeat=0.5):
-    """Influence and right-or-wrong differences of a perfect arm and one that misses some of the positive items."""
+    """Influence and right-or-wrong differences of a perfect condition and one that misses some positive items."""
     labels = (rng.random(items) < share).astype(float)
     same = rng.random(items) < missed
     others = [np.where(rng.random(items) < repeat, same, rng.random(items) < missed) for _ in range(seeds)]
@@ -143,7 +143,7 @@ def test_near_the_ceiling_scores_that_are_no_mean_hold_the_margin_too(score, tru
 
 
 def _rare_misses(rng, items, seeds=3):
-    """Three classes: a tenth of the items both arms have wrong, some of them in two ways, and .4 % one arm alone.
+    """Three classes: a tenth of the items both conditions have wrong, some in two ways, and .4 % one condition alone.
 
     The influence and the right-or-wrong differences of macro-F1; seeds err alike.
     """

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.comparison.planted import write_evidence
 from tests.formulas import check_no_formula
 from tests.refusals import check_refused
-from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import Settings, compare, compare_groups
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, read_evidence, read_table
 from toolkit.comparison.parameter_noise import drift_of, measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
@@ -53,13 +53,13 @@ def out(logged):
     return Path("out") / FOLDER
 
 
-def test_labels_and_the_order_of_arms_are_kept(logged):
+def test_labels_and_the_order_of_conditions_are_kept(logged):
     runs = logged()
     words = {"none": "Z: everything", "embeddings": "12", "backbone": "nan"}
     labels = {run.path.name: words[run.config.freeze] for run in reversed(runs)} | {"of-another-run": "gone"}
     evidence = write_evidence(runs, labels, "out", pairs=[("12", "nan")])
     for groups in (evidence.groups, arrange(runs, labels)):
-        assert [arm.label for arm in groups[0].arms] == ["nan", "12", words["none"]]
+        assert [condition.label for condition in groups[0].conditions] == ["nan", "12", words["none"]]
     assert set(evidence.settings["labels"]) == {run.path.name for run in runs}
     assert evidence.settings["pairs"] == [["12", "nan"]]
     assert set(evidence.seeds["condition"]) == {"nan", "12", words["none"]}

@@ -1,4 +1,4 @@
-"""Floors beside the scores of arms: from run directories and from evidence alike, and of no run that has none."""
+"""Floors beside the scores of conditions: from run directories and from evidence alike, and of no run that has none."""
 
 import json
 from pathlib import Path

@@ -270,7 +270,7 @@ def test_the_coverage_benchmark_prints_its_tables(monkeypatch, capsys):
 @pytest.mark.parametrize("seed_sd", [0.0, 0.05, 0.2])
 @pytest.mark.parametrize("num_seeds", [3, 5, 8, 20])
 def test_a_nominal_95_percent_covers_92_to_97_in_1000_studies_of_right_and_wrong(num_seeds, seed_sd):
-    """Two arms whose errors differ, from experiments/benchmarks/coverage.py; with three seeds .90 is all there is."""
+    """Two conditions whose errors differ, from benchmarks/coverage.py; with three seeds .90 is all there is."""
     benchmark = runpy.run_path(str(BENCHMARK))
     line = benchmark["measure_cell"](benchmark["WORLDS"]["apart"], num_seeds, seed_sd, num_studies=1000, num_items=400)
     assert (0.92 if num_seeds >= 5 else 0.90) <= line["items_coverage"] <= 0.97
@@ -278,7 +278,7 @@ def test_a_nominal_95_percent_covers_92_to_97_in_1000_studies_of_right_and_wrong
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_seeds", [5, 8, 20])
-def test_arms_that_differ_in_noise_only_are_covered_as_often(num_seeds):
+def test_conditions_that_differ_in_noise_only_are_covered_as_often(num_seeds):
     """The world in which a floor at the items' mean square would cover .978 to .988 (seen: it was there once)."""
     benchmark = runpy.run_path(str(BENCHMARK))
     line = benchmark["measure_cell"](benchmark["WORLDS"]["alike"], num_seeds, 0.0, num_studies=1000, num_items=400)

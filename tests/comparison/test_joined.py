@@ -9,8 +9,8 @@ from tests.comparison.planted import agree
 from tests.refusals import check_refused
 from tests.run_directories import NUM_WORDS, write_run
 from toolkit.analysis.drift import measure_drift
-from toolkit.comparison.arms import OTHER_ITEMS
 from toolkit.comparison.compare import compare
+from toolkit.comparison.conditions import OTHER_ITEMS
 from toolkit.comparison.drift_and_score import NOT_TRAINED, join_drift
 from toolkit.comparison.parameter_noise import NO_SIZES, measure_beyond_noise
 from toolkit.families import EMBEDDING_PARAMETERS
@@ -51,8 +51,8 @@ def test_multiples_of_noise_stand_where_they_are_trusted(tmp_path):
 
 @pytest.mark.parametrize(("margin", "verdict"), [(1.0, "supported"), (50.0, "equivalent")])
 def test_the_verdict_on_the_gain_is_that_of_the_comparison(make_run, margin, verdict):
-    arms = (("none", 0.9), ("embeddings", 0.8))
-    runs = [make_run(regime, seed, right=right) for regime, right in arms for seed in range(3)]
+    conditions = (("none", 0.9), ("embeddings", 0.8))
+    runs = [make_run(regime, seed, right=right) for regime, right in conditions for seed in range(3)]
     table = join_drift(runs, margin_points=margin)
     told = set(table.loc[table["gain_points"].notna(), "gain_verdict"])
     assert told == set(compare(runs, margin_points=margin).query("split == 'validation'")["verdict"])
@@ -98,7 +98,7 @@ def test_only_like_is_set_against_like(make_run):
     agree(gain_of([full, other]).loc[full.path.name], gain_points=np.nan, gain_reason=OTHER_ITEMS)
 
 
-def test_of_several_frozen_arms_the_one_with_the_same_settings_counts(make_run):
+def test_of_several_frozen_conditions_the_one_with_the_same_settings_counts(make_run):
     rate = {"learning_rate": 0.5}
     runs = [make_run(right=0.9, config=rate), make_run("embeddings", right=0.5)]
     near = make_run("embeddings", right=0.8, config=rate)

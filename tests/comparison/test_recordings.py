@@ -9,8 +9,8 @@ from tests.recordings import ARGUMENTS, write_recording
 from tests.refusals import check_refused, refused
 from tests.reporting.chart_data import alone
 from tests.run_directories import write_run
-from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import NO_ANSWERS
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.verify import describe
@@ -32,7 +32,9 @@ def record(tmp_path, monkeypatch):
 
 
 def labels_of(runs):
-    return [(group.title, arm.label, len(arm.runs)) for group in arrange(runs) for arm in group.arms]
+    return [
+        (group.title, condition.label, len(condition.runs)) for group in arrange(runs) for condition in group.conditions
+    ]
 
 
 def test_drift_of_recordings_is_that_of_their_snapshots_and_needs_no_scores(record):
@@ -195,7 +197,9 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
     lines, has_changed = describe(tmp_path / "again", tmp_path / "runs")
     assert (lines[1:], has_changed) == (["4 of 4 runs were at hand and measured again"], False)
     known, made = read_evidence("again").groups, measure(runs).groups
-    assert [[arm.label for arm in group.arms] for group in known] == [[arm.label for arm in g.arms] for g in made]
+    assert [[condition.label for condition in group.conditions] for group in known] == [
+        [condition.label for condition in g.conditions] for g in made
+    ]
     assert "not known" in page.read_text()
 
 

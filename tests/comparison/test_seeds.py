@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
 from tests.comparison.planted import agree
-from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare_seeds
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.intervals import mcnemar
 
 
@@ -66,7 +66,7 @@ def test_every_test_of_a_call_is_one_family(make_run):
     pd.testing.assert_frame_equal(table.drop(columns="q"), parts.drop(columns="q"))
 
 
-def test_pairs_and_labels_are_taken_and_a_single_arm_gives_no_line(make_run):
+def test_pairs_and_labels_are_taken_and_a_single_condition_gives_no_line(make_run):
     runs = [make_run(regime) for regime in ("embeddings", "backbone")]
     assert set(compare_seeds(runs)["first"]) == {"embeddings frozen"}
     labels = {runs[0].path.name: "fixed", runs[1].path.name: "probe"}

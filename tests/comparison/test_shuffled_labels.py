@@ -15,8 +15,8 @@ from tests.comparison.planted import agree
 from tests.conftest import leave_undrawn
 from tests.refusals import check_refusals
 from toolkit.comparison import shuffled_labels
-from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import HAS_CONTROL, NO_CONTROL
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.parameter_noise import changes_of_shown, drift_of
 from toolkit.comparison.runs import read_reported

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.comparison.conftest import ARMS, write_logged_run
+from tests.comparison.conftest import CONDITIONS, write_logged_run
 from tests.comparison.planted import sign_again, write_cards
 from tests.refusals import check_refused
 from toolkit.cli import main
@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     runs = [
         write_logged_run(folder / "runs", regime, seed, right=right, epochs=2 if regime == "none" else 1)
-        for regime, right in ARMS
+        for regime, right in CONDITIONS
         for seed in range(2)
     ]
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import check_refusals, check_refused
 from toolkit.cli import parse_config
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.conditions import arrange
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, REGIMES
 from toolkit.models.regimes import Regime, parse_regime
@@ -66,7 +66,7 @@ def test_a_named_regime_that_a_model_is_too_small_for_is_refused_and_harms_no_ot
 def test_runs_of_a_named_regime_have_its_name_everywhere(
     bottom: str, tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two spellings are one run, and plan, manifest, arms and --help use the name."""
+    """Two spellings are one run, and plan, manifest, conditions and --help use the name."""
     # Two of the tiny model's three layers: with all three it is the backbone, which has a name already.
     REGIMES[bottom] = ("embeddings", "layers.0-1")  # type: ignore[index]
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1, freeze="layers.1,layers.0,embeddings")
@@ -76,7 +76,7 @@ def test_runs_of_a_named_regime_have_its_name_everywhere(
     assert "_freeze-bottom_seed-0_" in run.path.name
     assert run_path(resolve(config)) == run_path(resolve(named)) == run.path
     assert finetune(named, reuse_finished=True).path == run.path
-    assert [arm.label for group in arrange([run]) for arm in group.arms] == ["bottom (frozen)"]
+    assert [condition.label for group in arrange([run]) for condition in group.conditions] == ["bottom (frozen)"]
     assert "bottom (37 parameters), bit-identical" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parse_config(["--help"])

@@ -1,4 +1,4 @@
-"""Studies of three arms, and the numbers of a report on them."""
+"""Studies of three conditions, and the numbers of a report on them."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData
 from toolkit.snapshots.store import Run, open_run
 
-ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
+CONDITIONS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
 Study = Callable[..., tuple[list[Run], dict[str, str]]]
 
 
@@ -28,11 +28,11 @@ def study_of(
     right: Mapping[str, float] | None = None,
     **oddities: object,
 ) -> tuple[list[Run], dict[str, str]]:
-    """Runs of three arms, and their labels."""
+    """Runs of three conditions, and their labels."""
     share = {"full fine-tuning": 0.95, "embeddings frozen": 0.95, "feature extraction": 0.7} | dict(right or {})
     runs, labels = [], {}
     for task in tasks:
-        for label, regime in ARMS.items():
+        for label, regime in CONDITIONS.items():
             for seed in range(num_seeds):
                 run = make(regime, seed, task=task, right=share[label], **oddities)
                 runs.append(run)
@@ -49,7 +49,7 @@ def with_tables(data: ReportData, **tables: Any) -> ReportData:
 
 @pytest.fixture
 def study(make_run: MakeRun) -> Study:
-    """``study(tasks, num_seeds, right={arm: share})`` gives runs of three arms and their labels, the test's own."""
+    """``study(tasks, num_seeds, right={condition: share})`` gives runs of three conditions and their labels."""
     return lambda *args, **options: study_of(make_run, *args, **options)
 
 

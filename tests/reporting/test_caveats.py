@@ -11,7 +11,7 @@ from tests.comparison.planted import agree
 from tests.reporting.conftest import with_tables
 from tests.reporting.pages import tables_of
 from tests.run_directories import rehash, write_manifest
-from toolkit.comparison.arms import Arm, Group
+from toolkit.comparison.conditions import Condition, Group
 from toolkit.comparison.runs import read_reported
 from toolkit.reporting.comparison_report import paper_tables, report_tables
 from toolkit.reporting.page import NoteBlock, TableBlock, TextBlock
@@ -75,7 +75,9 @@ def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run
     ]
 
 
-def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(read_run, data_of):
+def test_features_stand_beside_the_full_condition_that_is_most_like_them_and_every_condition_is_named(
+    read_run, data_of
+):
     runs = []
     for pooling, points in (("mean", 10.0), ("cls", 20.0)):
         config = {"pooling": pooling}
@@ -117,13 +119,13 @@ def tuning(*edges):
     lines = [
         {
             "task": task,
-            "condition": arm,
+            "condition": condition,
             "setting": i,
             "num_seeds": 1,
             "is_chosen": i == 1,
             "is_at_edge": i == 1 and is_edge,
         }
-        for task, arm, is_edge in edges
+        for task, condition, is_edge in edges
         for i in (0, 1)
     ]
     return pd.DataFrame(lines)
@@ -165,7 +167,7 @@ FAILED, AT_CHANCE = QUALITIES.values()
 
 
 @pytest.mark.parametrize("right", [0.2, 0.64, 0.9])
-def test_failed_runs_and_those_at_chance_are_counted_by_arm(read_study, data_of, right):
+def test_failed_runs_and_those_at_chance_are_counted_by_condition(read_study, data_of, right):
     """The majority class has 60 of 100 items: about 64 right is above it, and not by more than chance."""
     data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: right}))
     failed, at_chance = (sum(bool(getattr(run, name)) for run in data.runs) for name in ("is_failed", "is_at_chance"))
@@ -237,7 +239,7 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     write_manifest(run.path, manifest)
     (run.path / "config.json").write_text(json.dumps(json.loads((run.path / "config.json").read_text()) | config))
     rehash(run.path, "config.json")
-    block = data_block(Group("tiny on toy", (Arm("full", (read_reported(open_run(run.path), "a"),), "full"),)))
+    block = data_block(Group("tiny on toy", (Condition("full", (read_reported(open_run(run.path), "a"),), "full"),)))
     assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
     assert {row[0]: list(row[-2:]) for row in block.table.to_numpy().tolist()} == expected
     assert "somebody" not in block.table.to_csv()
@@ -258,7 +260,7 @@ def last_of(run):
     return run.scores.query("split == 'validation'")["accuracy"].iloc[-1]
 
 
-def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
+def test_an_condition_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
     line = data.floors.query("split == 'validation' and condition.str.startswith('feature')").iloc[0]
     numbers = f"({line['mean']:.3f} for {line['mean'] + 0.06:.3f})"

@@ -68,7 +68,7 @@ def moved(tables, name):
 def test_the_numbers_of_the_drift_chart_are_the_tables(read_run):
     """Where something moved under two regimes, a panel for each parameter."""
     tables = tables_of(*(read_run(regime, seed) for regime in ("none", "position_embeddings") for seed in range(3)))
-    chart = drift_chart(tables.with_arms(tables.drift))
+    chart = drift_chart(tables.with_conditions(tables.drift))
     assert titles_of(chart) == PARAMETERS
     for name, panel in zip(PARAMETERS, panels_of(chart), strict=True):
         drawn = lines_of(panel, "is_zero").set_index(["regime", "epoch"])
@@ -80,7 +80,7 @@ def test_the_numbers_of_the_drift_chart_are_the_tables(read_run):
 
 def test_where_one_regime_moved_anything_its_parameters_are_the_lines(read_run):
     tables = tables_of(*(read_run(regime, seed) for regime in ("none", "embeddings") for seed in range(3)))
-    (panel,) = panels_of(drift_chart(tables.with_arms(tables.drift)))
+    (panel,) = panels_of(drift_chart(tables.with_conditions(tables.drift)))
     drawn = lines_of(panel, "is_zero").set_index(["regime", "epoch"])
     assert list(dict.fromkeys(drawn.index.get_level_values("regime"))) == PARAMETERS
     for name in PARAMETERS:
@@ -103,9 +103,9 @@ def test_what_is_exactly_0_stands_below_the_axis_proper_and_apart(read_run):
 
 def test_the_yardstick_is_the_tables(read_run):
     tables = tables_of(read_run("none"), read_run("position_embeddings"))
-    for name, panel in zip(PARAMETERS, panels_of(drift_chart(tables.with_arms(tables.drift))), strict=True):
+    for name, panel in zip(PARAMETERS, panels_of(drift_chart(tables.with_conditions(tables.drift))), strict=True):
         (rule,) = [data for data in alone(panel) if list(data) == ["place"]]
-        expected = tables.whole(tables.group.arms[0], name, statistic="reinitialised")["value"].unique()
+        expected = tables.whole(tables.group.conditions[0], name, statistic="reinitialised")["value"].unique()
         np.testing.assert_allclose(sorted(rule["place"]), sorted(100 * expected), atol=1e-2)
 
 
@@ -137,7 +137,7 @@ def test_a_model_without_positions(read_run):
 
 def test_positions_are_the_tables_and_end_at_the_longest_text(read_run):
     tables = tables_of(read_run("none", facts={"position_offset": 2}), read_run("embeddings"))
-    rows = tables.with_arms(tables.positions).query("regime == 'none'")
+    rows = tables.with_conditions(tables.positions).query("regime == 'none'")
     assert rows["position"].min() == 0
     assert set(rows["longest_length"]) == {10}
     *_, last = panels_of(position_chart(rows))
@@ -148,7 +148,7 @@ def test_positions_are_the_tables_and_end_at_the_longest_text(read_run):
 
 
 def test_positions_that_are_exactly_0_are_stretches_on_the_floor(plain):
-    rows = plain.with_arms(plain.positions)
+    rows = plain.with_conditions(plain.positions)
     rows.loc[(rows["regime"] == "none") & rows["position"].isin([3, 4, 7]), "norm"] = 0.0
     *_, last = panels_of(position_chart(rows))
     still = lines_of(last, "stretch")
@@ -208,7 +208,7 @@ def test_regimes_of_very_different_length_share_their_own_time(read_run, factor)
     tables = tables_of(read_run("none"), long)
     for table in (tables.scores, tables.drift):
         table.loc[table["run"] == long.path.name, "epoch"] *= factor
-    scores, drift = (tables.with_arms(table) for table in (tables.scores, tables.drift))
+    scores, drift = (tables.with_conditions(table) for table in (tables.scores, tables.drift))
     panels = panels_of(epochs_chart(scores))
     for said in ("of the regime's epochs (%)", "(30 epochs)"):
         assert (said in str(panels)) == (factor == 10)
@@ -233,7 +233,7 @@ def test_colours_are_of_the_order_whatever_is_drawn(read_run):
     words = words_of(read_run("none"), read_run("embeddings"))
     tables = tables_of(read_run("none"), read_run("position_embeddings"))
     order = ["another", FULL, HELD]
-    drift = drift_chart(tables.with_arms(tables.drift), regimes=order)
+    drift = drift_chart(tables.with_conditions(tables.drift), regimes=order)
     for chart in (drift, word_drift_chart(words, regimes=order)):
         shown, domain = names_of(chart)
         assert domain == order
@@ -248,7 +248,7 @@ def test_regimes_of_a_runs_tables_have_plain_names():
 
 def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(plain):
     """Vega-Lite hears none where another layer holds the choice: one without a legend, or a later one."""
-    drift, positions, scores = (plain.with_arms(table) for table in (plain.drift, plain.positions, plain.scores))
+    drift, positions, scores = (plain.with_conditions(table) for table in (plain.drift, plain.positions, plain.scores))
     of_scores = epochs_chart(scores, majority={"validation": 0.5, "ood": 0.5})
     for chart in (drift_chart(drift), position_chart(positions), of_scores):
         (param,) = [each for each in spec_of(chart)["params"] if each.get("bind") == "legend"]

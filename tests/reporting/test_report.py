@@ -25,7 +25,7 @@ from toolkit.reporting.comparison_report import write_report
 from toolkit.reporting.sources import find_runs
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
-SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score")
+SCORE_FIGURES = ("differences", "scores_by_condition", "cost_against_score")
 CHARTS = ("first_screen", "words", *FIGURES, *SCORE_FIGURES)
 TABLES = ("verdicts", "comparison", "comparison_by_seed", "summary", "cost", "drift_and_score")
 TABLES += ("association", "runs", "last_scores", "scores", "baselines", "drift", "strata", "positions", "tokens")
@@ -279,13 +279,13 @@ def test_what_a_glob_brings_along_is_left_out_and_said(make_run, runs):
     assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs}
 
 
-def test_an_arm_is_lost_where_every_one_of_its_runs_diverged(make_run):
+def test_an_condition_is_lost_where_every_one_of_its_runs_diverged(make_run):
     labels, runs = {}, []
-    arms = (("a", "partly", 0), ("a", "partly", 1), ("b", "partly", 0), ("a", "wild", 0), ("a", "wild", 1))
-    for task, arm, seed in (*arms, ("b", "full", 0)):
-        is_kept = arm == "full" or (arm, task, seed) == ("partly", "a", 0)
-        run = make_run(seed=seed, task=task, is_finished=is_kept, config={"dropout": len(arm) / 10})
-        labels[run.path.name] = arm
+    conditions = (("a", "partly", 0), ("a", "partly", 1), ("b", "partly", 0), ("a", "wild", 0), ("a", "wild", 1))
+    for task, condition, seed in (*conditions, ("b", "full", 0)):
+        is_kept = condition == "full" or (condition, task, seed) == ("partly", "a", 0)
+        run = make_run(seed=seed, task=task, is_finished=is_kept, config={"dropout": len(condition) / 10})
+        labels[run.path.name] = condition
         if not is_kept:
             (run.path / "diverged.json").write_text("{}")
         runs.append(run)

@@ -68,7 +68,7 @@ def commands(runs, out="out", **options) -> tuple[str, str, list[str]]:
 
 
 def test_among_other_runs_they_are_listed(runs, make_run):
-    """One more seed of the same arm lies between them: no pattern tells these from it."""
+    """One more seed of the same condition lies between them: no pattern tells these from it."""
     make_run("none", 1)
     _, own, words = commands(runs)
     paths = [f"runs/{run.path.name}" for run in runs]
@@ -100,7 +100,7 @@ def test_few_runs_are_listed_and_what_no_flag_says_is_said(runs):
     text, own, _ = commands(runs[:2])
     assert own.startswith(f"python -m toolkit report runs/{runs[0].path.name} runs/")
     assert "named in Python" not in text
-    labels = {run.path.name: f"arm {i}" for i, run in enumerate(runs[:2])}
+    labels = {run.path.name: f"condition {i}" for i, run in enumerate(runs[:2])}
     assert "# conditions or pairs were named in Python" in commands(runs[:2], labels=labels)[0]
 
 

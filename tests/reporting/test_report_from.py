@@ -138,13 +138,13 @@ ALL_NAMES += ("labels.csv",)
 def made(shared_runs, tmp_path_factory):
     """A report with a title, a tuning table and a run that was left out, beside which no run is left."""
     folder = tmp_path_factory.mktemp("made")
-    arms = (("none", "full", 0.9), ("embeddings", "frozen", 0.9), ("backbone", "features", 0.6))
+    conditions = (("none", "full", 0.9), ("embeddings", "frozen", 0.9), ("backbone", "features", 0.6))
     runs = [
         shared_runs.copy_into(folder / "runs", regime, seed, right=right)
-        for regime, _, right in arms
+        for regime, _, right in conditions
         for seed in range(3)
     ]
-    names = {regime: label for regime, label, _ in arms}
+    names = {regime: label for regime, label, _ in conditions}
     labels = {run.path.name: names[run.config.freeze] for run in runs}
     tried = {"task": "toy", "condition": "full", "rate": 1e-4, "num_seeds": 1, "is_chosen": True, "mean_score": 0.5}
     tuning = pd.DataFrame([tried, tried | {"rate": 1e-3, "is_chosen": False, "mean_score": np.nan}])

@@ -44,14 +44,14 @@ def test_the_forest_holds_every_difference_with_the_interval_that_decided(data):
     table["verdict"] = ["equivalent", "supported"] * (len(table) // 2)
     chart = differences_chart(table)
     panels = panels_of(chart)
-    arms = ("embeddings frozen", "feature extraction")
+    conditions = ("embeddings frozen", "feature extraction")
     assert titles_of(chart) == [
         ["full fine-tuning", f"minus {second}"] if len(panels) > 2 else [f"full fine-tuning minus {second}"]
-        for second in arms
+        for second in conditions
     ]
     is_equivalent = table["verdict"] == "equivalent"
     ends = {side: table[f"{side}90_points"].where(is_equivalent, table[f"{side}_points"]) for side in ("low", "high")}
-    for panel, second in zip(panels, arms, strict=True):
+    for panel, second in zip(panels, conditions, strict=True):
         own = table.assign(difference=table["difference_points"], **ends)[table["second"] == second]
         drawn, numbers = lines_of(panel, "difference"), ["difference", "low", "high"]
         np.testing.assert_allclose(drawn[numbers], own[numbers], rtol=1e-4)
@@ -213,11 +213,11 @@ def test_data_efficiency_has_a_mark_per_size_and_regime(read_run, data_of):
     (x,) = {str(layer["encoding"]["x"]) for layer in panel["layer"]}
     assert "'values': [20.0, 40.0, 80.0]" in x
     assert set(largest_size(sized.scores)["num_train_examples"]) == {79, 80}
-    assert {arm.size for tables in sized.details for arm in tables.group.arms} == {80}
+    assert {condition.size for tables in sized.details for condition in tables.group.conditions} == {80}
 
 
 def test_nothing_to_draw_gives_no_chart(read_run, data_of):
-    assert set(study_charts(data_of([read_run("backbone")]))) == {"scores_by_arm"}
+    assert set(study_charts(data_of([read_run("backbone")]))) == {"scores_by_condition"}
 
 
 def test_last_scores_are_the_reports(read_study, data_of):
@@ -233,7 +233,7 @@ def test_headline_leaves_out_the_accuracy_beside_it():
 
 def test_a_regime_has_one_colour_in_every_chart_of_a_report(data):
     charts = study_charts(data)
-    domains = [names_of(charts[name])[1] for name in ("scores_by_arm", "cost_against_score")]
+    domains = [names_of(charts[name])[1] for name in ("scores_by_condition", "cost_against_score")]
     assert domains == [["full fine-tuning", "embeddings frozen", "feature extraction"]] * 2
     assert (len(set(COLOURS)), len(set(VERDICTS.values()))) == (len(COLOURS), len(VERDICTS))
 

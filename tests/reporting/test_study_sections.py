@@ -14,9 +14,9 @@ from tests.reporting.conftest import with_tables
 from tests.reporting.pages import make_page as make_hostile_page
 from tests.reporting.pages import tables_of
 from toolkit import compare
-from toolkit.comparison.arms import Arm, arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import COLLAPSED
+from toolkit.comparison.conditions import Condition, arrange
 from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.parameter_noise import drift_table_of_groups
@@ -118,8 +118,8 @@ def test_tuning_is_printed_with_its_budget(study):
     common = {"task": "toy", "num_seeds": 1, "num_items": 20, "split": "selection", "score": "accuracy"}
     tuning = pd.DataFrame(
         [
-            {"condition": arm, "setting": i, "fields": f"learning_rate {rate}", "is_chosen": i == 0}
-            for arm in ("full fine-tuning", "feature extraction")
+            {"condition": condition, "setting": i, "fields": f"learning_rate {rate}", "is_chosen": i == 0}
+            for condition in ("full fine-tuning", "feature extraction")
             for i, rate in enumerate((1e-5, 5e-5))
         ]
     ).assign(mean_score=0.5, **common)
@@ -133,7 +133,7 @@ def test_tuning_is_printed_with_its_budget(study):
 
 
 @pytest.mark.slow  # dozens of runs
-def test_many_runs_give_a_line_per_arm_and_a_short_text(read_study, data_of, cards_of):
+def test_many_runs_give_a_line_per_condition_and_a_short_text(read_study, data_of, cards_of):
     tasks = ("a", "b", "c", "d", "e")
     runs, labels = read_study(tasks, num_seeds=1)
     data, cards = data_of(runs, labels, words={"command": "make all"}), cards_of(tasks, num_seeds=1)
@@ -221,7 +221,7 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
     assert {name: float(tile.value) for name, tile in tiles.items()} == pytest.approx(dict(own["mean"]), abs=5e-4)
     still = {"trained": "all but the embeddings", "embeddings moved": "0, bit-identical"}
     assert dict(tiles["embeddings frozen"].lines) == still
-    drift = data.details[0].whole(data.details[0].group.arms[0], "word_embeddings")
+    drift = data.details[0].whole(data.details[0].group.conditions[0], "word_embeddings")
     last = f"{100 * drift.groupby('run')['value'].last().mean():.2g} %"
     table = drift_table_of_groups(data.groups, data.evidence.drift).set_index(["condition", "parameter"])
     seen = f"{table.loc[('full fine-tuning', 'word_embeddings'), 'exposed_percent']:.2g} %"
@@ -306,7 +306,7 @@ def test_runs_that_failed_are_said_first_and_leave_nothing_undecided(changed, mo
     for answer in answers_of(data)[1:3]:
         assert answer.verdict == "not measurable here"
         assert answer.text.endswith(f": toy {COLLAPSED}.")
-    monkeypatch.setattr(Arm, "num_failed", 2)
+    monkeypatch.setattr(Condition, "num_failed", 2)
     assert {tile.lines[0] for tile in tiles_of(data)} == {("failed", "2 of 3 runs")}
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 import toolkit
 from tests.refusals import check_refused, refused
 from tests.trainer_outputs import train
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.conditions import arrange
 from toolkit.reporting.sources import find_runs
 from toolkit.snapshots.output_folder import OutputFolder
 
@@ -101,7 +101,7 @@ def test_what_is_frozen_is_what_is_the_same_in_every_checkpoint(folder, changed,
         (place / "trainer_state.json").write_text(json.dumps(state | {"epoch": step / 2, "global_step": step}))
     change(folder / "checkpoint-4", *changed)  # and back again in the last
     (group,) = arrange([toolkit.open_run(folder)])
-    assert [arm.label for arm in group.arms] == [label]
+    assert [condition.label for condition in group.conditions] == [label]
 
 
 def test_a_model_beside_the_checkpoints_is_the_last_only_where_it_is_known_to_be_later(folder):
@@ -136,7 +136,7 @@ def test_under_an_adapter_embeddings_alone_are_compared(made, tiny_model, tmp_pa
         shutil.copy(made / f"checkpoint-{step}" / "trainer_state.json", tmp_path / "run" / f"checkpoint-{step}")
     runs = toolkit.open_runs(tmp_path / "run", base=tiny_model("bert"))
     (group,) = arrange(runs)
-    assert [arm.label for arm in group.arms] == ["embeddings frozen"]
+    assert [condition.label for condition in group.conditions] == ["embeddings frozen"]
     assert "more than the embedding parameters could not be compared" in runs[0].recorded["notes"]
     assert runs[0].recorded["moved"] == []
 
@@ -176,5 +176,5 @@ def test_one_checkpoint_proves_nothing_frozen(folder, tiny_model):
     shutil.rmtree(folder / "checkpoint-2")
     with refused("run holds one checkpoint, checkpoint-4, which alone says nothing of change: pass base="):
         toolkit.drift_table(toolkit.open_runs([folder]))
-    (arm,) = arrange(toolkit.open_runs([folder], base=tiny_model("bert")))[0].arms
-    assert arm.is_full
+    (condition,) = arrange(toolkit.open_runs([folder], base=tiny_model("bert")))[0].conditions
+    assert condition.is_full

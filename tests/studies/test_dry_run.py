@@ -90,7 +90,7 @@ def test_a_study_with_a_grid_counts_its_tuning(tiny_config: RunConfig, tmp_path:
     text = shown(study, tmp_path)
     assert cells_of(text, "tuning", "full")[3:] == ["2", "0", "0", "2"]
     assert "In all: runs 6, finished 0, to do 6." in words_of(text)
-    assert "the first setting of each arm, until tuning has chosen" in text
+    assert "the first setting of each condition, until tuning has chosen" in text
     assert "selection" not in text, "nothing is claimed on the split that settings are chosen on"
     run_study(study, executor=executor, limit=4, out=tmp_path / "r", output_dir=tmp_path / "runs")
     planned = plan_study(study, tmp_path / "runs")

@@ -66,8 +66,8 @@ def test_a_data_file_that_was_exchanged_is_counted_again(tiny_config: RunConfig,
 
 
 def test_two_cells_that_are_one_run_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
-    """Otherwise an arm would be compared with itself and found equal."""
-    study = make_study(tiny_config, arms={"full": {}, "features": {"freeze": "none"}})
+    """Otherwise a condition would be compared with itself and found equal."""
+    study = make_study(tiny_config, conditions={"full": {}, "features": {"freeze": "none"}})
     check_refused(
         r"^toy, full, seed 0 and toy, features, seed 0 are the same run", plan_runs, study.final_cells({}), tmp_path
     )
@@ -95,7 +95,7 @@ def test_a_config_that_cannot_work_is_refused_before_anything_runs(
     changes: dict[str, Any], message: str, tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    study = make_study(tiny_config, arms={"full": changes, "features": {"freeze": "backbone"}})
+    study = make_study(tiny_config, conditions={"full": changes, "features": {"freeze": "backbone"}})
     check_refused(message, plan_runs, study.final_cells({}), tmp_path / "runs")
     assert not list(tmp_path.iterdir())
 

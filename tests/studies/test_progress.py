@@ -20,9 +20,11 @@ from toolkit.studies.progress import StudyProgress, last_score
 from toolkit.studies.study import Cell
 
 
-def planned(folder: Path, seed: int, *, arm: str = "full", task: str = "toy", size: int | None = None) -> PlannedRun:
-    cell = Cell(task, arm, seed, size, "final", None, RunConfig(seed=seed))
-    return PlannedRun(cell, cell.config, folder / f"{task}_{arm}_{seed}")
+def planned(
+    folder: Path, seed: int, *, condition: str = "full", task: str = "toy", size: int | None = None
+) -> PlannedRun:
+    cell = Cell(task, condition, seed, size, "final", None, RunConfig(seed=seed))
+    return PlannedRun(cell, cell.config, folder / f"{task}_{condition}_{seed}")
 
 
 def text_of(console: Console) -> str:
@@ -37,7 +39,7 @@ def last_accuracy(path: Path) -> float:
 def test_plain_lines_where_output_is_no_terminal(tmp_path: Path) -> None:
     run = write_run(tmp_path, "none", 0)
     first = PlannedRun(planned(tmp_path, 0).cell, RunConfig(), run.path)
-    second, third = planned(tmp_path, 1, arm="[bold]frozen[/]"), planned(tmp_path, 2)
+    second, third = planned(tmp_path, 1, condition="[bold]frozen[/]"), planned(tmp_path, 2)
     console = Console(file=io.StringIO(), width=80)
     with StudyProgress(console) as progress:
         progress.on_stage("final", [first, second, third])
@@ -56,7 +58,7 @@ def test_plain_lines_where_output_is_no_terminal(tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_each_running_run_with_its_scores_and_keeps_what_has_ended(tmp_path: Path) -> None:
-    runs = [planned(tmp_path, seed, arm="[red]x", size=1000) for seed in range(4)]
+    runs = [planned(tmp_path, seed, condition="[red]x", size=1000) for seed in range(4)]
     console = Console(file=io.StringIO(), width=120, height=10, force_terminal=True)
     with StudyProgress(console) as progress:
         progress.on_stage("final", runs)

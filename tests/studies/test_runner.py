@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.exits import exit_code_of
 from tests.refusals import check_refused
-from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
+from tests.studies.tiny_studies import CONDITIONS, GRID, InProcess, Recorded, config_of, make_study
 from toolkit.config import RunConfig
 from toolkit.progress import telling
 from toolkit.reporting.comparison_report import write_report
@@ -149,7 +149,10 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
 def test_a_run_of_a_later_version_is_not_made_again(
     tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
-    study, executor = make_study(tiny_config, arms={"features": {"freeze": "backbone"}}, comparisons=()), InProcess()
+    study, executor = (
+        make_study(tiny_config, conditions={"features": {"freeze": "backbone"}}, comparisons=()),
+        InProcess(),
+    )
     carry_out(study, executor=executor)
     (path,) = (tmp_path / "runs").glob(f"*seed-1*/{MANIFEST}")
     path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
@@ -157,7 +160,7 @@ def test_a_run_of_a_later_version_is_not_made_again(
     assert (len(executor.started), path.exists()) == (2, True)
 
 
-def test_the_report_knows_arms_pairs_margin_and_question(
+def test_the_report_knows_conditions_pairs_margin_and_question(
     tiny_config: RunConfig, tmp_path: Path, report: Recorded, carry_out: Callable[..., Any]
 ) -> None:
     study = make_study(tiny_config, hypothesis="No.")
@@ -166,7 +169,7 @@ def test_the_report_knows_arms_pairs_margin_and_question(
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
     expected = {
         "runs": [run.path for run in runs],
-        "labels": {run.name: run.cell.arm for run in runs},
+        "labels": {run.name: run.cell.condition for run in runs},
         "tasks": {run.name: "toy" for run in runs},
         "pairs": [("full", "features")],
         "margin_points": 2.0,
@@ -234,13 +237,13 @@ def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
 
 @pytest.mark.slow  # trains each
 @pytest.mark.usefixtures("undrawn")
-def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(
+def test_an_condition_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(
     tiny_config: RunConfig, tmp_path: Path, carry_out: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = {"learning_rate": 1e30, "warmup_fraction": 0.0}
     comparisons = [Comparison("full", "features"), Comparison("full", "wild")]
-    arms = {name: ARMS[name] for name in ("full", "features")} | {"wild": wild}
-    study = make_study(tiny_config, arms=arms, comparisons=comparisons)
+    conditions = {name: CONDITIONS[name] for name in ("full", "features")} | {"wild": wild}
+    study = make_study(tiny_config, conditions=conditions, comparisons=comparisons)
     for _ in range(2):
         with StudyProgress() as progress:
             report = carry_out(study, executor=InProcess(), on_stage=progress.on_stage)
@@ -255,7 +258,7 @@ def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_t
         write_report,
         [run.path for run in runs],
         tmp_path / "s",
-        labels={run.name: run.cell.arm for run in runs},
+        labels={run.name: run.cell.condition for run in runs},
         pairs=[("full", "nobody")],
     )
 
@@ -353,7 +356,7 @@ def test_a_mistake_is_one_line(
     assert not Path("runs").exists()
 
 
-def test_epochs_of_a_study_that_a_frozen_arm_would_not_train_are_refused_before_anything_runs(
+def test_epochs_of_a_study_that_a_frozen_condition_would_not_train_are_refused_before_anything_runs(
     tiny_pairs: RunConfig, tmp_path: Path
 ) -> None:
     study = make_study(replace(tiny_pairs, head_training="auto"))

@@ -12,7 +12,7 @@ from tests.refusals import check_refusals, check_refused
 from toolkit.studies.plan import choose, chosen_settings, is_at_edge
 from toolkit.studies.study import Comparison, Study, load_study
 
-ARMS = {"full": {"freeze": "none"}, "features": {"freeze": "backbone"}}
+CONDITIONS = {"full": {"freeze": "none"}, "features": {"freeze": "backbone"}}
 GRID = {"full": ({"learning_rate": 1e-5}, {"learning_rate": 1e-4}), "features": ({"pooling": "cls"}, {})}
 
 
@@ -20,7 +20,7 @@ def make(**changes: Any) -> Study:
     values: dict[str, Any] = {
         "title": "t",
         "question": "q?",
-        "arms": ARMS,
+        "conditions": CONDITIONS,
         "tasks": {"order": {"task": "order"}, "pair": {"task": "pair"}},
         "seeds": range(3),
         "comparisons": [Comparison("full", "features")],
@@ -30,19 +30,19 @@ def make(**changes: Any) -> Study:
     return Study(**{**values, **changes})
 
 
-def test_every_arm_meets_every_task_and_seed_once() -> None:
+def test_every_condition_meets_every_task_and_seed_once() -> None:
     cells = make().final_cells({("pair", "full"): 1})
-    assert len({(c.task, c.arm, c.seed) for c in cells}) == len(cells) == 2 * 2 * 3
-    by = {(c.task, c.arm, c.seed): c.config for c in cells}
+    assert len({(c.task, c.condition, c.seed) for c in cells}) == len(cells) == 2 * 2 * 3
+    by = {(c.task, c.condition, c.seed): c.config for c in cells}
     rates = {key: by[*key, 2].learning_rate for key in (("pair", "full"), ("order", "full"), ("order", "features"))}
     # The one chosen, the first setting where nothing was chosen, and what all runs share.
     assert list(rates.values()) == [1e-4, 1e-5, 0.5]
     assert {(config.seed == seed, config.selection_fraction) for (*_, seed), config in by.items()} == {(True, 0)}
 
 
-def test_seeds_come_before_arms_so_that_an_interrupted_study_holds_pairs() -> None:
+def test_seeds_come_before_conditions_so_that_an_interrupted_study_holds_pairs() -> None:
     cells = make().final_cells({})
-    assert [(c.seed, c.arm) for c in cells[:4]] == [(0, "full"), (0, "features"), (1, "full"), (1, "features")]
+    assert [(c.seed, c.condition) for c in cells[:4]] == [(0, "full"), (0, "features"), (1, "full"), (1, "features")]
 
 
 def test_tuning_runs_score_selection_alone_and_take_other_seeds() -> None:
@@ -55,20 +55,24 @@ def test_a_grid_may_be_another_one_on_each_task() -> None:
     tasks = list(make().tasks)
     own = {task: [{"head_learning_rate": 10.0**-k}, {"features": f"layers.{k}"}] for k, task in enumerate(tasks)}
     study = make(grid={"full": GRID["full"], "features": own})
-    tried = {(c.task, c.setting): c.config for c in study.tuning_cells() if c.arm == "features"}
+    tried = {(c.task, c.setting): c.config for c in study.tuning_cells() if c.condition == "features"}
     for k, task in enumerate(tasks):
         assert (tried[task, 0].head_learning_rate, tried[task, 1].features) == (10.0**-k, f"layers.{k}")
     chosen = {(task, "features"): 1 for task in tasks}
-    final = {(c.task, c.config.features) for c in study.final_cells(chosen) if c.arm == "features"}
+    final = {(c.task, c.config.features) for c in study.final_cells(chosen) if c.condition == "features"}
     assert final == {(task, f"layers.{k}") for k, task in enumerate(tasks)}
 
 
+def test_arms_is_another_name_for_conditions() -> None:
+    assert make(arms=CONDITIONS, conditions={}) == make()
+
+
 def test_tasks_may_have_budgets_of_their_own() -> None:
-    ones, study = {arm: settings[:1] for arm, settings in GRID.items()}, make()
+    ones, study = {condition: settings[:1] for condition, settings in GRID.items()}, make()
     first, *others = study.tasks
-    grid = {arm: {first: GRID[arm]} | dict.fromkeys(others, ones[arm]) for arm in GRID}
-    tried = [(cell.task, cell.arm) for cell in make(grid=grid).tuning_cells()]
-    assert {task: [tried.count((task, arm)) for arm in GRID] for task in study.tasks} == {
+    grid = {condition: {first: GRID[condition]} | dict.fromkeys(others, ones[condition]) for condition in GRID}
+    tried = [(cell.task, cell.condition) for cell in make(grid=grid).tuning_cells()]
+    assert {task: [tried.count((task, condition)) for condition in GRID] for task in study.tasks} == {
         task: [len(study.tuning_seeds) * (2 if task == first else 1)] * 2 for task in study.tasks
     }
 
@@ -84,19 +88,22 @@ def test_sizes_multiply_the_final_runs() -> None:
     [
         ({"grid": {"full": GRID["full"], "features": GRID["features"][:1]}}, "equal budgets.*full: 2, features: 1"),
         ({"grid": {"full": GRID["full"]}}, "equal budgets.*features: 0"),
-        ({"grid": {**GRID, "ful": ()}}, "unknown arm 'ful'.*full"),
+        ({"grid": {**GRID, "ful": ()}}, "unknown condition 'ful'.*full"),
         ({"grid": {**GRID, "full": {"polarty": GRID["full"]}}}, "unknown task 'polarty'"),
         (
             {"grid": {**GRID, "full": {"order": GRID["full"]}}},
             "on task '(?!order).*equal budgets.*full: 0, features: 2",
         ),
-        ({"comparisons": [Comparison("full", "feature")]}, "unknown arm 'feature'.*features"),
+        ({"comparisons": [Comparison("full", "feature")]}, "unknown condition 'feature'.*features"),
         ({"comparisons": [Comparison("full", "full")]}, "compared with itself: full"),
         ({"comparisons": [Comparison("full", "features"), Comparison("features", "full")]}, "compared twice"),
         ({"margin_points": 0.0}, "margin_points must be above 0"),
         ({"margin_points": float("inf")}, "margin_points must be above 0 and finite; got inf"),
-        ({"arms": {**ARMS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
-        ({"arms": {**ARMS, "full": {"freze": "none"}}}, r"^arm 'full': unknown field 'freze' .*'freeze'\?\); [^,]*$"),
+        ({"conditions": {**CONDITIONS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
+        (
+            {"conditions": {**CONDITIONS, "full": {"freze": "none"}}},
+            r"^condition 'full': unknown field 'freze' .*'freeze'\?\); [^,]*$",
+        ),
         ({"tasks": {"pair": {"zzz": 1}}}, "^task 'pair': unknown field 'zzz'; finetune.py --help"),
         ({"common": {"epoch": 1}}, r"^common: unknown field 'epoch' \(did you mean 'epochs'"),
         ({"common": {"seed": 1}}, "seed is set by the study itself"),
@@ -106,13 +113,14 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"common": {"selection_fraction": 0.5}}, "selection_fraction is for tuning alone"),
         ({"seeds": (1, 1)}, "seeds are given twice"),
         ({"sizes": (50, 100, 50)}, "sizes are given twice"),
-        ({"seeds": ()}, "needs arms, tasks and seeds"),
+        ({"seeds": ()}, "needs conditions, tasks and seeds"),
         ({"seeds": 3}, "seeds must be a list; got 3"),
         ({"sizes": "100"}, "sizes must be a list; got '100'"),
-        ({"arms": ["full"]}, r"arms must be a dict; got \['full'\]"),
+        ({"arms": CONDITIONS}, "arms is another name for conditions"),
+        ({"conditions": ["full"]}, r"conditions must be a dict; got \['full'\]"),
         (
             {"comparisons": [("full", "features")]},
-            r'comparisons must be Comparison\("first arm", "second arm"\); got \(',
+            r'comparisons must be Comparison\("first condition", "second condition"\); got \(',
         ),
         ({"common": {"epochs": 0}}, "--epochs must be at least 1"),
     ],
@@ -132,7 +140,8 @@ def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() 
     study = make(tuning_seeds=(7, 8))
     wanted = {("order", "full"): (0.5, 0.75), ("pair", "full"): (0.75, 0.75)}
     table = choose(
-        study, {c: fake_run(wanted.get((c.task, c.arm), (float("nan"), 0.1))[c.setting]) for c in study.tuning_cells()}
+        study,
+        {c: fake_run(wanted.get((c.task, c.condition), (float("nan"), 0.1))[c.setting]) for c in study.tuning_cells()},
     )
     assert chosen_settings(table) == {
         ("order", "full"): 1,
@@ -227,7 +236,7 @@ def test_an_edge_of_a_grid_of_two_fields_is_in_one_of_them() -> None:
 
 
 def test_the_tuning_table_says_what_was_chosen_at_an_edge() -> None:
-    """A field that a setting leaves out has the arm's own value there: 0.5, the greatest of three."""
+    """A field that a setting leaves out has the condition's own value there: 0.5, the greatest of three."""
     rates = ({"learning_rate": 1e-5}, {"learning_rate": 1e-4}, {})
     study = make(grid={"full": rates, "features": rates})
     wanted = {"order": (0.1, 0.2, 0.3), "pair": (0.1, 0.3, 0.2)}

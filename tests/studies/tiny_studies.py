@@ -10,17 +10,17 @@ from toolkit.config import RunConfig
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job
 from toolkit.studies.study import Comparison, Study
 
-ARMS = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}, "features": {"freeze": "backbone"}}
+CONDITIONS = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}, "features": {"freeze": "backbone"}}
 GRID = {"full": [{}, {"learning_rate": 1e-2}], "features": [{}, {"head_learning_rate": 1e-2}]}
 
 
 def make_study(config: RunConfig, **changes: Any) -> Study:
-    """Two arms, one task, two seeds of ``config``; ``changes`` are fields of the study."""
+    """Two conditions, one task, two seeds of ``config``; ``changes`` are fields of the study."""
     given = {f.name: getattr(config, f.name) for f in fields(RunConfig) if getattr(config, f.name) != f.default}
     values: dict[str, Any] = {
         "title": "Tiny",
         "question": "Does it matter?",
-        "arms": {name: ARMS[name] for name in ("full", "features")},
+        "conditions": {name: CONDITIONS[name] for name in ("full", "features")},
         "tasks": {"toy": {}},
         "seeds": range(2),
         "comparisons": [Comparison("full", "features")],

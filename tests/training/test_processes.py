@@ -18,7 +18,7 @@ import torch
 from toolkit import Run, finetune, measure_drift, open_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.unfinished import read_state, try_lock
-from toolkit.training.going_on import GoingOn
+from toolkit.training.resume import Resumer
 
 ROOT = Path(__file__).parents[2]
 
@@ -164,7 +164,7 @@ def test_a_process_that_others_have_lost_is_not_ended_before_it_has_said_so(
     mine = signal.getsignal(signal.SIGTERM)
     accelerator = SimpleNamespace(num_processes=num_processes)
     try:
-        with pytest.raises(RuntimeError), GoingOn(accelerator, cast(Any, None), None, None, {}).listening():
+        with pytest.raises(RuntimeError), Resumer(accelerator, cast(Any, None), None, None, {}).listening():
             raise error
         assert signal.getsignal(signal.SIGTERM) == (mine if is_kept else signal.SIG_IGN)
     finally:

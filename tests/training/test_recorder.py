@@ -15,10 +15,10 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.families import TABLES
 from toolkit.snapshots.logs import Exposure
-from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
 from toolkit.training.recorder import BATCHES_AHEAD, Recorder
+from toolkit.training.resume import Resumer
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
 OFFSET = 2
@@ -178,7 +178,7 @@ def test_training_says_which_batches_come() -> None:
 
     plan = Plan.of(config, data.splits["train"].lengths)
     recorder, stepper = Spy({}, data), cast(Any, Taker())
-    anew = GoingOn(SimpleNamespace(num_processes=1), recorder, None, None, {})
+    anew = Resumer(SimpleNamespace(num_processes=1), recorder, None, None, {})
     moments = list(
         run_epochs(plan, data, config, recorder, stepper, dict, lambda log, seconds: reported.append(log.step), anew)
     )

@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.drift import ALL_ROWS, WHOLE
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
-from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings, of_largest_size
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL, judge_together
+from toolkit.comparison.conditions import (
+    NOT_COMPARED,
+    Condition,
+    ConditionPair,
+    Group,
+    differing_settings,
+    of_largest_size,
+)
 from toolkit.comparison.drift_and_score import LEAST_TASKS
 from toolkit.comparison.evidence import FOLDER, JSONS, PREDICTIONS, Evidence, making, read_evidence
 from toolkit.comparison.intervals import (
@@ -128,7 +135,7 @@ def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def association_cards(data: ReportData) -> Iterable[Card]:
-    """Across tasks, per model, arm and parameter: do tasks on which it moved further gain more from its moving?
+    """Across tasks, per model, condition and parameter: do tasks on which it moved further gain more from its moving?
 
     The verdict is that of the permutation test, by its q at the report's alpha; the interval is description.
     """
@@ -211,17 +218,16 @@ SOURCES = {
 def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
     """Every card of a report from its evidence alone: the same evidence gives the same cards.
 
-    Kinds, in order: *score*, per pair of arms, task and split: the two score differently (two-sided; which is higher is
-    in the sign of the value, first minus second); *forbid*, per task on the reported split: free and frozen embeddings
-    score differently, so that "equivalent" means that forbidding the drift costs nothing; *labels*, per arm that was
-    also run on shuffled labels and embedding parameter: seeds moved it more alike, and it moved further, than there;
-    *drift*, per arm and embedding parameter that moved: how many times further than random gradient signs would move
-    it, which is description; *offset*, per arm: what the tables share moved in one of them, which no data can tell;
-    *tokens*, per arm that added tokens: rows of those that training showed moved, further than with shuffled labels
-    (where it was run on them too), and so did rows that were there;
-    *association*, per arm and parameter: tasks on which it moved further gained more, refused under six tasks. What was
-    frozen has no card: its hashes prove it.
-    ValueError when the evidence cannot be read.
+    Kinds, in order: *score*, per pair of conditions, task and split: the two score differently (two-sided; which is
+    higher is in the sign of the value, first minus second); *forbid*, per task on the reported split: free and frozen
+    embeddings score differently, so that "equivalent" means that forbidding the drift costs nothing; *labels*, per
+    condition that was also run on shuffled labels and embedding parameter: seeds moved it more alike, and it moved
+    further, than there; *drift*, per condition and embedding parameter that moved: how many times further than random
+    gradient signs would move it, which is description; *offset*, per condition: what the tables share moved in one of
+    them, which no data can tell; *tokens*, per condition that added tokens: rows of those that training showed moved,
+    further than with shuffled labels (where it was run on them too), and so did rows that were there; *association*,
+    per condition and parameter: tasks on which it moved further gained more, refused under six tasks. What was frozen
+    has no card: its hashes prove it. ValueError when the evidence cannot be read.
     """
     if isinstance(source, str | Path):
         with making(source):
@@ -232,11 +238,11 @@ def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
 
 def score_cards(data: ReportData) -> Iterable[Card]:
     """One card per line of a headline score in :func:`toolkit.compare`."""
-    arms = {(group.title, arm.label): arm for group in data.groups for arm in group.arms}
+    conditions = {(group.title, condition.label): condition for group in data.groups for condition in group.conditions}
     headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
     num_claims = int(headlines["q"].notna().sum())
     for line in headlines.to_dict("records"):
-        members = [arms[line["group"], line[side]] for side in ("first", "second")]
+        members = [conditions[line["group"], line[side]] for side in ("first", "second")]
         claim = f"{line['first']} and {line['second']} score differently ({line['score']}) on {line['split']}"
         yield _difference_card(line, "score", f"{claim}, {line['group']}", members, data, num_claims)
 
@@ -244,8 +250,8 @@ def score_cards(data: ReportData) -> Iterable[Card]:
 def forbid_cards(data: ReportData) -> Iterable[Card]:
     """Full fine-tuning against frozen embeddings on the reported split, one card per task and size that has both.
 
-    With the q of the line of the comparison on the same two arms, either way round; a pair that was not to be compared
-    has the q that it would have had in it.
+    With the q of the line of the comparison on the same two conditions, either way round; a pair that was not to be
+    compared has the q that it would have had in it.
     """
     headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
     for group in data.groups:
@@ -272,17 +278,22 @@ def forbid_cards(data: ReportData) -> Iterable[Card]:
                 yield _difference_card(judged_line, "forbid", claim, [pair.first, pair.second], data, num_claims)
 
 
-def _forbidding(group: Group) -> list[ArmPair]:
-    """Arms that differ in whether the embeddings are frozen, and in as little else as any other arm of either kind."""
+def _forbidding(group: Group) -> list[ConditionPair]:
+    """Conditions that differ in whether the embeddings are frozen, and in as little else as any of either kind."""
     frozen = []
-    for arm in group.arms:
-        own = arm.runs[0]
+    for condition in group.conditions:
+        own = condition.runs[0]
         is_plain = own.setting("init") in (None, "checkpoint") and not own.setting("head_epochs")
         if own.regime == "embeddings" and is_plain:
-            frozen.append(arm)
-    pairs = [ArmPair(one, other) for one in group.arms for other in frozen if one.is_full and one.size == other.size]
+            frozen.append(condition)
+    pairs = [
+        ConditionPair(one, other)
+        for one in group.conditions
+        for other in frozen
+        if one.is_full and one.size == other.size
+    ]
     apart = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
-    fewest: dict[Arm, int] = {}
+    fewest: dict[Condition, int] = {}
     for pair, num in zip(pairs, apart, strict=True):
         for side in (pair.first, pair.second):
             fewest[side] = min(num, fewest.get(side, num))
@@ -290,7 +301,7 @@ def _forbidding(group: Group) -> list[ArmPair]:
 
 
 def _difference_card(
-    line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData, num_claims: int
+    line: dict[str, Any], kind: str, claim: str, conditions: Sequence[Condition], data: ReportData, num_claims: int
 ) -> Card:
     """One line of a comparison as a card; a difference that could not be worked out is refused."""
 
@@ -309,7 +320,7 @@ def _difference_card(
     return _card(
         data,
         kind,
-        [name for arm in arms for name in arm.names],
+        [name for condition in conditions for name in condition.names],
         num_claims,
         group=str(line["group"]),
         subject=(str(line["split"]), str(line["score"]), f"{line['first']} - {line['second']}"),
@@ -363,19 +374,19 @@ OFFSET = (
 
 
 def drift_cards(data: ReportData) -> Iterable[Card]:
-    """Per arm and embedding parameter that moved in any of its runs; q over all of them that have a p."""
+    """Per condition and embedding parameter that moved in any of its runs; q over all of them that have a p."""
     claims = []
     for group in data.groups:
-        for arm in group.arms:
+        for condition in group.conditions:
             drift = data.evidence.drift
-            moved = drift[drift["run"].isin(arm.names) & drift["has_moved"].astype(bool)]
+            moved = drift[drift["run"].isin(condition.names) & drift["has_moved"].astype(bool)]
             for _, lines in moved.groupby("parameter", sort=False):
                 wide = over_seeds(lines["times_noise"].to_numpy(dtype=float), data.settings.level)
                 null = Null(SIGN_NOISE, NAN, NAN)
                 if not any(lines["reason"]):
                     ends = lines[["null_low", "null_high"]].to_numpy(dtype=float) / _noise(lines)[:, None]
                     null = Null(SIGN_NOISE, float(ends[:, 0].min()), float(ends[:, 1].max()))
-                claims.append((group, arm, lines, wide, null))
+                claims.append((group, condition, lines, wide, null))
     q = benjamini_hochberg([p_beyond(wide, null) for *_, wide, null in claims])
     num_claims = int(np.isfinite(q).sum())
     for claim, own in zip(claims, q, strict=True):
@@ -391,7 +402,7 @@ def _noise(lines: pd.DataFrame) -> NDArray[np.float64]:
 def _drift_card(
     data: ReportData,
     group: Group,
-    arm: Arm,
+    condition: Condition,
     lines: pd.DataFrame,
     wide: Interval,
     null: Null,
@@ -408,11 +419,11 @@ def _drift_card(
     num_seeds, refusal = int((~np.isnan(times)).sum()), refusals[0] if refusals else None
     judged = judge_drift(refusal, wide, narrow, null, gap, num_seeds, q, num_claims, settings.alpha)
     labels, seeds = (
-        table[(table["group"] == group.title) & (table["condition"] == arm.label)]
+        table[(table["group"] == group.title) & (table["condition"] == condition.label)]
         for table in (data.evidence.labels, data.evidence.seeds)
     )
     is_open = judged.name in VERDICTS_ON_NOISE
-    has_labels = arm.runs[0].setting("objective") != MLM
+    has_labels = condition.runs[0].setting("objective") != MLM
     if is_open:
         control = (HAS_CONTROL if len(labels) else NO_CONTROL) if has_labels else NO_LABELS
         judged = Verdict(DESCRIBED, f"{judged.reason}; {NOT_LEARNING}: {control}")
@@ -420,11 +431,12 @@ def _drift_card(
     return _card(
         data,
         "drift",
-        arm.names,
+        condition.names,
         num_claims,
         group=group.title,
-        subject=(arm.label, parameter),
-        claim=f"{parameter} moved further than random gradient signs would move it under {arm.label}, {group.title}",
+        subject=(condition.label, parameter),
+        claim=f"{parameter} moved further than random gradient signs would move it under {condition.label}, "
+        f"{group.title}",
         estimator=f"drift of the rows that training showed, without their common offset; {OVER_SEEDS}",
         unit=TIMES,
         value=wide.estimate,
@@ -502,19 +514,22 @@ def judge_drift(
 
 
 def offset_cards(data: ReportData) -> Iterable[Card]:
-    """Per arm whose tables moved: the share of their squared drift that offsets between them explain."""
+    """Per condition whose tables moved: the share of their squared drift that offsets between them explain."""
     gauge, level = data.evidence.gauge, data.settings.level
-    for group, arm in ((own, arm) for own in data.groups for arm in own.arms):
-        lines = gauge[gauge["run"].isin(arm.names)]
+    for group, condition in ((own, condition) for own in data.groups for condition in own.conditions):
+        lines = gauge[gauge["run"].isin(condition.names)]
         if not len(lines):
             continue
-        found, where = over_seeds(lines["gauge_share"].to_numpy(dtype=float), level), f"{arm.label}, {group.title}"
+        found, where = (
+            over_seeds(lines["gauge_share"].to_numpy(dtype=float), level),
+            f"{condition.label}, {group.title}",
+        )
         yield _card(
             data,
             "offset",
-            arm.names,
+            condition.names,
             group=group.title,
-            subject=(arm.label,),
+            subject=(condition.label,),
             claim=f"The offset that the tables share moved in one of them rather than another under {where}",
             estimator="gauge share: share of the tables' squared drift that offsets between them explain",
             unit="1",
@@ -544,20 +559,22 @@ TOKEN_CLAIMS = {
 
 
 def token_cards(data: ReportData) -> Iterable[Card]:
-    """Per arm that added tokens: how far the new rows that training showed moved, and the farthest of the old ones.
+    """Per condition with added tokens: how far the new rows that training showed moved, and the farthest old ones.
 
-    Where the arm was also run with shuffled labels, a third card: whether real labels moved the new rows further.
+    Where the condition was also run with shuffled labels, a third card: whether real labels moved the new rows further.
     """
     if not len(strata := data.evidence.strata):
         return
-    claims: list[tuple[Group, Arm, str, NDArray[np.float64], Null, bool]] = []
+    claims: list[tuple[Group, Condition, str, NDArray[np.float64], Null, bool]] = []
     contrasts: list[tuple[dict[str, Any], list[str]]] = []
     strata = at_last_epoch(strata[(strata["parameter"] == "word_embeddings") & (strata["measure"] == "relative")])
     is_new = (strata["stratum"] == ADDED) & (strata["statistic"] == "median")
     medians = dict(zip(strata.loc[is_new, "run"], strata.loc[is_new, "value"], strict=True))
     for group in map(of_largest_size, data.groups):
-        for arm in (arm for arm in group.arms if arm.runs[0].setting("add_tokens") is not None):
-            lines, controls = strata[strata["run"].isin(arm.names)], controls_of(group, arm)[-1:]
+        for condition in (
+            condition for condition in group.conditions if condition.runs[0].setting("add_tokens") is not None
+        ):
+            lines, controls = strata[strata["run"].isin(condition.names)], controls_of(group, condition)[-1:]
             unseen = lines.loc[(lines["stratum"] == ADDED_UNSEEN) & (lines["statistic"] == "max"), "value"]
             old = ~lines["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (lines["statistic"] == "max")
             nulls = dict.fromkeys(TOKEN_CLAIMS, Null("rows that stay"))
@@ -565,12 +582,14 @@ def token_cards(data: ReportData) -> Iterable[Card]:
                 nulls["new"] = Null("the farthest added row that no text showed", 0, float(unseen.max()))
             largest = lines[old].groupby("run")["value"].max()
             for kind, found in (("new", medians), ("old", largest)):
-                values = np.array([found.get(name, NAN) for name in arm.names])
-                claims.append((group, arm, kind, values, nulls[kind], bool(controls)))
+                values = np.array([found.get(name, NAN) for name in condition.names])
+                claims.append((group, condition, kind, values, nulls[kind], bool(controls)))
             for control in controls:
-                lead = {"group": group.title, "condition": arm.label, "control": control.label}
-                line = contrast_medians(arm, control, medians, level=data.settings.level, alpha=data.settings.alpha)
-                contrasts.append((lead | line, [*arm.names, *control.names]))
+                lead = {"group": group.title, "condition": condition.label, "control": control.label}
+                line = contrast_medians(
+                    condition, control, medians, level=data.settings.level, alpha=data.settings.alpha
+                )
+                contrasts.append((lead | line, [*condition.names, *control.names]))
     p = [p_beyond(over_seeds(own, data.settings.level), null, 0.0) for *_, own, null, _ in claims]
     q = benjamini_hochberg([*p, *(line["p"] for line, _ in contrasts)])
     num_claims = int(np.isfinite(q).sum())
@@ -585,7 +604,7 @@ def token_cards(data: ReportData) -> Iterable[Card]:
 def _token_card(
     data: ReportData,
     group: Group,
-    arm: Arm,
+    condition: Condition,
     kind: str,
     values: NDArray[np.float64],
     null: Null,
@@ -622,9 +641,10 @@ def _token_card(
         do_seeds_differ=not len(known) or not is_constant(known),
     )
     is_held = all(
-        any(is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}")) for run in arm.runs
+        any(is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}"))
+        for run in condition.runs
     )
-    is_proven = is_held or arm.is_proven_frozen("word_embeddings")
+    is_proven = is_held or condition.is_proven_frozen("word_embeddings")
     if kind == "old" and is_proven and len(known) and not known.any():
         judged = Verdict("equivalent", BIT_IDENTICAL)
     elif kind == "new" and judged.name == "supported":
@@ -636,11 +656,11 @@ def _token_card(
     return _card(
         data,
         "tokens",
-        arm.names,
+        condition.names,
         num_claims,
         group=group.title,
-        subject=(arm.label, kind),
-        claim=f"{TOKEN_CLAIMS[kind].format(arm.label)}, {group.title}",
+        subject=(condition.label, kind),
+        claim=f"{TOKEN_CLAIMS[kind].format(condition.label)}, {group.title}",
         estimator=f"relative drift, {summary}; {OVER_SEEDS}",
         unit="1",
         value=defined_mean(values),

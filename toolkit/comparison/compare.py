@@ -1,4 +1,4 @@
-"""Arms compared on the same items, paired by seed: over all seeds, and seed by seed.
+"""Conditions compared on the same items, paired by seed: over all seeds, and seed by seed.
 
 Differences have the two-way interval over seeds and items, or over seeds and the clusters that items come in: those of
 an accuracy as they are, those of a score that is no mean over items by the influence of each item on it. Where no
@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.arms import (
+from toolkit.comparison.conditions import (
     NO_SEED,
     NO_SPLIT,
     OTHER_ITEMS,
-    ArmPair,
+    ConditionPair,
     Group,
     Labels,
     Pairs,
@@ -30,7 +30,7 @@ from toolkit.comparison.arms import (
     clusters_of,
     have_same_items,
     noise_floor,
-    pair_arms,
+    pair_conditions,
 )
 from toolkit.comparison.intervals import (
     ROUNDING,
@@ -104,7 +104,7 @@ class Settings:
 Lines = list[dict[str, Any]]
 
 
-def lines_of_pairs(settings: Settings) -> Callable[[ArmPair], Lines]:
+def lines_of_pairs(settings: Settings) -> Callable[[ConditionPair], Lines]:
     """:func:`compare_pair` with these settings, which works out each pair once."""
     return cache(lambda pair: compare_pair(pair, settings))
 
@@ -155,8 +155,8 @@ def compare(
     groups = arrange(runs, labels, score=score)
     table = compare_groups(groups, pairs, settings)
     if table.empty:
-        told = ", ".join(f"{arm.label} on {group.title}" for group in groups for arm in group.arms)
-        has_pairs = any(len(group.arms) > 1 for group in groups)
+        told = ", ".join(f"{condition.label} on {group.title}" for group in groups for condition in group.conditions)
+        has_pairs = any(len(group.conditions) > 1 for group in groups)
         needed = "runs with scores of one split" if has_pairs else "runs of two conditions of one model and task"
         warnings.warn(f"nothing to compare: pass {needed}; got {told}", stacklevel=2)
     return table
@@ -167,14 +167,17 @@ def compare_groups(
     pairs: Pairs | None = None,
     settings: Settings | None = None,
     *,
-    lines_of: Callable[[ArmPair], Lines] | None = None,
+    lines_of: Callable[[ConditionPair], Lines] | None = None,
 ) -> pd.DataFrame:
     """:func:`compare` of groups that are arranged already; ``lines_of``: where pairs are known, with these settings."""
     check_pairs(groups, pairs)
     settings = settings or Settings()
     lines_of = lines_of or lines_of_pairs(settings)
     found = [
-        {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in lines_of(pair)
+        {"group": group.title} | line
+        for group in groups
+        for pair in pair_conditions(group, pairs)
+        for line in lines_of(pair)
     ]
     counts = ("size", "num_units", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
     table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(counts, "Int64"))
@@ -204,13 +207,13 @@ def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
     return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
 
 
-def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
+def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
     """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy.
 
     Each is judged alone, without a q: that needs all pairs.
     """
-    arms, run = (pair.first, pair.second), pair.first.runs[0]
-    if not any(each.splits for arm in arms for each in arm.runs):
+    conditions, run = (pair.first, pair.second), pair.first.runs[0]
+    if not any(each.splits for condition in conditions for each in condition.runs):
         return []  # nobody scored any of them
     lead: dict[str, Any] = {
         "model": run.model,
@@ -219,18 +222,22 @@ def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
         "size": pair.first.size,
         "num_train_examples": pair.first.num_train_examples,
     }
-    for name, arm in zip(("first", "second"), arms, strict=True):
-        lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
+    for name, condition in zip(("first", "second"), conditions, strict=True):
+        lead |= {
+            name: condition.label,
+            f"num_failed_{name}": condition.num_failed,
+            f"num_at_chance_{name}": condition.num_at_chance,
+        }
     has_accuracy = not run.is_regression and (not run.is_recorded or "accuracy" in run.headlines)
     scores = [run.score, *(["accuracy"] if has_accuracy and run.score != "accuracy" else [])]
     if not pair.splits:
         lead |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
         return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.runs else NO_SEED, "verdict": "", "note": ""}]
-    failed = [arm for arm in arms if arm.num_failed == len(arm.runs)]
-    has_collapsed = len(failed) == len(arms)
-    # What to know of a verdict on arms that learned nothing.
-    note = "" if has_collapsed else "; ".join(f"every run of {arm.label} failed" for arm in failed)
-    if not has_collapsed and all(arm.num_at_chance == len(arm.runs) for arm in arms):
+    failed = [condition for condition in conditions if condition.num_failed == len(condition.runs)]
+    has_collapsed = len(failed) == len(conditions)
+    # What to know of a verdict on conditions that learned nothing.
+    note = "" if has_collapsed else "; ".join(f"every run of {condition.label} failed" for condition in failed)
+    if not has_collapsed and all(condition.num_at_chance == len(condition.runs) for condition in conditions):
         note = AT_CHANCE
     lines = []
     for split in pair.splits:
@@ -246,7 +253,7 @@ def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
     return lines
 
 
-def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
+def _compared(pair: ConditionPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
     """One score of one split: its means, estimates and noise floor; a reason alone where items differ."""
     line: dict[str, Any] = {"score": score, "reason": pair.note_on_items(split), "verdict": "", "note": ""}
     if line["reason"]:
@@ -299,7 +306,7 @@ def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | No
     lines = [
         {"group": group.title, "first": pair.first.label, "second": pair.second.label} | line
         for group in groups
-        for pair in pair_arms(group, pairs)
+        for pair in pair_conditions(group, pairs)
         for line in _lines_of_seeds(pair)
     ]
     table = pd.DataFrame(lines, columns=columns_of("compare_seeds"))
@@ -307,8 +314,8 @@ def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | No
     return table.astype({"seed": "Int64" if table["seed"].isna().any() else int}) if lines else table
 
 
-def _lines_of_seeds(pair: ArmPair) -> Lines:
-    """A line per pair of runs and labelled split of both, and one per seed that one arm lacks; in the order of seeds.
+def _lines_of_seeds(pair: ConditionPair) -> Lines:
+    """A line per pair of runs and labelled split of both, and per seed that one condition lacks; in the order of seeds.
 
     A reason alone where the items are not the same.
     """
@@ -335,15 +342,19 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
                     gaps = np.bincount(pd.factorize(clusters.reindex(ids))[0], gaps)
                 line |= {"mcnemar_p": mcnemar(*(int((sign * gaps > 0).sum()) for sign in (1, -1)))}
             lines.append(line)
-    for arm, other_arm in ((pair.first, pair.second), (pair.second, pair.first)):
-        what = f"run of this seed under {other_arm.label}" if pair.has_seeds else f"run of {other_arm.label} is left"
+    for condition, other_condition in ((pair.first, pair.second), (pair.second, pair.first)):
+        what = (
+            f"run of this seed under {other_condition.label}"
+            if pair.has_seeds
+            else f"run of {other_condition.label} is left"
+        )
         missing: dict[str, Any] = {"split": "", "reason": f"no {what}"}
-        for run in (run for run in arm.runs if all(run not in both for both in pair.runs)):
+        for run in (run for run in condition.runs if all(run not in both for both in pair.runs)):
             lines.append({"model": run.model, "task": run.task, "seed": run.seed} | missing)
     return sorted(lines, key=lambda line: (line["seed"] is None, line["seed"] or 0))
 
 
-def _why_seeds(pair: ArmPair, split: str) -> str:
+def _why_seeds(pair: ConditionPair, split: str) -> str:
     """Why an interval is over seeds alone, where the answers do not give the score of each item."""
     if not pair.has_answers(split):
         return NO_ANSWERS

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.arms import (
+from toolkit.comparison.compare import Lines, Settings, lines_of_pairs
+from toolkit.comparison.conditions import (
     OTHER_ITEMS,
-    Arm,
-    ArmPair,
+    Condition,
+    ConditionPair,
     Group,
     Labels,
     Runs,
@@ -19,7 +20,6 @@ from toolkit.comparison.arms import (
     have_same_items,
     led_by,
 )
-from toolkit.comparison.compare import Lines, Settings, lines_of_pairs
 from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
@@ -57,7 +57,11 @@ def join_drift(
 
 
 def join_groups(
-    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines_of: Callable[[ArmPair], Lines]
+    groups: Sequence[Group],
+    split: str | None = None,
+    *,
+    drift: pd.DataFrame,
+    lines_of: Callable[[ConditionPair], Lines],
 ) -> pd.DataFrame:
     """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
     run's name."""
@@ -65,7 +69,12 @@ def join_groups(
         lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
     moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
     beside = pd.DataFrame(
-        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines_of)]
+        [
+            line
+            for group in groups
+            for condition in group.conditions
+            for line in _scores(group, condition, split, lines_of)
+        ]
     )
     table = beside.merge(moved, on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
@@ -73,20 +82,20 @@ def join_groups(
     return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
 
 
-def _scores(group: Group, arm: Arm, split: str | None, lines_of: Callable[[ArmPair], Lines]) -> Lines:
-    """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
-    partner, note = _frozen_partner(group, arm)
-    pair = None if partner is None else ArmPair(arm, partner)
+def _scores(group: Group, condition: Condition, split: str | None, lines_of: Callable[[ConditionPair], Lines]) -> Lines:
+    """One line per run of a condition: its scores, and its gain over the frozen condition that is most like it."""
+    partner, note = _frozen_partner(group, condition)
+    pair = None if partner is None else ConditionPair(condition, partner)
     compared = [] if pair is None else lines_of(pair)
     verdicts = {line["split"]: str(line["verdict"]) for line in compared if line["is_headline"]}
     lines = []
-    for run in arm.runs:
+    for run in condition.runs:
         chosen = split or run.reported_split
         gain, why, own_note = _gain(run, pair, chosen, note)
         own = {
             "run": run.name,
             "seed": run.seed,
-            "size": np.nan if arm.size is None else arm.size,
+            "size": np.nan if condition.size is None else condition.size,
             "learning_rate": run.learning_rate,
             "is_failed": run.is_failed,
             "epoch": run.last_epoch,
@@ -99,38 +108,38 @@ def _scores(group: Group, arm: Arm, split: str | None, lines_of: Callable[[ArmPa
             "gain_verdict": verdicts.get(chosen, ""),
             "note": own_note,
         }
-        lines.append(led_by(group, arm) | own)
+        lines.append(led_by(group, condition) | own)
     return lines
 
 
-def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
-    """The arm of the same size and start that differs in frozen embeddings and in fewest settings, and what these are.
+def _frozen_partner(group: Group, condition: Condition) -> tuple[Condition | None, str]:
+    """The condition of the same size and start that differs in frozen embeddings and in fewest settings, and these.
 
     Of adapters the same ones but those of the tables; where there are no others, a head alone.
     """
-    if all(all(name in run.frozen for name in run.parameters) for run in arm.runs):
+    if all(all(name in run.frozen for name in run.parameters) for run in condition.runs):
         return None, NOT_TRAINED
-    own = arm.runs[0]
+    own = condition.runs[0]
     lora = own.setting("lora")
     others = None if lora is None else tuple(name for name in lora if name not in TABLES)
     regime = "embeddings" if others is None else LORA if others else "backbone"
     found = [
         other
-        for other in group.arms
+        for other in group.conditions
         if (other.runs[0].regime, other.runs[0].setting("lora")) == (regime, others or None)
         and all(other.is_proven_frozen(name) for name in other.runs[0].parameters)
-        and other.size == arm.size
+        and other.size == condition.size
         and all(other.runs[0].setting(name) == own.setting(name) for name in ("init", "head_epochs"))
     ]
     if not found:
         return None, "no runs with frozen embeddings from the same start"
-    best = min(found, key=lambda other: len(differing_settings(arm, other)))
-    names = [name.replace("_", " ") for name in differing_settings(arm, best) if name != "lora"]
+    best = min(found, key=lambda other: len(differing_settings(condition, other)))
+    names = [name.replace("_", " ") for name in differing_settings(condition, best) if name != "lora"]
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
-def _gain(run: ReportedRun, pair: ArmPair | None, split: str, note: str) -> tuple[float, str, str]:
-    """Points that a run gained over the second arm's, why there are none, and what to note."""
+def _gain(run: ReportedRun, pair: ConditionPair | None, split: str, note: str) -> tuple[float, str, str]:
+    """Points that a run gained over the second condition's, why there are none, and what to note."""
     if pair is None:
         return np.nan, note, ""
     partner = pair.second
@@ -184,7 +193,7 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
 
 
 def _points(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
-    """Per model, arm and parameter that was trained: one line per task, the means over its runs."""
+    """Per model, condition and parameter that was trained: one line per task, the means over its runs."""
     table = joined[~joined["is_frozen"].astype(bool)]
     table = table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
     sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)

@@ -1,14 +1,14 @@
 """The evidence of a report: facts and tables of its runs, from which all that it says follows.
 
-evidence/settings.json        how arms are labelled and compared
+evidence/settings.json        how conditions are labelled and compared
 evidence/page.json            what no card rests on: title, question, expectation, command, what was tuned
 evidence/runs.json            config and facts of each run, and the sha256 of its config and manifest
 evidence/predictions.parquet  the last epoch's answers to the labelled splits; no text
 evidence/runs.csv scores.csv drift.csv gauge.csv seeds.csv
 evidence/labels.csv           drift under real and under shuffled labels
 evidence/strata.parquet       drift at every epoch by stratum of rows
-evidence/boxes.csv dots.csv exposed.csv tokens.parquet positions.parquet   single rows, of each arm's first seed
-evidence/word_counts.csv words.parquet   the words' map, means over the seeds of each arm
+evidence/boxes.csv dots.csv exposed.csv tokens.parquet positions.parquet   single rows, of each condition's first seed
+evidence/word_counts.csv words.parquet   the words' map, means over the seeds of each condition
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Group, arrange_reported
+from toolkit.comparison.conditions import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
@@ -128,20 +128,20 @@ class Evidence:
     gauge: pd.DataFrame
     """The gauge share of each run whose tables moved."""
     seeds: pd.DataFrame
-    """Distance between the ends of two runs of one arm, per parameter."""
+    """Distance between the ends of two runs of one condition, per parameter."""
     labels: pd.DataFrame
     """`label_statistics`: no line where no condition was also run with shuffled labels."""
     strata: pd.DataFrame
     """`measure_drift` of each run of the most training examples."""
     boxes: pd.DataFrame
-    """How far word rows moved by stratum: `boxes_of` each arm's first seed, as the four tables below."""
+    """How far word rows moved by stratum: `boxes_of` each condition's first seed, as the four tables below."""
     dots: pd.DataFrame
     exposed: pd.DataFrame
     tokens: pd.DataFrame
     positions: pd.DataFrame
     word_counts: pd.DataFrame
     words: pd.DataFrame
-    """`measure_words` of each arm whose words moved."""
+    """`measure_words` of each condition whose words moved."""
     page: Mapping[str, Any]
     """title, question, expected, command, left_out and not_kept (sentences) and tuning (column to values), where they
     are known."""
@@ -192,7 +192,7 @@ class Evidence:
         return self.arrange(self.reported)
 
     def arrange(self, runs: Iterable[ReportedRun]) -> tuple[Group, ...]:
-        """Some of its runs, from wherever they are read, under the names that the report gives arms."""
+        """Some of its runs, from wherever they are read, under the names that the report gives conditions."""
         return arrange_reported(list(runs), self.settings["labels"])
 
     @property

@@ -70,7 +70,7 @@ def is_constant(values: NDArray[np.float64], size: float | None = None) -> bool:
 def two_way_interval(differences: ArrayLike, level: float = 0.95, *, size: float | None = None) -> Interval:
     """Mean difference with an interval over both seeds and items, by Student's t.
 
-    ``differences``: float64 (seeds K, items N), first arm minus second on the same items with the same seed. The
+    ``differences``: float64 (seeds K, items N), first condition minus second on the same items with the same seed. The
     interval is D̄ ± t_df·√V, V = U/(KN), U = max(MS_seed + MS_item - MS_res, MS_seed), df = U² / [MS_seed²/(K-1) +
     MS_item²/(N-1) + MS_res²/((K-1)(N-1))], but at least K - 1: the random-effects variance of a two-way table with
     Satterthwaite's degrees of freedom (Satterthwaite 1946). The two floors are ours: V and df are never below those of
@@ -125,7 +125,7 @@ def weigh_items(interval: Interval, table: NDArray[np.float64], is_other: NDArra
     """The interval with its ``num_effective`` items and what one of them weighs, for the exact bound of equivalence.
 
     ``table``: float64 (seeds, items) of a right-or-wrong score, or of one that is no mean over items by the influence
-    of each; ``is_other``: bool (seeds, items), where one of the two arms is right. The weight is the root of the
+    of each; ``is_other``: bool (seeds, items), where one of the two conditions is right. The weight is the root of the
     differences' mean square over those (ours): exactly 1 of an accuracy, more where rare items decide, as in F1, and
     never less. Where there are none, two wrong answers differ: then nothing is known of how often one will be right.
     """
@@ -352,8 +352,8 @@ def held_near_0(interval: Interval) -> Interval:
     """The interval with its end that is farther from 0 moved out, where need be, to an exact bound: for equivalence.
 
     Where few items differ, fewer than the truth would have are seen with too small a variance, and a t interval is too
-    short just when it lies near 0: arms of 1.000 and .985 were called equivalent within 1.5 points in up to .21 of
-    studies. The bound is Clopper & Pearson's (1934) for |mean|·n of n = ``num_effective`` items, one-sided, since no
+    short just when it lies near 0: conditions of 1.000 and .985 were called equivalent within 1.5 points in up to .21
+    of studies. The bound is Clopper & Pearson's (1934) for |mean|·n of n = ``num_effective`` items, one-sided, since no
     right-or-wrong differences of some mean vary less than those of one sign: .02 to .05 of such studies with 3 seeds,
     at most .07 with 5 and 200 items or more. Where more items differ, the t interval is the longer one, and stays.
     """

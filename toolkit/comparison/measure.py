@@ -16,8 +16,8 @@ from toolkit.analysis.gauge import measure_gauge
 from toolkit.analysis.strata import ADDED, ADDED_UNSEEN
 from toolkit.analysis.tokens_in_use import why_no_gauge
 from toolkit.analysis.word_rows import WordRows, measure_words
-from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
 from toolkit.comparison.compare import Settings
+from toolkit.comparison.conditions import Condition, Group, Labels, arrange, of_largest_size
 from toolkit.comparison.evidence import FORMAT, Evidence, settled
 from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
 from toolkit.comparison.runs import ReportedRun, answer_columns, canonical_name, with_paths
@@ -66,7 +66,7 @@ def measure(
     groups = arrange(runs, labels, tasks, score)
     members = [run for group in groups for run in group.runs]
     shown = [of_largest_size(group) for group in groups]
-    firsts = [arm.runs[0] for group in shown for arm in group.arms]
+    firsts = [condition.runs[0] for group in shown for condition in group.conditions]
     settings = {
         "format": FORMAT,
         "labels": None if labels is None else _own(labels, members),
@@ -84,7 +84,7 @@ def measure(
 
     drift = led(counted(members, "measuring drift"), drift_of)
     of_firsts = [measure_first(run) for run in counted(firsts, "measuring rows")]
-    counts, rows = words_of_arms(shown)
+    counts, rows = words_of_conditions(shown)
     tables = {
         "predictions": all_answers(groups),
         "runs": runs_table(groups, facts),
@@ -106,7 +106,7 @@ def _plain(column: pd.Series) -> list[Any]:
 
 
 def _own(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
-    """Run to its label, in the order of the labels, which is that of arms."""
+    """Run to its label, in the order of the labels, which is that of conditions."""
     names: dict[str, list[str]] = {}
     for run in members:
         names.setdefault(run.directory_name, []).append(run.name)
@@ -152,7 +152,7 @@ def gauge_of(run: ReportedRun) -> pd.DataFrame:
 
 
 OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")
-"""Tables of single rows, which a report shows of the first seed of each arm."""
+"""Tables of single rows, which a report shows of the first seed of each condition."""
 
 
 def measure_first(run: ReportedRun) -> dict[str, pd.DataFrame]:
@@ -232,14 +232,16 @@ def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def words_of_arms(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """How many words each arm has in which words moved, and the rows of these: `measure_words` over its seeds."""
-    arms = [(group.title, arm) for group in groups for arm in group.arms if has_moving_words(arm)]
-    share = NUM_WORDS // max(len(arms), 1)
+def words_of_conditions(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """How many words each condition has in which words moved, and the rows of these: `measure_words` over its seeds."""
+    conditions = [
+        (group.title, condition) for group in groups for condition in group.conditions if has_moving_words(condition)
+    ]
+    share = NUM_WORDS // max(len(conditions), 1)
     counts, tables = [], []
-    for title, arm in counted(arms, "measuring words"):
-        found = measure_arm_words(arm, share)
-        lead = {"group": title, "condition": arm.label}
+    for title, condition in counted(conditions, "measuring words"):
+        found = measure_condition_words(condition, share)
+        lead = {"group": title, "condition": condition.label}
         own = {"num_seen": found.num_seen, "num_unseen": found.num_unseen, "num_epochs": found.num_epochs}
         counts.append(lead | own | {"reason": found.reason})
         tables.append(found.table.assign(**lead))
@@ -247,26 +249,26 @@ def words_of_arms(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(counts, columns=names), together(tables)
 
 
-def has_moving_words(arm: Arm) -> bool:
-    """Whether any run of an arm moved a word row."""
+def has_moving_words(condition: Condition) -> bool:
+    """Whether any run of a condition moved a word row."""
     name = "word_embeddings"
-    ends = [run.run.trajectory.snapshots for run in arm.runs if name in run.parameters]
+    ends = [run.run.trajectory.snapshots for run in condition.runs if name in run.parameters]
     return any((each[0].tensors[name] != each[-1].tensors[name]).any() for each in ends)
 
 
-def measure_arm_words(arm: Arm, share: int) -> WordRows:
-    """The words of one arm, of which about ``share`` are kept."""
+def measure_condition_words(condition: Condition, share: int) -> WordRows:
+    """The words of one condition, of which about ``share`` are kept."""
     few = max(share // 4, 20)
-    trajectories = [run.run.trajectory for run in arm.runs]
+    trajectories = [run.run.trajectory for run in condition.runs]
     return measure_words(trajectories, most_seen=max(share, 20), num_unseen=min(few, 1000), num_named=min(few, 1000))
 
 
 def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
-    """The answers of every run, led by run, model, task, arm and seed."""
+    """The answers of every run, led by run, model, task, condition and seed."""
     parts = [
-        run.predictions.assign(**run.lead() | {"condition": arm.label})
-        for arm in (arm for group in groups for arm in group.arms)
-        for run in arm.runs
+        run.predictions.assign(**run.lead() | {"condition": condition.label})
+        for condition in (condition for group in groups for condition in group.conditions)
+        for run in condition.runs
     ]
     parts = [part for part in parts if len(part)] or parts[:1]
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
@@ -280,14 +282,14 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
     """One line per run: where it stands in the comparison, and the sha256 of its manifest."""
     lines = []
     for group in groups:
-        for arm in group.arms:
+        for condition in group.conditions:
             lead: dict[str, Any] = {
                 "group": group.title,
-                "condition": arm.label,
-                "base": arm.base,
-                "num_train_examples": arm.num_train_examples,
+                "condition": condition.label,
+                "base": condition.base,
+                "num_train_examples": condition.num_train_examples,
             }
-            for run in arm.runs:
+            for run in condition.runs:
                 own: dict[str, Any] = {
                     "regime": run.regime,
                     "score": run.score,
@@ -300,13 +302,13 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
 
 
 def seeds_table(groups: Sequence[Group]) -> pd.DataFrame:
-    """Each run beside the next seed of its arm: all pairs of 20 seeds would be read 190 times."""
+    """Each run beside the next seed of its condition: all pairs of 20 seeds would be read 190 times."""
     lines = [
-        {"group": group.title, "condition": arm.label, "parameter": name, "first": one.name, "second": other.name}
+        {"group": group.title, "condition": condition.label, "parameter": name, "first": one.name, "second": other.name}
         | {"distance": distance_of_seeds(one.run, other.run, name)}
         for group in groups
-        for arm in group.arms
-        for one, other in pairwise(arm.runs)
+        for condition in group.conditions
+        for one, other in pairwise(condition.runs)
         for name in one.parameters
         if name in other.parameters
     ]

@@ -19,7 +19,7 @@ from toolkit.analysis.blocks import RowPass, Scratch, iterate_blocks, whole_valu
 from toolkit.analysis.measures import MEASURES, Array, dots
 from toolkit.analysis.nulls import expected_squares
 from toolkit.analysis.strata import count_rows, is_added, table_exposure, why_unknown
-from toolkit.comparison.arms import Arm, Group, Labels, Runs, arrange
+from toolkit.comparison.conditions import Condition, Group, Labels, Runs, arrange
 from toolkit.comparison.intervals import statistics
 from toolkit.comparison.runs import ReportedRun
 from toolkit.families import TABLES
@@ -181,7 +181,7 @@ def changes_of_shown(trajectory: Trajectory, parameter: str) -> Changes | None:
 
 
 def distance_of_seeds(first: Run, second: Run, parameter: str) -> float:
-    """The same drift between the ends of two runs of one arm: what another seed does (the noise floor).
+    """The same drift between the ends of two runs of one condition: what another seed does (the noise floor).
 
     Over the rows that both showed. NaN where they did not start from the same values, or exposure was not recorded.
     """
@@ -277,25 +277,25 @@ def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = 
 
     ``drift``: :func:`drift_of` each of their runs, led by the run's name, where it is known.
     """
-    lines = [line for group in groups for arm in group.arms for line in _table_lines(arm, drift)]
+    lines = [line for group in groups for condition in group.conditions for line in _table_lines(condition, drift)]
     return pd.DataFrame(lines, columns=columns_of("drift_table"))
 
 
-def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
-    """A line per parameter of an arm."""
-    parts = [drift_of(run) if drift is None else drift[drift["run"] == run.name] for run in arm.runs]
+def _table_lines(condition: Condition, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
+    """A line per parameter of a condition."""
+    parts = [drift_of(run) if drift is None else drift[drift["run"] == run.name] for run in condition.runs]
     table = pd.concat(parts)
     table = table.assign(times_noise=table["times_noise"].where(table["reason"] == ""))
     for value, source in zip(VALUES, ("relative_drift", *PARTS), strict=False):
         table[value] = 100 * table[source]
     for parameter, own in table.groupby("parameter", sort=False):
         line: dict[str, Any] = {
-            "model": arm.runs[0].model,
-            "task": arm.runs[0].task,
-            "condition": arm.label,
+            "model": condition.runs[0].model,
+            "task": condition.runs[0].task,
+            "condition": condition.label,
             "parameter": parameter,
             "num_seeds": len(own),
-            "is_frozen": arm.is_proven_frozen(str(parameter)),
+            "is_frozen": condition.is_proven_frozen(str(parameter)),
         }
         for value in VALUES:
             found = statistics(own[value])

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from toolkit.analysis.drift import after_start
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.analysis.word_rows import WordRows
-from toolkit.comparison.arms import Arm, Group, Pairs, ReportedRun, of_largest_size
 from toolkit.comparison.compare import Settings, compare_groups, compare_seeds, lines_of_pairs
+from toolkit.comparison.conditions import Condition, Group, Pairs, ReportedRun, of_largest_size
 from toolkit.comparison.drift_and_score import associate_drift, join_groups
 from toolkit.comparison.evidence import Evidence
 from toolkit.comparison.shuffled_labels import contrast
@@ -37,7 +37,7 @@ class GroupTables:
     """Everything a report says of the embeddings of one group, in numbers.
 
     Each table is led by LEAD. ``moved`` is `measure_beyond_noise` of every run; ``drift`` `measure_drift`; the tables
-    of single rows are of the first seed of each arm. Empty is what was not kept.
+    of single rows are of the first seed of each condition. Empty is what was not kept.
     """
 
     group: Group
@@ -51,18 +51,18 @@ class GroupTables:
     dots: pd.DataFrame
     """The moved rows of the strata that have few of them."""
     exposed: pd.DataFrame
-    """One line per arm: words that training exposed and that it did not, and what weight decay leaves of these."""
+    """One line per condition: words that training exposed and did not, and what weight decay leaves of the latter."""
     positions: pd.DataFrame
     """`measure_rows` of the position rows at the last epoch, with `position`."""
     tokens: pd.DataFrame
 
-    def relative_drift(self, arm: Arm, parameter: str, of: str = "") -> NDArray[np.float64]:
+    def relative_drift(self, condition: Condition, parameter: str, of: str = "") -> NDArray[np.float64]:
         """(runs,) relative drift of a whole parameter at the last epoch; exactly 0 where it did not move.
 
         ``of``: ``exposed_`` takes the rows alone that training exposed, NaN where it is not known which they are.
         """
         known = self._relative_drifts[of]
-        return np.array([known.get((name, parameter), np.nan) for name in arm.names], np.float64)
+        return np.array([known.get((name, parameter), np.nan) for name in condition.names], np.float64)
 
     @cached_property
     def _relative_drifts(self) -> dict[str, dict[tuple[str, str], float]]:
@@ -72,32 +72,34 @@ class GroupTables:
             found[of] = dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
         return found
 
-    def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
-        """Relative drift of the whole parameter in every run of an arm and snapshot after its first."""
+    def whole(self, condition: Condition, parameter: str, statistic: str = "value") -> pd.DataFrame:
+        """Relative drift of the whole parameter in every run of a condition and snapshot after its first."""
         if self.drift.empty:
             return self.drift
         lines = self._relative
         is_chosen = (lines["parameter"] == parameter) & (lines["statistic"] == statistic)
-        return lines[is_chosen & lines["run"].isin(arm.names)]
+        return lines[is_chosen & lines["run"].isin(condition.names)]
 
     @cached_property
     def _relative(self) -> pd.DataFrame:
         own = after_start(self.drift)
         return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative")]
 
-    def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
-        """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
-        return at_last_epoch(self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)])
+    def of(self, condition: Condition, parameter: str) -> pd.DataFrame:
+        """Lines of one parameter in every run of a condition at its last epoch, by stratum, measure and statistic."""
+        return at_last_epoch(
+            self.drift[self.drift["run"].isin(condition.names) & (self.drift["parameter"] == parameter)]
+        )
 
-    def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
+    def with_conditions(self, table: pd.DataFrame) -> pd.DataFrame:
         """One of these tables with ``condition``, by which charts tell its lines apart."""
-        bases = {name: arm.base for arm in self.group.arms for name in arm.names}
+        bases = {name: condition.base for condition in self.group.conditions for name in condition.names}
         return table if table.empty else table.assign(condition=table["run"].map(bases))
 
 
 def order_of(tables: Iterable[GroupTables]) -> list[str]:
-    """The arms of a report, each once: their order gives their colours, in every chart the same."""
-    return list(dict.fromkeys(arm.base for own in tables for arm in own.group.arms))
+    """The conditions of a report, each once: their order gives their colours, in every chart the same."""
+    return list(dict.fromkeys(condition.base for own in tables for condition in own.group.conditions))
 
 
 class ReportData:
@@ -135,20 +137,20 @@ class ReportData:
         return tuple(run for group in self.groups for run in group.runs)
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
-        return tuple(arm for group in self.groups for arm in group.arms)
+    def conditions(self) -> tuple[Condition, ...]:
+        return tuple(condition for group in self.groups for condition in group.conditions)
 
     @property
     def num_seeds(self) -> int:
-        """The most seeds of any arm."""
-        return max(len(arm.runs) for arm in self.arms)
+        """The most seeds of any condition."""
+        return max(len(condition.runs) for condition in self.conditions)
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
-        """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
+        """``toolkit.compare``, with the labels of the conditions without their size as first_base and second_base."""
         say("comparing scores")
         table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
-        bases = {arm.label: arm.base for group in self.groups for arm in group.arms}
+        bases = {condition.label: condition.base for group in self.groups for condition in group.conditions}
         named = {
             f"{side}_base": [bases.get(str(label), str(label)) for label in table[side]] for side in ("first", "second")
         }
@@ -187,7 +189,7 @@ class ReportData:
 
     @cached_property
     def labels(self) -> pd.DataFrame:
-        """``toolkit.compare_with_shuffled`` of every arm that was also run with shuffled labels."""
+        """``toolkit.compare_with_shuffled`` of every condition that was also run with shuffled labels."""
         own = self.settings
         return contrast(self.groups, self.evidence.labels, level=own.level, alpha=own.alpha)
 
@@ -239,7 +241,7 @@ class ReportData:
 
     @property
     def words(self) -> list[tuple[str, WordRows]]:
-        """Each arm whose word rows moved, with a name that tells it, and its words."""
+        """Each condition whose word rows moved, with a name that tells it, and its words."""
         counts, rows = self.evidence.word_counts, self.evidence.words
         found = []
         for line in counts.to_dict("records"):

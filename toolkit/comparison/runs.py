@@ -473,9 +473,9 @@ def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: st
 def counted_score(run: ReportedRun, split: str, score: str | None = None) -> float:
     """:func:`last_score` as comparisons count it: 0 for an undefined correlation of one answer to every item.
 
-    Such a run has found no correlation. Left out, it would flatter its arm, whose other runs alone would count; the
-    correlation of Matthews is 0 there by the same convention. NaN stays where the labels are all equal too, and where
-    the score is absent for another reason.
+    Such a run has found no correlation. Left out, it would flatter its condition, whose other runs alone would count;
+    the correlation of Matthews is 0 there by the same convention. NaN stays where the labels are all equal too, and
+    where the score is absent for another reason.
     """
     value, name, own = last_score(run, split, score), score or run.score, run.answers.get(split)
     if not np.isnan(value) or name not in CORRELATIONS or own is None:

@@ -17,8 +17,8 @@ import pandas as pd
 
 from toolkit.analysis.nulls import is_beyond_both, sign_noise
 from toolkit.analysis.strata import count_rows, table_exposure
-from toolkit.comparison.arms import Arm, Group, arrange, differing_settings, without_numbers
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL
+from toolkit.comparison.conditions import Condition, Group, arrange, differing_settings, without_numbers
 from toolkit.comparison.intervals import (
     NO_SEED,
     Interval,
@@ -165,20 +165,20 @@ def compare_with_shuffled(
     groups = arrange([*sides["real"], *sides["shuffled"]])
     if len(groups) > 1:
         raise ValueError(f"runs of one model and task are compared; got {', '.join(group.title for group in groups)}")
-    real = [arm for arm in groups[0].arms if not arm.is_shuffled]
+    real = [condition for condition in groups[0].conditions if not condition.is_shuffled]
     if len(real) > 1:
-        labels = "; ".join(arm.label for arm in real)
+        labels = "; ".join(condition.label for condition in real)
         raise ValueError(f"the runs with real labels are of {len(real)} conditions: {labels}; pass one of them")
-    for arm in groups[0].arms:
-        if arm.is_shuffled and (apart := other_settings(real[0], arm)):
+    for condition in groups[0].conditions:
+        if condition.is_shuffled and (apart := other_settings(real[0], condition)):
             raise ValueError(
-                f"{arm.label} differs from {real[0].label} in {', '.join(apart)} beside the labels: drift, and its "
-                "multiple of noise, depend on that; train both alike"
+                f"{condition.label} differs from {real[0].label} in {', '.join(apart)} beside the labels: drift, and "
+                "its multiple of noise, depend on that; train both alike"
             )
     return contrast(groups, label_statistics(groups), level=level, alpha=alpha)
 
 
-def other_settings(real: Arm, shuffled: Arm) -> list[str]:
+def other_settings(real: Condition, shuffled: Condition) -> list[str]:
     """In what else than the labels two conditions differ, as far as embeddings depend on it."""
     names = differing_settings(real, shuffled)
     is_same_regime = real.runs[0].regime == shuffled.runs[0].regime
@@ -186,17 +186,17 @@ def other_settings(real: Arm, shuffled: Arm) -> list[str]:
     return found if is_same_regime else ["freeze", *found]
 
 
-def controls_of(group: Group, arm: Arm) -> list[Arm]:
+def controls_of(group: Group, condition: Condition) -> list[Condition]:
     """The conditions of shuffled labels and the same settings, those of one permutation first; none for one of them."""
-    if arm.is_shuffled:
+    if condition.is_shuffled:
         return []
-    found = [other for other in group.arms if other.is_shuffled and not other_settings(arm, other)]
+    found = [other for other in group.conditions if other.is_shuffled and not other_settings(condition, other)]
     return sorted(found, key=lambda other: permutation_of(other) != ONE)
 
 
-def permutation_of(arm: Arm) -> str:
+def permutation_of(condition: Condition) -> str:
     """Which permutation of the labels the runs of a condition of shuffled labels share."""
-    return PER_SEED if arm.runs[0].setting("label_seed") is None else ONE
+    return PER_SEED if condition.runs[0].setting("label_seed") is None else ONE
 
 
 @with_columns
@@ -207,14 +207,16 @@ def label_statistics(groups: Sequence[Group], drift: pd.DataFrame | None = None)
     """
     lines: list[dict[str, Any]] = []
     for group in groups:
-        pairs = [(arm, controls) for arm in group.arms if (controls := controls_of(group, arm))]
-        arms = {arm.label: arm for arm, controls in pairs for arm in (arm, *controls)}
-        for arm in arms.values():
-            lead = {"group": group.title, "condition": arm.label}
-            for run in arm.runs:
+        pairs = [(condition, controls) for condition in group.conditions if (controls := controls_of(group, condition))]
+        conditions = {
+            condition.label: condition for condition, controls in pairs for condition in (condition, *controls)
+        }
+        for condition in conditions.values():
+            lead = {"group": group.title, "condition": condition.label}
+            for run in condition.runs:
                 known = None if drift is None else drift[drift["run"] == run.name]
                 lines += [lead | line for line in _of_run(run, known)]
-            lines += [lead | line for line in _of_pairs(arm)]
+            lines += [lead | line for line in _of_pairs(condition)]
     return pd.DataFrame(lines, columns=columns_of("label_statistics"))
 
 
@@ -241,12 +243,12 @@ def _of_run(run: ReportedRun, known: pd.DataFrame | None) -> Iterator[dict[str, 
             yield lead | {"value": value, "reason": why}
 
 
-def _of_pairs(arm: Arm) -> Iterator[dict[str, Any]]:
+def _of_pairs(condition: Condition) -> Iterator[dict[str, Any]]:
     """Agreement of each two seeds of a condition; those of one permutation must have had the same targets."""
-    is_one = arm.is_shuffled and permutation_of(arm) == ONE
-    refused = OTHER_EXAMPLES if is_one and len({_tokens_seen(run) for run in arm.runs}) > 1 else ""
-    for parameter in (name for name in arm.runs[0].parameters if arm.has(name)):
-        changes = [(run.name, changes_of_shown(run.run.trajectory, parameter)) for run in arm.runs]
+    is_one = condition.is_shuffled and permutation_of(condition) == ONE
+    refused = OTHER_EXAMPLES if is_one and len({_tokens_seen(run) for run in condition.runs}) > 1 else ""
+    for parameter in (name for name in condition.runs[0].parameters if condition.has(name)):
+        changes = [(run.name, changes_of_shown(run.run.trajectory, parameter)) for run in condition.runs]
         moved = [(name, found) for name, found in changes if found is not None and np.any(found.change)]
         for (one, first), (other, second) in combinations(moved, 2):
             value = first.agreement(second)
@@ -269,10 +271,10 @@ def contrast(
     lines = []
     for group in groups:
         own = statistics[statistics["group"] == group.title]
-        for arm in group.arms:
-            for control in controls_of(group, arm):
-                lead = {"group": group.title, "condition": arm.label, "control": control.label}
-                lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
+        for condition in group.conditions:
+            for control in controls_of(group, condition):
+                lead = {"group": group.title, "condition": condition.label, "control": control.label}
+                lines += [lead | line for line in _contrasts(own, condition, control, level, alpha)]
     q = benjamini_hochberg([line["p"] for line in lines])
     num_claims = int(np.isfinite(q).sum())
     for line, value in zip(lines, q, strict=True):
@@ -282,31 +284,33 @@ def contrast(
 
 
 def contrast_medians(
-    arm: Arm, control: Arm, medians: Mapping[str, float], *, level: float, alpha: float
+    condition: Condition, control: Condition, medians: Mapping[str, float], *, level: float, alpha: float
 ) -> dict[str, Any]:
     """What real labels add to ADDED_ROWS, yet to be judged; ``medians``: run to its median, in no unit."""
 
-    def known(of: Arm) -> Values:
+    def known(of: Condition) -> Values:
         return {(run.config.seed,): medians[run.name] for run in of.runs if medians.get(run.name, 0) > 0}
 
     permutation = permutation_of(control)
     refusals = [] if permutation == PER_SEED else [ONE_DRAW]
     lead = {"parameter": "rows", "measure": "median_drift", "permutation": permutation}
-    return lead | _contrast(ADDED_ROWS, known(arm), known(control), refusals, level, alpha, permutation)
+    return lead | _contrast(ADDED_ROWS, known(condition), known(control), refusals, level, alpha, permutation)
 
 
 Values = Mapping[tuple[int, ...], float]
 """One seed, or two, to a measure of that run or pair of runs."""
 
 
-def _contrasts(own: pd.DataFrame, arm: Arm, control: Arm, level: float, alpha: float) -> Iterator[dict[str, Any]]:
+def _contrasts(
+    own: pd.DataFrame, condition: Condition, control: Condition, level: float, alpha: float
+) -> Iterator[dict[str, Any]]:
     """What real labels add to each measure of each parameter."""
     permutation = permutation_of(control)
-    seeds = {run.name: (run.config.seed,) for run in (*arm.runs, *control.runs)} | {"": ()}
+    seeds = {run.name: (run.config.seed,) for run in (*condition.runs, *control.runs)} | {"": ()}
     for name, measure in MEASURES.items():
-        for parameter in dict.fromkeys(own.loc[own["condition"] == arm.label, "parameter"]):
+        for parameter in dict.fromkeys(own.loc[own["condition"] == condition.label, "parameter"]):
             lines = own[(own["measure"] == name) & (own["parameter"] == parameter)]
-            sides = [lines[lines["condition"] == each.label] for each in (arm, control)]
+            sides = [lines[lines["condition"] == each.label] for each in (condition, control)]
             if not all(len(side) for side in sides):
                 continue
             refusals = [str(text) for side in sides for text in side["reason"] if text]

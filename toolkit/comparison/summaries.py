@@ -1,4 +1,4 @@
-"""Scores of arms over their seeds: beside floors and costs, and by the size of the data."""
+"""Scores of conditions over their seeds: beside floors and costs, and by the size of the data."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, Labels, Pairs, Runs, arrange, led_by
 from toolkit.comparison.compare import Settings, compare_groups
+from toolkit.comparison.conditions import Condition, Group, Labels, Pairs, Runs, arrange, led_by
 from toolkit.comparison.intervals import defined_mean, statistics
 from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first, score_names
 from toolkit.schema import columns_of, with_columns
@@ -21,14 +21,14 @@ def _table(name: str, lines: Lines, *counts: str) -> pd.DataFrame:
     return pd.DataFrame(list(lines), columns=columns_of(name)).astype(dict.fromkeys(counts, "Int64"))
 
 
-def _lines_of(groups: Sequence[Group], lines_of: Callable[[Arm, str], Lines]) -> Lines:
-    """What ``lines_of`` says of every arm on every split of every group, each line led by both."""
+def _lines_of(groups: Sequence[Group], lines_of: Callable[[Condition, str], Lines]) -> Lines:
+    """What ``lines_of`` says of every condition on every split of every group, each line led by both."""
     return (
-        led_by(group, arm) | line
+        led_by(group, condition) | line
         for group in groups
         for split in splits_of(group)
-        for arm in group.arms
-        for line in lines_of(arm, split)
+        for condition in group.conditions
+        for line in lines_of(condition, split)
     )
 
 
@@ -55,7 +55,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     ``seconds`` are NaN where none were recorded. ``labels``: run directory name to condition.
     """
     lines = (
-        led_by(group, arm)
+        led_by(group, condition)
         | {
             "run": run.name,
             "seed": run.seed,
@@ -68,8 +68,8 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
             "seconds": cost_of(run)["seconds"],
         }
         for group in arrange(runs, labels)
-        for arm in group.arms
-        for run in arm.runs
+        for condition in group.conditions
+        for run in condition.runs
         for split in run.splits
     )
     return _table("last_scores", lines, "size", "num_train_examples")
@@ -89,8 +89,8 @@ def splits_of(group: Group) -> list[str]:
     return reported_first(found, {run.reported_split for run in group.runs})
 
 
-def _score_lines(arm: Arm, split: str) -> Lines:
-    runs = [run for run in arm.runs if split in run.splits]
+def _score_lines(condition: Condition, split: str) -> Lines:
+    runs = [run for run in condition.runs if split in run.splits]
     if not runs:
         return []
     first = runs[0]
@@ -130,8 +130,8 @@ def summarise_floors(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     return _table("summarise_floors", _lines_of(arrange(runs, labels), _floor_lines), "size", "num_train_examples")
 
 
-def _floor_lines(arm: Arm, split: str) -> Lines:
-    runs = [run for run in arm.runs if run.floors and split in run.answers]
+def _floor_lines(condition: Condition, split: str) -> Lines:
+    runs = [run for run in condition.runs if run.floors and split in run.answers]
     if not runs:
         return
     first, means = runs[0], {}
@@ -197,7 +197,7 @@ def efficiency_of_groups(
 
     ``comparison``: what compare_groups gave of all of these groups, where that is known already.
     """
-    several = [group for group in groups if len({arm.size for arm in group.arms}) > 1]
+    several = [group for group in groups if len({condition.size for condition in group.conditions}) > 1]
     if not several:
         return pd.DataFrame(columns=columns_of("data_efficiency"))
     compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
@@ -245,25 +245,29 @@ def measure_cost(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
 
 def _cost_lines(group: Group) -> Lines:
     num_places = len({place_of(run) for run in group.runs})
-    each = [[cost_of(run) for run in arm.runs] for arm in group.arms]
+    each = [[cost_of(run) for run in condition.runs] for condition in group.conditions]
     costs = [{name: defined_mean(one[name] for one in own) for name in own[0]} for own in each]
-    for arm, own in zip(group.arms, costs, strict=True):
-        full = [cost for other, cost in zip(group.arms, costs, strict=True) if other.is_full and other.size == arm.size]
+    for condition, own in zip(group.conditions, costs, strict=True):
+        full = [
+            cost
+            for other, cost in zip(group.conditions, costs, strict=True)
+            if other.is_full and other.size == condition.size
+        ]
         of_full = full[0] if len(full) == 1 else dict.fromkeys(RATIOS, np.nan)
         ratios = {f"{name}_ratio": own[name] / of_full[name] if of_full[name] > 0 else np.nan for name in RATIOS}
-        first = arm.runs[0]
+        first = condition.runs[0]
         yield (
-            led_by(group, arm)
+            led_by(group, condition)
             | own
             | ratios
             | {
-                "num_seeds": len(arm.runs),
-                "num_failed": arm.num_failed,
-                "num_at_chance": arm.num_at_chance,
+                "num_seeds": len(condition.runs),
+                "num_failed": condition.num_failed,
+                "num_at_chance": condition.num_at_chance,
                 "split": first.reported_split,
                 "score": first.score,
-                "score_mean": defined_mean(counted_score(run, run.reported_split) for run in arm.runs),
-                "devices": "; ".join(dict.fromkeys(place_of(run) for run in arm.runs)),
+                "score_mean": defined_mean(counted_score(run, run.reported_split) for run in condition.runs),
+                "devices": "; ".join(dict.fromkeys(place_of(run) for run in condition.runs)),
                 "note": OTHER_DEVICES if num_places > 1 else "",
                 "reason": SEVERAL_FULL.format(len(full)) if len(full) > 1 else "",
             }

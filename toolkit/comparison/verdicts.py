@@ -190,7 +190,7 @@ class Card(Described):
     margin: float = NAN
     null: Null
     noise_floor: float = NAN
-    """The same quantity between two seeds of one arm."""
+    """The same quantity between two seeds of one condition."""
     num_seeds: int
     num_items: int | None = None
     detectable_gap: float = NAN

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.conditions import Condition, of_largest_size
 from toolkit.comparison.evidence import (
     FOLDER,
     NAMES,
@@ -27,7 +27,7 @@ from toolkit.comparison.measure import (
     describe_runs,
     gauge_of,
     has_moving_words,
-    measure_arm_words,
+    measure_condition_words,
     measure_first,
     strata_of,
 )
@@ -196,12 +196,12 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
     judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
     at_hand = {run.name: run for run in judged if run.name in at_hand}
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
-    shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
+    shown = [condition for group in evidence.groups for condition in of_largest_size(group).conditions]
     for name, run in counted(at_hand.items(), "measuring runs again"):
         made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)} | (
-            {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
+            {"strata": strata_of(run)} if any(name in condition.names for condition in shown) else {}
         )
-        made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
+        made |= measure_first(run) if any(name == condition.names[0] for condition in shown) else {}
         parts = list(_other_facts(run, evidence))
         for table, expected in made.items():
             known: pd.DataFrame = getattr(evidence, table)
@@ -243,10 +243,12 @@ def _check_together(
             if _as_written(again) != _as_written(line.distance):
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
     share = NUM_WORDS // max(len(evidence.word_counts), 1)
-    for title, arm in [(group.title, arm) for group in evidence.groups for arm in of_largest_size(group).arms]:
-        if all(name in at_hand for name in arm.names):
+    for title, condition in [
+        (group.title, condition) for group in evidence.groups for condition in of_largest_size(group).conditions
+    ]:
+        if all(name in at_hand for name in condition.names):
             yield from _check_words(
-                title, replace(arm, runs=tuple(at_hand[name] for name in arm.names)), evidence, share
+                title, replace(condition, runs=tuple(at_hand[name] for name in condition.names)), evidence, share
             )
     if len(at_hand) == len(evidence.facts):
         groups, together = evidence.arrange(at_hand.values()), pd.concat(drift.values())
@@ -254,16 +256,16 @@ def _check_together(
             yield "labels.csv is not what the runs give"
 
 
-def _check_words(title: str, arm: Arm, evidence: Evidence, share: int) -> Iterator[str]:
+def _check_words(title: str, condition: Condition, evidence: Evidence, share: int) -> Iterator[str]:
     counts, words = evidence.word_counts, evidence.words
-    known = counts[(counts["group"] == title) & (counts["condition"] == arm.label)]
-    if not (len(known) or has_moving_words(arm)):
+    known = counts[(counts["group"] == title) & (counts["condition"] == condition.label)]
+    if not (len(known) or has_moving_words(condition)):
         return
-    made = measure_arm_words(arm, share)
-    own = words[(words["group"] == title) & (words["condition"] == arm.label)] if len(words) else words
+    made = measure_condition_words(condition, share)
+    own = words[(words["group"] == title) & (words["condition"] == condition.label)] if len(words) else words
     counted = [{"num_seen": made.num_seen, "num_unseen": made.num_unseen, "reason": made.reason}]
     if not (same_values(pd.DataFrame(counted), known) and same_values(settled(made.table), own)):
-        yield f"the words of {arm.label}, {title}, are not what its runs give"
+        yield f"the words of {condition.label}, {title}, are not what its runs give"
 
 
 def same_values(expected: pd.DataFrame, known: pd.DataFrame) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import SPOKEN
+from toolkit.comparison.conditions import SPOKEN
 from toolkit.naming import visible
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8629A", "#767B84", "#A8741A", "#1B8FA8", "#8A6BBF")

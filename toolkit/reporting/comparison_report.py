@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.comparison.arms import Group
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.conditions import Group
 from toolkit.comparison.evidence import Evidence, check_evidence, making, read_evidence, save_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.parameter_noise import drift_table_of_groups
@@ -60,7 +60,7 @@ def commands_of(
 ) -> str:
     """The commands that make the runs and the report, with no absolute path in them, below the line that says where.
 
-    ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
+    ``is_arranged``: conditions or pairs were named in Python, for which there is no flag.
     """
     made = [run.command for group in groups for run in group.runs if run.command]
     if len(made) > MANY_RUNS:
@@ -223,13 +223,13 @@ def write_report(
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
 
     Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
-    (run directory name to arm), ``pairs``, ``margin_points`` and ``score`` are those of :func:`toolkit.compare`;
+    (run directory name to condition), ``pairs``, ``margin_points`` and ``score`` are those of :func:`toolkit.compare`;
     ``tasks`` is run directory name to what its task is called, by default what its data are called; ``question`` stands
     under the title, ``expected`` is what was expected before the runs; ``sources`` is data set to where it comes from
     and its licence; ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is
     what a study tried and chose; ``base`` is the checkpoint from which training in a Trainer's output folders started.
     What a glob brings along (an unfinished run, a folder that is none) is left out, and
-    the report says so; so is a pair that names an arm of which every run diverged. Files of an earlier report in
+    the report says so; so is a pair that names a condition of which every run diverged. Files of an earlier report in
     ``out`` are replaced or removed, others stay.
     ValueError when no run is left, as of :func:`toolkit.compare`, and, before anything is computed, where no report can
     go to ``out``: a file, a run directory, a folder that holds anything but no earlier report, or one in which a file
@@ -334,7 +334,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
         [tables.group.title for tables in data.details], [[exposure_block(tables)] for tables in data.details]
     )
     parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments") if name in moved]
-    adapted = any(arm.adapts_embeddings for group in data.groups for arm in group.arms)
+    adapted = any(condition.adapts_embeddings for group in data.groups for condition in group.conditions)
     lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * adapted
     why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *parts))
     return [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.comparison.arms import Group
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL
+from toolkit.comparison.conditions import Group
 from toolkit.comparison.evidence import check_evidence, making, read_evidence
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import ReportedRun
@@ -152,7 +152,10 @@ def _of_groups(made: tuple[str, ...], groups: Sequence[Group]) -> str:
     num_failed = sum(run.is_failed for run in runs)
     tasks, scores = [], []
     for group in groups:
-        first, sizes = group.runs[0], [arm.num_train_examples for arm in group.arms if arm.num_train_examples]
+        first, sizes = (
+            group.runs[0],
+            [condition.num_train_examples for condition in group.conditions if condition.num_train_examples],
+        )
         tasks.append(first.task + (f" ({span(sizes)} training examples)" if sizes else ""))
         splits = [f"{split} ({span([first.num_items(split)])} items)" for split in splits_of(group)]
         scores += [f"{first.score} of {first.task} on {listing(splits)}"] if splits else []

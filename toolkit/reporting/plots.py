@@ -17,8 +17,8 @@ import pandas as pd
 
 from toolkit.analysis.added_rows import measure_added_rows
 from toolkit.analysis.drift import measure_drift, measure_rows
-from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare
+from toolkit.comparison.conditions import arrange
 from toolkit.comparison.drift_and_score import join_drift
 from toolkit.comparison.summaries import check_table, last_scores
 from toolkit.families import TABLES
@@ -298,10 +298,12 @@ def _of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are_seeds
         return measure(opened[0])
     groups = arrange(opened)
     tables = [
-        measure(run.run).assign(run=run.name, condition=f"{group.title}: {arm.label}" if groups[1:] else arm.label)
+        measure(run.run).assign(
+            run=run.name, condition=f"{group.title}: {condition.label}" if groups[1:] else condition.label
+        )
         for group in groups
-        for arm in group.arms
-        for run in arm.runs[: None if are_seeds else 1]
+        for condition in group.conditions
+        for run in condition.runs[: None if are_seeds else 1]
     ]
     return pd.concat(tables, ignore_index=True)
 

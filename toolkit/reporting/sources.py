@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.comparison.arms import differences_beside_seed
+from toolkit.comparison.conditions import differences_beside_seed
 from toolkit.comparison.runs import read_reported
 from toolkit.naming import names_of, read_object, shown_path
 from toolkit.progress import counted
@@ -38,12 +38,12 @@ class Sources:
     diverged: tuple[Run, ...] = ()
     """Those of them whose training diverged."""
     lost: frozenset[str] = frozenset()
-    """Arms with no run left, as every one diverged: they can be compared with nothing."""
+    """Conditions with no run left, as every one diverged: they can be compared with nothing."""
 
     def note_lost(self, labels: Mapping[str, str] | None, named: Mapping[str, str] | None = None) -> "Sources":
-        """The same with :attr:`lost`, and a sentence for each arm that diverged on every seed of a task.
+        """The same with :attr:`lost`, and a sentence for each condition that diverged on every seed of a task.
 
-        ``labels``, ``named``: run directory name to arm, and to what its task is called.
+        ``labels``, ``named``: run directory name to condition, and to what its task is called.
         """
         labels = labels or {}
         names = named or {}

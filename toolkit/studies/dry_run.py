@@ -14,7 +14,7 @@ from toolkit.studies.runner import StudyPlan, check_limit, plan_study
 from toolkit.studies.study import Study
 
 DISCORDANCES = (0.05, 0.10, 0.20)
-"""Shares of items on which two arms disagree about being right, for which the smallest detectable gap is printed."""
+"""Shares of items of which exactly one condition is right, for which the smallest detectable gap is printed."""
 
 SEED_SDS = (0.01, 0.03)
 """Standard deviations of the true difference between seeds, shares: guesses, since nobody knows it beforehand."""
@@ -40,14 +40,14 @@ def dry_run(
     )
 
 
-UNTUNED = "Final runs stand here with the first setting of each arm, until tuning has chosen."
+UNTUNED = "Final runs stand here with the first setting of each condition, until tuning has chosen."
 
 
 def runs_block(plan: StudyPlan) -> Block:
-    """One row per stage, task, arm and size: how many runs, and how many are finished."""
+    """One row per stage, task, condition and size: how many runs, and how many are finished."""
     names = ["stage", "task", "condition", "examples", "finished", "diverged"]
     cells = [(run.cell, run) for run in plan.runs]
-    lines = [[c.stage, c.task, c.arm, c.size, run.is_finished, run.has_diverged] for c, run in cells]
+    lines = [[c.stage, c.task, c.condition, c.size, run.is_finished, run.has_diverged] for c, run in cells]
     grouped = pd.DataFrame(lines, columns=names).groupby(names[:4], sort=False, dropna=False)
     table = grouped[names[4:]].sum().astype(int)
     table.insert(0, "runs", grouped.size())
@@ -85,9 +85,9 @@ def gaps_block(study: Study, plan: StudyPlan) -> Block:
 
 
 GAPS = (
-    "Smallest detectable difference of two arms, in points of accuracy: 80 % power, two-sided alpha .05, paired seeds. "
-    "On which share of the items exactly one arm is right, and how much the true difference varies between seeds (seed "
-    "sd, points), is not known beforehand."
+    "Smallest detectable difference of two conditions, in points of accuracy: 80 % power, two-sided alpha .05, paired "
+    "seeds. On which share of the items exactly one condition is right, and how much the true difference varies "
+    "between seeds (seed sd, points), is not known beforehand."
 )
 
 

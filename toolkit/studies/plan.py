@@ -83,7 +83,7 @@ def _check_settings(run: PlannedRun) -> None:
 def describe(cell: Cell) -> str:
     """A cell in words: ``sst2, embeddings frozen, seed 1``."""
     words = (
-        [cell.task, cell.arm, f"seed {cell.seed}"]
+        [cell.task, cell.condition, f"seed {cell.seed}"]
         + ([f"{cell.size} examples"] if cell.size is not None else [])
         + ([f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else [])
     )
@@ -205,7 +205,7 @@ def notes_on(cells: Sequence[Cell]) -> list[str]:
 
 def _but_for_size(cell: Cell) -> tuple[object, ...]:
     """What two cells share if they differ in nothing but the size."""
-    return (cell.stage, cell.task, cell.arm, cell.seed, cell.setting)
+    return (cell.stage, cell.task, cell.condition, cell.seed, cell.setting)
 
 
 @dataclass(frozen=True)
@@ -276,12 +276,14 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     for task in study.tasks:
         own = [run.scores for cell, run in runs.items() if cell.task == task and run is not None]
         wanted = study.score if study.score and any(has_score(scores, study.score) for scores in own) else None
-        for arm in study.grid:
-            tries = [_try(study, runs, task, arm, index, wanted) for index in range(len(study.tries(task, arm)))]
+        for condition in study.grid:
+            tries = [
+                _try(study, runs, task, condition, index, wanted) for index in range(len(study.tries(task, condition)))
+            ]
             means = np.array([line["mean_score"] for line in tries], dtype=np.float64)
             means = np.where(np.isnan(means), -np.inf, means)
             best = int(np.argmax(means))
-            at_edge = is_at_edge(study.settings_of(task, arm), means, best)
+            at_edge = is_at_edge(study.settings_of(task, condition), means, best)
             lines += [
                 {**line, "is_chosen": index == best, "is_at_edge": index == best and at_edge}
                 for index, line in enumerate(tries)
@@ -317,17 +319,19 @@ def _is_number(value: object) -> bool:
 
 
 def _try(
-    study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, index: int, wanted: str | None
+    study: Study, runs: Mapping[Cell, Run | None], task: str, condition: str, index: int, wanted: str | None
 ) -> dict[str, Any]:
-    own = [run for cell, run in runs.items() if (cell.task, cell.arm, cell.setting) == (task, arm, index)]
+    own = [run for cell, run in runs.items() if (cell.task, cell.condition, cell.setting) == (task, condition, index)]
     if len(own) != len(study.tuning_seeds):
-        raise ValueError(f"{task}, {arm}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs")
+        raise ValueError(
+            f"{task}, {condition}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs"
+        )
     tried = [_selection_score(run, wanted) for run in own if run is not None]
     has_diverged = len(tried) < len(own)
-    shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, arm)[index].items()) or "as it is"
+    shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, condition)[index].items()) or "as it is"
     return {
         "task": task,
-        "condition": arm,
+        "condition": condition,
         "setting": index,
         "fields": f"{shown} (diverged)" if has_diverged else shown,
         "num_seeds": len(own),
@@ -350,5 +354,5 @@ def _selection_score(run: Run, wanted: str | None) -> tuple[str, int, float]:
 
 
 def chosen_settings(table: pd.DataFrame) -> dict[tuple[str, str], int]:
-    """(task, arm) to the index of its chosen setting."""
+    """(task, condition) to the index of its chosen setting."""
     return {(line.task, line.condition): int(line.setting) for line in table[table["is_chosen"]].itertuples()}

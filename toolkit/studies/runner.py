@@ -48,7 +48,7 @@ class StudyPlan:
     tuning: Sequence[PlannedRun]
     final: Sequence[PlannedRun]
     is_chosen: bool
-    """Whether the settings of the final runs are chosen; until tuning is finished, each arm's first stands for them."""
+    """Whether the settings of the final runs are chosen; until tuning is finished, each condition's first stands in."""
     notes: Sequence[str] = ()
     """One sentence per size that is more than train has."""
 
@@ -176,7 +176,7 @@ def write_study_report(
         "question": study.question,
         "expected": study.hypothesis,
         "sources": study.sources,
-        "labels": {run.name: run.cell.arm for run in runs},
+        "labels": {run.name: run.cell.condition for run in runs},
         "tasks": {run.name: run.cell.task for run in runs},
         "pairs": [(each.first, each.second) for each in study.comparisons] or None,
         "margin_points": study.margin_points,

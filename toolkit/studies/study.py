@@ -3,7 +3,7 @@
 import math
 import runpy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ OWN_FIELDS = ("seed", "max_train_examples", "output_dir", "overwrite")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a study compares: the score of arm ``first`` minus that of arm ``second``, named as in ``arms``."""
+    """What a study compares: the score of ``first`` minus that of ``second``, both labels of ``conditions``."""
 
     first: str
     second: str
@@ -31,24 +31,24 @@ class Cell:
     """One run of a study."""
 
     task: str
-    arm: str
+    condition: str
     seed: int
     size: int | None
     """Training examples, where the study has sizes."""
     stage: str
     """``tuning`` or ``final``."""
     setting: int | None
-    """Index into the arm's grid; None without one."""
+    """Index into the condition's grid; None without one."""
     config: RunConfig
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Study(Described):
-    """A question and the runs that answer it: arms (conditions) x tasks x seeds (x sizes), and what is compared.
+    """A question and the runs that answer it: conditions x tasks x seeds (x sizes), and what is compared.
 
-    What makes an arm, a task or a setting is a dict of fields of :class:`toolkit.RunConfig`, which ``finetune.py
-    --help`` lists. An optional grid tunes every arm with the same number of tries. ValueError, in one line, for a study
-    that cannot be run.
+    What makes a condition, a task or a setting is a dict of fields of :class:`toolkit.RunConfig`, which ``finetune.py
+    --help`` lists. An optional grid tunes every condition with the same number of tries. ValueError, in one line, for a
+    study that cannot be run.
     """
 
     title: str
@@ -57,8 +57,10 @@ class Study(Described):
     """What was expected before anything was run."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Data set to where it comes from and under which licence, as the report says it."""
-    arms: Mapping[str, Mapping[str, Any]]
-    """Label of an arm to the RunConfig fields that make it."""
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Label of a condition to the RunConfig fields that make it."""
+    arms: InitVar[Mapping[str, Mapping[str, Any]] | None] = None
+    """Another name for ``conditions``, as trials call them."""
     tasks: Mapping[str, Mapping[str, Any]]
     """Name of a task to the RunConfig fields that read it."""
     seeds: Sequence[int]
@@ -68,14 +70,14 @@ class Study(Described):
     score: str | None = None
     """Score that runs are judged and settings chosen by, such as r2 or macro_f1; None: each task's own."""
     common: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of every run; those of a task and then of an arm win over them."""
+    """Fields of every run; those of a task and then of a condition win over them."""
     sizes: Sequence[int] = ()
     """Numbers of training examples, for data-efficiency curves."""
     grid: Mapping[str, Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Mapping[str, Any]]]] = field(
         default_factory=dict
     )
-    """Arm to the settings tried on each task, or to a dict of them by task (not every recipe of features suits every
-    task); every arm gets the same number of tries on every task."""
+    """Condition to the settings tried on each task, or to a dict of them by task (not every recipe of features suits
+    every task); each gets the same number of tries on every task."""
     tuning_seeds: Sequence[int] = (1000,)
     """Seeds of the tuning runs; none of the study's own."""
     tuning: Mapping[str, Any] = field(default_factory=lambda: {"selection_fraction": 0.2})
@@ -83,13 +85,16 @@ class Study(Described):
 
     def facts(self) -> dict[str, str]:
         """What it asks, of what, and by how many runs."""
-        lists = {"arms": self.arms, "tasks": self.tasks, "seeds": self.seeds, "sizes": self.sizes}
+        lists = {"conditions": self.conditions, "tasks": self.tasks, "seeds": self.seeds, "sizes": self.sizes}
         known = {name: ", ".join(map(str, values)) for name, values in lists.items() if values}
         runs = {"runs": str(len(self.final_cells({}))), "tuning runs": str(len(self.tuning_cells()))}
         return {"title": self.title, "question": self.question} | known | runs
 
-    def __post_init__(self) -> None:
-        for name in ("arms", "tasks", "common", "grid", "tuning"):
+    def __post_init__(self, arms: Mapping[str, Mapping[str, Any]] | None) -> None:
+        if arms is not None:
+            _require(not self.conditions, "arms is another name for conditions: give one of the two")
+            object.__setattr__(self, "conditions", arms)
+        for name in ("conditions", "tasks", "common", "grid", "tuning"):
             _require(isinstance(getattr(self, name), Mapping), f"{name} must be a dict; got {getattr(self, name)!r}")
         for name in ("seeds", "sizes", "tuning_seeds", "comparisons"):
             values = getattr(self, name)
@@ -97,10 +102,11 @@ class Study(Described):
             _require(is_list, f"{name} must be a list; got {values!r}")
         for each in self.comparisons:
             _require(
-                isinstance(each, Comparison), f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
+                isinstance(each, Comparison),
+                f'comparisons must be Comparison("first condition", "second condition"); got {each!r}',
             )
         faults = {
-            "a study needs arms, tasks and seeds": not (self.arms and self.tasks and self.seeds),
+            "a study needs conditions, tasks and seeds": not (self.conditions and self.tasks and self.seeds),
             f"seeds are given twice: {list(self.seeds)}": len(set(self.seeds)) < len(self.seeds),
             f"sizes are given twice: {list(self.sizes)}": len(set(self.sizes)) < len(self.sizes),
             f"margin_points must be above 0 and finite; got {self.margin_points}": not 0
@@ -111,11 +117,11 @@ class Study(Described):
         refuse_first(faults)
         asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
         for pair in asked:
-            _require(len(pair) == 2, f"an arm is compared with itself: {', '.join(pair)}")
+            _require(len(pair) == 2, f"a condition is compared with itself: {', '.join(pair)}")
             _require(asked.count(pair) == 1, f"{' and '.join(sorted(pair))} are compared twice")
-        arms = [*(arm for each in self.comparisons for arm in (each.first, each.second)), *self.grid]
+        conditions = [*(condition for each in self.comparisons for condition in (each.first, each.second)), *self.grid]
         tasks = [task for settings in self.grid.values() if isinstance(settings, Mapping) for task in settings]
-        for kind, names, known in (("arm", arms, self.arms), ("task", tasks, self.tasks)):
+        for kind, names, known in (("condition", conditions, self.conditions), ("task", tasks, self.tasks)):
             for name in names:
                 _require(name in known, unknown(name, kind, tuple(known)))
         self._check_grid()
@@ -126,11 +132,11 @@ class Study(Described):
         if not self.grid:
             return
         for task in self.tasks:
-            tries = {arm: len(self.tries(task, arm)) for arm in self.arms}
+            tries = {condition: len(self.tries(task, condition)) for condition in self.conditions}
             _require(
                 len(set(tries.values())) == 1 and min(tries.values()) > 0,
-                f"on task {task!r} every arm needs the same number of settings in the grid (equal budgets); got "
-                + ", ".join(f"{arm}: {count}" for arm, count in tries.items()),
+                f"on task {task!r} every condition needs the same number of settings in the grid (equal budgets); got "
+                + ", ".join(f"{condition}: {count}" for condition, count in tries.items()),
             )
         _require(
             bool(self.tuning_seeds) and not set(self.tuning_seeds) & set(self.seeds),
@@ -145,77 +151,77 @@ class Study(Described):
         names = tuple(f.name for f in fields(RunConfig))
         groups = (
             [("common", self.common), ("tuning", self.tuning)]
-            + [(f"arm {arm!r}", values) for arm, values in self.arms.items()]
+            + [(f"condition {condition!r}", values) for condition, values in self.conditions.items()]
             + [(f"task {task!r}", values) for task, values in self.tasks.items()]
         )
         groups += [
-            (f"the grid of arm {arm!r}", each)
-            for arm in self.grid
+            (f"the grid of condition {condition!r}", each)
+            for condition in self.grid
             for task in self.tasks
-            for each in self.tries(task, arm)
+            for each in self.tries(task, condition)
         ]
         for place, values in groups:
             for name in values:
                 nearest = mistyped(name, "field", names)
                 _require(name in names, f"{place}: {nearest}; finetune.py --help lists the fields")
                 owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
-                _require(not owned, f"{name} is set by the study itself: leave it out of arms, tasks and common")
+                _require(not owned, f"{name} is set by the study itself: leave it out of conditions, tasks and common")
                 held_out = name == "selection_fraction" and values is not self.tuning
                 _require(not held_out, "selection_fraction is for tuning alone: a final run would score nothing else")
 
-    def tries(self, task: str, arm: str) -> Sequence[Mapping[str, Any]]:
-        """The settings of an arm that are tried on a task; none without a grid."""
-        own = self.grid.get(arm, ())
+    def tries(self, task: str, condition: str) -> Sequence[Mapping[str, Any]]:
+        """The settings of a condition that are tried on a task; none without a grid."""
+        own = self.grid.get(condition, ())
         return own.get(task, ()) if isinstance(own, Mapping) else own
 
-    def settings_of(self, task: str, arm: str) -> list[dict[str, Any]]:
-        """Per try of an arm on a task, the value of every field that the arm's grid names, whoever sets it."""
-        tries = self.tries(task, arm)
+    def settings_of(self, task: str, condition: str) -> list[dict[str, Any]]:
+        """Per try of a condition on a task, the value of every field that its grid names, whoever sets it."""
+        tries = self.tries(task, condition)
         names = dict.fromkeys(name for setting in tries for name in setting)
-        configs = [self._cell(task, arm, 0, None, "tuning", i, own).config for i, own in enumerate(tries)]
+        configs = [self._cell(task, condition, 0, None, "tuning", i, own).config for i, own in enumerate(tries)]
         return [{name: getattr(config, name) for name in names} for config in configs]
 
     def tuning_cells(self) -> list[Cell]:
-        """Every setting of every arm on every task, for each tuning seed; with sizes, at the greatest of them."""
+        """Every setting of every condition on every task, for each tuning seed; with sizes, at the greatest of them."""
         size = max(self.sizes, default=None)
         return [
-            self._cell(task, arm, seed, size, "tuning", index, {**setting, **self.tuning})
+            self._cell(task, condition, seed, size, "tuning", index, {**setting, **self.tuning})
             for task in self.tasks
-            for arm in self.grid
-            for index, setting in enumerate(self.tries(task, arm))
+            for condition in self.grid
+            for index, setting in enumerate(self.tries(task, condition))
             for seed in self.tuning_seeds
         ]
 
     def final_cells(self, chosen: Mapping[tuple[str, str], int]) -> list[Cell]:
-        """The runs that are compared; ``chosen``: (task, arm) to the index of its setting, the first where absent.
+        """The runs that are compared; ``chosen``: (task, condition) to the index of a setting, the first where absent.
 
-        Seeds come before arms, so that an interrupted study holds paired runs.
+        Seeds come before conditions, so that an interrupted study holds paired runs.
         """
         cells = []
         for task in self.tasks:
             for seed in self.seeds:
                 for size in self.sizes or (None,):
-                    for arm in self.arms:
-                        settings = self.tries(task, arm)
-                        index = chosen.get((task, arm), 0) if settings else None
+                    for condition in self.conditions:
+                        settings = self.tries(task, condition)
+                        index = chosen.get((task, condition), 0) if settings else None
                         setting = settings[index] if settings and index is not None else {}
-                        cells.append(self._cell(task, arm, seed, size, "final", index, setting))
+                        cells.append(self._cell(task, condition, seed, size, "final", index, setting))
         return cells
 
     def _cell(
         self,
         task: str,
-        arm: str,
+        condition: str,
         seed: int,
         size: int | None,
         stage: str,
         index: int | None,
         setting: Mapping[str, Any],
     ) -> Cell:
-        values = {**self.common, **self.tasks[task], **self.arms[arm], **setting, "seed": seed}
+        values = {**self.common, **self.tasks[task], **self.conditions[condition], **setting, "seed": seed}
         if size is not None:
             values["max_train_examples"] = size
-        return Cell(task, arm, seed, size, stage, index, RunConfig(**values))
+        return Cell(task, condition, seed, size, stage, index, RunConfig(**values))
 
 
 def load_study(path: str | Path) -> Study:

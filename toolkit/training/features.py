@@ -25,7 +25,6 @@ from toolkit.models.heads import answer, constant_loss, entry_of, example_losses
 from toolkit.models.regimes import HEAD
 from toolkit.training.accelerators import one_thread
 from toolkit.training.evaluation import extract_features
-from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
 from toolkit.training.optimizer import (
     StepLog,
@@ -39,6 +38,7 @@ from toolkit.training.optimizer import (
     state_of,
 )
 from toolkit.training.recorder import Recorder
+from toolkit.training.resume import Resumer
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""
@@ -96,7 +96,7 @@ def train_head(
     config: RunConfig,
     recorder: Recorder,
     on_step: OnStep,
-    going_on: GoingOn,
+    resumer: Resumer,
 ) -> Iterator[Moment]:
     """Train the head on cached features in place; yields like :func:`toolkit.training.loop.train`.
 
@@ -110,7 +110,7 @@ def train_head(
     factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
     stepper = HeadStepper(model.head, tensors["train"], data, config, factors, recorder)
     outputs = partial(_outputs, model.head, tensors, data)
-    return run_epochs(plan, data, config, recorder, stepper, outputs, on_step, going_on)
+    return run_epochs(plan, data, config, recorder, stepper, outputs, on_step, resumer)
 
 
 def train_head_until_it_stops(
@@ -122,7 +122,7 @@ def train_head_until_it_stops(
     recorder: Recorder,
     on_step: OnStep,
     facts: dict[str, Any],
-    going_on: GoingOn,
+    resumer: Resumer,
 ) -> Iterator[Moment]:
     """Train the head in place until the loss on a held-out part of train has stopped falling; yield two moments.
 
@@ -161,7 +161,7 @@ def train_head_until_it_stops(
     def batches_of(epoch: int) -> list[NDArray[np.int64]]:
         return [kept[batch] for batch in epoch_batches(split.lengths[kept], config, epoch)]
 
-    if not going_on.step:
+    if not resumer.step:
         yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
     per_epoch = len(batches_of(0))
     patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / per_epoch))
@@ -176,7 +176,7 @@ def train_head_until_it_stops(
     with standardised(head, tensors["train"], split.rows_of(kept)):
         stepper = HeadStepper(head, tensors["train"], data, config, factors, None)
         weights = {name: value.clone() for name, value in head.state_dict().items()}
-        if kept_of := going_on.restore(stepper):
+        if kept_of := resumer.restore(stepper):
             logs = [StepLog(int(step), *own) for step, *own in kept_of["logs"].tolist()]
             losses, train_losses = kept_of["held_out"].tolist(), kept_of["losses"].tolist()
             ends, best, lowest = kept_of["ends"].tolist(), int(kept_of["best"]), float(kept_of["lowest"])
@@ -195,7 +195,7 @@ def train_head_until_it_stops(
                 weights = {name: value.clone() for name, value in head.state_dict().items()}
             own = {f"best.{name}": value.cpu() for name, value in weights.items()}
             own |= {"logs": [astuple(log) for log in logs], "held_out": losses, "losses": train_losses}
-            going_on.after_epoch(len(logs), stepper, ends=ends, best=best, lowest=lowest, **own)
+            resumer.after_epoch(len(logs), stepper, ends=ends, best=best, lowest=lowest, **own)
         head.load_state_dict(weights)
     for epoch in range(best):
         recorder.expect(batches := batches_of(epoch))

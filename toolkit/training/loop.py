@@ -14,9 +14,9 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier
 from toolkit.training.evaluation import evaluate
-from toolkit.training.going_on import GoingOn, Trainer
 from toolkit.training.optimizer import StepLog, check_outputs
 from toolkit.training.recorder import Recorder
+from toolkit.training.resume import Resumer, Trainer
 from toolkit.training.step import Stepper
 
 
@@ -86,7 +86,7 @@ def train(
     config: RunConfig,
     recorder: Recorder,
     on_step: OnStep,
-    going_on: GoingOn,
+    resumer: Resumer,
     facts: dict[str, Any],
 ) -> Iterator[Moment]:
     """Fine-tune ``model`` in place; yield epoch 0 first, then every epoch end and snapshot step.
@@ -99,7 +99,7 @@ def train(
     stepper = Stepper(accelerator, model, data, config, plan.num_steps, recorder)
     outputs = partial(evaluate, accelerator, model, data)
     try:
-        yield from run_epochs(plan, data, config, recorder, stepper, outputs, on_step, going_on)
+        yield from run_epochs(plan, data, config, recorder, stepper, outputs, on_step, resumer)
     finally:
         facts["cuda_graph"] = stepper.graph_facts()
         stepper.release()
@@ -128,7 +128,7 @@ def run_epochs(
     stepper: TakesSteps,
     outputs: Callable[[], Mapping[str, NDArray[np.float32]]],
     on_step: OnStep,
-    going_on: GoingOn,
+    resumer: Resumer,
 ) -> Iterator[Moment]:
     """Have ``stepper`` take every batch and yield the moments, whatever it is that trains.
 
@@ -148,9 +148,9 @@ def run_epochs(
         on_step(log, now - reported)
         reported = now
 
-    losses: list[float] = going_on.restore(stepper).get("losses", np.empty(0)).tolist()
+    losses: list[float] = resumer.restore(stepper).get("losses", np.empty(0)).tolist()
     stepper.report = report
-    lengths, step, end = data.splits["train"].lengths, going_on.step, 0
+    lengths, step, end = data.splits["train"].lengths, resumer.step, 0
     if not step:
         yield Moment(0, 0, True, float("nan"), partial(checked, 0))
     for epoch, size in enumerate(plan.epoch_steps):
@@ -175,8 +175,8 @@ def run_epochs(
                 yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
                 reported = time.perf_counter()  # what others do with a moment is no training
             before = time.perf_counter()
-            going_on.after_step(step, stepper, losses=losses)
+            resumer.after_step(step, stepper, losses=losses)
             reported += time.perf_counter() - before
         yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), partial(checked, step))
         losses.clear()
-        going_on.after_epoch(step, stepper, losses=losses)
+        resumer.after_epoch(step, stepper, losses=losses)

@@ -1,4 +1,4 @@
-"""Checkpoints and runs named, tables out: arms, seeds, references, the command, and one line for what cannot be."""
+"""Checkpoints and runs in, tables out: conditions, seeds, references, the command, one line for what cannot be."""
 
 import re
 import shutil
@@ -39,8 +39,8 @@ TinyModel = Callable[[str], Path]
 def runs(tiny_pairs: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds of full fine-tuning and one of feature extraction, on pairs."""
     out = str(tmp_path_factory.mktemp("flow"))
-    arms = [("none", 0), ("none", 1), ("backbone", 0)]
-    configs = [replace(tiny_pairs, freeze=f, seed=s, output_dir=out, save_model=True, epochs=1) for f, s in arms]
+    conditions = [("none", 0), ("none", 1), ("backbone", 0)]
+    configs = [replace(tiny_pairs, freeze=f, seed=s, output_dir=out, save_model=True, epochs=1) for f, s in conditions]
     return [finetune(config).path for config in configs]
 
 
@@ -68,7 +68,10 @@ def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> 
     body = tables["models"].set_index("condition")["body"]
     assert (body["feature extraction"], body["full fine-tuning"].nunique()) == (body[PRETRAINED], 2)
     ledger = tables["ledger"]
-    own = [ledger[ledger.condition == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "feature extraction")]
+    own = [
+        ledger[ledger.condition == condition].omega_squared.to_numpy()
+        for condition in (PRETRAINED, "feature extraction")
+    ]
     assert own[0].tobytes() == own[1].tobytes()
     with_score = set(tables["counterfactuals"].query("measure == 'score'")["condition"])
     assert with_score == {"full fine-tuning", "feature extraction"}
@@ -83,7 +86,7 @@ def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunC
     plain.model.backbone.config.layer_norm_eps *= 10
     assert _fingerprint(plain) != _fingerprint(replace(again, positions=None))
     ledger = measure_flow([run.path], settings=SMALL)["ledger"].set_index("condition").omega_squared
-    own = ledger[[arm for arm in ledger.index.unique() if arm.startswith("feature extraction")]]
+    own = ledger[[condition for condition in ledger.index.unique() if condition.startswith("feature extraction")]]
     assert (own.to_numpy() != ledger[PRETRAINED].to_numpy()).any()
 
 

@@ -34,7 +34,13 @@ from toolkit.questions.flow.page import (
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.render_terminal import print_page
 
-ARMS = ((PRETRAINED, None, "aa"), ("full", 0, "bb"), ("full", 1, "cc"), ("extraction", 0, "aa"), (RANDOM, None, "dd"))
+CONDITIONS = (
+    (PRETRAINED, None, "aa"),
+    ("full", 0, "bb"),
+    ("full", 1, "cc"),
+    ("extraction", 0, "aa"),
+    (RANDOM, None, "dd"),
+)
 LAYERS = (-1, 0, 1, 2)
 NUM_UNITS = 10
 
@@ -57,7 +63,7 @@ def planted(
     Tuned models lie .001 above the pretrained one and share their blocks' noise but for a hundredth of it. ``score``:
     the change of right answers.
     """
-    places = [{"group": "a|task", "condition": a, "run": f"{a} {s}", "seed": s, "body": b} for a, s, b in ARMS]
+    places = [{"group": "a|task", "condition": a, "run": f"{a} {s}", "seed": s, "body": b} for a, s, b in CONDITIONS]
     ledger, decoding, outputs = [], [], []
     rights = np.sign(score) * (np.arange(NUM_UNITS) < abs(score) * NUM_UNITS)
 
@@ -324,7 +330,11 @@ def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
 
 def test_equal_bodies_are_one_line_and_random_weights_come_last():
     (group,) = groups_of(planted())
-    assert (group.arms, group.labels[PRETRAINED], group.num_models("full")) == ((PRETRAINED, "full", RANDOM), BEFORE, 2)
+    assert (group.conditions, group.labels[PRETRAINED], group.num_models("full")) == (
+        (PRETRAINED, "full", RANDOM),
+        BEFORE,
+        2,
+    )
     assert list(dict.fromkeys(row[0] for row in share_rows(group)[1])) == list(group.labels.values())
     series = list(dict.fromkeys(v["series"] for v in values_of(plot_position_shares(planted())) if "series" in v))
     assert series == [BEFORE, "full [2 seeds]", RANDOM]
@@ -434,7 +444,8 @@ def test_the_first_screen_says_what_is_read_beyond_words():
 def test_the_first_screen_says_whether_tuning_changes_the_last_layer():
     tables = planted()
     own, before = (
-        values_at(tables, "ledger", "unit_values", 2, factor="position", condition=arm) for arm in ("full", PRETRAINED)
+        values_at(tables, "ledger", "unit_values", 2, factor="position", condition=condition)
+        for condition in ("full", PRETRAINED)
     )
     change = two_way_interval(100 * (own - before))
     verdict, text = said(tables)[2]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pandas as pd
 
 from tests.questions.examples import GONE, Inputs, experiment
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.conditions import arrange
 from toolkit.pipeline import finetune
 from toolkit.questions.layers.command import LayersCommand
 from toolkit.questions.layers.forgetting import measure_forgetting
 from toolkit.questions.layers.states import measure_layer_drift, measure_layers
-from toolkit.questions.layers.trend import weight_tables, weights_of_arms
+from toolkit.questions.layers.trend import weight_tables, weights_of_conditions
 from toolkit.questions.layers.weights import measure_weight_drift
 
 REPORTS = {
@@ -28,7 +28,7 @@ OF_A_DECODER = ("layers RUN", "layers MODEL RUN/model")
 
 def tables(inputs: Inputs) -> dict[str, pd.DataFrame]:
     layers = measure_layers(inputs.runs)
-    weights = weight_tables(weights_of_arms(arrange([*inputs.runs, *inputs.shuffled])))
+    weights = weight_tables(weights_of_conditions(arrange([*inputs.runs, *inputs.shuffled])))
     headed = finetune(replace(inputs.config, model=str(inputs.masked_lm("bert")), max_steps=2))
     return {
         "measure_weight_drift": measure_weight_drift(inputs.runs[0]),

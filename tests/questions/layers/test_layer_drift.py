@@ -53,7 +53,7 @@ def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run])
             assert values[name, 3] < 0.9
 
 
-def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
+def test_seeds_are_compared_within_an_condition(train: Callable[..., Run]) -> None:
     runs = [train(seed=seed) for seed in (0, 1)] + [train(shuffle_labels=True)]
     tables = measure_layers(runs, {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]})
     table = tables["layer_drift"]
@@ -72,7 +72,7 @@ def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> No
     """Positive and negative control: freezing two layers shows in their layers, freezing them twice shows nowhere."""
     runs = [train(seed=seed, learning_rate=0.02, freeze=freeze) for freeze in FREEZES for seed in (0, 1)]
     tables = measure_layers(runs, {"validation": TEXTS}, labels={run.path.name: run.config.freeze for run in runs})
-    own = tables["contrasts"].query("comparison == 'first arm' and measure == 'debiased CKA'").set_index("layer")
+    own = tables["contrasts"].query("comparison == 'first condition' and measure == 'debiased CKA'").set_index("layer")
     assert set(own.against) == {"none"}
     assert (own["value"][[0, 1, 2]] > 0).all()  # frozen: more similar to before
     assert (own.low[[0, 1]] > 0).all()

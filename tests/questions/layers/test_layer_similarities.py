@@ -15,7 +15,7 @@ from toolkit.questions.layers.states import (
     RSA,
     STANDARDISED,
     STILL,
-    ArmSimilarities,
+    ConditionSimilarities,
     LayerSimilarity,
     compare,
     contrast,
@@ -138,15 +138,15 @@ def test_intervals_of_means_and_of_paired_differences_cover(spread: float) -> No
     assert (hits >= 0.88 * num).all(), hits / num  # fewer has a probability below .5 % if the level holds
 
 
-def test_two_arms_that_are_alike_are_told_apart_rarely() -> None:
-    """The negative control; the positive one has an arm whose seeds keep less of the texts."""
+def test_two_conditions_that_are_alike_are_told_apart_rarely() -> None:
+    """The negative control; the positive one has a condition whose seeds keep less of the texts."""
     false, true, num = 0, 0, 100
     for i in range(num):
         rng = np.random.default_rng([3, i])
         x = rng.normal(size=(60, HIDDEN)) * SIZES
         one, other = models(rng, x, 0.1), models(rng, x, 0.1)
         far = [y + 1.5 * rng.normal(size=y.shape) for y in other]
-        tables = [np.stack([compare(MEASURES[CKA], x, y).pseudo for y in arm]) for arm in (one, other, far)]
+        tables = [np.stack([compare(MEASURES[CKA], x, y).pseudo for y in condition]) for condition in (one, other, far)]
         low, high, _ = interval_of_tables(tables[0] - tables[1])
         false += not low <= 0 <= high
         true += interval_of_tables(tables[0] - tables[2])[0] > 0
@@ -154,24 +154,26 @@ def test_two_arms_that_are_alike_are_told_apart_rarely() -> None:
     assert true >= 90
 
 
-def test_arms_are_held_against_those_of_their_own_group_and_size_alone() -> None:
-    """The lines of many arms are those of each group and size by itself; the first of them need not have all."""
+def test_conditions_are_held_against_those_of_their_own_group_and_size_alone() -> None:
+    """The lines of many conditions are those of each group and size by itself; the first of them need not have all."""
     rng, place = np.random.default_rng(4), ("validation", 1, CKA)
 
-    def arm_of(group: str, name: str, size: int | None) -> ArmSimilarities:
+    def condition_of(group: str, name: str, size: int | None) -> ConditionSimilarities:
         found = [LayerSimilarity(value, value + rng.normal(0, 0.02, 30), 300) for value in rng.random(3)]
-        return ArmSimilarities(group, name, "shuffled" in name, size, {i: {place: f} for i, f in enumerate(found)}, {})
+        return ConditionSimilarities(
+            group, name, "shuffled" in name, size, {i: {place: f} for i, f in enumerate(found)}, {}
+        )
 
     families = [
-        [arm_of("one", "full", 100), arm_of("one", "embeddings", 100)],
-        [arm_of("one", name, 800) for name in ("shuffled labels", "embeddings", "full")],
-        [arm_of("one", "full", None), arm_of("one", "shuffled labels", None)],
-        [arm_of("two", name, 800) for name in ("probe", "full")],
-        [arm_of("two", "full", 100)],
+        [condition_of("one", "full", 100), condition_of("one", "embeddings", 100)],
+        [condition_of("one", name, 800) for name in ("shuffled labels", "embeddings", "full")],
+        [condition_of("one", "full", None), condition_of("one", "shuffled labels", None)],
+        [condition_of("two", name, 800) for name in ("probe", "full")],
+        [condition_of("two", "full", 100)],
     ]
     apart = pd.concat([contrast(family) for family in families], ignore_index=True)
     assert len(apart) == 1 + (2 + 1) + 1 + 1 + 0
-    together = contrast([arm for family in families for arm in family])
+    together = contrast([condition for family in families for condition in family])
     pd.testing.assert_frame_equal(together, apart, check_dtype=False)
     order = [families[i][j] for j in range(3) for i in range(5) if j < len(families[i])]
     keys = ["group", "condition", "against", "similarity"]

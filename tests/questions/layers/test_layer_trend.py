@@ -15,7 +15,7 @@ from toolkit.questions.layers.trend import (
     RANDOM_START,
     TOP,
     UNDECIDED,
-    ArmWeights,
+    ConditionWeights,
     average_weights,
     find_trends,
     is_flat,
@@ -25,7 +25,7 @@ from toolkit.questions.layers.trend import (
 from toolkit.schema import columns_of
 
 
-def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
+def condition(logs: np.ndarray, name: str = "full") -> ConditionWeights:
     """One tensor of norm 2 per layer whose logarithm of relative drift is that of ``logs`` (seeds, layers)."""
     tables = {
         seed: pd.DataFrame(
@@ -48,7 +48,7 @@ def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
         )
         for seed, own in enumerate(np.exp(logs))
     }
-    return ArmWeights("m on t", name, False, tables)
+    return ConditionWeights("m on t", name, False, tables)
 
 
 def noise(seed: int, num_seeds: int = 3, num_layers: int = 6, scale: float = 0.02) -> np.ndarray:
@@ -56,18 +56,18 @@ def noise(seed: int, num_seeds: int = 3, num_layers: int = 6, scale: float = 0.0
 
 
 def verdict(logs: np.ndarray) -> str:
-    return str(find_trends([arm(logs)]).trend[0])
+    return str(find_trends([condition(logs)]).trend[0])
 
 
 def test_a_planted_trend_is_found_with_its_size() -> None:
     slope = np.array([0, 0, 0.1, 0.2, 0.3, 0.3])
     for sign, said in ((1, TOP), (-1, BOTTOM)):
-        line = find_trends([arm(noise(0, 5) + sign * slope)]).iloc[0]
+        line = find_trends([condition(noise(0, 5) + sign * slope)]).iloc[0]
         assert line.trend == said
         assert line.low < math.exp(0.3 * sign) < line.high
         assert line.p == line.q < 0.05
         assert (line.most_layer > 4) == (sign > 0)
-    assert list(find_trends([arm(noise(0))])) == columns_of("find_trends")
+    assert list(find_trends([condition(noise(0))])) == columns_of("find_trends")
 
 
 def test_chance_is_called_a_trend_as_rarely_as_said() -> None:
@@ -90,7 +90,7 @@ def test_flat_is_shown_and_not_merely_not_contradicted() -> None:
     still = noise(0, scale=0.005)
     assert [verdict(logs) for logs in (still, noisy, still + hump)] == [FLAT, UNDECIDED, UNDECIDED]
     small = np.linspace(0, 0.02, 6)  # a trend without doubt, and without size
-    found = find_trends([arm(noise(0, 8, scale=0.001) + small)]).iloc[0]
+    found = find_trends([condition(noise(0, 8, scale=0.001) + small)]).iloc[0]
     assert (found.trend, found.p < 0.001) == (FLAT, True)
 
 
@@ -103,58 +103,58 @@ def test_a_layer_at_the_margin_is_seldom_called_flat() -> None:
 
 def test_few_seeds_are_described_and_not_judged() -> None:
     for num_seeds in (1, 2):
-        line = find_trends([arm(noise(0, num_seeds) + np.linspace(0, 1, 6))]).iloc[0]
+        line = find_trends([condition(noise(0, num_seeds) + np.linspace(0, 1, 6))]).iloc[0]
         assert line.trend == NOT_JUDGED
         assert np.isnan([line.p, line.q]).all()
         assert line.top_to_bottom > 1.5
         assert "of the 3 seeds" in line.reason
-    assert math.isnan(find_trends([arm(noise(0, 1))]).low[0])
+    assert math.isnan(find_trends([condition(noise(0, 1))]).low[0])
 
 
 def test_layers_that_did_not_move_are_left_out_and_named() -> None:
     logs = noise(0, 4) + np.linspace(1, 0, 6)
     logs[:, 0] = -np.inf  # relative drift 0: frozen
-    line = find_trends([arm(logs)]).iloc[0]
+    line = find_trends([condition(logs)]).iloc[0]
     assert (line.num_layers, line.reason) == (5, "left out, as they did not move in every run: layers 1")
     assert line.trend == BOTTOM
     logs[:, :5] = -np.inf
-    alone = find_trends([arm(logs)]).iloc[0]
+    alone = find_trends([condition(logs)]).iloc[0]
     assert alone.trend == NOT_APPLICABLE
     assert "1 of 6 layers moved" in alone.reason
     assert pd.isna(alone.most_layer)
 
 
 def test_equal_seeds_have_no_interval() -> None:
-    line = find_trends([arm(np.tile(np.linspace(0, 1, 6), (3, 1)))]).iloc[0]
+    line = find_trends([condition(np.tile(np.linspace(0, 1, 6), (3, 1)))]).iloc[0]
     assert line.trend == UNDECIDED
     assert "no spread" in line.reason
     assert math.isnan(line.q)
 
 
-def test_many_arms_are_one_family_of_tests() -> None:
-    arms = [arm(noise(k, 3, scale=0.2), f"arm {k}") for k in range(9)]
-    arms.append(arm(noise(9, 3, scale=0.2) + np.linspace(0, 0.7, 6), "planted"))
-    together = find_trends(arms)
+def test_many_conditions_are_one_family_of_tests() -> None:
+    conditions = [condition(noise(k, 3, scale=0.2), f"condition {k}") for k in range(9)]
+    conditions.append(condition(noise(9, 3, scale=0.2) + np.linspace(0, 0.7, 6), "planted"))
+    together = find_trends(conditions)
     assert (together.q >= together.p).all()
-    alone = find_trends(arms[-1:]).iloc[0]
+    alone = find_trends(conditions[-1:]).iloc[0]
     assert alone.p == together.p.iloc[-1]
     assert alone.q < together.q.iloc[-1]
 
 
 def test_means_are_those_of_the_runs() -> None:
     logs = noise(3, 4)
-    table = average_weights([arm(logs)])
+    table = average_weights([condition(logs)])
     assert table.relative_drift.to_numpy() == pytest.approx(np.exp(logs).mean(axis=0), rel=1e-12)
     assert ((table.low < table.relative_drift) & (table.num_seeds == 4)).all()
-    still = average_weights([arm(np.full((3, 2), -np.inf))])
+    still = average_weights([condition(np.full((3, 2), -np.inf))])
     assert set(zip(still.relative_drift, still.is_identical, still.reason, strict=True)) == {(0, True, "")}
-    alone = average_weights([arm(noise(0, 1))])
+    alone = average_weights([condition(noise(0, 1))])
     assert (alone.low.count(), set(alone.reason)) == (0, {""})  # the trend says it once
 
 
 def test_a_random_start_has_no_weights_before() -> None:
-    tables = weight_tables([ArmWeights("m on t", "random init", False, {}, RANDOM_START), arm(noise(0))])
+    tables = weight_tables([ConditionWeights("m on t", "random init", False, {}, RANDOM_START), condition(noise(0))])
     assert set(tables["weight_drift"].condition) == {"full"}
     assert list(tables["weight_trends"].reason) == [RANDOM_START, ""]
     assert tables["weight_trends"].trend[0] == NOT_APPLICABLE
-    assert len(weight_tables([ArmWeights("g", "a", False, {}, RANDOM_START)])["weight_means"]) == 0
+    assert len(weight_tables([ConditionWeights("g", "a", False, {}, RANDOM_START)])["weight_means"]) == 0

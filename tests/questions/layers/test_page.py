@@ -1,4 +1,4 @@
-"""The page on layers says what its tables say, keeps groups apart, draws every arm, and takes odd names as text."""
+"""The page on layers says what its tables say, keeps groups apart, draws all conditions, takes odd names as text."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,8 @@ from toolkit.questions.layers.page import (
     regime_rows,
     similarity_rows,
 )
-from toolkit.questions.layers.states import ArmSimilarities, LayerSimilarity, average, contrast
-from toolkit.questions.layers.trend import ArmWeights, weight_tables
+from toolkit.questions.layers.states import ConditionSimilarities, LayerSimilarity, average, contrast
+from toolkit.questions.layers.trend import ConditionWeights, weight_tables
 from toolkit.reporting.cells import estimate_text, percent_text
 from toolkit.reporting.folder import write_page
 
@@ -48,19 +48,21 @@ def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.Pla
     }
 
 
-def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) -> ArmSimilarities:
+def condition_of(name: str, value: float, between: float = 0.7, group: str = GROUP) -> ConditionSimilarities:
     """Three seeds at ``value`` - .01, ``value`` and ``value`` + .01."""
     to_before = {seed: found(value + (seed - 1) / 100, [seed, *name.encode()]) for seed in range(3)}
     pairs = {pair: found(between, 9) for pair in ((0, 1), (0, 2), (1, 2))}
-    return ArmSimilarities(group, name, name == "shuffled labels", 100, to_before, pairs)
+    return ConditionSimilarities(group, name, name == "shuffled labels", 100, to_before, pairs)
 
 
-def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
-    weights = [weights_of(arm.group, arm.arm, list(arm.to_before)) for arm in arms]
-    return {"means": average(arms), "contrasts": contrast(arms), **weight_tables(weights)}
+def tables_of(*conditions: ConditionSimilarities) -> dict[str, pd.DataFrame]:
+    weights = [weights_of(condition.group, condition.condition, list(condition.to_before)) for condition in conditions]
+    return {"means": average(conditions), "contrasts": contrast(conditions), **weight_tables(weights)}
 
 
-def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)) -> ArmWeights:
+def weights_of(
+    group: str, condition: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)
+) -> ConditionWeights:
     """One matrix in each of two layers, the embeddings still; seeds differ by a few per cent of the drift."""
     tables = {}
     for seed in seeds:
@@ -87,12 +89,12 @@ def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ..
                 "note": "",
             }
         )
-    return ArmWeights(group, arm, arm == "shuffled labels", tables)
+    return ConditionWeights(group, condition, condition == "shuffled labels", tables)
 
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    return tables_of(*(arm_of(name, value) for name, value in AFTER.items()))
+    return tables_of(*(condition_of(name, value) for name, value in AFTER.items()))
 
 
 def test_the_layer_is_held_against_two_seeds_and_shuffled_labels(tables: dict[str, pd.DataFrame]) -> None:
@@ -121,17 +123,17 @@ def test_the_layer_is_held_against_two_seeds_and_shuffled_labels(tables: dict[st
 
 
 def test_what_cannot_be_distinguished_says_so() -> None:
-    own = tables_of(arm_of("full", 0.7), arm_of("shuffled labels", 0.7))
+    own = tables_of(condition_of("full", 0.7), condition_of("shuffled labels", 0.7))
     assert {line["distinguishable?"] for line in lines(reference_rows(own))} == {"not distinguishable"}
-    same = arm_of("full", 0.7).to_before  # every text as in the other arm: nothing varies
-    twice = [ArmSimilarities(GROUP, name, name == "shuffled labels", 100, same, {}) for name in AFTER]
+    same = condition_of("full", 0.7).to_before  # every text as in the other condition: nothing varies
+    twice = [ConditionSimilarities(GROUP, name, name == "shuffled labels", 100, same, {}) for name in AFTER]
     first = lines(reference_rows(tables_of(*twice)))[0]
     assert (float(first["difference"]), first["distinguishable?"]) == (0, "undefined: no interval")
 
 
 def test_one_seed_makes_no_claim_about_a_regime() -> None:
-    full, frozen, shuffled = (arm_of(name, value) for name, value in AFTER.items())
-    one = [replace(arm, to_before={1: arm.to_before[1]}, between={}) for arm in (frozen, shuffled)]
+    full, frozen, shuffled = (condition_of(name, value) for name, value in AFTER.items())
+    one = [replace(condition, to_before={1: condition.to_before[1]}, between={}) for condition in (frozen, shuffled)]
     own = tables_of(full, *one)
     line = next(x for x in lines(reference_rows(own)) if x["held against"] == "shuffled labels")
     assert line["difference"].startswith("-0.300 (")
@@ -141,14 +143,14 @@ def test_one_seed_makes_no_claim_about_a_regime() -> None:
 
 
 @pytest.mark.parametrize("least", [1.0, 0.9996])
-def test_an_arm_that_did_not_move(least: float) -> None:
+def test_an_condition_that_did_not_move(least: float) -> None:
     """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
     still = {0: {place: LayerSimilarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
-    own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
+    own = tables_of(ConditionSimilarities(GROUP, "probe", False, None, still, {}))
     (line,) = lines(changed_rows(own))
     assert (line["states changed most in"], line["similarity"]) == (layers.STILL, "1.000")
     alike = {0: {place: LayerSimilarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
-    (line,) = lines(changed_rows(tables_of(ArmSimilarities(GROUP, "full", False, None, alike, {}))))
+    (line,) = lines(changed_rows(tables_of(ConditionSimilarities(GROUP, "full", False, None, alike, {}))))
     assert (line["states changed most in"], line["similarity"]) == (layers.ALIKE, "0.900")
     assert (len(own["contrasts"]), own["means"].low.count()) == (0, 0)
 
@@ -165,7 +167,7 @@ def test_one_interval_for_one_number(tables: dict[str, pd.DataFrame]) -> None:
 
 
 def test_groups_are_never_averaged() -> None:
-    own = tables_of(arm_of("full", 0.5), arm_of("full", 0.9, group="other"))
+    own = tables_of(condition_of("full", 0.5), condition_of("full", 0.9, group="other"))
     parts = groups_of(own)
     assert list(parts) == [GROUP, "other"]
     assert [similarity_rows(part)[1][2][3] for part in parts.values()] == [
@@ -212,7 +214,7 @@ def test_what_few_seeds_or_still_weights_cannot_say() -> None:
     assert plot_weight_drift(still["weight_means"], still["weight_drift"]) is None
     (line,) = lines(moved_rows(weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])))
     check_said((line["weights moved most in"], line["relative drift"]), "layer 2 alone", "1.02 % (")
-    none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
+    none = weight_tables([ConditionWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
     (line,) = lines(moved_rows(none))
     check_said((line["weights moved most in"], line["verdict"]), layers.NOT_COMPARED, layer_trend.RANDOM_START)
     assert plot_weight_drift(none["weight_means"], none["weight_drift"]) is None
@@ -245,28 +247,32 @@ def test_the_first_screen_says_where_weights_moved_most() -> None:
     assert said(weight_tables([replace(own, tables={**own.tables, **turned})]))[0][0] == "not decided"
     moved = "0.333 times as far as the bottom third; 1 means equally far. Seeds: 1. Not judged: 1 of the 3 seeds"
     check_said(said(weight_tables([weights_of("g", "full", [0])]))[0], "not judged", moved)
-    none = said(weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)]))[0]
+    none = said(weight_tables([ConditionWeights("g", "random init", False, {}, layer_trend.RANDOM_START)]))[0]
     check_said(none, "not judged", f"Not judged: {layer_trend.RANDOM_START}.")
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.5, "yes"), (0.8, "no"), (0.7, "not decided")])
 def test_the_first_screen_holds_states_against_two_seeds(value: float, verdict: str) -> None:
-    arm = arm_of("full", value)
+    condition = condition_of("full", value)
     place = ("ood", 2, layers.CKA)
-    own, pairs = (np.array([each[place].pseudo for each in side.values()]) for side in (arm.to_before, arm.between))
+    own, pairs = (
+        np.array([each[place].pseudo for each in side.values()]) for side in (condition.to_before, condition.between)
+    )
     gap = two_way_interval(own - pairs)  # three equal pairs: leaving a seed out changes nothing
     text = estimate_text(round(gap.estimate, 9), gap.low, gap.high, is_signed=True)
     least = f" like before on ood, two seeds 0.700; difference {text}. Least like before: layer 2."
-    found = said(tables_of(arm, arm_of("shuffled labels", 0.9)))[1]
+    found = said(tables_of(condition, condition_of("shuffled labels", 0.9)))[1]
     check_said(found, verdict, f"{GROUP}, full: layer 2 is {value:.3f} (", least)
 
 
 def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> None:
-    arm = arm_of("full", 0.5)
-    one = said(tables_of(replace(arm, to_before={1: arm.to_before[1]}, between={})))[1]
+    condition = condition_of("full", 0.5)
+    one = said(tables_of(replace(condition, to_before={1: condition.to_before[1]}, between={})))[1]
     check_said(one, "not judged", "two seeds undefined; difference undefined. ", "Not judged: one seed.")
     why = {place: LayerSimilarity(np.nan, num_texts=3, reason="too few texts") for place in found(0.5, 0)}
-    undefined = replace(arm, to_before=dict.fromkeys(range(3), why), between=dict.fromkeys(arm.between, why))
+    undefined = replace(
+        condition, to_before=dict.fromkeys(range(3), why), between=dict.fromkeys(condition.between, why)
+    )
     check_said(said(tables_of(undefined))[1], "not judged", "Not judged: too few texts.")
 
 
@@ -284,30 +290,30 @@ def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arms", "models", "there"),
+    ("conditions", "models", "there"),
     [
         ((), ("start", "tuned"), (False, False, False, False)),
         ((), ("minilm", "tuned"), (True, False, False, False)),
-        ((arm_of("full", 0.5),), ("start",), (False, True, False, False)),
-        ((arm_of("full", 0.5), arm_of("shuffled labels", 0.8)), ("start",), (False, True, True, False)),
+        ((condition_of("full", 0.5),), ("start",), (False, True, False, False)),
+        ((condition_of("full", 0.5), condition_of("shuffled labels", 0.8)), ("start",), (False, True, True, False)),
         (
-            (replace(ONE := arm_of("full", 0.5), to_before={1: ONE.to_before[1]}, between={}),),
+            (replace(ONE := condition_of("full", 0.5), to_before={1: ONE.to_before[1]}, between={}),),
             (),
             (False, True, False, True),
         ),
     ],
 )
-def test_a_caveat_is_said_only_of_what_it_is_of(arms: Any, models: Any, there: Any) -> None:
-    own = tables_of(*arms) if arms else weight_tables([weights_of("g", "after with before", [0])])
+def test_a_caveat_is_said_only_of_what_it_is_of(conditions: Any, models: Any, there: Any) -> None:
+    own = tables_of(*conditions) if conditions else weight_tables([weights_of("g", "after with before", [0])])
     asked = (layers.EMBEDDED_MODEL, layers.STATE_LIMITS[0], layers.MEMORISED, layers.ONE_SEED)
     (said,) = next(each for each in layers_page(own, models=models).sections if each.id == "limits").blocks
     assert tuple(text in said.text for text in asked) == there
 
 
 def test_weights_are_drawn_group_by_group() -> None:
-    arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
-    arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
-    own = weight_tables(arms)
+    conditions = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
+    conditions.append(ConditionWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
+    own = weight_tables(conditions)
     chart = plot_weight_drift(own["weight_means"], own["weight_drift"])
     assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == [f"task {k}" for k in range(4)]
     drawn = values_of(chart)
@@ -318,14 +324,14 @@ def test_weights_are_drawn_group_by_group() -> None:
     }
 
 
-def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:
+def test_every_condition_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:
     chart = plot_similarity(tables["means"])
     known = tables["means"][tables["means"]["value"].notna()]
     lines_of = zip(
         known["condition"], known["comparison"].map(layers.KINDS), known["layer"], known["value"], strict=True
     )
     drawn = {(line["series"], line["kind"], line["layer"], line["mean"]) for line in values_of(chart)}
-    assert drawn == {(arm, kind, layer, float(f"{mean:.5g}")) for arm, kind, layer, mean in lines_of}
+    assert drawn == {(condition, kind, layer, float(f"{mean:.5g}")) for condition, kind, layer, mean in lines_of}
     titles = [panel["title"]["text"] for panel in chart.to_dict()["concat"]]
     assert [title if isinstance(title, str) else " ".join(title) for title in titles] == list(layer_drift.MEASURES)
     assert plot_similarity(tables["means"].iloc[:0]) is None

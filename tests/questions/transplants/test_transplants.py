@@ -17,7 +17,7 @@ from toolkit.questions.transplants.measure import measure_transplants
 from toolkit.snapshots.store import Run
 
 
-def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
+def test_seeds_are_one_condition_and_other_regimes_another(tuned_run: GetRun) -> None:
     runs = [tuned_run("pair", seed=seed) for seed in (0, 1)] + [tuned_run("pair", freeze="position_embeddings")]
     heard: list[tuple[str, int, int]] = []
     found = measure_transplants(

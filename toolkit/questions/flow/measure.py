@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.analysis.measures import Array
-from toolkit.comparison.arms import Labels, arrange
+from toolkit.comparison.conditions import Labels, arrange
 from toolkit.comparison.measure import together
 from toolkit.config import RunConfig, check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
@@ -295,10 +295,10 @@ def open_subjects(
         first = group.runs[0].run
         start = partial(_load, name_of_start(first))
         subjects = [Subject(PRETRAINED, shorten(first.config.model), None, start, has_head=False)]
-        for arm in group.arms:
-            for item in arm.runs:
+        for condition in group.conditions:
+            for item in condition.runs:
                 seed, has_head = item.config.seed, _has_model(item.run)
-                subjects.append(Subject(arm.label, item.name, seed, _loader(item.run), has_head=has_head))
+                subjects.append(Subject(condition.label, item.name, seed, _loader(item.run), has_head=has_head))
         source = own or _texts_of(task_of(first), first.config)
         groups.append((source, [*subjects, _random(first.config.model), *checkpoints]))
     return groups

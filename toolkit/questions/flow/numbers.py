@@ -1,4 +1,4 @@
-"""The numbers of a position flow: arms with their seeds, means with intervals, and the published expectation judged.
+"""The numbers of a position flow: conditions with their seeds, means with intervals, the published expectation judged.
 
 One definition for every number on the page: the values are a table of seeds x units, and its mean has the interval of
 :func:`toolkit.comparison.intervals.two_way_interval`, over new seeds and new units; of one model over new
@@ -34,7 +34,7 @@ EQUAL = "the same in every block or text and seed: no spread to make an interval
 
 
 def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = None) -> Interval:
-    """Mean of ``column`` over an arm's models, or of its difference from ``against``, with its 95 % interval.
+    """Mean of ``column`` over a condition's models, or of its difference from ``against``, with its 95 % interval.
 
     ``lines``: one line per model, for one layer, factor or measure; ``against``: as many lines, or one for all.
     Without values per unit the interval is over seeds only; the spread of the control draws is added to that of
@@ -102,51 +102,52 @@ class FlowGroup:
     title: str
     tables: Tables
     labels: Mapping[str, str]
-    """Arm to what it is called; an arm whose bodies are all another's is not shown beside it, and named with it."""
+    """Condition to what it is called; one whose bodies are all another's is not shown beside it, and named with it."""
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The arms that are shown, the random weights last."""
+    def conditions(self) -> tuple[str, ...]:
+        """The conditions that are shown, the random weights last."""
         return tuple(self.labels)
 
-    def of(self, table: str, arm: str) -> pd.DataFrame:
-        """The lines of one arm."""
+    def of(self, table: str, condition: str) -> pd.DataFrame:
+        """The lines of one condition."""
         lines = self.tables[table]
-        return lines[lines["condition"] == arm]
+        return lines[lines["condition"] == condition]
 
-    def lines(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
-        """The lines of one arm that have a value in a column; ``where``: columns and what they must be."""
-        lines = self.of(table, arm)
+    def lines(self, table: str, condition: str, column: str, **where: object) -> pd.DataFrame:
+        """The lines of one condition that have a value in a column; ``where``: columns and what they must be."""
+        lines = self.of(table, condition)
         for name, value in where.items():
             lines = lines[lines[name] == value]
         return lines.dropna(subset=[column])
 
-    def over_seeds(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
-        """Mean over an arm's models with its interval: index layer, columns mean, low, high; undefined left out."""
+    def over_seeds(self, table: str, condition: str, column: str, **where: object) -> pd.DataFrame:
+        """Mean over a condition's models with its interval: index layer, columns mean, low, high; no undefined ones."""
         found = {
-            int(layer): estimate(own, column) for layer, own in self.lines(table, arm, column, **where).groupby("layer")
+            int(layer): estimate(own, column)
+            for layer, own in self.lines(table, condition, column, **where).groupby("layer")
         }
         ends = {layer: [each.estimate, each.low, each.high] for layer, each in found.items()}
         return pd.DataFrame.from_dict(ends, orient="index", columns=["mean", "low", "high"])
 
-    def change(self, arm: str, factor: str, layer: int, *, since: int) -> Interval:
-        """How a factor's share changes from one layer of an arm to another, on the same blocks."""
+    def change(self, condition: str, factor: str, layer: int, *, since: int) -> Interval:
+        """How a factor's share changes from one layer of a condition to another, on the same blocks."""
         column = "eta_squared" if factor == "residual" else "omega_squared"
-        last, first = (self.lines("ledger", arm, column, factor=factor, layer=each) for each in (layer, since))
+        last, first = (self.lines("ledger", condition, column, factor=factor, layer=each) for each in (layer, since))
         return estimate(last, column, first)
 
-    def drift(self, arm: str) -> dict[int, Interval]:
-        """By layer, position's share in an arm minus that in the pretrained model, on the same blocks."""
+    def drift(self, condition: str) -> dict[int, Interval]:
+        """By layer, position's share in a condition minus that in the pretrained model, on the same blocks."""
         column = "omega_squared"
-        own, before = (self.lines("ledger", each, column, factor="position") for each in (arm, PRETRAINED))
+        own, before = (self.lines("ledger", each, column, factor="position") for each in (condition, PRETRAINED))
         layers = sorted(set(own["layer"]) & set(before["layer"]))
         return {
             int(layer): estimate(own[own["layer"] == layer], column, before[before["layer"] == layer])
             for layer in layers
         }
 
-    def num_models(self, arm: str) -> int:
-        return int(self.of("models", arm)["run"].nunique())
+    def num_models(self, condition: str) -> int:
+        return int(self.of("models", condition)["run"].nunique())
 
     @property
     def layers(self) -> list[int]:
@@ -162,16 +163,16 @@ def groups_of(tables: Tables) -> list[FlowGroup]:
 
 def _group(title: str, tables: Tables) -> FlowGroup:
     models = tables["models"]
-    arms = list(dict.fromkeys(models["condition"]))
-    arms.sort(key=lambda arm: (arm == RANDOM, arm != PRETRAINED))
-    bodies = {arm: set(models.loc[models["condition"] == arm, "body"]) for arm in arms}
+    conditions = list(dict.fromkeys(models["condition"]))
+    conditions.sort(key=lambda condition: (condition == RANDOM, condition != PRETRAINED))
+    bodies = {condition: set(models.loc[models["condition"] == condition, "body"]) for condition in conditions}
     labels: dict[str, str] = {}
-    for arm in arms:
-        same = next((shown for shown in labels if bodies[shown] == bodies[arm]), None)
+    for condition in conditions:
+        same = next((shown for shown in labels if bodies[shown] == bodies[condition]), None)
         if same is None:
-            labels[arm] = arm
+            labels[condition] = condition
         else:
-            labels[same] += f" = {arm}"
+            labels[same] += f" = {condition}"
     return FlowGroup(title, tables, labels)
 
 
@@ -183,23 +184,23 @@ def intervals_of(tables: Tables) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     for group in groups_of(tables):
-        for arm in dict.fromkeys(group.tables["models"]["condition"]):
-            start = {"group": group.title, "condition": arm, "against": ""}
-            rows += [start | line for line in _means(group, str(arm))]
-            if arm != PRETRAINED and PRETRAINED in group.arms:
-                lines = group.lines("ledger", str(arm), "omega_squared", factor="position")
-                for layer, interval in group.drift(str(arm)).items():
+        for condition in dict.fromkeys(group.tables["models"]["condition"]):
+            start = {"group": group.title, "condition": condition, "against": ""}
+            rows += [start | line for line in _means(group, str(condition))]
+            if condition != PRETRAINED and PRETRAINED in group.conditions:
+                lines = group.lines("ledger", str(condition), "omega_squared", factor="position")
+                for layer, interval in group.drift(str(condition)).items():
                     at = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
                     own = lines[lines["layer"] == layer]
                     rows.append(start | {"against": PRETRAINED} | at | interval_cells(interval, own, "omega_squared"))
     return pd.DataFrame(rows)
 
 
-def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
-    """One line per arm for every column that has values per unit, and for every counterfactual."""
+def _means(group: FlowGroup, condition: str) -> list[dict[str, object]]:
+    """One line per condition for every column that has values per unit, and for every counterfactual."""
     rows: list[dict[str, object]] = []
     for table, key in {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}.items():
-        own = group.of(table, arm)
+        own = group.of(table, condition)
         by = ["layer", *([key] if key else []), *(["measure"] if "measure" in own else [])]
         for column in (name for name in VALUES if name in own and not (table == "ledger" and name == "eta_squared")):
             for place, lines in own.dropna(subset=[column]).groupby(by, dropna=False, sort=False):
@@ -220,15 +221,15 @@ SUPPORTED, IN_PART, HALF, NOT_SUPPORTED = "supported", "in part", "half of it", 
 NO_SHARE = "not applicable: position has no share beyond rounding"
 
 
-def is_rounding(group: FlowGroup, arm: str) -> bool:
+def is_rounding(group: FlowGroup, condition: str) -> bool:
     """Whether position has no share at any stage, as in a model without position rows."""
-    means = shares_of(group, arm)[0]["mean"]
+    means = shares_of(group, condition)[0]["mean"]
     return len(means) > 0 and bool((means.abs() < ROUNDING).all())
 
 
-def shares_of(group: FlowGroup, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def shares_of(group: FlowGroup, condition: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """ω² of position and of content by layer."""
     position, content = (
-        group.over_seeds("ledger", arm, "omega_squared", factor=factor) for factor in ("position", "content")
+        group.over_seeds("ledger", condition, "omega_squared", factor=factor) for factor in ("position", "content")
     )
     return position, content.reindex(position.index)

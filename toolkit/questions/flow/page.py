@@ -138,7 +138,12 @@ def flow_tables(tables: Tables) -> dict[str, pd.DataFrame]:
 
 def answers(groups: Sequence[FlowGroup]) -> Answers:
     """Whether position fades, whether it can still be read at the end, and whether fine-tuning changes its share."""
-    moved = (_moved(group, arm, drift) for group in groups for arm in _compared(group) if (drift := group.drift(arm)))
+    moved = (
+        _moved(group, condition, drift)
+        for group in groups
+        for condition in _compared(group)
+        if (drift := group.drift(condition))
+    )
     return (
         answer("Does position fade from the input to the last layer?", map(_faded, groups)),
         answer("Can position still be read in the last layer?", map(_read, groups)),
@@ -148,34 +153,38 @@ def answers(groups: Sequence[FlowGroup]) -> Answers:
 
 def _faded(group: FlowGroup) -> Case:
     """Position's share at the input and in the last layer, on the same blocks: neither is chosen by looking."""
-    arm, last = group.arms[0], group.layers[-1]
-    share, change = shares_of(group, arm)[0].reindex(group.layers), group.change(arm, "position", last, since=0)
+    condition, last = group.conditions[0], group.layers[-1]
+    share, change = (
+        shares_of(group, condition)[0].reindex(group.layers),
+        group.change(condition, "position", last, since=0),
+    )
     halved = [layer for layer in group.layers if layer > 0 and share["mean"][layer] < share["mean"][0] / 2]
     text = (
-        f"{group.title}, {group.labels[arm]}: position is {share_text(share.loc[0])} of the variance at the input "
-        f"(first layer below half of that: {[*halved, 'none'][0]}) and {share_text(share.loc[last])} in layer {last}. "
-        f"Chance is 0 %; shuffled states: at most {percent(group.tables['ledger']['shuffled_omega'].abs().max())}."
+        f"{group.title}, {group.labels[condition]}: position is {share_text(share.loc[0])} of the variance at the "
+        f"input (first layer below half of that: {[*halved, 'none'][0]}) and {share_text(share.loc[last])} in layer "
+        f"{last}. Chance is 0 %; shuffled states: at most "
+        f"{percent(group.tables['ledger']['shuffled_omega'].abs().max())}."
     )
-    low = np.nan if is_rounding(group, arm) else -change.high
-    return judged(text, low, -change.low, NO_SHARE if is_rounding(group, arm) else change.note)
+    low = np.nan if is_rounding(group, condition) else -change.high
+    return judged(text, low, -change.low, NO_SHARE if is_rounding(group, condition) else change.note)
 
 
 def _read(group: FlowGroup) -> Case:
     """The bits in the last layer, held against what the word alone tells."""
-    lines = group.lines("decoding", group.arms[0], "bits", layer=group.layers[-1])
+    lines = group.lines("decoding", group.conditions[0], "bits", layer=group.layers[-1])
     bits, whole, shuffled = lines[["bits", "entropy_bits", "shuffled_bits"]].mean()
     beyond = estimate(lines, "beyond_word_bits")
     text = (
-        f"{group.title}, {group.labels[group.arms[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
+        f"{group.title}, {group.labels[group.conditions[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
         f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
     )
     text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     return judged(text, beyond.low, beyond.high, beyond.note)
 
 
-def _moved(group: FlowGroup, arm: str, drift: Mapping[int, Interval]) -> Case:
-    change, num_seeds = drift[max(drift)], group.num_models(arm)
-    text = f"{group.title}, {group.labels[arm]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
+def _moved(group: FlowGroup, condition: str, drift: Mapping[int, Interval]) -> Case:
+    change, num_seeds = drift[max(drift)], group.num_models(condition)
+    text = f"{group.title}, {group.labels[condition]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
     is_equal = change.estimate == 0 and np.isnan(change.low)
     low, high = (0.0, 0.0) if is_equal else (change.low, change.high)
     return judged(text, low, high, change.note, below="yes", num_seeds=num_seeds)
@@ -186,9 +195,9 @@ def _table(group: FlowGroup, rows: Callable[[FlowGroup], Rows], caption: str) ->
     return FoldBlock(title=f"{group.title}: every layer", blocks=(table,)) if rows is bit_rows else table
 
 
-def judged_arms(group: FlowGroup) -> list[str]:
-    """Arms of which something is expected: all but the random weights."""
-    return [arm for arm in group.arms if arm != RANDOM]
+def judged_conditions(group: FlowGroup) -> list[str]:
+    """Conditions of which something is expected: all but the random weights."""
+    return [condition for condition in group.conditions if condition != RANDOM]
 
 
 def percent(share: float) -> str:
@@ -211,7 +220,7 @@ def points(change: Interval | None) -> str | None:
 
 
 def dominance_rows(group: FlowGroup) -> Rows:
-    """Header and rows: per arm whether position dominates the lower layers, and its largest share there."""
+    """Header and rows: per condition whether position dominates the lower layers, and its largest share there."""
     header = [
         "regime",
         "verdict",
@@ -222,23 +231,23 @@ def dominance_rows(group: FlowGroup) -> Rows:
         "content there",
     ]
     rows: list[list[object]] = []
-    for arm in judged_arms(group):
-        position, content = shares_of(group, arm)
+    for condition in judged_conditions(group):
+        position, content = shares_of(group, condition)
         lower = [int(layer) for layer in position.index if layer <= max(group.layers) // 2]
-        if is_rounding(group, arm) or not lower:
-            rows.append([group.labels[arm], NO_SHARE, *[None] * 5])
+        if is_rounding(group, condition) or not lower:
+            rows.append([group.labels[condition], NO_SHARE, *[None] * 5])
             continue
         above = [layer for layer in lower if position["low"][layer] > content["high"][layer]]
         verdict = NOT_SUPPORTED if not above else SUPPORTED if len(above) == len(lower) else IN_PART
         peak = int(position["mean"][lower].idxmax())
         at = ", ".join(map(stage_cell, above)) or "none"
         shares = [share_text(position.loc[peak]), stage_cell(peak), share_text(content.loc[peak])]
-        rows.append([group.labels[arm], verdict, at, stage_cell(lower[-1]), *shares])
+        rows.append([group.labels[condition], verdict, at, stage_cell(lower[-1]), *shares])
     return header, rows
 
 
 def giving_way_rows(group: FlowGroup) -> Rows:
-    """Header and rows: per arm how each factor changes from position's largest share to the last layer, in points."""
+    """Header and rows: per condition how each factor changes from position's largest share to the last layer."""
     header = [
         "regime",
         "verdict",
@@ -253,39 +262,39 @@ def giving_way_rows(group: FlowGroup) -> Rows:
         "interactions (points)",
     ]
     rows: list[list[object]] = []
-    for arm in judged_arms(group):
-        position, content = shares_of(group, arm)
-        if is_rounding(group, arm) or len(position) < 2:
-            rows.append([group.labels[arm], NO_SHARE, *[None] * 9])
+    for condition in judged_conditions(group):
+        position, content = shares_of(group, condition)
+        if is_rounding(group, condition) or len(position) < 2:
+            rows.append([group.labels[condition], NO_SHARE, *[None] * 9])
             continue
         last, peak = int(position.index[-1]), int(position["mean"].idxmax())
         changes: dict[str, Interval] = {}
         verdict = f"{NOT_SUPPORTED}: its share is largest in the last layer"
         if peak != last:
             for factor in ("position", "content", "segment", "residual"):
-                if len(group.lines("ledger", arm, "eta_squared", factor=factor, layer=peak)):
-                    changes[factor] = group.change(arm, factor, last, since=peak)
+                if len(group.lines("ledger", condition, "eta_squared", factor=factor, layer=peak)):
+                    changes[factor] = group.change(condition, factor, last, since=peak)
             falls, rises = changes["position"].high < 0, changes["content"].low > 0
             verdict = SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED
         cells: list[object] = []
         for factor, shares in (("position", position), ("content", content)):
             cells += [percent(shares["mean"][peak]), percent(shares["mean"][last]), points(changes.get(factor))]
         others = [points(changes.get(factor)) for factor in ("segment", "residual")]
-        rows.append([group.labels[arm], verdict, stage_cell(peak), *cells, *others])
+        rows.append([group.labels[condition], verdict, stage_cell(peak), *cells, *others])
     return header, rows
 
 
 def _compared(group: FlowGroup) -> list[str]:
-    """Arms that are held against the pretrained model: without a share in either nothing can move."""
-    if PRETRAINED not in group.arms:
+    """Conditions that are held against the pretrained model: without a share in either nothing can move."""
+    if PRETRAINED not in group.conditions:
         return []
     is_empty = is_rounding(group, PRETRAINED)
-    own = [arm for arm in group.arms if arm not in (PRETRAINED, RANDOM)]
-    return [arm for arm in own if not (is_empty and is_rounding(group, arm))]
+    own = [condition for condition in group.conditions if condition not in (PRETRAINED, RANDOM)]
+    return [condition for condition in own if not (is_empty and is_rounding(group, condition))]
 
 
 def drift_rows(group: FlowGroup) -> Rows:
-    """Header and rows: where each arm's share of position differs from the pretrained model's, on the same blocks."""
+    """Header and rows: where a condition's share of position differs from the pretrained model's on the same blocks."""
     header = [
         "regime",
         "models",
@@ -298,22 +307,31 @@ def drift_rows(group: FlowGroup) -> Rows:
         "exactly equal at",
     ]
     rows: list[list[object]] = []
-    for arm in _compared(group):
-        drift = group.drift(arm)
+    for condition in _compared(group):
+        drift = group.drift(condition)
         if not drift:
             continue
         apart = [layer for layer, change in drift.items() if change.low > 0 or change.high < 0]
         equal = [layer for layer, change in drift.items() if change.estimate == 0 and np.isnan(change.low)]
         rest = [layer for layer in drift if layer not in apart and layer not in equal]
         most = max(drift, key=lambda layer: abs(drift[layer].estimate))
-        ends = [percent(shares_of(group, each)[0]["mean"][most]) for each in (PRETRAINED, arm)]
+        ends = [percent(shares_of(group, each)[0]["mean"][most]) for each in (PRETRAINED, condition)]
         stages = [", ".join(map(stage_cell, layers)) or "none" for layers in (apart, rest, equal)]
-        rows.append([group.labels[arm], group.num_models(arm), stage_cell(most), *ends, points(drift[most]), *stages])
+        rows.append(
+            [
+                group.labels[condition],
+                group.num_models(condition),
+                stage_cell(most),
+                *ends,
+                points(drift[most]),
+                *stages,
+            ]
+        )
     return header, rows
 
 
 def segment_rows(group: FlowGroup) -> Rows:
-    """Header and rows: per arm the largest share of segments and that in the last layer; why there is none."""
+    """Header and rows: per condition the largest share of segments and that in the last layer; why there is none."""
     header = ["regime", "largest share", "at", "in the last layer", "note"]
     lines = group.tables["ledger"]
     lines = lines[lines["factor"] == "segment"]
@@ -321,16 +339,18 @@ def segment_rows(group: FlowGroup) -> Rows:
         note = next((str(note) for note in lines["reason"].dropna() if note), "not applicable")
         return header, [["all", None, None, None, note]]
     rows: list[list[object]] = []
-    for arm in judged_arms(group):
-        own = group.over_seeds("ledger", arm, "omega_squared", factor="segment")
+    for condition in judged_conditions(group):
+        own = group.over_seeds("ledger", condition, "omega_squared", factor="segment")
         if len(own):
             peak = int(own["mean"].idxmax())
-            rows.append([group.labels[arm], share_text(own.loc[peak]), stage_cell(peak), share_text(own.iloc[-1]), ""])
+            rows.append(
+                [group.labels[condition], share_text(own.loc[peak]), stage_cell(peak), share_text(own.iloc[-1]), ""]
+            )
     return header, rows
 
 
 def decoding_rows(group: FlowGroup) -> Rows:
-    """Header and rows: per arm the bits at the input and in the last layer, beyond the word and the control task."""
+    """Header and rows: per condition the bits at the input and in the last layer, beyond the word and the control."""
     header = [
         "regime",
         "bits there are",
@@ -343,11 +363,11 @@ def decoding_rows(group: FlowGroup) -> Rows:
     ]
     whole = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
     rows: list[list[object]] = []
-    for arm in group.arms:
-        bits, words, beyond = (group.over_seeds("decoding", arm, name) for name in BITS)
+    for condition in group.conditions:
+        bits, words, beyond = (group.over_seeds("decoding", condition, name) for name in BITS)
         last = max(bits.index)
         lines = [bits.loc[0], bits.loc[last], words.loc[last], beyond.loc[0], beyond.loc[last]]
-        rows.append([group.labels[arm], *whole, *map(_bits, lines)])
+        rows.append([group.labels[condition], *whole, *map(_bits, lines)])
     return header, rows
 
 
@@ -365,20 +385,22 @@ REFERENCES = {
 
 
 def bit_rows(group: FlowGroup) -> Rows:
-    """Header and rows: arm and layer with the bits, beyond words and beyond the control, and the references."""
+    """Header and rows: condition and layer with the bits, beyond words and beyond the control, and the references."""
     parts = {}
-    for arm in group.arms:
-        wide = pd.concat([group.over_seeds("decoding", arm, name) for name in BITS], axis=1)
-        parts[group.labels[arm]] = pd.concat(
-            [wide, *[group.over_seeds("decoding", arm, name)["mean"] for name in REFERENCES]], axis=1
+    for condition in group.conditions:
+        wide = pd.concat([group.over_seeds("decoding", condition, name) for name in BITS], axis=1)
+        parts[group.labels[condition]] = pd.concat(
+            [wide, *[group.over_seeds("decoding", condition, name)["mean"] for name in REFERENCES]], axis=1
         )
-    rows = [[arm, stage_cell(layer), *line] for arm, wide in parts.items() for layer, *line in wide.itertuples()]
+    rows = [
+        [condition, stage_cell(layer), *line] for condition, wide in parts.items() for layer, *line in wide.itertuples()
+    ]
     heads = [name for title in BITS.values() for name in (title, "low", "high")]
     return ["regime", "layer", *heads, *REFERENCES.values()], rows
 
 
 def share_rows(group: FlowGroup) -> Rows:
-    """Header and rows: arm and layer with ω² of each factor in percent (mean over seeds) and what is left."""
+    """Header and rows: condition and layer with ω² of each factor in percent (mean over seeds) and what is left."""
     header = [
         "regime",
         "layer",
@@ -396,25 +418,27 @@ def share_rows(group: FlowGroup) -> Rows:
         ("eta_squared", "residual"),
     ]
     rows: list[list[object]] = []
-    for arm in group.arms:
-        parts = [group.over_seeds("ledger", arm, "omega_squared", factor="position")] + [
-            group.over_seeds("ledger", arm, name, factor=factor)["mean"] for name, factor in others
+    for condition in group.conditions:
+        parts = [group.over_seeds("ledger", condition, "omega_squared", factor="position")] + [
+            group.over_seeds("ledger", condition, name, factor=factor)["mean"] for name, factor in others
         ]
         wide = 100 * pd.concat(parts, axis=1).reindex(group.layers)
         for layer, *line in wide.mask(wide.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
-            rows.append([group.labels[arm], stage_cell(layer), *(None if cell != cell else cell for cell in line)])
+            rows.append(
+                [group.labels[condition], stage_cell(layer), *(None if cell != cell else cell for cell in line)]
+            )
     return header, rows
 
 
 def score_rows(group: FlowGroup) -> Rows:
-    """Header and rows: per arm and counterfactual the change of the score, and whether it is distinguishable from 0."""
+    """Header and rows: per condition and counterfactual the change of the score, and whether it can be told from 0."""
     header = ["regime", "positions", "score", "before", "change", "distinguishable from 0?", "seeds", "texts"]
     table = group.tables["counterfactuals"]
     scores = table[(table["measure"] == "score") & table["value"].notna()]
     rows: list[list[object]] = []
-    for arm in dict.fromkeys(scores["condition"]):
+    for condition in dict.fromkeys(scores["condition"]):
         for name in COUNTERFACTUALS:
-            lines = scores[(scores["condition"] == arm) & (scores["counterfactual"] == name)]
+            lines = scores[(scores["condition"] == condition) & (scores["counterfactual"] == name)]
             if lines.empty:
                 continue
             change, unit = estimate(lines, "value"), str(lines["unit"].iloc[0])
@@ -422,16 +446,21 @@ def score_rows(group: FlowGroup) -> Rows:
             value, low, high = (factor * end for end in (change.estimate, change.low, change.high))
             apart = "undefined" if np.isnan(change.low) else "yes" if change.low > 0 or change.high < 0 else "no"
             before = factor * float(lines["reference"].mean())
-            cells = [before, estimate_text(value, low, high, digits, is_signed=True), apart, group.num_models(str(arm))]
-            rows.append([str(arm), name, shown, *cells, int(lines["num_texts"].max())])
+            cells = [
+                before,
+                estimate_text(value, low, high, digits, is_signed=True),
+                apart,
+                group.num_models(str(condition)),
+            ]
+            rows.append([str(condition), name, shown, *cells, int(lines["num_texts"].max())])
     return header, rows
 
 
 def output_rows(group: FlowGroup) -> Rows:
-    """Header and rows: arm and counterfactual with the change of the last layer, logits and predictions."""
+    """Header and rows: condition and counterfactual with the change of the last layer, logits and predictions."""
     rows: list[list[object]] = []
-    for arm in dict.fromkeys(group.tables["models"]["condition"]):
-        own = group.of("counterfactuals", arm)
+    for condition in dict.fromkeys(group.tables["models"]["condition"]):
+        own = group.of("counterfactuals", condition)
         for name in COUNTERFACTUALS:
             lines = own[own["counterfactual"] == name]
             if lines.empty:
@@ -439,7 +468,7 @@ def output_rows(group: FlowGroup) -> Rows:
             state, logits, predictions = (lines[lines["measure"] == q] for q in ("state", "logits", "predictions"))
             last = state.loc[state["layer"] == state["layer"].max(), "value"].mean()
             changes = (logits["value"], 100 * predictions["value"])
-            rows.append([arm, name, float(last), *(float(own.mean()) if len(own) else None for own in changes)])
+            rows.append([condition, name, float(last), *(float(own.mean()) if len(own) else None for own in changes)])
     return ["regime", "positions", "last layer", "logits", "predictions changed (%)"], rows
 
 
@@ -461,7 +490,7 @@ def null_rows(group: FlowGroup) -> Rows:
         ["control task: its entropy in bits", number(bits["control_entropy_bits"].mean()), ""],
         ["position: its entropy in bits", number(bits["entropy_bits"].mean()), ""],
     ]
-    if RANDOM in group.arms:
+    if RANDOM in group.conditions:
         own = group.over_seeds("ledger", RANDOM, "omega_squared", factor="position")["mean"]
         if (own.abs() >= ROUNDING).any():
             rows.append(["random weights: ω² of position in the first stage", number(own.iloc[0], 2), ""])
@@ -491,7 +520,7 @@ def model_rows(group: FlowGroup) -> Rows:
 
 
 def plot_position_shares(tables: Tables) -> Chart | None:
-    """ω² of each factor by layer: a row per group of texts, a column per factor, a line per arm."""
+    """ω² of each factor by layer: a row per group of texts, a column per factor, a line per condition."""
 
     def panel(group: FlowGroup, factor: str, series: Mapping[str, str]) -> Panel:
         curves = _curves(series, group, "ledger", "omega_squared", factor=factor)
@@ -535,7 +564,7 @@ def plot_counterfactuals(tables: Tables) -> Chart | None:
 
     def panel(group: FlowGroup, name: str, series: Mapping[str, str]) -> Panel:
         where = {"counterfactual": name, "measure": "state"}
-        unrelated = group.over_seeds("counterfactuals", group.arms[0], "reference", **where)
+        unrelated = group.over_seeds("counterfactuals", group.conditions[0], "reference", **where)
         return Panel(
             title=name,
             subtitle=group.title,
@@ -569,16 +598,22 @@ def _grid(
 
 
 def _series(groups: Sequence[FlowGroup]) -> Mapping[str, str]:
-    """Arm to its name in a legend, with its number of seeds; the random weights last."""
-    names = {arm: group.labels[arm] for group in reversed(groups) for arm in group.arms}
-    counts = {arm: max(group.num_models(arm) for group in groups if arm in group.arms) for arm in names}
-    order = sorted(names, key=lambda arm: arm == RANDOM)
-    return {arm: names[arm] + (f" [{counts[arm]} seeds]" if counts[arm] > 1 else "") for arm in order}
+    """Condition to its name in a legend, with its number of seeds; the random weights last."""
+    names = {condition: group.labels[condition] for group in reversed(groups) for condition in group.conditions}
+    counts = {
+        condition: max(group.num_models(condition) for group in groups if condition in group.conditions)
+        for condition in names
+    }
+    order = sorted(names, key=lambda condition: condition == RANDOM)
+    return {
+        condition: names[condition] + (f" [{counts[condition]} seeds]" if counts[condition] > 1 else "")
+        for condition in order
+    }
 
 
 def _curves(series: Mapping[str, str], group: FlowGroup, table: str, column: str, **where: Any) -> pd.DataFrame:
-    """Mean over an arm's models with its interval, for every arm of a group."""
-    parts = {series[arm]: group.over_seeds(table, arm, column, **where) for arm in group.arms}
+    """Mean over a condition's models with its interval, for every condition of a group."""
+    parts = {series[condition]: group.over_seeds(table, condition, column, **where) for condition in group.conditions}
     known = {name: values for name, values in parts.items() if len(values)}
     if not known:
         return pd.DataFrame(columns=["layer", "mean", "low", "high", "series"])

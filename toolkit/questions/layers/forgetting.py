@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.comparison.conditions import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.config import MLM
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedTask, evaluation_batches, gather_tokens
@@ -163,12 +163,12 @@ def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> I
     chosen: Texts | None = None
     heads: dict[Source, MaskedLM] = {}
     before: dict[object, dict[str, NDArray[np.float64]]] = {}
-    for arm in group.arms:
-        for item in arm.runs:
+    for condition in group.conditions:
+        for item in condition.runs:
             lead: dict[str, Any] = {
                 "group": group.title,
-                "condition": arm.label,
-                "is_shuffled": arm.is_shuffled,
+                "condition": condition.label,
+                "is_shuffled": condition.is_shuffled,
                 "run": item.name,
                 "seed": item.config.seed,
                 "decoder": UNTUNED,

@@ -12,7 +12,7 @@ from toolkit.questions.layers import trend as trends
 from toolkit.questions.layers.states import (
     BEFORE_AND_AFTER,
     CKA,
-    OTHER_ARM,
+    OTHER_CONDITION,
     OWN_SEEDS,
     RSA,
     SEED_AND_SEED,
@@ -376,13 +376,13 @@ def reference_rows(tables: Tables) -> Rows:
     means = tables["means"][tables["means"]["comparison"] == BEFORE_AND_AFTER]
     contrasts = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
     rows: list[list[object]] = []
-    for (arm, texts), every in means.groupby(["condition", "texts"], sort=False):
+    for (condition, texts), every in means.groupby(["condition", "texts"], sort=False):
         own = every[every["measure"] == CKA]
         least = _least(own)
         most = own.loc[own["value"].idxmax()] if own["value"].notna().any() else least
         beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
         lead = [
-            arm,
+            condition,
             texts,
             least_similar(own),
             estimate_of(least),
@@ -390,8 +390,8 @@ def reference_rows(tables: Tables) -> Rows:
             layer_name(most["layer"]),
             estimate_of(most),
         ]
-        here = contrasts[(contrasts["condition"] == arm) & (contrasts["texts"] == texts)]
-        here = here[(here["layer"] == least["layer"]) & (here["comparison"] != OTHER_ARM)]
+        here = contrasts[(contrasts["condition"] == condition) & (contrasts["texts"] == texts)]
+        here = here[(here["layer"] == least["layer"]) & (here["comparison"] != OTHER_CONDITION)]
         for line in here.to_dict("records"):
             held = [str(line["against"]), f"{line['other_similarity']:.3f}", _gap(line), _floor(line)]
             rows.append([*lead, *held, int(line["num_seeds"]), told(line)])
@@ -430,16 +430,16 @@ def regime_rows(tables: Tables) -> Rows:
         "seeds",
     ]
     table = tables["contrasts"]
-    table = table[(table["measure"] == CKA) & (table["comparison"] == OTHER_ARM) & table["low"].notna()]
+    table = table[(table["measure"] == CKA) & (table["comparison"] == OTHER_CONDITION) & table["low"].notna()]
     rows: list[list[object]] = []
-    for (arm, against), own in table.groupby(["condition", "against"], sort=False):
+    for (condition, against), own in table.groupby(["condition", "against"], sort=False):
         greatest = own.loc[own["value"].abs().idxmax()]
         widest = own.loc[(own["high"] - own["low"]).idxmax()]
         seeds = int(own["num_seeds"].max())
         counts: list[object] = [int((own["high"] < 0).sum()), int((own["low"] > 0).sum())]
         counts = counts if seeds > 1 else ["not judged: one seed"] * 2
         ends = [_gap(greatest), _place(greatest), _floor(greatest), _gap(widest), _place(widest)]
-        rows.append([arm, against, len(own), *counts, *ends, seeds])
+        rows.append([condition, against, len(own), *counts, *ends, seeds])
     return header, rows
 
 
@@ -537,7 +537,7 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
     kind = shown["component"].eq("embeddings").map({True: "embeddings", False: "layer"})
     lines = shown.assign(series=shown["condition"], kind=kind, **scaled)
     dots = _by_run(weight_drift)
-    groups, arms = list(dict.fromkeys(lines["group"])), list(dict.fromkeys(lines["condition"]))
+    groups, conditions = list(dict.fromkeys(lines["group"])), list(dict.fromkeys(lines["condition"]))
     panels = [
         Panel(
             title=str(group),
@@ -549,7 +549,7 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
         for group in groups
     ]
     return curve_panels(
-        panels, columns=min(len(groups), 3), series=arms, layer_names=EMBEDDINGS, digits=".3g", height=150
+        panels, columns=min(len(groups), 3), series=conditions, layer_names=EMBEDDINGS, digits=".3g", height=150
     )
 
 
@@ -560,10 +560,10 @@ def _by_run(drift: pd.DataFrame) -> pd.DataFrame:
     squares = drift[is_layer].assign(**{name: drift[name] ** 2 for name in ("norm_before", "norm_change")})
     sums = squares.groupby(place, sort=False)[["norm_before", "norm_change"]].sum(min_count=1).reset_index()
     several = sums.groupby(["group", "condition"])["seed"].transform("nunique") > 1
-    arms = {arm: i for i, arm in enumerate(dict.fromkeys(sums["condition"]))}
+    conditions = {condition: i for i, condition in enumerate(dict.fromkeys(sums["condition"]))}
     return sums[several].assign(
         mean=100 * (sums["norm_change"] / sums["norm_before"]) ** 0.5,
-        layer=sums["layer"].astype(float) + 0.12 * (1 + sums["condition"].map(arms).fillna(0).astype(float)),
+        layer=sums["layer"].astype(float) + 0.12 * (1 + sums["condition"].map(conditions).fillna(0).astype(float)),
         series=sums["condition"],
         label="seed " + sums["seed"].astype(str),
     )
@@ -576,7 +576,7 @@ def plot_similarity(means: pd.DataFrame) -> Chart | None:
     """
     own = means[means["value"].notna()]
     lines = own.assign(mean=own["value"], series=own["condition"], kind=own["comparison"].map(KINDS))
-    texts, arms = list(dict.fromkeys(lines["texts"])), list(dict.fromkeys(lines["condition"]))
+    texts, conditions = list(dict.fromkeys(lines["texts"])), list(dict.fromkeys(lines["condition"]))
     measures = [measure for measure in SHOWN if (lines["measure"] == measure).any()]
     is_one = len(texts) == 1  # then the measures stand side by side
     panels = [
@@ -590,4 +590,6 @@ def plot_similarity(means: pd.DataFrame) -> Chart | None:
     ]
     kinds = [kind for kind in KINDS.values() if (lines["kind"] == kind).any()]
     columns = max(len(measures if is_one else texts), 1)
-    return curve_panels(panels, columns=columns, series=arms, kinds=kinds, layer_names=EMBEDDINGS, is_shared=not is_one)
+    return curve_panels(
+        panels, columns=columns, series=conditions, kinds=kinds, layer_names=EMBEDDINGS, is_shared=not is_one
+    )

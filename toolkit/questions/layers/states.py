@@ -21,7 +21,7 @@ from toolkit.analysis.kernels import (
     standardised,
 )
 from toolkit.analysis.measures import Array
-from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.comparison.conditions import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import Split
@@ -29,7 +29,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import check_model, load_tuned, load_untuned
 from toolkit.naming import at_least
 from toolkit.progress import counted, shows_progress
-from toolkit.questions.layers.trend import weight_tables, weights_of_arms
+from toolkit.questions.layers.trend import weight_tables, weights_of_conditions
 from toolkit.questions.models import TEXTS, encode_texts, stream_states, task_of
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
@@ -147,7 +147,7 @@ MEASURES: Mapping[str, Measure] = {CKA: _cka, STANDARDISED: _standardised_cka, R
 BEFORE_AND_AFTER = "before and after"
 SEED_AND_SEED = "seed and seed"
 
-OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
+OWN_SEEDS, SHUFFLED, OTHER_CONDITION = "its own seeds", "shuffled labels", "first condition"
 """What a condition is held against: the similarity of its own seeds to each other, or the similarity to before of a
 condition with shuffled labels or of the group's first one."""
 
@@ -160,11 +160,11 @@ Found = Mapping[Place, LayerSimilarity]
 
 
 @dataclass(frozen=True, eq=False)
-class ArmSimilarities:
+class ConditionSimilarities:
     """What was found of one condition: every seed against before, and every pair of seeds against each other."""
 
     group: str
-    arm: str
+    condition: str
     is_shuffled: bool
     size: int | None
     """Training examples asked for: only conditions of one size are compared."""
@@ -172,22 +172,26 @@ class ArmSimilarities:
     between: Mapping[tuple[int, int], Found]
 
 
-def average(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+def average(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """One line per condition, comparison and place: ``means`` of :func:`measure_layers`.
 
     ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
     texts), see :func:`interval_of_tables`. NaN with the reason where any of the values is refused.
     """
     lines = []
-    for arm in arms:
-        lead: dict[str, Any] = {"group": arm.group, "condition": arm.arm, "is_shuffled": arm.is_shuffled}
-        lead["num_seeds"] = len(arm.to_before)
-        for place in next(iter(arm.to_before.values())):
-            own = [found[place] for found in arm.to_before.values()]
+    for condition in conditions:
+        lead: dict[str, Any] = {
+            "group": condition.group,
+            "condition": condition.condition,
+            "is_shuffled": condition.is_shuffled,
+        }
+        lead["num_seeds"] = len(condition.to_before)
+        for place in next(iter(condition.to_before.values())):
+            own = [found[place] for found in condition.to_before.values()]
             lines.append(lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, own, _pseudo(own), "seed"))
-        for place in next(iter(arm.between.values()), {}):
-            pairs = {pair: found[place] for pair, found in arm.between.items()}
-            table = pseudo_of_seeds(pairs, list(arm.to_before))
+        for place in next(iter(condition.between.values()), {}):
+            pairs = {pair: found[place] for pair, found in condition.between.items()}
+            table = pseudo_of_seeds(pairs, list(condition.to_before))
             lines.append(lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR))
     return pd.DataFrame(lines, columns=columns_of("measure_layers.means"))
 
@@ -209,29 +213,29 @@ def _at_most_1(high: float) -> float:
     return min(high, 1.0) if high == high else high
 
 
-def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+def contrast(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """``contrasts`` of :func:`measure_layers`: texts and seeds are paired.
 
     ``value``: a condition's similarity to before (``similarity``) minus ``other_similarity``; below 0 it moved further.
     ``between_seeds`` is NaN beside its own seeds, and with one seed each.
     """
     lines: list[dict[str, Any]] = []
-    for arm in arms:
-        for place in next(iter(arm.between.values()), {}):
-            own = [found[place] for found in arm.to_before.values()]
-            pairs = {pair: found[place] for pair, found in arm.between.items()}
-            line = _contrast(arm, "its seeds with each other", OWN_SEEDS, place, own, list(pairs.values()))
+    for condition in conditions:
+        for place in next(iter(condition.between.values()), {}):
+            own = [found[place] for found in condition.to_before.values()]
+            pairs = {pair: found[place] for pair, found in condition.between.items()}
+            line = _contrast(condition, "its seeds with each other", OWN_SEEDS, place, own, list(pairs.values()))
             if not line["reason"]:
-                first, second = _pseudo(own), pseudo_of_seeds(pairs, list(arm.to_before))
+                first, second = _pseudo(own), pseudo_of_seeds(pairs, list(condition.to_before))
                 first = first if len(second) > 1 else first.mean(axis=0, keepdims=True)
                 line |= dict(zip(("low", "high", "note"), interval_of_tables(first - second, PAIR), strict=True))
             lines.append(line)
-        if arm.is_shuffled:
+        if condition.is_shuffled:
             continue
-        alike = [other for other in arms if (other.group, other.size) == (arm.group, arm.size)]
-        lines += [line for other in alike if other.is_shuffled for line in _against(arm, other, SHUFFLED)]
-        first_arm = next(other for other in alike if not other.is_shuffled)
-        lines += _against(arm, first_arm, OTHER_ARM) if first_arm is not arm else []
+        alike = [other for other in conditions if (other.group, other.size) == (condition.group, condition.size)]
+        lines += [line for other in alike if other.is_shuffled for line in _against(condition, other, SHUFFLED)]
+        first_condition = next(other for other in alike if not other.is_shuffled)
+        lines += _against(condition, first_condition, OTHER_CONDITION) if first_condition is not condition else []
     return pd.DataFrame(lines, columns=columns_of("measure_layers.contrasts"))
 
 
@@ -264,21 +268,21 @@ def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: S
     return np.asarray(len(seeds) * every - (len(seeds) - 1) * np.array(without))
 
 
-def _against(arm: ArmSimilarities, other: ArmSimilarities, kind: str) -> Iterator[dict[str, Any]]:
-    seeds = [seed for seed in arm.to_before if seed in other.to_before]
-    for place in next(iter(arm.to_before.values())):
-        own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (arm, other))
-        line = _contrast(arm, other.arm, kind, place, own, theirs)
+def _against(condition: ConditionSimilarities, other: ConditionSimilarities, kind: str) -> Iterator[dict[str, Any]]:
+    seeds = [seed for seed in condition.to_before if seed in other.to_before]
+    for place in next(iter(condition.to_before.values())):
+        own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (condition, other))
+        line = _contrast(condition, other.condition, kind, place, own, theirs)
         if not line["reason"]:
             table = _pseudo(own) - _pseudo(theirs)
             line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
-        values = [[found[place].value for found in side.to_before.values()] for side in (arm, other)]
+        values = [[found[place].value for found in side.to_before.values()] for side in (condition, other)]
         gaps = [abs(one - two) for side in values for one, two in combinations(side, 2)]
         yield line | {"between_seeds": float(np.mean(gaps)) if gaps else math.nan}
 
 
 def _contrast(
-    arm: ArmSimilarities,
+    condition: ConditionSimilarities,
     against: str,
     kind: str,
     place: Place,
@@ -288,8 +292,8 @@ def _contrast(
     """A line without its interval; the reason says why there is no value."""
     means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (own, others)]
     return {
-        "group": arm.group,
-        "condition": arm.arm,
+        "group": condition.group,
+        "condition": condition.condition,
         "comparison": kind,
         "against": against,
         **dict(zip(("texts", "layer", "measure"), place, strict=True)),
@@ -360,7 +364,7 @@ def measure_layer_drift(
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
     """
-    return _table(_arms_of(_with_models(runs, max_texts, labels), texts, max_texts, seed))
+    return _table(_conditions_of(_with_models(runs, max_texts, labels), texts, max_texts, seed))
 
 
 @with_columns
@@ -397,11 +401,16 @@ def measure_layers(
     groups = _with_models(runs, max_texts, labels)
     joint = []
     for group in groups:
-        kept = [arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"]
+        kept = [condition for condition in group.conditions if condition.runs[0].run.config.pair_encoding == "joint"]
         joint += [Group(group.title, tuple(kept))] if kept else []
-    arms = _arms_of(joint, texts, max_texts, seed)
-    weights = weight_tables(weights_of_arms(groups))
-    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
+    conditions = _conditions_of(joint, texts, max_texts, seed)
+    weights = weight_tables(weights_of_conditions(groups))
+    return {
+        "layer_drift": _table(conditions),
+        "means": average(conditions),
+        "contrasts": contrast(conditions),
+        **weights,
+    }
 
 
 def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
@@ -413,24 +422,28 @@ def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Label
     return arrange(opened, labels)
 
 
-def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+def _table(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """``layer_drift`` of :func:`measure_layers`: a line per pair of models and place, with an interval over texts."""
     lines: list[tuple[object, ...]] = []
-    for arm in arms:
-        pairs = [(BEFORE_AND_AFTER, "before", f"seed {seed}", found) for seed, found in arm.to_before.items()] + [
-            (SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in arm.between.items()
+    for condition in conditions:
+        pairs = [(BEFORE_AND_AFTER, "before", f"seed {seed}", found) for seed, found in condition.to_before.items()] + [
+            (SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in condition.between.items()
         ]
         for kind, first, second, found in pairs:
             for place, similarity in found.items():
                 low, high, _ = interval_of_tables(similarity.pseudo[None])  # a table of one row: one pair of models
                 cells = (similarity.value, low, _at_most_1(high), similarity.num_texts, similarity.reason)
-                lines.append((arm.group, arm.arm, arm.is_shuffled, kind, first, second, *place, *cells))
+                lines.append(
+                    (condition.group, condition.condition, condition.is_shuffled, kind, first, second, *place, *cells)
+                )
     return pd.DataFrame(lines, columns=columns_of("measure_layer_drift"))
 
 
-def _arms_of(groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int) -> list[ArmSimilarities]:
+def _conditions_of(
+    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int
+) -> list[ConditionSimilarities]:
     """What is found of every condition: the models of one group and the vectors of one condition are held at a time."""
-    arms = []
+    conditions = []
     for group in groups:
         chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
 
@@ -439,20 +452,22 @@ def _arms_of(groups: Sequence[Group], texts: Texts | None, max_texts: int, seed:
             return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
 
         before: dict[object, Mapping[str, Vectors]] = {}
-        for arm in group.arms:
+        for condition in group.conditions:
             after: dict[int, Mapping[str, Vectors]] = {}
             to_before, between = {}, {}
-            for item in counted(arm.runs, f"states under {arm.label}"):
+            for item in counted(condition.runs, f"states under {condition.label}"):
                 start, own = start_of(item), item.config.seed
                 if start not in before:
                     before[start] = read(load_untuned(item.run), item.run)
                 after[own] = read(load_tuned(item.run), item.run)
                 to_before[own] = compare_layers(before[start], after[own], seed)
-            for first, second in counted([*combinations(after, 2)], f"pairs of seeds under {arm.label}"):
+            for first, second in counted([*combinations(after, 2)], f"pairs of seeds under {condition.label}"):
                 between[first, second] = compare_layers(after[first], after[second], seed)
-            is_shuffled = arm.runs[0].run.config.shuffle_labels
-            arms.append(ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between))
-    return arms
+            is_shuffled = condition.runs[0].run.config.shuffle_labels
+            conditions.append(
+                ConditionSimilarities(group.title, condition.label, is_shuffled, condition.size, to_before, between)
+            )
+    return conditions
 
 
 def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.measures import Array
-from toolkit.comparison.arms import Group
+from toolkit.comparison.conditions import Group
 from toolkit.comparison.intervals import Interval, benjamini_hochberg, seeds_interval
 from toolkit.questions.layers.weights import FACTS, drift_of_layers, drift_of_parameters
 from toolkit.schema import columns_of, with_columns
@@ -28,11 +28,11 @@ RANDOM_START = "started from random weights, which no checkpoint holds"
 
 
 @dataclass(frozen=True, eq=False)
-class ArmWeights:
-    """Weight drift of the runs of one arm, or of one pair of checkpoints."""
+class ConditionWeights:
+    """Weight drift of the runs of one condition, or of one pair of checkpoints."""
 
     group: str
-    arm: str
+    condition: str
     is_shuffled: bool
     tables: Mapping[int, pd.DataFrame]
     """Seed to the table by parameter; empty where ``note`` says why nothing could be compared."""
@@ -40,53 +40,57 @@ class ArmWeights:
 
     @property
     def lead(self) -> dict[str, Any]:
-        return {"group": self.group, "condition": self.arm, "is_shuffled": self.is_shuffled}
+        return {"group": self.group, "condition": self.condition, "is_shuffled": self.is_shuffled}
 
 
-def weights_of_arms(groups: Sequence[Group]) -> list[ArmWeights]:
-    """Weight drift of every run of every arm, each from what it started from (:func:`measure_weight_drift`)."""
+def weights_of_conditions(groups: Sequence[Group]) -> list[ConditionWeights]:
+    """Weight drift of every run of every condition, each from what it started from (:func:`measure_weight_drift`)."""
     found = []
     for group in groups:
-        for arm in group.arms:
-            config = arm.runs[0].run.config
+        for condition in group.conditions:
+            config = condition.runs[0].run.config
             tables = {}
-            for item in arm.runs if config.init != "random" else ():
+            for item in condition.runs if config.init != "random" else ():
                 tables[item.config.seed] = drift_of_parameters(open_backbones(item.run))
             note = "" if tables else RANDOM_START
-            found.append(ArmWeights(group.title, arm.label, config.shuffle_labels, tables, note))
+            found.append(ConditionWeights(group.title, condition.label, config.shuffle_labels, tables, note))
     return found
 
 
-def weights_of_pair(pair: BackbonePair) -> ArmWeights:
+def weights_of_pair(pair: BackbonePair) -> ConditionWeights:
     """The same of two checkpoints, which stand for one seed."""
     title = f"{pair.before.name} and {pair.after.name}"
-    return ArmWeights(title, "after with before", False, {0: drift_of_parameters(pair)})
+    return ConditionWeights(title, "after with before", False, {0: drift_of_parameters(pair)})
 
 
-def weight_tables(arms: Sequence[ArmWeights]) -> dict[str, pd.DataFrame]:
+def weight_tables(conditions: Sequence[ConditionWeights]) -> dict[str, pd.DataFrame]:
     """The tables ``weight_drift`` (a line per run and parameter), ``weight_means`` and ``weight_trends``."""
     lines = [
-        own.assign(**arm.lead, seed=seed)[[*LEAD, "seed", *(name for name in own if name not in FACTS)]]
-        for arm in arms
-        for seed, own in arm.tables.items()
+        own.assign(**condition.lead, seed=seed)[[*LEAD, "seed", *(name for name in own if name not in FACTS)]]
+        for condition in conditions
+        for seed, own in condition.tables.items()
     ]
     drift = pd.concat(lines, ignore_index=True) if lines else pd.DataFrame(columns=[*LEAD, "seed"])
-    return {"weight_drift": drift, "weight_means": average_weights(arms), "weight_trends": find_trends(arms)}
+    return {
+        "weight_drift": drift,
+        "weight_means": average_weights(conditions),
+        "weight_trends": find_trends(conditions),
+    }
 
 
 @with_columns
-def average_weights(arms: Sequence[ArmWeights]) -> pd.DataFrame:
+def average_weights(conditions: Sequence[ConditionWeights]) -> pd.DataFrame:
     """Means over the seeds of each condition by layer; the interval is of relative drift over new seeds."""
     lines = []
-    for arm in arms:
-        tables = [drift_of_layers(table) for table in arm.tables.values()]
+    for condition in conditions:
+        tables = [drift_of_layers(table) for table in condition.tables.values()]
         for place, first in enumerate(tables[0].to_dict("records") if tables else ()):
             own = pd.DataFrame([table.iloc[place] for table in tables])
             interval = _interval(own["relative_drift"].to_numpy(np.float64))
             is_identical = bool(own["is_identical"].all())
             # That one seed has no interval is said once, by the trend.
             is_said = len(own) == 1 or is_identical or first["note"]
-            line = arm.lead | {
+            line = condition.lead | {
                 name: own[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")
             }
             line |= {name: first[name] for name in ("layer", "component", "num_values", "note")}
@@ -97,19 +101,20 @@ def average_weights(arms: Sequence[ArmWeights]) -> pd.DataFrame:
 
 
 @with_columns
-def find_trends(arms: Sequence[ArmWeights]) -> pd.DataFrame:
+def find_trends(conditions: Sequence[ConditionWeights]) -> pd.DataFrame:
     """For each condition whether its layers' weights moved equally far, or more at the bottom or the top.
 
     ``most_layer``, ``least_layer``: description, chosen by looking.
     ``top_to_bottom``: relative drift of the top third of the layers over that of the bottom third (geometric means; of
     fewer than six layers the last over the first), with its 95 % interval and p over seeds (Student's t of the
-    logarithms; null: 1), q over all arms (Benjamini and Hochberg). Layers that did not move in some run are left out.
+    logarithms; null: 1), q over all conditions (Benjamini and Hochberg). Layers that did not move in some run are left
+    out.
 
     ``trend``, the first that holds: not applicable (fewer than two layers moved), not judged (fewer than three
     seeds), flat (for every layer the 90 % interval of its drift over the mean of the layers lies within a factor of
     MARGIN: two one-sided tests at 5 % each), more at the bottom or more at the top (q < .05), not decided.
     """
-    lines = [_trend(arm) for arm in arms]
+    lines = [_trend(condition) for condition in conditions]
     for line, own in zip(lines, benjamini_hochberg([line["p"] for line in lines]), strict=True):
         line["q"] = own
         if line["trend"] == UNDECIDED and own < LEVEL:
@@ -119,14 +124,14 @@ def find_trends(arms: Sequence[ArmWeights]) -> pd.DataFrame:
     )
 
 
-def _trend(arm: ArmWeights) -> dict[str, Any]:
-    line = arm.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
+def _trend(condition: ConditionWeights) -> dict[str, Any]:
+    line = condition.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
     line |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
-    line |= {"num_layers": 0, "num_seeds": len(arm.tables), "trend": NOT_APPLICABLE, "reason": arm.note}
-    if not arm.tables:
+    line |= {"num_layers": 0, "num_seeds": len(condition.tables), "trend": NOT_APPLICABLE, "reason": condition.note}
+    if not condition.tables:
         return line
     by_seed = {}
-    for seed, table in arm.tables.items():
+    for seed, table in condition.tables.items():
         layers = drift_of_layers(table)  # what was 0 before, so that nothing can be said, is left out
         is_layer = layers["component"].str.startswith("layers.") & layers["relative_drift"].notna()
         by_seed[seed] = layers[is_layer].set_index("layer")["relative_drift"]

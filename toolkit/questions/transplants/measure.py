@@ -13,7 +13,7 @@ import pandas as pd
 
 from toolkit.analysis.measures import Array
 from toolkit.analysis.shapley import coalitions_without, count_players, shapley_values
-from toolkit.comparison.arms import Arm, arrange
+from toolkit.comparison.conditions import Condition, arrange
 from toolkit.comparison.intervals import two_way_interval
 from toolkit.comparison.measure import together
 from toolkit.models.tuned import check_model
@@ -253,12 +253,12 @@ def measure_transplants(
         check_direction(run, directions[-1])
     parts = []
     for own in (replace(settings, direction=direction) for direction in directions):
-        for arm in (arm for group in groups for arm in group.arms):
+        for condition in (condition for group in groups for condition in group.conditions):
             games: dict[int, Game] = {}
-            for item in arm.runs:
+            for item in condition.runs:
                 hear = partial(on_progress, f"{item.name} ({own.direction})")
                 games[item.config.seed] = play_run(item.run, own, hear)
-            parts.append(tabulate(arm, games, own))
+            parts.append(tabulate(condition, games, own))
     return join(parts)
 
 
@@ -267,17 +267,19 @@ def join(parts: Sequence[Transplants]) -> Transplants:
     return Transplants(**{name: together([part.tables[name] for part in parts]) for name in parts[0].tables})
 
 
-def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
+def tabulate(condition: Condition, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
     """The tables of one condition from the games of its seeds."""
     played = list(games.values())
     for game in played[1:]:
         if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):
-            raise ValueError(f"{arm.label}: the seeds have different components or items; pass them one at a time")
-    first = arm.runs[0]
+            raise ValueError(
+                f"{condition.label}: the seeds have different components or items; pass them one at a time"
+            )
+    first = condition.runs[0]
     lead = {
         "model": first.model,
         "task": first.task,
-        "condition": arm.label,
+        "condition": condition.label,
         "split": played[0].split,
         "direction": settings.direction,
         "coordinates": settings.coordinates,

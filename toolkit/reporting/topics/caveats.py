@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, ReportedRun, differing_settings, pair_arms, settings
 from toolkit.comparison.cards import NO_CONTROL, over_seeds
+from toolkit.comparison.conditions import Condition, Group, ReportedRun, differing_settings, pair_conditions, settings
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
 from toolkit.comparison.verdicts import CLAIMED, REFUSALS, VERDICTS, Card, Span
@@ -33,7 +33,7 @@ def largest_size(table: pd.DataFrame) -> pd.DataFrame:
         return table[asked == asked.groupby(table["group"], sort=False).transform("max")]
     sizes = pd.to_numeric(table["num_train_examples"]).astype(float)
     greatest = sizes.groupby(table["group"], sort=False).transform("max")
-    # Near-duplicates are removed per seed, so that arms of one size may differ by a few examples.
+    # Near-duplicates are removed per seed, so that conditions of one size may differ by a few examples.
     return table[sizes.isna() | (sizes > 0.9 * greatest)]
 
 
@@ -77,7 +77,7 @@ SHOWN = ("group", "condition", "split", "score", "reached", "linear_probe", *GAP
 
 @with_columns
 def linear_probes(groups: Sequence[Group]) -> pd.DataFrame:
-    """One line per group, feature-extraction arm and split that has a recorded linear probe.
+    """One line per group, feature-extraction condition and split that has a recorded linear probe.
 
     Of the headline score, means over the seeds that recorded one. ``full_minus_...`` is over the seeds that both
     conditions have, NaN without full fine-tuning of the same size. Of several of these it is the one that differs from
@@ -87,9 +87,9 @@ def linear_probes(groups: Sequence[Group]) -> pd.DataFrame:
     lines = [
         {"group": group.title} | line
         for group in groups
-        for arm in group.arms
-        if arm.is_feature_extraction
-        for line in _lines(arm, _full_beside(arm, group))
+        for condition in group.conditions
+        if condition.is_feature_extraction
+        for line in _lines(condition, _full_beside(condition, group))
     ]
     return pd.DataFrame(lines, columns=columns_of("linear_probes")).astype({"size": "Int64"})
 
@@ -100,26 +100,28 @@ def probe_score(run: ReportedRun, split: str, score: str) -> float:
     return np.nan if value is None else float(value)
 
 
-def _full_beside(arm: Arm, group: Group) -> Arm | None:
-    own = settings(arm.runs[0])
+def _full_beside(condition: Condition, group: Group) -> Condition | None:
+    own = settings(condition.runs[0])
 
-    def num_other(full: Arm) -> int:
+    def num_other(full: Condition) -> int:
         return sum(own.get(name) != value for name, value in settings(full.runs[0]).items())
 
-    return min((one for one in group.arms if one.is_full and one.size == arm.size), key=num_other, default=None)
+    return min(
+        (one for one in group.conditions if one.is_full and one.size == condition.size), key=num_other, default=None
+    )
 
 
-def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
-    first = arm.runs[0]
+def _lines(condition: Condition, full: Condition | None) -> Iterable[dict[str, Any]]:
+    first = condition.runs[0]
     for split in reported_first(first.answers, [first.reported_split]):
-        own = [run for run in arm.runs if not np.isnan(probe_score(run, split, first.score))]
+        own = [run for run in condition.runs if not np.isnan(probe_score(run, split, first.score))]
         if own:
             yield {
                 "model": first.model,
                 "task": first.task,
-                "condition": arm.base,
+                "condition": condition.base,
                 "against": full.base if full else "",
-                "size": arm.size,
+                "size": condition.size,
                 "split": split,
                 "is_reported_split": split == first.reported_split,
                 "is_out_of_distribution": split in first.out_of_distribution,
@@ -128,7 +130,7 @@ def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
             } | _numbers(own, full, split)
 
 
-def _numbers(runs: Sequence[ReportedRun], full: Arm | None, split: str) -> dict[str, float]:
+def _numbers(runs: Sequence[ReportedRun], full: Condition | None, split: str) -> dict[str, float]:
     score = runs[0].score
     table = pd.DataFrame(
         {
@@ -222,21 +224,24 @@ def failures(data: ReportData) -> str:
     parts = []
     for quality, runs in found.items():
         own = [
-            f"{arm} {len(tasks)} on {listing(tasks.unique())}" for arm, tasks in runs.groupby("arm", sort=False)["task"]
+            f"{condition} {len(tasks)} on {listing(tasks.unique())}"
+            for condition, tasks in runs.groupby("condition", sort=False)["task"]
         ]
         parts.append(f"{QUALITIES[quality]}: {'; '.join([f'{len(runs)} of {len(data.runs)}', *own])}.")
     return " ".join(parts) if len(data.groups) > 1 or any(map(len, found.values())) else ""
 
 
 def _with_quality(data: ReportData, quality: str) -> pd.DataFrame:
-    """Arm and task of every run that has a quality."""
-    arms = [arm for group in data.groups for arm in group.arms]
-    lines = [(arm.base, run.task) for arm in arms for run in arm.runs if getattr(run, quality, False)]
-    return pd.DataFrame(lines, columns=["arm", "task"])
+    """Condition and task of every run that has a quality."""
+    conditions = [condition for group in data.groups for condition in group.conditions]
+    lines = [
+        (condition.base, run.task) for condition in conditions for run in condition.runs if getattr(run, quality, False)
+    ]
+    return pd.DataFrame(lines, columns=["condition", "task"])
 
 
 def below_floor(data: ReportData) -> str:
-    """Arms whose mean score on a split is below a bag of words that was fitted to the same examples; '' for none."""
+    """Conditions whose mean score on a split is below a bag of words fitted to the same examples; '' for none."""
     own = largest_size(data.floors)
     own = own[own["above_bag_of_words_points"] < -1e-9]  # and not by the rounding of a mean
     parts = [
@@ -247,33 +252,35 @@ def below_floor(data: ReportData) -> str:
 
 
 def unstable(data: ReportData) -> str:
-    """Arms whose chosen setting scored far better when it was chosen than in the final runs; '' without any."""
+    """Conditions whose chosen setting scored far better when it was chosen than in the final runs; '' without any."""
     table = data.tuning
     if table is None or "mean_score" not in table:
         return ""
     chosen = table[table["is_chosen"].astype(bool)]
     scores = {(line["task"], line["condition"]): line for line in chosen.to_dict("records")}
     parts = []
-    for arm in (arm for own in data.details for arm in own.group.arms):  # of the most training examples
-        first = arm.runs[0]
-        line = scores.get((first.task, arm.base), {})
-        final = float(np.mean([last_score(run, run.reported_split) for run in arm.runs]))
+    for condition in (
+        condition for own in data.details for condition in own.group.conditions
+    ):  # of the most training examples
+        first = condition.runs[0]
+        line = scores.get((first.task, condition.base), {})
+        final = float(np.mean([last_score(run, run.reported_split) for run in condition.runs]))
         is_same = line.get("score", first.score) == first.score
         if is_same and 100 * (line.get("mean_score", -math.inf) - final) > UNSTABLE_POINTS:
             scored = f"{number(line['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
-            parts.append(f"{arm.base} on {first.task} ({scored}, final runs: {len(arm.runs)})")
+            parts.append(f"{condition.base} on {first.task} ({scored}, final runs: {len(condition.runs)})")
     return f"Chosen, and unstable: {'; '.join(parts)}." if parts else ""
 
 
 def edge_warning(data: ReportData) -> str:
-    """Arms whose chosen setting is the last of its grid on a side where the score still rose; '' without any."""
+    """Conditions whose chosen setting is the last of its grid on a side where the score still rose; '' without any."""
     table = data.tuning
     if table is None or "is_at_edge" not in table:
         return ""
     is_at_edge = table["is_at_edge"].fillna(False).astype(bool) & table["is_chosen"].astype(bool)
     parts = [
-        f"{arm} on {listing(tasks.map(str))}"
-        for arm, tasks in table[is_at_edge].groupby("condition", sort=False)["task"]
+        f"{condition} on {listing(tasks.map(str))}"
+        for condition, tasks in table[is_at_edge].groupby("condition", sort=False)["task"]
     ]
     return f"Chosen at the edge of a grid, which may do better: {'; '.join(parts)}." if parts else ""
 
@@ -283,7 +290,7 @@ def pair_caveats(data: ReportData) -> list[str]:
     differing: dict[tuple[str, str, str], list[str]] = {}
     for group in data.groups:
         compared = data.seeds.loc[data.seeds["group"] == group.title, ["first", "second"]].drop_duplicates()
-        for pair in pair_arms(group, [(str(a), str(b)) for a, b in compared.to_numpy()]):
+        for pair in pair_conditions(group, [(str(a), str(b)) for a, b in compared.to_numpy()]):
             names = [name.replace("_", " ") for name in differing_settings(pair.first, pair.second)]
             if names:
                 differing.setdefault((pair.first.base, pair.second.base, listing(names)), []).append(group.title)

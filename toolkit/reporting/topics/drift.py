@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.drift import ALL_ROWS, after_start
-from toolkit.comparison.arms import Arm, Group
+from toolkit.comparison.conditions import Condition, Group
 from toolkit.comparison.measure import boxes_of
 from toolkit.comparison.report_data import GroupTables, order_of, ordered_strata
 from toolkit.comparison.summaries import check_table
@@ -326,30 +326,36 @@ HOWS = {
 
 def drift_block(tables: GroupTables) -> Block:
     """A line per parameter, a column per condition: relative drift at the last epoch, beside a re-initialisation."""
-    arms = tables.group.arms
+    conditions = tables.group.conditions
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
         cells: list[str | None] = []
-        for arm in arms:
-            drift = tables.relative_drift(arm, parameter) if arm.has(parameter) else None
+        for condition in conditions:
+            drift = tables.relative_drift(condition, parameter) if condition.has(parameter) else None
             if drift is None or (drift != 0).any():
                 cells.append(None if drift is None else mean_and_sd(100 * drift))
             else:
-                cells.append("0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0")
+                cells.append("0 (bit-identical)" if condition.is_proven_frozen(parameter) else "0")
         rows.append([parameter, *cells])
         if len(tables.drift):
-            yardsticks = [_yardstick(tables, arm, parameter) for arm in arms if arm.has(parameter)]
+            yardsticks = [
+                _yardstick(tables, condition, parameter) for condition in conditions if condition.has(parameter)
+            ]
             rows[-1].append(mean_and_sd(100 * np.concatenate(yardsticks)) if yardsticks else None)
-    header = ["parameter", *(arm.label for arm in arms), *(["re-initialised"] if len(tables.drift) else [])]
-    hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
+    header = [
+        "parameter",
+        *(condition.label for condition in conditions),
+        *(["re-initialised"] if len(tables.drift) else []),
+    ]
+    hows = HOWS | {condition.label: HOWS["relative drift"] for condition in conditions}
     return rows_block(
         header, rows, f"Drift of each parameter on {tables.group.title} at the last epoch, in % of its norm", hows
     )
 
 
-def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
-    lines = tables.whole(arm, parameter, statistic="reinitialised")
-    values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
+def _yardstick(tables: GroupTables, condition: Condition, parameter: str) -> np.ndarray:
+    lines = tables.whole(condition, parameter, statistic="reinitialised")
+    values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(condition.names).to_numpy(np.float64)
     return values
 
 
@@ -357,16 +363,16 @@ def exposure_block(tables: GroupTables) -> Block:
     """A line per condition whose words moved: how many training exposed, and what decay leaves open of the others."""
     rows: list[list[object]] = []
     known = {line["run"]: line for line in tables.exposed.to_dict("records")}
-    for arm in tables.group.arms:
-        line = known.get(arm.runs[0].name)
-        if line is None or not has_moved_words(tables, arm):
+    for condition in tables.group.conditions:
+        line = known.get(condition.runs[0].name)
+        if line is None or not has_moved_words(tables, condition):
             continue
         line["percent_unmoved"] = 100 * line["share_unmoved"]
         names = ("num_exposed", "num_unexposed", "percent_unmoved")
         cells = [line[name] if line["is_recorded"] and line[name] == line[name] else None for name in names]
         # The share of the unexposed words' squared drift that replayed weight decay leaves.
         left = line["left_by_decay"] if line["has_log"] else None
-        rows.append([arm.label, *cells, "0, bit for bit" if left == 0 else None if left is None else 100 * left])
+        rows.append([condition.label, *cells, "0, bit for bit" if left == 0 else None if left is None else 100 * left])
     header = [
         "condition",
         "exposed words",
@@ -378,15 +384,15 @@ def exposure_block(tables: GroupTables) -> Block:
     return rows_block(header, rows, caption, HOWS)
 
 
-def has_moved_words(tables: GroupTables, arm: Arm) -> bool:
-    """Whether any word row of the first seed of an arm moved."""
-    own = tables.boxes[tables.boxes["run"] == arm.runs[0].name] if len(tables.boxes) else tables.boxes
+def has_moved_words(tables: GroupTables, condition: Condition) -> bool:
+    """Whether any word row of the first seed of a condition moved."""
+    own = tables.boxes[tables.boxes["run"] == condition.runs[0].name] if len(tables.boxes) else tables.boxes
     return bool(len(own)) and bool((own["num_moved"] > 0).any())
 
 
 def strata_block(tables: GroupTables, parameter: str) -> Block:
-    """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
-    if not any(arm.has(parameter) for arm in tables.group.arms):
+    """One line per stratum and condition of a table's rows at the last epoch; one alone where none moved."""
+    if not any(condition.has(parameter) for condition in tables.group.conditions):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
     header = [
         "stratum",
@@ -397,15 +403,17 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
         "median angle (degrees)",
     ]
     columns = [("relative", "median"), ("relative", "max"), ("angle_degrees", "median")]
-    parts = [(arm, _by_stratum(tables.of(arm, parameter))) for arm in tables.group.arms]
+    parts = [(condition, _by_stratum(tables.of(condition, parameter))) for condition in tables.group.conditions]
     found = ordered_strata(stratum for _, own in parts for stratum, _, _ in own)
     rows: list[list[object]] = []
     for stratum in (s for s in found if s != "whole parameter"):
-        for arm, own in parts:
+        for condition, own in parts:
             is_still = not any((lines["value"] > 0).any() for key, lines in own.items() if key[1:] == ("norm", "max"))
             if (stratum, *columns[0]) in own and (stratum == ALL_ROWS or not is_still):  # else one line says everything
                 cells = [_statistic(own[stratum, *column], 100 if column[0] == "relative" else 1) for column in columns]
-                rows.append([stratum_text(stratum), arm.label, span(own[stratum, *columns[0]]["num_rows"]), *cells])
+                rows.append(
+                    [stratum_text(stratum), condition.label, span(own[stratum, *columns[0]]["num_rows"]), *cells]
+                )
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 
@@ -439,7 +447,10 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
     for topic in topics:
         bodies: list[list[Block]] = []
         for own, charts, prefix in zip(tables, drawn, prefixes, strict=True):
-            title, bars = own.group.title, "; bars span the seeds" * any(len(arm.runs) > 1 for arm in own.group.arms)
+            title, bars = (
+                own.group.title,
+                "; bars span the seeds" * any(len(condition.runs) > 1 for condition in own.group.conditions),
+            )
             caption = topic.caption.format(title=title, bars=bars)
             alt = f"{topic.chart.replace('_', ' ').capitalize()} on {title}"
             figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
@@ -456,9 +467,9 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     """The charts of one group, those that there is something to draw of; ``regimes``: the order of their colours."""
     rates = tables.baselines.groupby("split", sort=False)["majority_rate"].mean()
     score = tables.group.runs[0].score
-    scores = tables.with_arms(tables.scores[tables.scores["split"].isin(rates.index)])
+    scores = tables.with_conditions(tables.scores[tables.scores["split"].isin(rates.index)])
     majority = {str(split): float(rate) for split, rate in rates.items()} if score == "accuracy" else None
-    boxes, dots = tables.with_arms(tables.boxes), tables.with_arms(tables.dots)
+    boxes, dots = tables.with_conditions(tables.boxes), tables.with_conditions(tables.dots)
 
     def over_epochs() -> Chart | None:
         return epochs_chart(scores, score, majority=majority, regimes=regimes) if score in scores else None
@@ -469,9 +480,9 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     return draw(
         {
             "scores_over_epochs": over_epochs,
-            "drift_over_epochs": lambda: of(drift_chart, tables.with_arms(tables.drift)),
+            "drift_over_epochs": lambda: of(drift_chart, tables.with_conditions(tables.drift)),
             "word_drift_by_exposure": lambda: of(plot_word_boxes, boxes, dots),
-            "position_drift": lambda: of(position_chart, tables.with_arms(tables.positions)),
+            "position_drift": lambda: of(position_chart, tables.with_conditions(tables.positions)),
         }
     )
 
@@ -513,15 +524,19 @@ SEGMENTS = (
 
 
 def words_lead(lead: str, groups: Sequence[Group]) -> str:
-    """What is to be known of word rows: ``lead``, unless it holds of no arm, and what holds of tied tables."""
-    are_tied = [arm.is_tied for group in groups for arm in group.arms]
+    """What is to be known of word rows: ``lead``, unless it holds of no condition, and what holds of tied tables."""
+    are_tied = [condition.is_tied for group in groups for condition in group.conditions]
     return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
 
 
 def _rows_of(parameter: str, tables: GroupTables) -> list[Block]:
-    """The arms in which no row moved, of which the chart shows nothing, then the strata."""
-    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
-    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
+    """The conditions in which no row moved, of which the chart shows nothing, then the strata."""
+    conditions = [condition for condition in tables.group.conditions if condition.has(parameter)]
+    still = [
+        condition.label
+        for condition in conditions
+        if tables.relative_drift(replace(condition, runs=condition.runs[:1]), parameter)[0] == 0
+    ]
     said = [TextBlock(text=f"No row moved under {listing(still)}.")] if still else []
     return [*said, strata_block(tables, parameter)]
 

@@ -53,7 +53,7 @@ COST = (
 
 
 def cost_section(data: ReportData, charts: Charts) -> Section | None:
-    """What each arm cost beside what it scored."""
+    """What each condition cost beside what it scored."""
     if data.cost.empty or not any(run.part("cost") for run in data.runs):
         return None
     caption = "Score on the reported split against the seconds that each run took; one mark per run."
@@ -95,7 +95,7 @@ def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
 
 
 def _by_size(table: pd.DataFrame, title: str) -> Block:
-    """One line per arm, one column per size: mean and standard deviation over seeds."""
+    """One line per condition, one column per size: mean and standard deviation over seeds."""
     points = table.drop_duplicates(["base", "num_train_examples"])
     texts = [mean_text(line["mean"], line["sd"]) for line in points.to_dict("records")]
     return _sizes_block(points.assign(text=texts), "base", f"{points['score'].iloc[0]} of {title} by training examples")
@@ -146,15 +146,15 @@ def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:
 
 
 def _drift_beside_score(table: pd.DataFrame) -> Block:
-    """One line per task and arm: drift of each parameter beside its noise, and what forbidding all of it cost."""
+    """One line per task and condition: drift of each parameter beside its noise, and what forbidding all of it cost."""
     parameters = list(dict.fromkeys(table.loc[table["times_noise"].notna(), "parameter"]))
     rows = []
-    for (group, arm), own in table.groupby(["group", "condition"], sort=False):
+    for (group, condition), own in table.groupby(["group", "condition"], sort=False):
         runs = own.drop_duplicates("run")
         gain = runs["gain_points"].dropna()
         parts = {str(name): lines["times_noise"] for name, lines in own.groupby("parameter", sort=False)}
         cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
-        rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
+        rows.append([group, condition, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
     gained = "score minus frozen (points)"
     header = ["model and task", "condition", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
     hows = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm
 from toolkit.comparison.cards import over_seeds
+from toolkit.comparison.conditions import Condition
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import STILL_FALLING, last_fall
 from toolkit.comparison.shuffled_labels import ONE
@@ -62,12 +62,12 @@ def tiles_of(data: ReportData) -> tuple[Tile, ...]:
 
 
 def conditions(data: ReportData) -> list[str]:
-    """What the arms are called, whatever the number of their training examples: in this order they have colours."""
-    return list(dict.fromkeys(arm.base for arm in _arms(data)))
+    """What the conditions are called, whatever the number of training examples: in this order they have colours."""
+    return list(dict.fromkeys(condition.base for condition in _conditions(data)))
 
 
-def _arms(data: ReportData) -> Iterable[Arm]:
-    return (arm for tables in data.details for arm in tables.group.arms)
+def _conditions(data: ReportData) -> Iterable[Condition]:
+    return (condition for tables in data.details for condition in tables.group.conditions)
 
 
 def _tile(data: ReportData, name: str, colour: str) -> Tile:
@@ -95,9 +95,16 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
 
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     """How many runs failed, what was trained, and how far words, positions and segments moved."""
-    named, kind, drifts = [arm for arm in _arms(data) if arm.base == name], _kinds(data)[name], drifts_of(data)
+    named, kind, drifts = (
+        [condition for condition in _conditions(data) if condition.base == name],
+        _kinds(data)[name],
+        drifts_of(data),
+    )
     own = drifts[(drifts["condition"] == name) & drifts["parameter"].isin(SHORT)]
-    num_failed, num_runs = sum(arm.num_failed for arm in named), sum(len(arm.runs) for arm in named)
+    num_failed, num_runs = (
+        sum(condition.num_failed for condition in named),
+        sum(len(condition.runs) for condition in named),
+    )
     lines = [("failed", f"{num_failed} of {num_runs} runs")] if num_failed else []
     lines += [("trained", "added rows, " * bool(own["is_held"].all()) + TRAINED[kind])] if kind in TRAINED else []
     if (own["drift"] == 0).all():
@@ -130,17 +137,17 @@ def drifts_of(data: ReportData) -> pd.DataFrame:
     lines = [
         {
             "task": tables.group.title,
-            "condition": arm.base,
+            "condition": condition.base,
             "parameter": parameter,
-            "drift": _mean(tables.relative_drift(arm, parameter)),
-            "exposed": _mean(tables.relative_drift(arm, parameter, of="exposed_")),
-            "is_frozen": arm.is_proven_frozen(parameter),
-            "is_held": arm.runs[0].setting("train_rows") == "new",
+            "drift": _mean(tables.relative_drift(condition, parameter)),
+            "exposed": _mean(tables.relative_drift(condition, parameter, of="exposed_")),
+            "is_frozen": condition.is_proven_frozen(parameter),
+            "is_held": condition.runs[0].setting("train_rows") == "new",
         }
         for tables in data.details
-        for arm in tables.group.arms
+        for condition in tables.group.conditions
         for parameter in EMBEDDING_PARAMETERS
-        if arm.has(parameter)
+        if condition.has(parameter)
     ]
     return pd.DataFrame(lines, columns=["task", "condition", "parameter", "drift", "exposed", "is_frozen", "is_held"])
 
@@ -178,7 +185,7 @@ def compared_of(data: ReportData) -> str:
     """What was trained, on what and how often."""
     runs, ways = data.runs, conditions(data)
     names = {name: dict.fromkeys(str(getattr(run, name)) for run in runs) for name in ("model", "task")}
-    counts = dict.fromkeys(str(number) for number in sorted({len(arm.runs) for arm in data.arms}))
+    counts = dict.fromkeys(str(number) for number in sorted({len(condition.runs) for condition in data.conditions}))
     facts = {
         "Trained": ", ".join(names["model"]),
         "On": ", ".join(names["task"]) if len(names["task"]) < 4 else f"{len(names['task'])} tasks",
@@ -282,12 +289,12 @@ def _at_ceiling(data: ReportData) -> list[str]:
 def _still_falling(data: ReportData) -> list[str]:
     """Conditions whose loss still fell in the last epoch: beside others they are shown too low."""
     falling = Counter(
-        arm.base
-        for arm in _arms(data)
-        for run in arm.runs
+        condition.base
+        for condition in _conditions(data)
+        for run in condition.runs
         if last_fall(run.scores, run.reported_split, run.setting("head_training")) > STILL_FALLING
     )
-    total = Counter(arm.base for arm in _arms(data) for _ in arm.runs)
+    total = Counter(condition.base for condition in _conditions(data) for _ in condition.runs)
     names = ", ".join(f"{number} of {total[name]} runs of {name}" for name, number in falling.items())
     said = (
         f"What more epochs would give: the loss on the reported split fell by more than {STILL_FALLING:.0%} in the last"
@@ -310,18 +317,21 @@ def compared(data: ReportData) -> pd.DataFrame:
 
 def _kinds(data: ReportData) -> dict[str, str]:
     """Condition to ``full``, or to its regime; what else a condition changes makes it neither."""
-    return {arm.base: "full" if arm.is_full else _regime_of(arm) if _is_plain(arm) else "" for arm in _arms(data)}
+    return {
+        condition.base: "full" if condition.is_full else _regime_of(condition) if _is_plain(condition) else ""
+        for condition in _conditions(data)
+    }
 
 
-def _regime_of(arm: Arm) -> str:
-    regime = arm.runs[0].regime
-    return OWN_HEAD if regime == "backbone" and not arm.is_feature_extraction else regime
+def _regime_of(condition: Condition) -> str:
+    regime = condition.runs[0].regime
+    return OWN_HEAD if regime == "backbone" and not condition.is_feature_extraction else regime
 
 
-def _is_plain(arm: Arm) -> bool:
-    if arm.runs[0].is_recorded:
+def _is_plain(condition: Condition) -> bool:
+    if condition.runs[0].is_recorded:
         return True
-    config = arm.runs[0].config
+    config = condition.runs[0].config
     return config.init == config.positions == "checkpoint" and not (config.shuffle_labels or config.reinject_positions)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolkit.comparison.arms import Group, ReportedRun
+from toolkit.comparison.conditions import Group, ReportedRun
 from toolkit.comparison.recorded import TASK_NOT_GIVEN
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.page import Answer

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.measures import MEASURES
-from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.conditions import Condition, Group, ReportedRun
 from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.config import MLM, RunConfig
 from toolkit.naming import shorten
@@ -39,7 +39,7 @@ def study_charts(data: ReportData) -> Charts:
     return draw(
         {
             "differences": lambda: differences_chart(data.comparison),
-            "scores_by_arm": lambda: scores_chart(data.scores, regimes=regimes),
+            "scores_by_condition": lambda: scores_chart(data.scores, regimes=regimes),
             "data_efficiency": lambda: efficiency_chart(data.scores, regimes=regimes),
             "cost_against_score": lambda: cost_chart(data.scores, regimes=regimes),
             # One task is one point, and no relation.
@@ -83,7 +83,7 @@ def labels_section(data: ReportData) -> Section | None:
 
 
 def tuning_section(data: ReportData) -> Section | None:
-    """What was tried for each arm, on which split it was chosen, and what was chosen."""
+    """What was tried for each condition, on which split it was chosen, and what was chosen."""
     if data.tuning is None:
         return None
     table = data.tuning
@@ -128,10 +128,12 @@ UNKNOWN, NOT_KEPT, NOT_KNOWN = "not recorded", "not kept", "not known"
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
     """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
-    return pd.DataFrame([_line(run, arm) for group in groups for arm in group.arms for run in arm.runs])
+    return pd.DataFrame(
+        [_line(run, condition) for group in groups for condition in group.conditions for run in condition.runs]
+    )
 
 
-def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
+def _line(run: ReportedRun, condition: Condition) -> dict[str, object]:
     manifest, model = run.manifest, run.part("model")
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
     seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
@@ -140,9 +142,9 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
         "run": run.name,
         "model": run.model,
         "task": run.task,
-        "condition": arm.label,
+        "condition": condition.label,
         "seed": NOT_KNOWN if run.seed is None else str(run.seed),
-        **(_recorded_settings(run) if run.is_recorded else _settings(run, arm)),
+        **(_recorded_settings(run) if run.is_recorded else _settings(run, condition)),
         "head": str(model.get("head") or UNKNOWN),
         "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
         "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
@@ -161,7 +163,7 @@ def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
     return line
 
 
-def _settings(run: ReportedRun, arm: Arm) -> dict[str, object]:
+def _settings(run: ReportedRun, condition: Condition) -> dict[str, object]:
     """How a run of ours was trained."""
     config, manifest, model = run.config, run.manifest, run.part("model")
     epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
@@ -171,7 +173,7 @@ def _settings(run: ReportedRun, arm: Arm) -> dict[str, object]:
     batch = f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size
     return {
         "epochs": epochs,
-        "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else _rates(config),
+        "learning rate": NOT_APPLICABLE if condition.is_feature_extraction else _rates(config),
         "head learning rate": f"{config.head_rate:g}",
         "batch size": batch,
         "precision": str(manifest.get("precision") or config.precision),
@@ -208,8 +210,8 @@ def _runs_block(groups: Sequence[Group], names: Sequence[str], caption: str) -> 
     return rows_block(names, runs_frame(groups)[list(names)].to_numpy(dtype=object).tolist(), caption)
 
 
-def arms_block(groups: Sequence[Group]) -> Block:
-    """One line per arm: its seeds and how it was trained, where all its runs agree."""
+def conditions_block(groups: Sequence[Group]) -> Block:
+    """One line per condition: its seeds and how it was trained, where all its runs agree."""
     rows = []
     for key, own in runs_frame(groups).groupby(["model", "task", "condition"], sort=False):
         shared = [own[name].iloc[0] if own[name].nunique() == 1 else "varies" for name in SETTINGS]
@@ -264,7 +266,7 @@ def versions_block(runs: Sequence[ReportedRun]) -> Block:
 
 
 MANY_RUNS = 12
-"""With more runs than these the text has a line per arm, and tables/runs a line per run with its command."""
+"""With more runs than these the text has a line per condition, and tables/runs a line per run with its command."""
 
 RUNS = (
     "Failed is a run that on the reported split is no better than always giving train's most frequent label, or gives "
@@ -280,7 +282,7 @@ def run_section(data: ReportData) -> Section:
         blocks = [_runs_block(data.groups, names, "What was run: one line per run")]
     else:
         text = f"Each of the {len(data.runs)} runs, with its command, is in tables/runs.csv."
-        blocks = [arms_block(data.groups), TextBlock(text=text)]
+        blocks = [conditions_block(data.groups), TextBlock(text=text)]
     blocks += [NoteBlock(text=sentence) for sentence in data.left_out]
     return Section(id="runs", title="Runs", lead=RUNS, blocks=tuple(blocks))
 

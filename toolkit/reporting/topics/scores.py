@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm
+from toolkit.comparison.conditions import Condition
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first, score_names
@@ -61,7 +61,7 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
         "Last score of every condition and split: every seed a dot (hollow: the run failed), a large mark at their "
         "mean, its 95 % interval from three seeds on."
     )
-    figure = chart_blocks(charts, "scores_by_arm", caption, "Scores by condition")
+    figure = chart_blocks(charts, "scores_by_condition", caption, "Scores by condition")
     lead = (
         "Score at the last epoch, mean ± standard deviation over seeds. The reported split is in the distribution of "
         "the training data; the others are as their names say, tests of the same data or data from elsewhere."
@@ -71,16 +71,16 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
 
 
 def _sides(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
-    """One line per arm, one column per split of the headline score, and a line for each floor that is known."""
+    """One line per condition, one column per split of the headline score, and a line for each floor that is known."""
     own = largest_size(summary[summary["is_headline"].astype(bool)])
     reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
     splits = reported_first(own["split"], reported)
     named = [f"{split} (reported)" if split in reported else split for split in splits]
     rows: list[list[object]] = []
-    for arm, lines in own.groupby("base", sort=False):
+    for condition, lines in own.groupby("base", sort=False):
         cells = {line["split"]: mean_text(line["mean"], line["sd"]) for line in lines.to_dict("records")}
         counts = [int(lines[name].iloc[0]) for name in ("num_seeds", "num_failed")]
-        rows.append([arm, *counts, *(cells.get(split, NOT_APPLICABLE) for split in splits)])
+        rows.append([condition, *counts, *(cells.get(split, NOT_APPLICABLE) for split in splits)])
     known = {"majority class": own.groupby("split")["majority_rate"].first()}
     if len(floors):
         anchors = largest_size(floors).groupby("split")
@@ -94,7 +94,7 @@ def _sides(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
 
 
 def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
-    """What needs no fine-tuning beside each arm's score; nothing where no run recorded it."""
+    """What needs no fine-tuning beside each condition's score; nothing where no run recorded it."""
     own = data.floors[data.floors["group"] == title]
     if own.empty:
         return ()
@@ -106,21 +106,26 @@ def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
 
 
 def training_block(tables: GroupTables) -> Block:
-    """Rows: score of a split; columns: arms, each as before training → at the last epoch."""
-    arms, baselines = tables.group.arms, tables.baselines
-    header = ["split", "score", "examples", *(arm.label for arm in arms)]
+    """Rows: score of a split; columns: conditions, each as before training → at the last epoch."""
+    conditions, baselines = tables.group.conditions, tables.baselines
+    header = ["split", "score", "examples", *(condition.label for condition in conditions)]
     rows = []
     for split in reported_first(baselines["split"], [run.reported_split for run in tables.group.runs]):
         own = baselines[baselines["split"] == split]
         for score in (name for name in score_names(tables.group.runs) if name in tables.scores):
             rows.append(
-                [split, score, span(own["num_examples"]), *[_before_and_after(arm, split, score) for arm in arms]]
+                [
+                    split,
+                    score,
+                    span(own["num_examples"]),
+                    *[_before_and_after(condition, split, score) for condition in conditions],
+                ]
             )
     return rows_block(header, rows, f"Every score of {tables.group.title}, before training → at the last epoch")
 
 
-def _before_and_after(arm: Arm, split: str, score: str) -> str:
-    values = (mean_and_sd(last_score(run, split, score, at=at) for run in arm.runs) for at in ("first", "last"))
+def _before_and_after(condition: Condition, split: str, score: str) -> str:
+    values = (mean_and_sd(last_score(run, split, score, at=at) for run in condition.runs) for at in ("first", "last"))
     return " → ".join(values)
 
 

@@ -1,11 +1,11 @@
-"""How runs are sorted into groups and arms, and what is refused."""
+"""How runs are sorted into groups and conditions, and what is refused."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.refusals import check_refusals, check_refused
-from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed, differing_settings
+from toolkit.comparison.conditions import arrange, canonical_name, differences_beside_seed, differing_settings
 from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import distinct, shown_path
@@ -16,18 +16,18 @@ def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
     regimes = ("backbone", "position_embeddings", "none")
     (group,) = arrange([make_run(regime, seed) for seed in (1, 0) for regime in regimes])
     assert group.title == "tiny on toy"
-    assert [(arm.label, [run.config.seed for run in arm.runs]) for arm in group.arms] == [
+    assert [(condition.label, [run.config.seed for run in condition.runs]) for condition in group.conditions] == [
         ("full fine-tuning", [0, 1]),
         ("position_embeddings (frozen)", [0, 1]),
         ("feature extraction", [0, 1]),
     ]
 
 
-def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
+def test_settings_split_an_condition_and_are_named_only_where_they_differ(make_run):
     (group,) = arrange(
         [make_run(), make_run(config={"learning_rate": 0.5}), make_run("backbone", config={"pooling": "cls"})]
     )
-    assert {arm.label for arm in group.arms} == {
+    assert {condition.label for condition in group.conditions} == {
         "full fine-tuning, learning rate 5e-05",
         "full fine-tuning, learning rate 0.5",
         "feature extraction",
@@ -37,7 +37,7 @@ def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
 def test_a_rate_of_parts_is_named_where_there_is_one_and_the_table_of_runs_has_it(make_run):
     cases = ({}, {"embedding_learning_rate": 1e-6}, {"embedding_learning_rate": 1e-6, "layer_decay": 0.5})
     groups = arrange([make_run(config=case) for case in cases])
-    assert [arm.label for arm in groups[0].arms] == [
+    assert [condition.label for condition in groups[0].conditions] == [
         "full fine-tuning, embedding learning rate 1e-06, layer decay 0.5",
         "full fine-tuning, embedding learning rate 1e-06, layer decay 1.0",
         "full fine-tuning, layer decay 1.0",
@@ -58,26 +58,26 @@ def named(make_run, task, seed, config):
 
 def sizes_of(groups):
     """How many runs each condition of all groups has."""
-    return [len(arm.runs) for group in groups for arm in group.arms]
+    return [len(condition.runs) for group in groups for condition in group.conditions]
 
 
-def test_runs_of_one_label_seed_are_one_arm_and_its_name_says_which_labels_it_learned(make_run):
+def test_runs_of_one_label_seed_are_one_condition_and_its_name_says_which_labels_it_learned(make_run):
     shuffled = {"shuffle_labels": True}
     cases = [{}, shuffled, shuffled | {"label_seed": 4}, shuffled | {"label_seed": 5}]
     (group,) = arrange([make_run(seed=seed, config=case) for case in cases for seed in (0, 1)])
-    assert [(arm.label, len(arm.runs), arm.is_full) for arm in group.arms] == [
+    assert [(condition.label, len(condition.runs), condition.is_full) for condition in group.conditions] == [
         ("full fine-tuning", 2, True),
         ("full fine-tuning, shuffled labels (label seed 4)", 2, False),
         ("full fine-tuning, shuffled labels (label seed 5)", 2, False),
         ("full fine-tuning, shuffled labels (another permutation per seed)", 2, False),
     ]
     (alone,) = arrange([make_run(config=shuffled | {"label_seed": 4})])
-    assert "label seed 4" in alone.arms[0].label
+    assert "label seed 4" in alone.conditions[0].label
 
 
-def test_arms_stand_in_the_order_of_their_numbers(make_run):
+def test_conditions_stand_in_the_order_of_their_numbers(make_run):
     (group,) = arrange([make_run(config={"learning_rate": rate}) for rate in (1e-4, 9e-6, 1e-5, 2e-5)])
-    assert [arm.runs[0].config.learning_rate for arm in group.arms] == [9e-6, 1e-5, 2e-5, 1e-4]
+    assert [condition.runs[0].config.learning_rate for condition in group.conditions] == [9e-6, 1e-5, 2e-5, 1e-4]
 
 
 def test_other_models_and_tasks_are_other_groups(make_run):
@@ -149,7 +149,7 @@ def test_a_test_file_is_known_by_its_hash_too(make_run):
 
     runs = [tested(0, "a", test_file=("t=a.csv",)), tested(1, "a", test_file=("t=./a.csv",))]
     (group,) = arrange([*runs, tested(2, "b", test_file=("t=a.csv",))])
-    assert {arm.label: len(arm.runs) for arm in group.arms} == {
+    assert {condition.label: len(condition.runs) for condition in group.conditions} == {
         "full fine-tuning, test file t aaaaaaaa": 2,
         "full fine-tuning, test file t bbbbbbbb": 1,
     }
@@ -161,7 +161,7 @@ def test_starts_have_words_and_stand_in_their_order(make_run):
     starts = [{"init": "random"}, {"head_epochs": 1}, {}]
     runs = [make_run(config=start) for start in starts] + [make_run("embeddings", config={"head_epochs": 2})]
     (group,) = arrange([*runs, make_run("embeddings"), make_run("backbone"), make_run("backbone", config=starts[0])])
-    assert [arm.label for arm in group.arms] == [
+    assert [condition.label for condition in group.conditions] == [
         "full fine-tuning",
         "LP-FT: head first, 1 epoch",
         "embeddings frozen",
@@ -170,7 +170,7 @@ def test_starts_have_words_and_stand_in_their_order(make_run):
         "random init",
         "feature extraction, random init",
     ]
-    assert [arm.is_full for arm in group.arms] == [True, False, False, False, False, False, False]
+    assert [condition.is_full for condition in group.conditions] == [True, False, False, False, False, False, False]
 
 
 def of_size(make_run, size, regime="none", seed=0, **more):
@@ -178,33 +178,35 @@ def of_size(make_run, size, regime="none", seed=0, **more):
     return make_run(regime, seed, config={"max_train_examples": size, **more}, facts=facts)
 
 
-def test_sizes_are_arms_of_one_base_the_smallest_first(make_run):
+def test_sizes_are_conditions_of_one_base_the_smallest_first(make_run):
     (group,) = arrange([of_size(make_run, size, regime) for regime in ("backbone", "none") for size in (None, 80, 9)])
     sizes = [(9, 9), (80, 80), (None, 100)]
-    assert [(arm.base, arm.size, arm.num_train_examples) for arm in group.arms] == [
+    assert [(condition.base, condition.size, condition.num_train_examples) for condition in group.conditions] == [
         (base, *size) for base in ("full fine-tuning", "feature extraction") for size in sizes
     ]
-    assert group.arms[0].label == "full fine-tuning, 9 training examples"
-    assert group.arms[2].label == "full fine-tuning, all training examples"
+    assert group.conditions[0].label == "full fine-tuning, 9 training examples"
+    assert group.conditions[2].label == "full fine-tuning, all training examples"
     (alone,) = arrange([of_size(make_run, 80), of_size(make_run, 80, "backbone")])
-    assert [arm.label for arm in alone.arms] == ["full fine-tuning", "feature extraction"]
+    assert [condition.label for condition in alone.conditions] == ["full fine-tuning", "feature extraction"]
 
 
-def test_labels_name_arms_in_the_order_of_their_first_appearance(make_run):
+def test_labels_name_conditions_in_the_order_of_their_first_appearance(make_run):
     words = {"embeddings": "fixed", "backbone": "probe", "none": "tuned"}
     runs = [make_run(regime, seed) for regime, seed in (*((name, 0) for name in words), ("none", 1), ("backbone", 1))]
     (group,) = arrange(runs[::-1], {run.path.name: words[run.config.freeze] for run in runs})
-    assert [(arm.label, arm.base, len(arm.runs), arm.is_full) for arm in group.arms] == [
+    assert [
+        (condition.label, condition.base, len(condition.runs), condition.is_full) for condition in group.conditions
+    ] == [
         ("fixed", "fixed", 1, False),
         ("probe", "probe", 2, False),
         ("tuned", "tuned", 2, True),
     ]
 
 
-def test_labelled_arms_have_sizes_too(make_run):
+def test_labelled_conditions_have_sizes_too(make_run):
     runs = [of_size(make_run, size, seed=seed) for size in (80, 9) for seed in (0, 1)]
     (group,) = arrange(runs, {run.path.name: "tuned" for run in runs})
-    assert [(arm.label, arm.base) for arm in group.arms] == [
+    assert [(condition.label, condition.base) for condition in group.conditions] == [
         ("tuned, 9 training examples", "tuned"),
         ("tuned, 80 training examples", "tuned"),
     ]
@@ -214,7 +216,10 @@ def test_one_label_may_have_other_settings_in_other_groups_only(make_run):
     faster = {"learning_rate": 0.5}
     runs = [make_run(), make_run(task="other", config=faster), make_run(seed=1, config=faster), make_run("backbone", 1)]
     labels = dict.fromkeys((run.path.name for run in runs), "tuned")
-    assert [[arm.label for arm in group.arms] for group in arrange(runs[:2], labels)] == [["tuned"], ["tuned"]]
+    assert [[condition.label for condition in group.conditions] for group in arrange(runs[:2], labels)] == [
+        ["tuned"],
+        ["tuned"],
+    ]
     rates = "both have the label 'tuned' and differ in learning rate 5e-05 and 0.5"
     check_refusals(
         (rates, lambda: arrange([runs[0], runs[2]], labels)),
@@ -230,8 +235,8 @@ def test_a_failed_run_is_no_better_than_the_majority_class(make_run, num_right, 
     table = run.predictions
     is_right = table.groupby(["epoch", "split"]).cumcount() < num_right
     object.__setattr__(run, "predictions", table.assign(prediction=table["label"].where(is_right, 1 - table["label"])))
-    (arm,) = arrange([run])[0].arms
-    assert (arm.runs[0].is_failed, arm.num_failed) == (is_failed, is_failed)
+    (condition,) = arrange([run])[0].conditions
+    assert (condition.runs[0].is_failed, condition.num_failed) == (is_failed, is_failed)
 
 
 def test_a_run_of_values_has_no_majority_class(make_run):
@@ -290,9 +295,9 @@ def test_shown_paths_are_never_absolute(tmp_path, monkeypatch):
         ({"learning_rate": 1e-3}, "embeddings", ["learning_rate"]),
     ],
 )
-def test_a_setting_of_what_one_arm_freezes_is_no_difference(read_run, own, regime, expected):
-    """Nobody could make the arms equal in it; where both train what it is of, it confounds."""
-    first, second = arrange([read_run("none", 0, config=own), read_run(regime, 0)])[0].arms
+def test_a_setting_of_what_one_condition_freezes_is_no_difference(read_run, own, regime, expected):
+    """Nobody could make the conditions equal in it; where both train what it is of, it confounds."""
+    first, second = arrange([read_run("none", 0, config=own), read_run(regime, 0)])[0].conditions
     assert differing_settings(first, second) == differing_settings(second, first) == expected
 
 

@@ -1,7 +1,7 @@
 """Conditions: runs that differ in nothing but the seed, grouped by model and task, and paired for comparison.
 
-A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed. What a
-task is a study says itself: it may read the same data in two ways.
+A group is all runs of one model and one task; a condition is those of its runs that differ in nothing but the seed.
+What a task is a study says itself: it may read the same data in two ways.
 """
 
 import math
@@ -41,7 +41,7 @@ SPOKEN = {
 """Regime label to the words for it, where the field has words."""
 
 Labels = Mapping[str, str]
-"""Name of a run directory to the label of its arm."""
+"""Name of a run directory to the label of its condition."""
 
 _SIZE = "max_train_examples"
 LOOP, PROVEN = "training_loop", "frozen"
@@ -49,13 +49,13 @@ LOOP, PROVEN = "training_loop", "frozen"
 
 
 @dataclass(frozen=True)
-class Arm:
+class Condition:
     """Runs of one group that differ in their seed only."""
 
     label: str
     runs: tuple[ReportedRun, ...]
     base: str
-    """The label without the number of training examples; the same for all sizes of one arm."""
+    """The label without the number of training examples; the same for all sizes of one condition."""
 
     @property
     def is_full(self) -> bool:
@@ -81,14 +81,14 @@ class Arm:
 
     @property
     def size(self) -> int | None:
-        """The number of training examples that its runs were asked for; None for all. Arms are paired by it."""
+        """The number of training examples that its runs were asked for; None for all. Conditions are paired by it."""
         return _size(self.runs[0])
 
     @property
     def num_train_examples(self) -> int | None:
         """Training examples of its runs (of the least, where removing near-duplicates left some fewer).
 
-        To be read, not to be matched: :attr:`size` is the same for all arms of one size.
+        To be read, not to be matched: :attr:`size` is the same for all conditions of one size.
         """
         return min((run.num_train_examples for run in self.runs if run.num_train_examples is not None), default=None)
 
@@ -129,43 +129,50 @@ class Arm:
 
 @dataclass(frozen=True)
 class Group:
-    """All arms of one model and one task: what may stand in one comparison."""
+    """All conditions of one model and one task: what may stand in one comparison."""
 
     title: str
-    arms: tuple[Arm, ...]
+    conditions: tuple[Condition, ...]
 
     @property
     def runs(self) -> tuple[ReportedRun, ...]:
-        return tuple(run for arm in self.arms for run in arm.runs)
+        return tuple(run for condition in self.conditions for run in condition.runs)
 
 
 Runs = Sequence[Run | str | Path | Group]
 """Runs or paths of their directories; or groups that :func:`arrange` made, which have their labels already."""
 
 
-def led_by(group: Group, arm: Arm) -> dict[str, Any]:
-    """What a line of a table about one arm begins with."""
-    lead = {"group": group.title, "model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
-    return lead | {"base": arm.base, "size": arm.size, "num_train_examples": arm.num_train_examples}
+def led_by(group: Group, condition: Condition) -> dict[str, Any]:
+    """What a line of a table about one condition begins with."""
+    lead = {
+        "group": group.title,
+        "model": condition.runs[0].model,
+        "task": condition.runs[0].task,
+        "condition": condition.label,
+    }
+    return lead | {"base": condition.base, "size": condition.size, "num_train_examples": condition.num_train_examples}
 
 
 def of_largest_size(group: Group) -> Group:
-    """The arms of the most training examples: drift is shown of these, data efficiency of all."""
-    greatest = max((arm.size or float("inf")) for arm in group.arms)
-    return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
+    """The conditions of the most training examples: drift is shown of these, data efficiency of all."""
+    greatest = max((condition.size or float("inf")) for condition in group.conditions)
+    return Group(
+        group.title, tuple(condition for condition in group.conditions if (condition.size or float("inf")) == greatest)
+    )
 
 
 def arrange(
     runs: Runs, labels: Labels | None = None, tasks: Labels | None = None, score: str | None = None
 ) -> tuple[Group, ...]:
-    """Open runs and sort them into groups and arms; groups that are arranged already stay as they are.
+    """Open runs and sort them into groups and conditions; groups that are arranged already stay as they are.
 
-    Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
-    the runs of one label in one group must agree in all settings but the seed and the number of training examples.
-    ``tasks``: run directory name to what its task is called, by default what its data are called; ``score``: as in
-    :func:`toolkit.compare`.
-    ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
-    label for other settings, and for a run whose scores or answers have changed since it finished.
+    Without ``labels`` a condition is named after its regime and what else varies. With them (run directory name to
+    label) the runs of one label in one group must agree in all settings but the seed and the number of training
+    examples. ``tasks``: run directory name to what its task is called, by default what its data are called; ``score``:
+    as in :func:`toolkit.compare`. ValueError for no runs, one that is not in a list, an unfinished one, the same one
+    twice, one without a label, or a label for other settings, and for a run whose scores or answers have changed since
+    it finished.
     """
     given = [each for each in runs if isinstance(each, Group)] if isinstance(runs, Sequence) else []
     if given:
@@ -193,8 +200,10 @@ def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = No
     for run, source in zip(reported, _sources(reported), strict=True):
         by_source.setdefault(tuple(source.values()), []).append(run)
     titles = distinct(f"{members[0].model} on {members[0].task}" for members in by_source.values())
-    arms_of_groups = (_arms(runs) if labels is None else _labelled_arms(runs, labels) for runs in by_source.values())
-    return tuple(Group(title, arms) for title, arms in zip(titles, arms_of_groups, strict=True))
+    conditions_of_groups = (
+        _conditions(runs) if labels is None else _labelled_conditions(runs, labels) for runs in by_source.values()
+    )
+    return tuple(Group(title, conditions) for title, conditions in zip(titles, conditions_of_groups, strict=True))
 
 
 Source = dict[str, object]
@@ -233,16 +242,16 @@ def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
     return found
 
 
-def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
-    """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init.
+def _conditions(members: list[ReportedRun]) -> tuple[Condition, ...]:
+    """Conditions in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init.
 
     A run of another loop is in none with one of ours: what the two have in common is not known.
     """
-    arms: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
+    conditions: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
     for item in members:
         spoken = item.condition or _spoken(item)
-        arms.setdefault((item.regime, spoken, tuple(settings(item).items())), []).append(item)
-    keys = sorted(arms, key=lambda key: _place(key[0], dict(key[2])))
+        conditions.setdefault((item.regime, spoken, tuple(settings(item).items())), []).append(item)
+    keys = sorted(conditions, key=lambda key: _place(key[0], dict(key[2])))
     sizes = {_size(item) for item in members}
     result = []
     for key in keys:
@@ -254,13 +263,13 @@ def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
             if name != _SIZE and value is not None and any(other.get(name) != value for other in apart):
                 said = name.replace("_", " ")
                 words.append(f"{said} {value}" if not isinstance(value, bool) else said if value else "")
-        result.append(_arm(", ".join(filter(None, words)), arms[key], has_size=len(sizes) > 1))
+        result.append(_condition(", ".join(filter(None, words)), conditions[key], has_size=len(sizes) > 1))
     return tuple(result)
 
 
-def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...]:
-    """Arms in the order in which their labels first appear, the smallest size first."""
-    arms: dict[tuple[str, int | None], list[ReportedRun]] = {}
+def _labelled_conditions(members: list[ReportedRun], labels: Labels) -> tuple[Condition, ...]:
+    """Conditions in the order in which their labels first appear, the smallest size first."""
+    conditions: dict[tuple[str, int | None], list[ReportedRun]] = {}
     firsts: dict[str, ReportedRun] = {}
     for item in members:
         if item.directory_name not in labels:
@@ -268,7 +277,7 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
                 f"no label for {item.directory_name}: labels must name the condition of every run, or be left out"
             )
         label = labels[item.directory_name]
-        arms.setdefault((label, _size(item)), []).append(item)
+        conditions.setdefault((label, _size(item)), []).append(item)
         first = firsts.setdefault(label, item)
         one, other = ({**settings(each), "freeze": each.regime} for each in (first, item))
         if names := [LOOP] if (LOOP in one) != (LOOP in other) else _apart(one, other):
@@ -278,13 +287,13 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
                 "runs of one label may differ in the seed only"
             )
     order = list(dict.fromkeys(labels.values()))
-    keys = sorted(arms, key=lambda key: (order.index(key[0]), key[1] or math.inf))
+    keys = sorted(conditions, key=lambda key: (order.index(key[0]), key[1] or math.inf))
     has_size = len({size for _, size in keys}) > 1
-    return tuple(_arm(label, arms[label, size], has_size=has_size) for label, size in keys)
+    return tuple(_condition(label, conditions[label, size], has_size=has_size) for label, size in keys)
 
 
-def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
-    """An arm with its runs in the order of their seeds, where these are known; ValueError when two are the same."""
+def _condition(base: str, members: list[ReportedRun], *, has_size: bool) -> Condition:
+    """A condition with its runs in the order of their seeds, where known; ValueError when two are the same."""
     runs = tuple(sorted(members, key=lambda item: (item.seed is None, item.seed or 0, item.name)))
     for first, second in pairwise(runs):
         if first.seed == second.seed is not None:
@@ -293,7 +302,7 @@ def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
             raise ValueError(f"{first.name} and {second.name} are the same run ({what}): pass one of them{remedy}")
     size = _size(runs[0])
     words = "all training examples" if size is None else f"{size:,} training examples"
-    return Arm(f"{base}, {words}" if has_size else base, runs, base)
+    return Condition(f"{base}, {words}" if has_size else base, runs, base)
 
 
 def _size(run: ReportedRun) -> int | None:
@@ -334,7 +343,7 @@ def shuffling(config: RunConfig) -> str:
 
 
 def _place(regime: str, own: Mapping[str, Any]) -> tuple[object, ...]:
-    """By what an arm is sorted: numbers as numbers (1e-05 before 0.0001), before what is none."""
+    """By what a condition is sorted: numbers as numbers (1e-05 before 0.0001), before what is none."""
     rank = {"none": 1 if own.get("head_epochs") else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
     others = []
     for name, value in own.items():
@@ -396,18 +405,18 @@ def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str
     return [name for name in {**one, **other} if name not in left_out and one.get(name) != other.get(name)]
 
 
-def differing_settings(first: Arm, second: Arm) -> list[str]:
-    """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
+def differing_settings(first: Condition, second: Condition) -> list[str]:
+    """The settings, the regime apart, in which two conditions differ, as far as they do anything in both."""
     one, other = settings(first.runs[0]), settings(second.runs[0])
     if first.runs[0].is_recorded or second.runs[0].is_recorded:
         names = [LOOP] if (LOOP in one) != (LOOP in other) else _apart(one, other)
         return [name for name in names if name != PROVEN]
     idle = set[str]()
-    for arm in (first, second):
-        frozen = {name for name in EMBEDDING_PARAMETERS if arm.is_proven_frozen(name)}
-        idle |= {"learning_rate", "layer_decay"} if arm.is_feature_extraction else set()
+    for condition in (first, second):
+        frozen = {name for name in EMBEDDING_PARAMETERS if condition.is_proven_frozen(name)}
+        idle |= {"learning_rate", "layer_decay"} if condition.is_feature_extraction else set()
         idle |= {"train_rows"} if "word_embeddings" in frozen else set()
-        idle |= {"embedding_learning_rate"} if frozen and frozen >= {*arm.runs[0].parameters} else set()
+        idle |= {"embedding_learning_rate"} if frozen and frozen >= {*condition.runs[0].parameters} else set()
     idle |= {"lora", "lora_rank", "lora_alpha"} if first.runs[0].regime != second.runs[0].regime else set()
     # Early stopping is a way to train a head alone: beside another regime it goes without saying.
     idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
@@ -416,7 +425,7 @@ def differing_settings(first: Arm, second: Arm) -> list[str]:
 
 
 Pairs = Sequence[tuple[str, str]]
-"""Labels of the arms to be compared: the first minus the second."""
+"""Labels of the conditions to be compared: the first minus the second."""
 
 NOT_COMPARED = "not compared"
 OTHER_ITEMS = f"{NOT_COMPARED}: other items or labels"
@@ -425,16 +434,16 @@ NO_SPLIT = f"{NOT_COMPARED}: no labelled split in common"
 
 
 @dataclass(frozen=True)
-class ArmPair:
-    """Two arms of one group and size, first minus second."""
+class ConditionPair:
+    """Two conditions of one group and size, first minus second."""
 
-    first: Arm
-    second: Arm
+    first: Condition
+    second: Condition
 
     @property
     def has_seeds(self) -> bool:
         """Whether the seed of every run is known."""
-        return all(run.seed is not None for arm in (self.first, self.second) for run in arm.runs)
+        return all(run.seed is not None for condition in (self.first, self.second) for run in condition.runs)
 
     @property
     def seeds(self) -> list[int | None]:
@@ -443,13 +452,14 @@ class ArmPair:
 
     @cached_property
     def runs(self) -> list[tuple[ReportedRun, ReportedRun]]:
-        """The runs of the seeds that both arms have, side by side, in order.
+        """The runs of the seeds that both conditions have, side by side, in order.
 
-        Where a seed is not known, in the order of the arms: replicates are independent, so that any pairing will do.
+        Where a seed is not known, in the order of the conditions: replicates are independent, so that any pairing will
+        do.
         """
         if not self.has_seeds:
             return list(zip(self.first.runs, self.second.runs, strict=False))
-        ours, theirs = ({run.seed: run for run in arm.runs} for arm in (self.first, self.second))
+        ours, theirs = ({run.seed: run for run in condition.runs} for condition in (self.first, self.second))
         return [(run, theirs[seed]) for seed, run in ours.items() if seed in theirs]
 
     @property
@@ -525,42 +535,46 @@ def have_same_items(one: ReportedRun, other: ReportedRun, split: str) -> bool:
     return bool((first["label"] == second.loc[first.index, "label"]).all())
 
 
-def pair_arms(group: Group, pairs: Pairs | None = None) -> list[ArmPair]:
-    """Pairs of arms of one size.
+def pair_conditions(group: Group, pairs: Pairs | None = None) -> list[ConditionPair]:
+    """Pairs of conditions of one size.
 
-    ``pairs`` names labels, with or without the size; a pair of which the group lacks an arm is left out. By default
-    full fine-tuning stands against each other arm; without it, or with nothing else, all pairs.
+    ``pairs`` names labels, with or without the size; a pair of which the group lacks a condition is left out. By
+    default full fine-tuning stands against each other condition; without it, or with nothing else, all pairs.
     """
-    every = [ArmPair(one, other) for one, other in combinations(group.arms, 2) if one.size == other.size]
+    every = [ConditionPair(one, other) for one, other in combinations(group.conditions, 2) if one.size == other.size]
     if pairs is None:
         with_full = [pair for pair in every if pair.first.is_full != pair.second.is_full]
-        return [pair if pair.first.is_full else ArmPair(pair.second, pair.first) for pair in with_full] or every
-    both = [*every, *(ArmPair(pair.second, pair.first) for pair in every)]
+        return [pair if pair.first.is_full else ConditionPair(pair.second, pair.first) for pair in with_full] or every
+    both = [*every, *(ConditionPair(pair.second, pair.first) for pair in every)]
     return [
         pair for one, other in pairs for pair in both if _is_named(pair.first, one) and _is_named(pair.second, other)
     ]
 
 
-def _is_named(arm: Arm, label: str) -> bool:
-    return label in (arm.label, arm.base)
+def _is_named(condition: Condition, label: str) -> bool:
+    return label in (condition.label, condition.base)
 
 
 def check_pairs(groups: Sequence[Group], pairs: Pairs | None) -> None:
-    """ValueError for a label that no arm of any group has."""
-    known = tuple(dict.fromkeys(name for group in groups for arm in group.arms for name in (arm.base, arm.label)))
+    """ValueError for a label that no condition of any group has."""
+    known = tuple(
+        dict.fromkeys(
+            name for group in groups for condition in group.conditions for name in (condition.base, condition.label)
+        )
+    )
     for label in (label for pair in pairs or () for label in pair):
         if label not in known:
             raise ValueError(unknown(label, "condition", known))
 
 
-def noise_floor(pair: ArmPair, split: str, score: str) -> float:
-    """Mean |difference| of a score between two seeds of one arm, over all pairs of seeds within each arm; a share.
+def noise_floor(pair: ConditionPair, split: str, score: str) -> float:
+    """Mean |difference| of a score between two seeds of a condition, over all such pairs of both conditions; a share.
 
-    NaN when neither arm has two seeds. What a difference between arms must be compared with before anything else: it
-    is what changing nothing but the seed does. Ours.
+    NaN when neither condition has two seeds. What a difference between conditions must be compared with before anything
+    else: it is what changing nothing but the seed does. Ours.
     """
     gaps = []
-    for arm in (pair.first, pair.second):
-        values = [counted_score(run, split, score) for run in arm.runs]
+    for condition in (pair.first, pair.second):
+        values = [counted_score(run, split, score) for run in condition.runs]
         gaps += [abs(one - other) for one, other in combinations(values, 2)]
     return float(np.nanmean(gaps)) if not np.isnan(gaps).all() else np.nan

@@ -57,7 +57,7 @@ def identity_of(
     }
 
 
-class GoingOn:
+class Resumer:
     """Writes states of a run as it trains, and takes up the one that it was started from; in every process."""
 
     def __init__(

@@ -26,9 +26,9 @@ from toolkit.config import RunConfig
 from toolkit.snapshots import files
 from toolkit.snapshots.store import EXPOSURE, SMALL_FILES
 from toolkit.snapshots.unfinished import INDEX, NUM_KEPT, read_state
-from toolkit.training import going_on
-from toolkit.training.going_on import Interrupted
+from toolkit.training import resume
 from toolkit.training.optimizer import NonFiniteLossError
+from toolkit.training.resume import Interrupted
 
 WAYS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {},
@@ -59,8 +59,8 @@ class Cut(BaseException):
 @pytest.fixture
 def at_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """States are written at every epoch, however short it is."""
-    monkeypatch.setattr(going_on, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(going_on, "CREDIT_SECONDS", float("inf"))
+    monkeypatch.setattr(resume, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(resume, "CREDIT_SECONDS", float("inf"))
 
 
 @contextmanager
