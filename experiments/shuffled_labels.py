@@ -93,7 +93,7 @@ def main(
         pairs=[(real, control) for control in controls],
         command=command,
     )
-    print(f"Report: {report}")
+    print(f"Report: {report.path}")
 
 
 def write_data(task: str, num_examples: int, folder: Path) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def main(*, data: Path, out: Path, seeds: int = 1) -> None:
         "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     }
-    print(f"Report: {write_report(runs, out, title='Three regimes on SST-2', sources=sources)}")
+    print(f"Report: {write_report(runs, out, title='Three regimes on SST-2', sources=sources).path}")
 
 
 if __name__ == "__main__":

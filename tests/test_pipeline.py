@@ -207,7 +207,7 @@ def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConf
 def test_a_report_says_what_decay_explains_and_finds_what_it_does_not(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, weight_decay=0.1)
     assert unexplained_by_decay(finished.trajectory, finished.optimizer_log) == 0
-    assert "| 0, bit for bit |" in write_report([finished], tmp_path / "report").read_text()
+    assert "| 0, bit for bit |" in write_report([finished], tmp_path / "report").path.read_text()
     # The positive control: one never-seen row is moved as far again by another cause.
     last = finished.trajectory.snapshots[-1]
     words, before = (
@@ -489,7 +489,7 @@ def test_kinds_of_label_and_a_split_without_labels(
     assert [told["splits"][name].get("num_clusters") for name in ("train", "validation", "blind")] == [None, 3, None]
     assert (told["score"], told["splits"]["blind"]["num_repeated_texts"]) == (columns[0], 14)
     assert {len(values) for values in blind["scores"]} == {1 if columns[0] == "pearson" else 3}
-    assert write_report([finished], tmp_path / "report").exists()
+    assert write_report([finished], tmp_path / "report").path.exists()
 
 
 @pytest.mark.parametrize("regime", ["none", "backbone"])

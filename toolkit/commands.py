@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -12,14 +12,18 @@ from toolkit.progress import show
 from toolkit.questions import load_questions
 from toolkit.studies.executors import ExecutorOptions
 
+if TYPE_CHECKING:
+    from toolkit.reporting.page import Report
 
-def _show_report(report: Path) -> None:
+
+def _show_report(report: "Report") -> None:
     """What a report answers, and where it lies."""
-    from toolkit.reporting.render_markdown import read_answers
+    from toolkit.reporting.page import spoken
 
-    for answer in read_answers(report.read_text(encoding="utf-8")):
-        show(answer)
-    show(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+    for answer in report.answers:
+        if answer.question:
+            show(spoken(answer))
+    show(f"Report: {report.path}\nOpen:   {report.path.with_name('index.html')}")
 
 
 @dataclass(frozen=True, slots=True)

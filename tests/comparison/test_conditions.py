@@ -23,7 +23,7 @@ def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
     ]
 
 
-def test_settings_split_an_condition_and_are_named_only_where_they_differ(make_run):
+def test_settings_split_a_condition_and_are_named_only_where_they_differ(make_run):
     (group,) = arrange(
         [make_run(), make_run(config={"learning_rate": 0.5}), make_run("backbone", config={"pooling": "cls"})]
     )

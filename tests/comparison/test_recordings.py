@@ -16,7 +16,7 @@ from toolkit.comparison.measure import measure
 from toolkit.comparison.verify import describe
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.comparison_report import report_from, write_report
-from toolkit.reporting.render_markdown import read_answers
+from toolkit.reporting.page import spoken
 from toolkit.reporting.sources import open_sources
 from toolkit.snapshots.store import open_run
 
@@ -183,8 +183,8 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
         record("embeddings", seed, facts=changed if seed else None, task=None) for seed in (0, 1)
     ]
     (tmp_path / "runs" / ".like").rename(tmp_path / "elsewhere")
-    page = write_report(runs, "out")
-    told = [line for answer in read_answers(page.read_text()) for line in answer.split("\n")]
+    report = write_report(runs, "out")
+    told = [line for answer in report.answers for line in spoken(answer).split("\n")]
     for line in (
         "none-0, none-1: two optimizers stepped.",
         "none-0, none-1: drift is since step 8, where its recording began.",
@@ -193,14 +193,14 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
         "No scores of embeddings-0, embeddings-1: what needs them is left out.",
     ):
         assert [each for each in told if each.endswith(line)], line
-    assert report_from("out", "again").read_text() == page.read_text()
+    assert report_from("out", "again").path.read_text() == report.path.read_text()
     lines, has_changed = describe(tmp_path / "again", tmp_path / "runs")
     assert (lines[1:], has_changed) == (["4 of 4 runs were at hand and measured again"], False)
     known, made = read_evidence("again").groups, measure(runs).groups
     assert [[condition.label for condition in group.conditions] for group in known] == [
         [condition.label for condition in g.conditions] for g in made
     ]
-    assert "not known" in page.read_text()
+    assert "not known" in report.path.read_text()
 
 
 @pytest.mark.parametrize("scale", [1, 1.5], ids=["classes", "numbers"])

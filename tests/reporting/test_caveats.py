@@ -260,7 +260,7 @@ def last_of(run):
     return run.scores.query("split == 'validation'")["accuracy"].iloc[-1]
 
 
-def test_an_condition_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
+def test_a_condition_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
     line = data.floors.query("split == 'validation' and condition.str.startswith('feature')").iloc[0]
     numbers = f"({line['mean']:.3f} for {line['mean'] + 0.06:.3f})"

@@ -166,7 +166,7 @@ def test_groups_of_one_model_and_task_stay_apart(make_run):
     moved = table.query("parameter == 'word_embeddings' and not is_frozen")["drift_percent"].map("{:#.3g}".format)
     texts = {
         "table": latex.export_table(table),
-        "report": (write_report(runs, "out").parent / "tables" / "drift_compact.tex").read_text(),
+        "report": (write_report(runs, "out").path.parent / "tables" / "drift_compact.tex").read_text(),
         "sorted": latex.export_table(table.sort_values("condition", kind="stable")),
         "two": latex.export_table(pd.concat([toolkit.drift_table(runs[:2]), toolkit.drift_table(runs[2:])])),
     }

@@ -1,7 +1,9 @@
 """Whatever text goes in, no markup comes out; numbers say what they are."""
 
 import html
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit.reporting import cells
 from toolkit.reporting import render_markdown as markdown
-from toolkit.reporting.page import Answer, Page, Section, TextBlock, shown, table_block
+from toolkit.reporting.page import Answer, Part, Report, shown, spoken, table_block
 from toolkit.schema import COLUMNS, P_VALUES
 
 
@@ -31,13 +33,12 @@ def test_visible_text_survives(text):
 VISIBLE = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1)
 
 
-@given(st.lists(st.tuples(VISIBLE, VISIBLE, st.lists(VISIBLE, min_size=1, max_size=3))))
-def test_answers_are_read_as_they_were_written(answers):
-    """Of the first screen alone; sentences without a question are no answers."""
-    made = tuple(Answer(text="\n".join(text), question=f"{asked}?", verdict=said) for asked, said, text in answers)
-    answered_below = (Section(id="a", title="a", blocks=(TextBlock(text="**Why? so.** x"),)),)
-    text = markdown.render_markdown(Page(title="t", answers=(*made, Answer(text="said")), sections=answered_below))
-    assert markdown.read_answers(text) == [f"{a.question} {a.verdict}. {a.text}" for a in made]
+def test_a_report_says_what_its_page_answers():
+    parts = (Part(name="sst2", verdict="yes", text="2 points"), Part(name="trec", verdict="", text="none"))
+    answers = (Answer(question="Does it?", verdict="yes", text="A lot.", parts=parts), Answer(text="A sentence."))
+    assert list(map(spoken, answers)) == ["Does it? yes. A lot.\nsst2: yes, 2 points\ntrec: none", "A sentence."]
+    report = Report(Path("a/report.md"), answers)
+    assert (repr(report), os.fspath(report)) == ("Report(path: a/report.md, Does it?: yes)", "a/report.md")
 
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=4))

@@ -33,7 +33,7 @@ def numbers(text: str) -> set[str]:
 @pytest.fixture
 def report(study):
     runs, labels = study(tasks=("toy", "a_b&c%"), num_seeds=3, facts=VERSIONS)
-    return write_report(runs, "out", labels=labels, margin_points=2.5).parent
+    return write_report(runs, "out", labels=labels, margin_points=2.5).path.parent
 
 
 def test_every_number_is_the_evidence_s(report):

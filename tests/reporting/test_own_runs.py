@@ -15,7 +15,7 @@ from tests.training.recorded_texts import TEXTS, encode, load, update
 from toolkit.commands import ReportCommand
 from toolkit.comparison.verify import describe
 from toolkit.reporting.comparison_report import report_from
-from toolkit.reporting.render_markdown import read_answers
+from toolkit.reporting.page import spoken
 
 REGIMES = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
 OWN = "bert.embeddings."
@@ -94,8 +94,8 @@ def by_loop(base, run_dir, regime, condition, seed):
             recording.score("accuracy", validation=float((logits.argmax(1) == labels).float().mean()))
 
 
-def said_by(page):
-    return [line for answer in read_answers(page.read_text()) for line in answer.split("\n")]
+def said_by(report):
+    return [line for answer in report.answers for line in spoken(answer).split("\n")]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -117,10 +117,11 @@ def test_recordings_become_a_paper(way, base, tmp_path, monkeypatch, capsys):
     assert [is_frozen[label, "word_embeddings"] for label in REGIMES] == [False, True, True]
     capsys.readouterr()
     assert ReportCommand(tuple(run.path for run in runs), Path("out")).run() == 0
-    assert "What is to know of these runs?" in capsys.readouterr().out
+    answered = capsys.readouterr().out
+    assert "What is to know of these runs?" in answered
     names = {path.name for path in Path("out").rglob("*")}
     assert names >= {"index.html", "drift_compact.tex", "comparison.tex", "first_screen.svg", "cards.json"}
-    (question,) = [line for line in said_by(Path("out/report.md")) if line.startswith("Does freezing")]
+    (question,) = [line for line in answered.split("\n") if line.startswith("Does freezing")]
     assert question.startswith("Does freezing the embeddings change the score? two seeds: not judged.")
     if shutil.which("pdflatex"):
         assert compile_document(Path("out/tables"), "tables.tex").returncode == 0
@@ -142,14 +143,14 @@ def test_output_folders_become_a_paper_without_any_callback(folders, base, with_
     np.testing.assert_allclose(line["drift_percent"], np.mean(drifts), rtol=1e-6)
     assert line["num_seeds"] == 3
     assert table.loc[("embeddings frozen", "word_embeddings"), "is_frozen"]
-    page = toolkit.write_report(runs, "out", base=given)
-    told = said_by(page)
+    report = toolkit.write_report(runs, "out", base=given)
+    told = said_by(report)
     assert "In 1 of 7 runs what the name calls frozen moved: frozen_2." in told
     assert any("since checkpoint-2, the first one kept" in line for line in told) != with_base
     assert any(line.endswith("taken as replicates.") for line in told)
     assert (Path("out") / "figures" / "first_screen.svg").is_file()
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
-    assert report_from("out", "again").read_text() == page.read_text()
+    assert report_from("out", "again").path.read_text() == report.path.read_text()
     lines, has_changed = describe(Path("again"), folders)
     assert not has_changed
     # A base of an absolute path is known by its name alone, so that nobody can measure again from it.

@@ -88,7 +88,7 @@ def section(text: str, title: str) -> str:
 
 def written(runs, title: str | None = None) -> str:
     """The text of a report on runs, or what stands under one of its headings."""
-    text = write_report(runs, "out").read_text()
+    text = write_report(runs, "out").path.read_text()
     return section(text, title) if title else text
 
 
@@ -179,7 +179,7 @@ def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
     config = {"train_file": str(tmp_path / "deep" / "train.csv"), "validation_file": "/secret/place/dev.csv"}
     run = make_run(model="/secret/models/mine", config=config)
     options = {"title": "A <b>title</b>", "question": "Why not?", "margin_points": 2.5}
-    text = write_report([run.path], tmp_path / "out", **options).read_text()
+    text = write_report([run.path], tmp_path / "out", **options).path.read_text()
     assert not re.search(r"(?<![\w.)/<])/(?:[\w.-]+/)+", text)
     assert "--train-file deep/train.csv --validation-file dev.csv" in text
     own = f"python -m toolkit report runs/{run.path.name} --out out --title 'A <b>title</b>'"
@@ -200,7 +200,7 @@ def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypa
     Path("out/notes.txt").write_text("mine")
     runs = [tmp_path / "runs" / run.path.name for run in made.runs]
     with altair.theme.enable("dark"), altair.data_transformers.enable("csv"), as_files():
-        assert write_report(runs, "out") == Path("out/report.md")
+        assert write_report(runs, "out").path == Path("out/report.md")
     assert contents(Path("out")) == {**first, "notes.txt": b"mine"}
 
 
@@ -279,7 +279,7 @@ def test_what_a_glob_brings_along_is_left_out_and_said(make_run, runs):
     assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs}
 
 
-def test_an_condition_is_lost_where_every_one_of_its_runs_diverged(make_run):
+def test_a_condition_is_lost_where_every_one_of_its_runs_diverged(make_run):
     labels, runs = {}, []
     conditions = (("a", "partly", 0), ("a", "partly", 1), ("b", "partly", 0), ("a", "wild", 0), ("a", "wild", 1))
     for task, condition, seed in (*conditions, ("b", "full", 0)):

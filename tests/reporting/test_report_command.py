@@ -174,7 +174,7 @@ def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, 
     files |= {"test_file": (), "ood_file": (f"far={data / 'ood.tsv'}",), "model": "../models/tiny"}
     config = replace(tiny_config, **files, output_dir=str(tmp_path / "my runs"))
     runs = [finetune(replace(config, seed=seed)) for seed in (0, 1)]
-    text = write_report([run.path for run in runs], "out", title="Two seeds").read_text()
+    text = write_report([run.path for run in runs], "out", title="Two seeds").path.read_text()
     assert str(tmp_path) not in text
     (own,) = re.findall(r"```bash\n(# in the folder in which this report was made.*?)\n```", text, re.S)
     shutil.move(tmp_path / "my runs", tmp_path / "former")

@@ -237,7 +237,7 @@ def test_evidence_that_kept_little_gives_the_same_cards_and_says_so(report):
     page = {**known.page, "not_kept": ["It did not keep how single rows moved."]}
     evidence = replace(known, facts=facts, page=page, folder=None, word_counts=known.word_counts[:0], **empty)
     save_evidence(evidence, "old")
-    assert report_from("old", "again") == Path("again/report.md")
+    assert report_from("old", "again").path == Path("again/report.md")
     assert compare(numbers, read_cards("again")) == ([], False)
     text = Path("again/report.md").read_text()
     assert "It did not keep how single rows moved" in text
@@ -260,7 +260,7 @@ def test_what_is_made_again_need_not_be_kept_and_is_the_same_in_its_own_place(re
     assert not differs
     assert f"{len(away)} files were not kept; python -m toolkit report --from out makes them again" in lines
     shutil.rmtree(report / "figures")
-    assert report_from(report) == report / "report.md"
+    assert report_from(report).path == report / "report.md"
     assert contents(report) == before | {"notes.txt": b"mine"}
     found = check_report(report)
     assert (found.differences, found.not_kept) == ([], [])

@@ -123,7 +123,7 @@ def test_tuning_is_printed_with_its_budget(study):
             for i, rate in enumerate((1e-5, 5e-5))
         ]
     ).assign(mean_score=0.5, **common)
-    text = write_report(runs, "out", labels=labels, tuning=tuning).read_text()
+    text = write_report(runs, "out", labels=labels, tuning=tuning).path.read_text()
     assert "chosen on part of train with 1 seed each: the intervals do not cover that choice" in text
     section = text.split("## Tuning")[1].split("\n## ")[0]  # a fold of another section
     assert "the same budget (2 settings per task)" in section

@@ -20,6 +20,7 @@ from tests.studies.tiny_studies import CONDITIONS, GRID, InProcess, Recorded, co
 from toolkit.config import RunConfig
 from toolkit.progress import telling
 from toolkit.reporting.comparison_report import write_report
+from toolkit.reporting.page import Answer
 from toolkit.snapshots.store import MANIFEST, verify_run
 from toolkit.studies.executors import Job
 from toolkit.studies.plan import PlannedRun, plan_runs
@@ -51,7 +52,7 @@ def test_a_study_runs_once_and_then_only_reports(
     def on_stage(stage: str, runs: Sequence[PlannedRun]) -> None:
         stages.append((stage, len(runs)))
 
-    assert carry_out(study, executor=executor, on_stage=on_stage) == tmp_path / "r" / "report.md"
+    assert carry_out(study, executor=executor, on_stage=on_stage).path == tmp_path / "r" / "report.md"
     assert stages == [("final", 4)], "a study without a grid has no tuning"
     assert carry_out(study, executor=again)
     assert (len(executor.started), again.started) == (4, [])
@@ -237,7 +238,7 @@ def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
 
 @pytest.mark.slow  # trains each
 @pytest.mark.usefixtures("undrawn")
-def test_an_condition_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(
+def test_a_condition_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(
     tiny_config: RunConfig, tmp_path: Path, carry_out: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = {"learning_rate": 1e30, "warmup_fraction": 0.0}
@@ -248,7 +249,7 @@ def test_an_condition_that_always_diverges_is_said_and_does_not_keep_the_report_
         with StudyProgress() as progress:
             report = carry_out(study, executor=InProcess(), on_stage=progress.on_stage)
     assert "final: 6 runs, 4 finished, 2 diverged, 0 to do" in capsys.readouterr().out.splitlines()
-    assert "Every run of wild on toy diverged: it is compared with nothing there." in report.read_text()
+    assert "Every run of wild on toy diverged: it is compared with nothing there." in report.path.read_text()
     table = pd.read_csv(tmp_path / "r" / "tables" / "comparison.csv")
     assert set(zip(table["first"], table["second"], strict=True)) == {("full", "features")}
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
@@ -328,7 +329,7 @@ def test_the_command_says_what_is_left_and_then_where_the_report_is(
 ) -> None:
     assert exit_code_of("study", "mine.py", "--limit", "1") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 runs are left: the same command continues"
-    report.text = "# Title\n\n**Did it? no.** Not at all.\n"
+    report.answers = (Answer(question="Did it?", verdict="no", text="Not at all."),)
     assert exit_code_of("study", "mine.py", "--workers", "2") == 0
     out = capsys.readouterr().out.splitlines()
     assert out[-3:] == ["Did it? no. Not at all.", "Report: reports/mine/report.md", "Open:   reports/mine/index.html"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
+from toolkit.reporting.page import Answer, Report
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job
 from toolkit.studies.study import Comparison, Study
 
@@ -60,15 +61,12 @@ def config_of(job: Job) -> RunConfig:
 
 
 class Recorded:
-    """Stands in for ``write_report``: keeps what it is called with, and writes ``text``, if any."""
+    """Stands in for ``write_report``: keeps what it is called with, and has ``answers``."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
-        self.text = ""
+        self.answers: tuple[Answer, ...] = ()
 
-    def __call__(self, runs: Sequence[Path], out: Path, **options: Any) -> Path:
+    def __call__(self, runs: Sequence[Path], out: Path, **options: Any) -> Report:
         self.calls.append({"runs": list(runs), "out": out, **options})
-        if self.text:
-            Path(out).mkdir(parents=True)
-            (Path(out) / "report.md").write_text(self.text, encoding="utf-8")
-        return Path(out) / "report.md"
+        return Report(Path(out) / "report.md", self.answers)

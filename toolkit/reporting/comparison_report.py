@@ -22,7 +22,18 @@ from toolkit.progress import say, shows_progress
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import interval, text_of
 from toolkit.reporting.folder import check_out, publish, report_folder
-from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TableBlock, TextBlock, folds, shown, table_block
+from toolkit.reporting.page import (
+    CodeBlock,
+    FoldBlock,
+    Page,
+    Report,
+    Section,
+    TableBlock,
+    TextBlock,
+    folds,
+    shown,
+    table_block,
+)
 from toolkit.reporting.render_html import start_library
 from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
@@ -219,8 +230,8 @@ def write_report(
     command: str | None = None,
     tuning: pd.DataFrame | None = None,
     base: str | Path | None = None,
-) -> Path:
-    """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
+) -> Report:
+    """Compare runs and write a report into ``out``: index.html, report.md, tables/ and figures/; what it answers.
 
     Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
     (run directory name to condition), ``pairs``, ``margin_points`` and ``score`` are those of :func:`toolkit.compare`;
@@ -266,8 +277,8 @@ def write_report(
 
 
 @shows_progress("reading evidence")
-def report_from(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Make a report again from the evidence of ``folder`` alone, by today's rules; the path of its report.md.
+def report_from(folder: str | Path, out: str | Path | None = None) -> Report:
+    """Make a report again from the evidence of ``folder`` alone, by today's rules; what it answers.
 
     Into ``out``, or in the place of the report itself. What the evidence did not keep is left out or named. ValueError
     where the evidence is not whole, or not as it was written, and as :func:`write_report` where no report can go to
@@ -279,8 +290,8 @@ def report_from(folder: str | Path, out: str | Path | None = None) -> Path:
         return publish_evidence(read_evidence(folder), out)
 
 
-def publish_evidence(evidence: Evidence, out: Path) -> Path:
-    """Everything that follows from evidence: tables, cards and page, in ``out``; the path of report.md."""
+def publish_evidence(evidence: Evidence, out: Path) -> Report:
+    """Everything that follows from evidence: tables, cards and page, in ``out``."""
     with report_folder(out) as folder:
         data = ReportData(save_evidence(evidence, folder))
         cards = make_cards(data)
@@ -290,7 +301,7 @@ def publish_evidence(evidence: Evidence, out: Path) -> Path:
         say("writing the pages")
         write_tables(folder / "tables", report_tables(data, cards), page.title)
         publish(page, folder, {name for group in data.groups for name in (group.title, group.runs[0].task)})
-    return out / "report.md"
+    return Report(out / "report.md", page.answers)
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
+from toolkit.naming import Described
 from toolkit.reporting.cells import Column as Column
 from toolkit.reporting.cells import p_value, text_of
 from toolkit.reporting.charts import Charts, spec_of
@@ -133,6 +135,33 @@ class Answer:
     tone: Tone = ""
     parts: tuple[Part, ...] = ()
     """A line per task, where there are several."""
+
+
+def spoken(answer: Answer) -> str:
+    """An answer as it is read aloud: the question, its verdict and the numbers, then a line per task."""
+    said = " ".join(filter(None, (answer.question, answer.verdict and f"{answer.verdict}.", answer.text)))
+    return "\n".join((said, *part_lines(answer)))
+
+
+def part_lines(answer: Answer) -> list[str]:
+    """What each task says to a question, a line each."""
+    return [f"{part.name}: {', '.join(filter(None, (part.verdict, part.text)))}" for part in answer.parts]
+
+
+@dataclass(frozen=True, repr=False)
+class Report(Described):
+    """A report that was written, and what it answers; wherever a path is asked for, that of its report.md."""
+
+    path: Path
+    """Of report.md, beside which index.html lies."""
+    answers: tuple[Answer, ...]
+
+    def facts(self) -> dict[str, str]:
+        """Where it lies, and each question with its verdict."""
+        return {"path": str(self.path)} | {each.question: each.verdict for each in self.answers if each.question}
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
 
 def stated(texts: Iterable[str]) -> tuple[Answer, ...]:

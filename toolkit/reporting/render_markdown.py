@@ -1,13 +1,11 @@
 """A page as Markdown: what index.html shows, in the order in which it shows it; every text is escaped."""
 
-import html
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 from toolkit.reporting.cells import NOT_APPLICABLE, is_number, number
 from toolkit.reporting.page import (
-    Answer,
     Block,
     ChartBlock,
     CodeBlock,
@@ -16,6 +14,7 @@ from toolkit.reporting.page import (
     Page,
     TableBlock,
     TextBlock,
+    part_lines,
     shown,
     shown_tiles,
 )
@@ -56,17 +55,6 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         parts += [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
     parts += _texts(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def part_lines(answer: Answer) -> list[str]:
-    """What each task says to a question, a line each."""
-    return [f"{part.name}: {', '.join(filter(None, (part.verdict, part.text)))}" for part in answer.parts]
-
-
-def read_answers(text: str) -> list[str]:
-    """The answers of a report.md that :func:`render_markdown` wrote, those to a question, as plain text."""
-    found = re.findall(r"^\*\*([^*]+)\*\* (.+(?:\n.+)*)$", text.partition("\n## ")[0], re.M)
-    return [html.unescape(f"{said} {told}".replace("  \n", "\n")) for said, told in found]
 
 
 def _texts(text: str) -> list[str]:

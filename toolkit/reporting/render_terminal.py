@@ -23,10 +23,10 @@ from toolkit.reporting.page import (
     Shown,
     TableBlock,
     TextBlock,
+    part_lines,
     shown,
     shown_tiles,
 )
-from toolkit.reporting.render_markdown import part_lines
 
 MOST_LINES = 60
 """Lines of a table; the whole of a longer one is in the report's tables."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -34,6 +34,9 @@ from toolkit.studies.plan import (
     without_repeats,
 )
 from toolkit.studies.study import Cell, Study
+
+if TYPE_CHECKING:
+    from toolkit.reporting.page import Report
 
 FOLDER = ".study"
 """Below the parent of the runs: per run a log, and configs whose names hold their digests. Hidden, so that ``runs/*``
@@ -82,7 +85,7 @@ def run_study(
     on_stage: OnStage = lambda stage, runs: None,
     on_event: Callable[[Event], None] = lambda event: None,
     command: str | None = None,
-) -> Path | None:
+) -> "Report | None":
     """Run what is missing of a study, at most ``limit`` runs, then write its report; None while runs are left.
 
     First the tuning runs, then the choice of settings, then the runs that are compared. The report names ``command``
@@ -167,8 +170,8 @@ def write_study_report(
     *,
     tuning: pd.DataFrame | None = None,
     command: str | None = None,
-) -> Path:
-    """The report of a study whose final runs are finished; the path of report.md."""
+) -> "Report":
+    """The report of a study whose final runs are finished."""
     from toolkit.reporting.comparison_report import write_report
 
     options: dict[str, Any] = {

@@ -53,7 +53,7 @@ def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run])
             assert values[name, 3] < 0.9
 
 
-def test_seeds_are_compared_within_an_condition(train: Callable[..., Run]) -> None:
+def test_seeds_are_compared_within_a_condition(train: Callable[..., Run]) -> None:
     runs = [train(seed=seed) for seed in (0, 1)] + [train(shuffle_labels=True)]
     tables = measure_layers(runs, {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]})
     table = tables["layer_drift"]

@@ -143,7 +143,7 @@ def test_one_seed_makes_no_claim_about_a_regime() -> None:
 
 
 @pytest.mark.parametrize("least", [1.0, 0.9996])
-def test_an_condition_that_did_not_move(least: float) -> None:
+def test_a_condition_that_did_not_move(least: float) -> None:
     """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
     still = {0: {place: LayerSimilarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
     own = tables_of(ConditionSimilarities(GROUP, "probe", False, None, still, {}))
