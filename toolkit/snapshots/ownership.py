@@ -198,6 +198,8 @@ def remove_file(path: Path, owned: Owned) -> None:
     """
     check_replaceable(path, owned)
     _unlink(path, owned.folder)
+    # Before a list is written that no longer names it: a power cut would bring back what is nobody's then.
+    sync(next(parent for parent in path.parents if parent.exists()))
 
 
 def _unlink(path: Path, folder: Path) -> None:

@@ -370,7 +370,8 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
     is_own = (
         (table["measure"] == "agreement") & (table["parameter"] == "word_embeddings") & (table["permutation"] == ONE)
     )
-    lines = table[is_own].assign(model=[str(name).split(" on ")[0] for name in table.loc[is_own, "group"]])
+    models = {group.title: group.runs[0].model for group in data.groups}
+    lines = table[is_own].assign(model=table["group"].map(models))
     if lines.empty:
         return ()
     found: dict[str, list[str]] = {}
