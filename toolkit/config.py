@@ -278,6 +278,169 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
     --------
     >>> toolkit.RunConfig(freeze="embeddings", seed=1)
     RunConfig(model: minilm, freeze: embeddings, seed: 1, task: polarity)
+
+    Parameters
+    ----------
+    model
+        Checkpoint to start from: minilm (embedded, offline), a hub id (optionally id@revision) or a local
+        folder. Default: 'minilm'.
+    freeze
+        Regime, that is what is not trained: none (full fine-tuning); embeddings (the five embedding
+        parameters); backbone (all but the head: feature extraction); or components, such as
+        position_embeddings,LayerNorm.weight,layers.0-3. Default: 'none'.
+    pooling
+        How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's
+        output; last: the last token's, which in a decoder alone has seen all others. Default: 'mean'.
+    features
+        Layers whose states are pooled: last; second-to-last; layers.K (the output of block K, counted from 0);
+        last4-concat or last4-sum (Devlin et al. 2019, section 5.3); all-concat (all blocks); or mix (all blocks
+        and the embeddings, in learned shares; Peters et al. 2018). Default: 'last'.
+    pair_encoding
+        How two texts are read: joint (as one sequence) or separate (each alone). Default: 'joint'.
+    head
+        What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it.
+        Default: 'linear'.
+    init
+        Weights to start from: the checkpoint's, or random ones of the same architecture (was pretraining worth
+        it?). Default: 'checkpoint'.
+    positions
+        Position table to start from: the checkpoint's; sinusoidal (scaled to the size of its rows); shuffled
+        (its rows in random order, as far as --max-length reaches); or zero. Default: 'checkpoint'.
+    reinject_positions
+        Add the positions' part of the encoder's input again before each layer after the first. Default: False.
+    add_tokens
+        Add the tokens of this file, one a line, to tokenizer and word table before training; None: none.
+        Default: None.
+    new_token_init
+        What the rows of --add-tokens start from: mean (of the rows of all older tokens); or random (normal,
+        with the checkpoint's initializer_range, drawn with --seed). Default: 'mean'.
+    train_rows
+        Rows of the word table to train: all; or new, those of --add-tokens alone, without weight decay.
+        Default: 'all'.
+    lora
+        Train adapters (LoRA, by peft) in these modules and the head, and freeze all else; None: no adapters.
+        Default: None.
+    lora_rank
+        Rank of the adapters of --lora. Default: 8.
+    lora_alpha
+        What the adapters of --lora add is multiplied by this over their rank. Default: 8.
+    seed
+        One seed for all that is random: head initialisation, data order, dropout (and fresh weights). Default:
+        0.
+    epochs
+        Passes over the training split; None: 3. Default: None.
+    head_epochs
+        First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them.
+        Default: 0.
+    head_training
+        How long to train: epochs (as many as --epochs), or early-stopping (of a frozen backbone only). Default:
+        'auto'.
+    max_steps
+        Stop after this many optimizer steps, even if --epochs asks for more; None: no limit. Default: None.
+    batch_size
+        Examples per optimizer step, counted over all processes and accumulation steps. Default: 32.
+    batch_tokens
+        Also limit a batch to this many tokens, padding included (but to no less than one example); None: no
+        limit. Default: None.
+    gradient_accumulation_steps
+        Split each process's share of a batch into this many parts. Default: 1.
+    optimizer
+        adamw, or sgd without momentum: no row moves after its last gradient, and decay is the same product as
+        AdamW's. sgd's steps are as small as its gradients: at AdamW's learning rates it hardly trains; try 100
+        to 10,000 times. Default: 'adamw'.
+    learning_rate
+        Peak learning rate of the backbone (linear warm-up, then linear decay). Default: 5e-05.
+    embedding_learning_rate
+        Peak learning rate of the five embedding parameters (same schedule); None: what --layer-decay leaves.
+        Default: None.
+    layer_decay
+        Multiply the learning rate by this (above 0, at most 1) once more for each layer below the top one.
+        Default: 1.0.
+    head_learning_rate
+        Peak learning rate of the head (same schedule). Default: 0.001.
+    weight_decay
+        Decoupled weight decay: a step multiplies weights by 1 - rate * decay. Default: 0.01.
+    warmup_fraction
+        Share (0 to 1) of all optimizer steps in which the learning rate rises to its peak. Default: 0.1.
+    max_gradient_norm
+        Scale gradients down where their Euclidean norm, over all parameters, is above this. Default: 1.0.
+    dropout
+        Dropout probability (0 or more, below 1) everywhere in the backbone; None: the checkpoint's own.
+        Default: None.
+    precision
+        Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Default: 'auto'.
+    deterministic
+        Take only operations that give the same bits each time, and refuse those that do not; on a CPU they all
+        do. Default: False.
+    task
+        Built-in task: polarity, order, pair, or roles (whose words are tagged). Default: 'polarity'.
+    objective
+        What is learned of the texts: their labels, or mlm, tokens that are masked in them (Devlin et al. 2019,
+        3.1). mlm trains the checkpoint's own masked-LM head, at --learning-rate. Default: 'labels'.
+    mlm_probability
+        Of --objective mlm: share of a text's tokens to tell (at least one, special ones never). Default: 0.15.
+    train_file
+        Your training data, in place of --task: a .tsv, .csv, .jsonl, .json, .parquet, .conll or .conllu file.
+        Default: None.
+    validation_file
+        Your validation data; required with --train-file. Default: None.
+    test_file
+        More splits to score, each with a name of yours: NAME=PATH [NAME=PATH ...]. Default: ().
+    ood_file
+        The same for splits that are out of the distribution of the training data. Default: ().
+    dataset
+        A dataset of the Hugging Face hub (optionally NAME@REVISION), in place of --task. Default: None.
+    dataset_config
+        Configuration (subset) of --dataset. Default: None.
+    text_columns
+        Names of the one or two text columns of your data; by default text, or sentence. Default: ().
+    label_column
+        Column of the labels. Default: 'label'.
+    label_kind
+        What the labels of your data are: classes, targets of a regression, or, by auto, what they are written
+        as. Default: 'auto'.
+    tsv_quotes
+        Quotation marks around cells of a .tsv: strip them, as pandas and Excel write them, or keep them as
+        characters. Default: 'unsure'.
+    cluster_column
+        Column of your data with an id of what examples come from together: the review of a sentence, a reagent.
+        Default: None.
+    task_name
+        What your own data are called in reports and in the names of runs; None: the name of the file or
+        dataset. Default: None.
+    max_length
+        Most tokens of an example, special tokens included. Default: 128.
+    max_train_examples
+        Train on this many examples only, drawn with --seed; None: on all. Default: None.
+    selection_fraction
+        For choosing settings: hold out this share of train (0: none) as the split `selection`, and score that
+        alone. Default: 0.0.
+    remove_near_duplicates
+        Remove training examples that nearly repeat a scored one; manifest.json says how many. Default: False.
+    shuffle_labels
+        Permute the training labels: what moves when there is nothing to learn but the examples? Default: False.
+    label_seed
+        Permute them with this seed: an example then has the same wrong label in runs of every --seed. (Of these
+        --max-train-examples would draw other examples.) None: with --seed, so that each run has another
+        permutation. Default: None.
+    output_dir
+        Folder in which the run directory is made. Default: 'runs'.
+    overwrite
+        Replace a finished run of the same config, which is refused otherwise. Default: False.
+    resume
+        Go on from the last state of an unfinished run of the same config, with the same bits; --no-resume:
+        start anew. Default: True.
+    resume_steps
+        Also write the state every N optimizer steps; None: at the ends of epochs only. Default: None.
+    ddp_timeout
+        Seconds after which a run of several processes ends when one of them no longer answers. Default: 1800.
+    snapshot_steps
+        Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only.
+        Default: None.
+    save_model
+        Also write the tuned model (safetensors; from_pretrained loads it). Default: False.
+    log_with
+        Also send the numbers to this tracker, through Accelerate. Default: None.
     """
 
     def __new__(cls, *_: Any, **values: Any) -> "RunConfig":
@@ -391,23 +554,6 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             raise ValueError(f"{source}: {error}") from None
 
 
-FIELD = re.compile(r'^    (\w+): [^\n]*= setting\(.*?\)\n    """(.*?)"""$', re.MULTILINE | re.DOTALL)
-"""A field of a config in this file, and the text below it, which ``--help`` shows of its flag."""
-
-
-def _with_fields(doc: str) -> str:
-    """A docstring with the first sentence on each field; as it is where the source is not at hand."""
-    try:
-        source = Path(__file__).read_text(encoding="utf-8")
-    except OSError:
-        return doc
-    texts = {name: " ".join(text.split()) for name, text in FIELD.findall(source)}
-    said = {name: re.split(r"(?<=\.) (?=[A-Z])", text)[0] for name, text in texts.items()}
-    lines = (f"{own.name}\n    {said[own.name]} Default: {own.default!r}." for own in fields(RunConfig))
-    return "\n".join([inspect.cleandoc(doc), "\nParameters\n----------", *lines])
-
-
-RunConfig.__doc__ = _with_fields(RunConfig.__doc__ or "")
 RunConfig.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # help() would show that of __new__
     list(inspect.signature(RunConfig.__init__).parameters.values())[1:]
 )
