@@ -1,5 +1,6 @@
 """Every plot_* takes the same things and gives a chart of one panel that can be restyled; an empty one says why."""
 
+import re
 from functools import partial
 
 import altair
@@ -91,6 +92,17 @@ def test_what_is_no_source_is_refused_with_what_is_expected(name, runs):
         *(("expected a run or its path, several .*; got", partial(plot, other)) for other in others),
     )
     assert name in SCORED or all(isinstance(plot(one), altair.Chart | altair.LayerChart) for one in alone)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_without_a_column_is_drawn_or_refused_with_what_is_expected(name, runs):
+    plot, table = getattr(toolkit, name), TABLES[name](runs)
+    for column in table:
+        try:
+            said = "" if plot(table.drop(columns=column)).to_dict() else "nothing"
+        except ValueError as error:
+            said = str(error)
+        assert re.fullmatch(rf"|expected the table .*; got one without .*{column}.*", said), said
 
 
 @pytest.mark.parametrize(

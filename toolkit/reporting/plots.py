@@ -9,9 +9,9 @@ says why.
 
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias
 
 import pandas as pd
 
@@ -41,10 +41,29 @@ from toolkit.snapshots.store import Run, Source
 Plotted: TypeAlias = Source | Iterable[Run | str | Path] | pd.DataFrame
 """What every ``plot_*`` takes."""
 
+P = ParamSpec("P")
+
+
+def of_tables(plot: Callable[P, Chart]) -> Callable[P, Chart]:
+    """One line for a table without a column that is drawn, whichever part of the chart asks for it."""
+
+    @wraps(plot)
+    def draw(*arguments: P.args, **options: P.kwargs) -> Chart:
+        try:
+            return plot(*arguments, **options)
+        except KeyError as error:
+            raise ValueError(
+                f"expected the table that help(toolkit.{plot.__name__}) names; got one without {error}"
+            ) from error
+
+    return draw
+
+
 EXPOSURE = ("series", "token", "num_steps", "drift_percent", "low", "high", "num_rows")
 """Columns that :func:`plot_exposure` draws."""
 
 
+@of_tables
 def plot_drift(
     source: Plotted,
     parameter: str = TABLES[0],
@@ -68,6 +87,7 @@ def plot_drift(
     return _shown(drift_chart(drift, regimes=regimes), why)
 
 
+@of_tables
 def plot_change(source: Plotted) -> Chart:
     """Relative drift of each whole embedding parameter, in % of its norm.
 
@@ -89,6 +109,7 @@ def plot_change(source: Plotted) -> Chart:
     )
 
 
+@of_tables
 def plot_word_drift(source: Plotted, *, regimes: Iterable[str] | None = None) -> Chart:
     """How far the word rows moved, by how often training showed them: quartiles of ‖Δ‖, 5 to 95 %, rows and zeros.
 
@@ -103,6 +124,7 @@ def plot_word_drift(source: Plotted, *, regimes: Iterable[str] | None = None) ->
     return _shown(word_drift_chart(_rows(source, TABLES[0]), regimes=regimes), "No word moved")
 
 
+@of_tables
 def plot_position_drift(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
     """How far each position row moved: ‖Δ‖ by position, a line per condition, and where the longest training text ends.
 
@@ -117,6 +139,7 @@ def plot_position_drift(source: Plotted, *, panels: bool = False, regimes: Itera
     return _shown(position_chart(_rows(source, TABLES[1]), regimes=regimes, is_zoomed=panels), "No position moved")
 
 
+@of_tables
 def plot_words(source: Plotted) -> Chart:
     """How far each word's row moved against the steps that saw it; words can be searched, epoch and run be picked.
 
@@ -132,6 +155,7 @@ def plot_words(source: Plotted) -> Chart:
     return _shown(words_chart(_rows(source, TABLES[0])), "No word moved")
 
 
+@of_tables
 def plot_exposure(source: Plotted, parameter: str = TABLES[0], *, with_null: bool = False) -> Chart:
     """How far each row moved against the optimizer steps that showed it.
 
@@ -155,6 +179,7 @@ def plot_exposure(source: Plotted, parameter: str = TABLES[0], *, with_null: boo
     return _shown(None, said)
 
 
+@of_tables
 def plot_added_rows(source: Plotted, *, panels: bool = False) -> Chart:
     """Distance from their start of the rows of added tokens over epochs.
 
@@ -169,6 +194,7 @@ def plot_added_rows(source: Plotted, *, panels: bool = False) -> Chart:
     return _shown(added_rows_chart(rows, has_lengths=panels), "No added token at two snapshots")
 
 
+@of_tables
 def plot_scores(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
     """Last scores: a line per task, split and condition with a dot per seed, their mean and its interval.
 
@@ -184,6 +210,7 @@ def plot_scores(source: Plotted, *, panels: bool = False, regimes: Iterable[str]
     return _shown(scores_chart(scores, regimes=regimes), "No score was kept")
 
 
+@of_tables
 def plot_scores_over_epochs(
     source: Plotted,
     score: str | None = None,
@@ -207,6 +234,7 @@ def plot_scores_over_epochs(
     return _shown(epochs_chart(scores, score, regimes=regimes), "No two epochs were scored")
 
 
+@of_tables
 def plot_data_efficiency(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
     """The score on the reported split by the number of training examples, a line per task and condition.
 
@@ -221,6 +249,7 @@ def plot_data_efficiency(source: Plotted, *, panels: bool = False, regimes: Iter
     return _shown(efficiency_chart(scores, regimes=regimes), "No task was run with two numbers of training examples")
 
 
+@of_tables
 def plot_cost(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
     """The score on the reported split by the seconds that a run took, a mark per run.
 
@@ -235,6 +264,7 @@ def plot_cost(source: Plotted, *, panels: bool = False, regimes: Iterable[str] |
     return _shown(cost_chart(scores, regimes=regimes), "Fewer than two runs recorded seconds and a score")
 
 
+@of_tables
 def plot_differences(source: Plotted, *, panels: bool = False) -> Chart:
     """Differences between conditions in points: a line per pair, task and split, the interval that decided, the margin.
 
@@ -250,6 +280,7 @@ def plot_differences(source: Plotted, *, panels: bool = False) -> Chart:
     return _shown(differences_chart(_of_all(source, compare), is_one_panel=not panels), why)
 
 
+@of_tables
 def plot_drift_and_score(
     source: Plotted, parameter: str = TABLES[0], *, margin_points: float = float("nan"), panels: bool = False
 ) -> Chart:
