@@ -64,16 +64,19 @@ class Flags:
     def of(cls, config: RunConfig) -> "Flags":
         """The flags of a config."""
         parts = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, "output": OutputConfig}
-        return cls(**{name: kind(**_values(config, kind)) for name, kind in parts.items()})
+        return cls(**{name: kind(**_values_of_fields(config, kind)) for name, kind in parts.items()})
 
     def to_config(self) -> RunConfig:
         """The config of all flags; ValueError for one that cannot work."""
         parts = (self.data, self.model, self.training, self.output)
-        return RunConfig(**{name: value for part in parts for name, value in _values(part, type(part)).items()})
+        return RunConfig(
+            **{name: value for part in parts for name, value in _values_of_fields(part, type(part)).items()}
+        )
 
 
-def _values(config: Any, kind: Any) -> dict[str, Any]:
-    return {each.name: getattr(config, each.name) for each in fields(kind)}
+def _values_of_fields(config: Any, kind: Any) -> dict[str, Any]:
+    """The values that a config has for the fields of a part of it."""
+    return {field.name: getattr(config, field.name) for field in fields(kind)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -88,19 +91,21 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _command(args: list[str], prog: str) -> int:
-    """Carry out a command; by itself, so that what tyro says of a mistake is about its flags alone."""
+    """Carry out a command, parsed by itself: tyro's messages are then about its flags alone."""
     kind: Any
     commands = {FINETUNE: Flags, **COMMANDS}
     if args[:1] == [FINETUNE]:
         return _finetune(parse_config(args[1:], f"{prog} {FINETUNE}"))
     if not args or args[0].startswith("-"):
-        kind = Union[tuple(Annotated[each, tyro.conf.subcommand(name)] for name, each in commands.items())]  # noqa: UP007
-        told = {"prog": prog, "description": COMMANDS_DESCRIPTION}
+        kind = Union[  # noqa: UP007
+            tuple(Annotated[command_class, tyro.conf.subcommand(name)] for name, command_class in commands.items())
+        ]
+        options = {"prog": prog, "description": COMMANDS_DESCRIPTION}
     else:
         if args[0] not in COMMANDS:
             raise ValueError(unknown(args[0], "command", tuple(commands)))
-        kind, args, told = COMMANDS[args[0]], args[1:], {"prog": f"{prog} {args[0]}"}
-    status: int = parse(kind, args, **told).run()
+        kind, args, options = COMMANDS[args[0]], args[1:], {"prog": f"{prog} {args[0]}"}
+    status: int = parse(kind, args, **options).run()
     return status
 
 
@@ -116,6 +121,7 @@ def finetune_main(argv: Sequence[str] | None = None) -> None:
 
 
 def _finetune(config: RunConfig) -> int:
+    """Train the config of finetune.py's flags; exit code 0."""
     check_regime(config)
     with collecting_nothing():
         from toolkit.data.tasks import check_sources
@@ -142,7 +148,7 @@ def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
     """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
     args, path = _take_config(args)
     path = path / "config.json" if path is not None and path.is_dir() else path
-    default = RunConfig.from_json(_read(path), str(path)) if path else RunConfig()
+    default = RunConfig.from_json(_read_config(path), str(path)) if path else RunConfig()
     default = replace(default, overwrite=False)  # repeating a run must not destroy it unasked
     if default.train_file or default.dataset:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
@@ -153,7 +159,8 @@ def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
     return flags.to_config()
 
 
-def _read(path: Path) -> str:
+def _read_config(path: Path) -> str:
+    """The text of the file that --config names; ValueError where there is none."""
     if not path.is_file():
         raise ValueError(f"--config: no file at {path}")
     try:
@@ -165,13 +172,13 @@ def _read(path: Path) -> str:
 def _take_config(args: list[str]) -> tuple[list[str], Path | None]:
     """Take ``--config FILE`` (or ``--config=FILE``) out of the arguments."""
     rest, path = [], None
-    words = iter(args)
-    for word in words:
-        flag, separator, value = word.partition("=")
+    arguments = iter(args)
+    for argument in arguments:
+        flag, separator, value = argument.partition("=")
         if flag != "--config":
-            rest.append(word)
+            rest.append(argument)
             continue
-        value = value if separator else next(words, "")
+        value = value if separator else next(arguments, "")
         if not value:
             raise ValueError("--config takes the path of a config.json")
         path = Path(value)
@@ -183,42 +190,42 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
     values: list[str] = []
     rest: list[str] = []
     is_inside = False
-    for word in args:
-        if word.startswith("--"):
-            is_inside = word == flag or word.startswith(flag + "=")
+    for argument in args:
+        if argument.startswith("--"):
+            is_inside = argument == flag or argument.startswith(flag + "=")
             if is_inside:
-                values += [word.removeprefix(flag + "=")] if word != flag else []
+                values += [argument.removeprefix(flag + "=")] if argument != flag else []
                 continue
-        (values if is_inside else rest).append(word)
+        (values if is_inside else rest).append(argument)
     return [*rest, flag, *values] if values else rest
 
 
 def parse(kind: Any, args: list[str], *, prog: str, **options: Any) -> Any:
     """Parse flags; ValueError, in one line, for an unknown one or any other mistake that tyro finds."""
     _refuse_empty(args)
-    said = io.StringIO()
+    error_output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(error_output):
             return tyro.cli(kind, args=args, prog=prog, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
         _refuse_unknown(kind, args, options)
-    raise ValueError(f"{_in_one_line(said.getvalue())}; {prog} --help has all flags")
+    raise ValueError(f"{_in_one_line(error_output.getvalue())}; {prog} --help has all flags")
 
 
 def _in_one_line(box: str) -> str:
-    """What is wrong, of the box that tyro draws: its first part, between its title and a rule."""
+    """The message of an error of tyro's, in one line: the first part of the box it draws, between title and rule."""
 
     def is_rule(line: str) -> bool:
         return bool(re.match("[─-]{3}|╰", line))
 
     lines = itertools.dropwhile(is_rule, [line.strip("│ ") for line in box.splitlines()][1:])
-    told = itertools.takewhile(lambda line: not is_rule(line), lines)
-    said = " ".join(" ".join(told).split()).removeprefix("Error parsing ").replace(" (required)", "")
-    kind = r"no type matching (?:\{None\}\|)?(.+?) could be instantiated from \[(['\"])(.*?)\2\].*"
-    said = re.sub(kind, r"'\3' is not \1", said)
-    return re.sub(r"invalid literal for int\(\) with base 10: (['\"].*['\"])", r"\1 is not INT", said).rstrip(".")
+    message_lines = itertools.takewhile(lambda line: not is_rule(line), lines)
+    message = " ".join(" ".join(message_lines).split()).removeprefix("Error parsing ").replace(" (required)", "")
+    type_mismatch = r"no type matching (?:\{None\}\|)?(.+?) could be instantiated from \[(['\"])(.*?)\2\].*"
+    message = re.sub(type_mismatch, r"'\3' is not \1", message)
+    return re.sub(r"invalid literal for int\(\) with base 10: (['\"].*['\"])", r"\1 is not INT", message).rstrip(".")
 
 
 def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None:
@@ -231,14 +238,14 @@ def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None
     with contextlib.redirect_stdout(help_text), contextlib.suppress(SystemExit):
         tyro.cli(kind, args=["--help"], prog="x", **options)
     flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", help_text.getvalue())))
-    for word in itertools.takewhile(lambda each: each != "--", args):  # behind it nothing is a flag
+    for word in itertools.takewhile(lambda candidate: candidate != "--", args):  # behind it nothing is a flag
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag.replace("_", "-") not in flags:
             raise ValueError(mistyped(flag, "flag", flags))  # --help has all of them
 
 
-def _speaks() -> bool:
-    """Whether this process says what is wrong: of several, which all meet the same mistake, one does."""
+def _reports_errors() -> bool:
+    """Whether this process reports an error: of several, which all meet the same one, the first alone does."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -281,16 +288,17 @@ def _wide_logs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """A warning is one line, without the place in the code, and what names hold gives the terminal no command."""
-    kept = warnings.formatwarning
+    """Within this block a warning is one line, without its place in the code, invisible characters as U+XXXX."""
+    former_format = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"warning: {visible(' '.join(str(message).split()))}\n"
     try:
         yield
     finally:
-        warnings.formatwarning = kept
+        warnings.formatwarning = former_format
 
 
 def _guarded(function: Callable[[], int | None]) -> int | None:
+    """The exit code of an entry point; an error that a user can do something about is one line on stderr."""
     try:
         return function()
     except BrokenPipeError:  # the reader of the output, such as head, has seen enough
@@ -307,7 +315,7 @@ def _guarded(function: Callable[[], int | None]) -> int | None:
         is_ours = any(kind.__name__ == "NonFiniteLossError" for kind in type(error).__mro__)
         if is_of_a_library and not (lacks_memory or is_ours):
             raise
-        if not _speaks():
+        if not _reports_errors():
             time.sleep(SECONDS_APART)
         hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
         name = "out of memory: " if lacks_memory else ""
@@ -315,7 +323,7 @@ def _guarded(function: Callable[[], int | None]) -> int | None:
         return USER_ERROR
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, as Python clears away, ends that without a traceback
-        if _speaks():
+        if _reports_errors():
             print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)
         return INTERRUPTED
 

@@ -54,6 +54,7 @@ class ReportCommand:
     """Checkpoint that training in output folders started from; None: their drift is since the first one kept."""
 
     def run(self) -> int:
+        """Write a report, make one again, or print its methods; the exit code."""
         from toolkit.reporting.comparison_report import report_from, write_report
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.sources import find_runs
@@ -76,8 +77,8 @@ class ReportCommand:
             if self.out is None:
                 raise ValueError("report needs --out FOLDER, a new folder to write the report into")
             check_out(self.out)
-            for line in find_runs(self.runs, self.base).left_out:
-                show(line, is_result=False)
+            for note in find_runs(self.runs, self.base).left_out:
+                show(note, is_result=False)
             report = write_report(self.runs, self.out, **options)
         _show_report(report)
         return 0
@@ -99,6 +100,7 @@ class DriftCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
+        """Print how embeddings changed, and write the report where a folder is named; the exit code."""
         from toolkit.questions.drift_report import show_drift
 
         only = tuple(filter(None, (name.strip() for name in self.only.split(","))))
@@ -132,11 +134,14 @@ class TrainsCommand:
     data: tyro.conf.OmitArgPrefixes[DataConfig] = field(default_factory=DataConfig)
 
     def run(self) -> int:
+        """Print what would train; the exit code."""
         from toolkit.pipeline import plan, plan_of_trainer
         from toolkit.reporting.run_screen import print_components
 
         parts = (self.model, self.training, self.data)
-        values = {each.name: getattr(part, each.name) for part in parts for each in fields(part)}
+        values = {
+            config_field.name: getattr(part, config_field.name) for part in parts for config_field in fields(part)
+        }
         config = RunConfig(**values | {"freeze": self.model.freeze or "none"})
         is_plain = self.model.freeze is None and config == RunConfig(model=config.model)
         print_components(*(plan_of_trainer(config.model) if is_plain else plan(config)))
@@ -164,6 +169,7 @@ class StudyCommand:
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
+        """Run what is missing of a study, or only print its plan; the exit code."""
         from toolkit.studies.dry_run import dry_run
         from toolkit.studies.plan import left_to_do
         from toolkit.studies.progress import StudyProgress
@@ -171,6 +177,7 @@ class StudyCommand:
         from toolkit.studies.study import load_study
 
         study, out = load_study(self.file), self.out or Path("reports") / self.file.stem
+        # Built first: an extra that is missing shows before anything is planned.
         executor = EXECUTORS[self.executor](self.options)
         if self.dry_run:
             dry_run(study, limit=self.limit, output_dir=self.output_dir)
@@ -207,23 +214,24 @@ class VerifyCommand:
     """Folder in which a report's runs are looked for; None: runs/, beside the report, and in runs/ beside it."""
 
     def run(self) -> int:
-        directories, errors, differ = (self.directory, *self.more), [], False
+        """Print what differs from what was written, of each directory; exit code 1 where anything does."""
+        directories, errors, any_differs = (self.directory, *self.more), [], False
         for directory in directories:
             try:
                 lines, differs = self._verify(directory)
             except ValueError as error:  # one that cannot be verified does not keep the others from it
                 errors.append(str(error))
                 continue
-            differ |= differs
+            any_differs |= differs
             head = f"{directory}: " if self.more else ""
-            said = "\n".join(line if line.startswith(head) else head + line for line in lines)
-            show(said)
+            text = "\n".join(line if line.startswith(head) else head + line for line in lines)
+            show(text)
         if errors:
             raise ValueError("; ".join(errors))
-        return 1 if differ else 0
+        return 1 if any_differs else 0
 
     def _verify(self, directory: Path) -> tuple[list[str], bool]:
-        """What there is to say of a run or a report, and whether it differs from what was written."""
+        """The lines to show of a run or a report, and whether it differs from what was written."""
         from toolkit.comparison.verify import describe, is_report
 
         if is_report(directory):

@@ -68,8 +68,8 @@ def setting(
     that at its default, and at ``as_before``, which mean what was done before it came, it stays out of the digest, and
     runs keep their names.
     """
-    known = {"affects": affects, "says": says, "is_hashed": is_hashed}
-    return field(default=default, metadata=known | {"as_before": (default, *as_before) if is_later else ()})
+    facts = {"affects": affects, "says": says, "is_hashed": is_hashed}
+    return field(default=default, metadata=facts | {"as_before": (default, *as_before) if is_later else ()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,8 +444,8 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
     """
 
     def __new__(cls, *_: Any, **values: Any) -> "RunConfig":
-        """TypeError that names the nearest field, for one that there is not: the generated __init__ names none."""
-        names = tuple(each.name for each in fields(cls))
+        """TypeError that names the nearest field for an unknown one: the generated __init__ names none."""
+        names = tuple(config_field.name for config_field in fields(cls))
         for name in values:
             if name not in names:
                 raise TypeError(mistyped(name, "field", names))
@@ -453,10 +453,11 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     @property
     def num_epochs(self) -> int:
-        """Passes over the training split, the default where none were asked for."""
+        """Passes over the training split, the default where none is set."""
         return EPOCHS if self.epochs is None else self.epochs
 
     def __post_init__(self) -> None:
+        """ValueError, in one line, for a setting that cannot work, alone or beside others."""
         _check_types(self)
         if self.task == MLM:
             object.__setattr__(self, "objective", MLM)
@@ -464,18 +465,23 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         for name in ("batch_size", "gradient_accumulation_steps", "max_length", "lora_rank", "lora_alpha"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("epochs", "head_epochs"):
-            given = getattr(self, name) or 0
-            _require(given <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
+            num_epochs = getattr(self, name) or 0
+            _require(num_epochs <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
         # Of an empty variable: output_dir would be the current directory.
-        named = ("train_file", "validation_file", "dataset", "dataset_config", "cluster_column")
-        for name in ("model", *named, "output_dir", "add_tokens"):
+        optional_texts = ("train_file", "validation_file", "dataset", "dataset_config", "cluster_column")
+        for name in ("model", *optional_texts, "output_dir", "add_tokens"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
         for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens", "resume_steps", "ddp_timeout"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
-        own = self.embedding_learning_rate
-        _require(own is None or 0 < own < float("inf"), self, "embedding_learning_rate", "above 0 and finite")
+        embedding_rate = self.embedding_learning_rate
+        _require(
+            embedding_rate is None or 0 < embedding_rate < float("inf"),
+            self,
+            "embedding_learning_rate",
+            "above 0 and finite",
+        )
         _require(0 < self.layer_decay <= 1, self, "layer_decay", "above 0 and at most 1")
         _require(0 <= self.weight_decay < float("inf"), self, "weight_decay", "at least 0 and finite")
         _require(0 <= self.warmup_fraction <= 1, self, "warmup_fraction", "between 0 and 1")
@@ -517,9 +523,13 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     def facts(self) -> dict[str, str]:
         """What is trained on what, and every other field that is not at its default."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        named = ("model", "task", "freeze", "seed")
-        return {name: str(value) for name, (value, default) in values.items() if name in named or value != default}
+        values = {
+            config_field.name: (getattr(self, config_field.name), config_field.default) for config_field in fields(self)
+        }
+        always_shown = ("model", "task", "freeze", "seed")
+        return {
+            name: str(value) for name, (value, default) in values.items() if name in always_shown or value != default
+        }
 
     def to_json(self) -> str:
         """The text of config.json."""
@@ -527,23 +537,23 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     def to_command(self) -> str:
         """The shell command that repeats this run: the flags that differ from their defaults."""
-        words = ["accelerate", "launch", "finetune.py"]
-        for each in fields(self):
-            value = getattr(self, each.name)
-            is_named_by_data = each.name == "task" and (self.train_file or self.dataset)
-            if value == each.default or each.name in ("output_dir", "overwrite") or is_named_by_data:
+        arguments = ["accelerate", "launch", "finetune.py"]
+        for config_field in fields(self):
+            value = getattr(self, config_field.name)
+            is_named_by_data = config_field.name == "task" and (self.train_file or self.dataset)
+            if value == config_field.default or config_field.name in ("output_dir", "overwrite") or is_named_by_data:
                 continue
-            words.append(("--no-" if value is False else "--") + each.name.replace("_", "-"))
+            arguments.append(("--no-" if value is False else "--") + config_field.name.replace("_", "-"))
             if not isinstance(value, bool):
-                words += [shlex.quote(str(v)) for v in (value if isinstance(value, tuple) else (value,))]
-        return " ".join(words)
+                arguments += [shlex.quote(str(part)) for part in (value if isinstance(value, tuple) else (value,))]
+        return " ".join(arguments)
 
     @classmethod
     def from_json(cls, text: str, source: str = "config.json") -> "RunConfig":
         """Parse config.json; ValueError for an unknown field, another format or text that is not JSON."""
         values = parse_object(text, source, version=FORMAT)
         values.pop("format", None)
-        names = tuple(each.name for each in fields(cls))
+        names = tuple(config_field.name for config_field in fields(cls))
         for name in values:
             if name not in names:
                 raise ValueError(f"{source}: {unknown(name, 'field', names)}")
@@ -560,13 +570,15 @@ RunConfig.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # he
 
 
 def fields_that(*, affect: Effect | None = None, say: Collection[str] = ()) -> tuple[str, ...]:
-    """Names of the fields that bear on ``affect``, or that say one of ``say``, in their order."""
-    known = ((each.name, each.metadata) for each in fields(RunConfig))
-    return tuple(name for name, own in known if affect in own["affects"] or own["says"] in say)
+    """Names of the fields that bear on ``affect``, or whose subject is in ``say``, in their order."""
+    metadata_of_fields = ((config_field.name, config_field.metadata) for config_field in fields(RunConfig))
+    return tuple(
+        name for name, metadata in metadata_of_fields if affect in metadata["affects"] or metadata["says"] in say
+    )
 
 
 def check_regime(config: "RunConfig") -> None:
-    """ValueError for what is wrong with a regime whatever the model, before one is read.
+    """ValueError for a regime that is wrong for every model, before one is read.
 
     That is a word of ``--freeze`` that names a component of no family, and epochs where a head stops by itself.
     Whether the model at hand has the component, :func:`toolkit.models.regimes.parse_regime` says.
@@ -574,10 +586,10 @@ def check_regime(config: "RunConfig") -> None:
     if config.freeze == "backbone":
         resolve_head_training(config, is_frozen=True)
     leaves = [leaf.replace("{K}", "K") for family in FAMILIES.values() for leaf in family.components]
-    known = tuple(dict.fromkeys((*REGIMES, "encoder", *EMBEDDING_PARAMETERS, *leaves, "head")))
+    known_words = tuple(dict.fromkeys((*REGIMES, "encoder", *EMBEDDING_PARAMETERS, *leaves, "head")))
     for word in (word.strip() for word in config.freeze.split(",")):
-        if word and word not in known and not re.fullmatch(r"layers\.\d+(-\d+)?", word):
-            raise ValueError(unknown(word, "regime or component", known))
+        if word and word not in known_words and not re.fullmatch(r"layers\.\d+(-\d+)?", word):
+            raise ValueError(unknown(word, "regime or component", known_words))
 
 
 def _check_task_name(name: str | None) -> None:
@@ -609,7 +621,7 @@ LABELLED = (
 
 def _check_objective(config: RunConfig) -> None:
     """ValueError for a setting that the objective has no use for."""
-    defaults = {each.name: each.default for each in fields(config)}
+    defaults = {config_field.name: config_field.default for config_field in fields(config)}
     if config.objective != MLM:
         if config.mlm_probability != defaults["mlm_probability"]:
             raise ValueError(f"--mlm-probability {config.mlm_probability:g} goes with --objective mlm")
@@ -617,9 +629,9 @@ def _check_objective(config: RunConfig) -> None:
     _require(0 < config.mlm_probability < 1, config, "mlm_probability", "above 0 and below 1")
     for name in LABELLED:
         if (value := getattr(config, name)) != defaults[name] and (name, value) != ("head_training", "epochs"):
-            shown = "" if isinstance(value, bool) else f" {' '.join(value) if isinstance(value, tuple) else value}"
+            text = "" if isinstance(value, bool) else f" {' '.join(value) if isinstance(value, tuple) else value}"
             raise ValueError(
-                f"--{name.replace('_', '-')}{shown} is not for --objective mlm, which reads no labels and trains the "
+                f"--{name.replace('_', '-')}{text} is not for --objective mlm, which reads no labels and trains the "
                 "checkpoint's own head and words: leave it out"
             )
 
@@ -629,11 +641,11 @@ ALONE = ("freeze", "head_epochs")
 
 
 def _check_lora(config: RunConfig) -> None:
-    """ValueError for adapters nowhere, beside what they cannot go with, and for settings of none.
+    """ValueError for adapters on nothing, beside settings that exclude them, and for their settings without them.
 
     Each target is kept once and in order of its name: two spellings of a regime are one run.
     """
-    defaults = {each.name: each.default for each in fields(config)}
+    defaults = {config_field.name: config_field.default for config_field in fields(config)}
     if config.lora is None:
         for name in ("lora_rank", "lora_alpha"):
             if getattr(config, name) != defaults[name]:
@@ -655,7 +667,7 @@ def _check_lora(config: RunConfig) -> None:
 
 
 def recipe_of(config: RunConfig) -> dict[str, Any]:
-    """The fields that say what a head reads and what it is, as ``load_classifier`` takes them."""
+    """The fields on what a head reads and what it is, as ``load_classifier`` takes them."""
     return {name: getattr(config, name) for name in fields_that(say=("recipe",))}
 
 
@@ -667,20 +679,21 @@ def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
     """
     if is_frozen and config.head_epochs:
         raise ValueError("--head-epochs comes before training the backbone, which is frozen: leave it out")
-    own, is_frozen = replace(config, epochs=config.num_epochs), is_frozen and config.objective != MLM
+    with_epochs, is_frozen = replace(config, epochs=config.num_epochs), is_frozen and config.objective != MLM
     if config.head_training == "early-stopping" and not is_frozen:
         raise ValueError("--head-training early-stopping trains the head alone: it needs --freeze backbone")
     if config.head_training == "early-stopping" and config.max_steps:
         raise ValueError(f"--max-steps {config.max_steps} is not for --head-training early-stopping: leave one out")
     if config.head_training != "auto":
-        return own
+        return with_epochs
+    # Left to itself a head alone stops early: a number of epochs would go unheeded.
     if is_frozen and (config.epochs is not None or config.max_steps):
-        given = f"--max-steps {config.max_steps}" if config.max_steps else f"--epochs {config.epochs}"
+        flag = f"--max-steps {config.max_steps}" if config.max_steps else f"--epochs {config.epochs}"
         raise ValueError(
-            f"{given} with a frozen backbone, whose head is trained until a held-out part of train stops improving: "
+            f"{flag} with a frozen backbone, whose head is trained until a held-out part of train stops improving: "
             "pass --head-training epochs to train that long, or --head-training early-stopping to train until then"
         )
-    return replace(own, head_training="early-stopping" if is_frozen else "epochs")
+    return replace(with_epochs, head_training="early-stopping" if is_frozen else "epochs")
 
 
 def _check_types(config: RunConfig) -> None:
@@ -700,6 +713,7 @@ def _check_types(config: RunConfig) -> None:
 
 
 def _as_python(value: object) -> object:
+    """A number of NumPy's as Python's own; any other value as it is."""
     # Python's own numbers stay as they are: the digest of a run tells 1 from 1.0.
     if isinstance(value, int | float) and type(value).__module__ == "builtins":
         return value
@@ -709,15 +723,17 @@ def _as_python(value: object) -> object:
 
 
 def _in_words(annotation: Any) -> str:
+    """A type of a field in words, such as "an integer or None"."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is tuple:
         return f"a tuple, each part of it {_in_words(arguments[0])}"
     if arguments:
-        return " or ".join(repr(x) if origin is Literal else _in_words(x) for x in arguments)
+        return " or ".join(repr(argument) if origin is Literal else _in_words(argument) for argument in arguments)
     return WORDS[annotation]
 
 
 def _conforms(value: object, annotation: Any) -> bool:
+    """Whether a value is of a field's type; True and False are no numbers, an integer may stand for a float."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return value in arguments
@@ -737,6 +753,7 @@ def check_seed(seed: int, flag: str = "--seed") -> None:
 
 
 def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
+    """ValueError, which names the flag, what was expected and what came, unless the condition is met."""
     if not is_met:
         flag = "--" + name.replace("_", "-")
         raise ValueError(f"{flag} must be {expected}; got {getattr(config, name)!r}")
@@ -744,8 +761,8 @@ def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
 
 def is_named_by(own: Field[Any], value: object) -> bool:
     """Whether a field at this value is part of the digest."""
-    known = own.metadata
-    return not ("place" in known["affects"] or known["is_hashed"] or value in known["as_before"])
+    metadata = own.metadata
+    return not ("place" in metadata["affects"] or metadata["is_hashed"] or value in metadata["as_before"])
 
 
 def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
@@ -754,9 +771,14 @@ def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     ``file_hashes`` maps the role of a file (``train``, ``validation``, a test split's name; ``model`` for the weights
     of a local folder) to its sha256. The number of processes, which changes dropout's draws, is in the manifest only.
     """
-    own = asdict(replace(config, epochs=config.num_epochs))
-    own["ood_file"] = tuple(entry.partition("=")[0] for entry in config.ood_file)  # their sha256 are in file_hashes
-    values = {each.name: own[each.name] for each in fields(RunConfig) if is_named_by(each, own[each.name])}
+    field_values = asdict(replace(config, epochs=config.num_epochs))
+    # Names alone: the sha256 of the files are in file_hashes.
+    field_values["ood_file"] = tuple(entry.partition("=")[0] for entry in config.ood_file)
+    values = {
+        config_field.name: field_values[config_field.name]
+        for config_field in fields(RunConfig)
+        if is_named_by(config_field, field_values[config_field.name])
+    }
     text = json.dumps({"fields": values, "data": dict(file_hashes)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -769,9 +791,11 @@ def run_name(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     model = Path(config.model).name if _is_folder(config.model) else config.model
     return "_".join(
         (
-            _plain(model),
-            _plain(config.task) + (f"-{MLM}" if config.objective == MLM else ""),
-            f"lora-{_plain('-'.join(config.lora))}" if config.lora else f"freeze-{_plain(config.freeze)}",
+            _directory_part(model),
+            _directory_part(config.task) + (f"-{MLM}" if config.objective == MLM else ""),
+            f"lora-{_directory_part('-'.join(config.lora))}"
+            if config.lora
+            else f"freeze-{_directory_part(config.freeze)}",
             f"seed-{config.seed}",
             digest(config, file_hashes),
         )
@@ -785,5 +809,6 @@ def _is_folder(text: str) -> bool:
         return False
 
 
-def _plain(text: str) -> str:
-    return "".join(c if c.isalnum() or c in ".-+" else "-" for c in text)[:MAX_NAME]
+def _directory_part(text: str) -> str:
+    """A name as part of a directory's name: letters, digits and .-+ stay, of at most MAX_NAME characters."""
+    return "".join(character if character.isalnum() or character in ".-+" else "-" for character in text)[:MAX_NAME]

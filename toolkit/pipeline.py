@@ -119,13 +119,15 @@ def finetune(
         )
         data = mask_task(encode_task(task, loaded, config.max_length), loaded, config)
     loaded = prepare_positions(loaded, config)
-    added = {} if loaded.added is None else {"add_tokens": loaded.added["sha256"]}
-    path = Path(config.output_dir) / run_name(config, {**task.file_hashes, **loaded.source.digest_entry(), **added})
+    hash_of_added_tokens = {} if loaded.added is None else {"add_tokens": loaded.added["sha256"]}
+    path = Path(config.output_dir) / run_name(
+        config, {**task.file_hashes, **loaded.source.digest_entry(), **hash_of_added_tokens}
+    )
     if reuse_finished and (path / MANIFEST).exists():
-        finished = open_run(path)
-        task.check_data(finished.manifest["task"].get("data_sha256") or {}, path.name)
-        loaded.source.check_settings(finished.manifest["model"], path.name)
-        return finished
+        finished_run = open_run(path)
+        task.check_data(finished_run.manifest["task"].get("data_sha256") or {}, path.name)
+        loaded.source.check_settings(finished_run.manifest["model"], path.name)
+        return finished_run
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked
     identity = identity_of(accelerator, path.name, loaded.source.sha256 or loaded.source.revision, task.data_hashes)
@@ -157,7 +159,7 @@ def finetune(
 
 
 def build_model(config: RunConfig) -> tuple[RunConfig, Task, Loaded, Regime]:
-    """The config with what it leaves to the model, its task, the model with adapters and new rows, and what it freezes.
+    """The completed config, its task, the model with adapters and added rows, and its regime.
 
     ValueError for what the model cannot do.
     """
@@ -205,7 +207,7 @@ def _print_plan(
     config: RunConfig,
     regime: Regime,
 ) -> None:
-    """What is about to run, before it does."""
+    """Show data, components and regime of a run before it starts; nothing without a screen."""
     if screen is None:
         return
     rows = [
@@ -218,23 +220,23 @@ def _print_plan(
 
 
 def describe_plan(loaded: Loaded, config: RunConfig, regime: Regime) -> tuple[str, str, Any]:
-    """Title, answer and table of what will train of a model, whose regime is applied, at the config's peak rates."""
-    positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
-    positions += ", added again before each layer" if config.reinject_positions else ""
-    positions += "".join(f", {name} tied to the output layer" for name in tied_tables(loaded))
+    """Title, answer and table of what will train in a model whose regime is applied, at the config's peak rates."""
+    notes = f", positions {config.positions}" if config.positions != "checkpoint" else ""
+    notes += ", added again before each layer" if config.reinject_positions else ""
+    notes += "".join(f", {name} tied to the output layer" for name in tied_tables(loaded))
     if loaded.added is not None:
-        only = ", of whose table only these rows are trained" if config.train_rows == "new" else ""
-        positions += f", {len(loaded.added['tokens']):,} added tokens{only}"
+        only_added = ", of whose table only these rows are trained" if config.train_rows == "new" else ""
+        notes += f", {len(loaded.added['tokens']):,} added tokens{only_added}"
     model = loaded.model
     optimizer = build_optimizer(model, group_parameters(model, config), config, torch.device("cpu"))
     table = what_trains(model, optimizer)
     title = f"{config.model} ({loaded.family.name}), {config.adapters or f'regime {regime.label}'}"
-    return f"{title}, precision {config.precision}{positions}", in_one_line(table), table
+    return f"{title}, precision {config.precision}{notes}", in_one_line(table), table
 
 
 @shows_progress("what will train")
 def plan(config: RunConfig) -> tuple[str, str, Any]:
-    """What :func:`finetune` would train, as :func:`describe_plan` has it; nothing is trained or written."""
+    """What :func:`finetune` would train, as :func:`describe_plan` gives it; nothing is trained or written."""
     check_regime(config)
     check_sources(config)
     say("opening the model", 0, 2)
@@ -246,7 +248,7 @@ def plan(config: RunConfig) -> tuple[str, str, Any]:
 
 @shows_progress("what will train")
 def plan_of_trainer(name: str) -> tuple[str, str, Any]:
-    """The same of a classifier in transformers.Trainer at its defaults; the weights are not read.
+    """The same of a classifier that transformers.Trainer would train at its defaults; the weights are not read.
 
     ValueError for a checkpoint of an architecture that transformers has no classifier of.
     """
@@ -336,13 +338,14 @@ class _Training:
     def _moments(self) -> Iterator[Moment]:
         """The training that the regime asks for: of the head alone, on features, where the backbone is frozen."""
         accelerator, model, data, config, recorder = self.accelerator, self.model, self.data, self.config, self.recorder
+        # A backbone that never changes is run once, not in every step.
         if self.has_features:
             with self._timed("features"):
                 self.features = extract_features(accelerator, model, data)
-            known = accelerator, model, self.features, data, config, recorder, self._on_step
+            common_arguments = accelerator, model, self.features, data, config, recorder, self._on_step
             if self.is_stopped:
-                return train_head_until_it_stops(*known, self.head_training, self.resumer)
-            return train_head(*known, self.resumer)
+                return train_head_until_it_stops(*common_arguments, self.head_training, self.resumer)
+            return train_head(*common_arguments, self.resumer)
         if config.head_epochs and self.state is None:
             with self._timed("head_stage"):
                 losses = train_head_first(accelerator, model, data, config)
@@ -351,17 +354,20 @@ class _Training:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
+        """Time what runs within, as one stage of the run's cost."""
         started = time.perf_counter()
         yield
         self.progress.seconds[stage] = time.perf_counter() - started
 
     def _on_step(self, log: StepLog, seconds: float) -> None:
+        """Called by the loop after each optimizer step."""
         self.progress.on_step(log, seconds)
         self.progress.on_sizes(log.step, self.recorder.step_sizes)
         if self.writer is not None:
             self.writer.background.check()  # a full disk ends the run now, and not an epoch later
 
     def _save(self, moment: Moment) -> None:
+        """Save the snapshot, the outputs and the scores of one moment."""
         tensors = self.embeddings.values()  # on every process: shards may have to be gathered
         self.progress.on_moment(moment)
         if self.saver is not None:
@@ -375,7 +381,7 @@ class _Training:
             self.progress.on_scores(moment.step, self.data.task.score, scores)
 
     def _outputs_of(self, moment: Moment) -> Mapping[str, Any] | None:
-        """On every process; a run that has diverged ends without the snapshot of that moment."""
+        """The outputs of a moment, on every process; of a run that has diverged the snapshot is discarded."""
         try:
             return moment.compute_outputs() if moment.compute_outputs else None
         except NonFiniteLossError:
@@ -384,7 +390,7 @@ class _Training:
             raise
 
     def _finish(self, saver: Saver) -> None:
-        """What is measured after training, and the manifest."""
+        """Measure what is measured after training, and write the manifest."""
         if self.screen is not None:
             self.screen.begin_result(Run(saver.writer.path))
         progress, probe = self.progress, self.head_training.pop("probe", None)
@@ -393,9 +399,9 @@ class _Training:
             # After training: of mixed layers the probe reads what the head has learned to mix.
             probe = linear_probe(self.model.head, self.features, self.data, self.config.seed)
         floors = measure_floors(self.data, self.config, self.loaded.source, self.accelerator.device)
-        others = {"evaluation_seconds": progress.evaluation_seconds}
-        kept = {**self.how_steps_ran, "head_training": self.head_training, "head_stage": self.facts["head_stage"]}
-        measured = probe, floors, progress.seconds, kept, others, progress.epoch_seconds
+        other_costs = {"evaluation_seconds": progress.evaluation_seconds}
+        kept_facts = {**self.how_steps_ran, "head_training": self.head_training, "head_stage": self.facts["head_stage"]}
+        measured = probe, floors, progress.seconds, kept_facts, other_costs, progress.epoch_seconds
         saver.finish(self.accelerator, self.regime, self.before, *measured)
 
 
@@ -405,6 +411,7 @@ class _Progress:
     def __init__(
         self, accelerator: Any, config: RunConfig, name: str, num_steps: int | None, screen: Screen | None
     ) -> None:
+        """Start the bar of the main process, and the trackers that the config names."""
         self.accelerator, self.seconds, self.screen = accelerator, {"training": 0.0}, screen
         self.evaluation_seconds = 0.0
         self.epoch_seconds: list[float] = []
@@ -413,10 +420,14 @@ class _Progress:
         self.first: Mapping[str, Any] = {}
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:
-            shown = {k: v for k, v in asdict(config).items() if isinstance(v, int | float | str | bool)}
+            logged = {
+                field_name: value
+                for field_name, value in asdict(config).items()
+                if isinstance(value, int | float | str | bool)
+            }
             names = {"wandb": {"name": name}, "trackio": {"name": name}, "mlflow": {"run_name": name}}
             project = name if config.log_with == "tensorboard" else "embedding-drift"  # there it is the run's folder
-            accelerator.init_trackers(project, config=shown, init_kwargs=names)
+            accelerator.init_trackers(project, config=logged, init_kwargs=names)
 
     def __enter__(self) -> "_Progress":
         return self
@@ -434,6 +445,7 @@ class _Progress:
             self.bar.write(f"Going on from {where} (--no-resume starts anew).")
 
     def on_step(self, log: StepLog, seconds: float) -> None:
+        """Count a step, show its loss and send it to the trackers."""
         self.seconds["training"] += seconds
         self.bar.update()
         self.bar.set_postfix_str(f"loss={log.loss:.3f}", refresh=False)
@@ -448,9 +460,9 @@ class _Progress:
 
     def on_sizes(self, step: int, sizes: Sequence[StepSize]) -> None:
         """Have trackers show how large this step was, if it was looked at; ``sizes``: of all steps so far."""
-        own = [size for size in sizes[-len(EMBEDDING_PARAMETERS) :] if size.step == step]
-        if self.accelerator.trackers and own:
-            values = {name: value for size in own for name, value in size.series().items() if value == value}
+        sizes_of_step = [size for size in sizes[-len(EMBEDDING_PARAMETERS) :] if size.step == step]
+        if self.accelerator.trackers and sizes_of_step:
+            values = {name: value for size in sizes_of_step for name, value in size.series().items() if value == value}
             self.accelerator.log(values, step=step)
 
     def on_snapshot(self, moment: Moment, tensors: Mapping[str, Any], writer: RunWriter | None) -> None:
@@ -463,7 +475,13 @@ class _Progress:
         self.accelerator.log(drift_and_norms(self.first, tensors), step=moment.step)
 
     def on_scores(self, step: int, headline: str, scores: list[Mapping[str, Any]]) -> None:
+        """Show the scores of a moment, and send them to the trackers."""
         if self.screen is not None:
             self.bar.write(self.screen.epoch_line(headline, scores))
-        values = {f"{row['split']}/{k}": v for row in scores for k, v in row.items() if isinstance(v, float) and v == v}
+        values = {
+            f"{row['split']}/{column}": value
+            for row in scores
+            for column, value in row.items()
+            if isinstance(value, float) and value == value
+        }
         self.accelerator.log(values, step=step)

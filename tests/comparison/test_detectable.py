@@ -10,7 +10,7 @@ from scipy.stats import binom, chi, norm, t
 from tests.refusals import check_refused
 from toolkit.comparison.intervals import (
     _noncentrality,
-    _planned,
+    _planned_variance,
     detectable_gap,
     detectable_gap_planned,
     seeds_interval,
@@ -128,7 +128,7 @@ def test_one_planned_seed_has_the_gap_of_such_a_seed(num_items):
     """Items whose differences have that variance: one of them is spent on the mean."""
     signs = np.where(np.arange(num_items) % 2, 1.0, -1.0)
     differences = 0.3 * signs[None] / np.std(signs, ddof=1)
-    planned = _planned(1, num_items, 0.09, 0.0, 1.0)
+    planned = _planned_variance(1, num_items, 0.09, 0.0, 1.0)
     interval = two_way_interval(differences)
     assert planned == pytest.approx((interval.variance, interval.df))
     assert planned[1] == num_items - 1

@@ -103,11 +103,11 @@ def unexplained_share(
 
     Defined by this project; meant for rows of no exposure. NaN when nothing moved.
     """
-    left = total = 0.0
+    unexplained = total = 0.0
     for before, predicted, after in zip(reference, replayed, current, strict=True):
-        left += float(np.sum(np.square(np.subtract(after, predicted, dtype=np.float64))))
+        unexplained += float(np.sum(np.square(np.subtract(after, predicted, dtype=np.float64))))
         total += float(np.sum(np.square(np.subtract(after, before, dtype=np.float64))))
-    return left / total if total > 0 else float("nan")
+    return unexplained / total if total > 0 else float("nan")
 
 
 def unexplained_by_decay(trajectory: Trajectory, log: OptimizerLog) -> float:
@@ -198,8 +198,8 @@ def row_steps(trajectory: Trajectory, parameter: str, num_steps: int) -> RowStep
     if table is None:
         raise ValueError(f"{why_unknown(trajectory, parameter)}: which steps moved its rows is unknown")
     if table.num_steps < num_steps:
-        said = f"the exposure of {parameter} ends at step {table.num_steps}, the snapshot is of {num_steps}"
-        raise Refusal(said, NOT_RECORDED)
+        shortfall = f"the exposure of {parameter} ends at step {table.num_steps}, the snapshot is of {num_steps}"
+        raise Refusal(shortfall, NOT_RECORDED)
     end = int(table.offsets[num_steps])
     steps = np.repeat(np.arange(num_steps), np.diff(table.offsets[: num_steps + 1]))
     order = np.argsort(table.rows[:end], kind="stable")
@@ -214,9 +214,9 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
         if (run := run_of(source)) is None:
             raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
         problems = run.manifest.get("problems") if run.is_finished else None
-        because = f" ({'; '.join(problems)})" if problems else ""
-        said = f"{run.path} has no optimizer.json: without it, why rows moved is not known{because}"
-        raise Refusal(said, NOT_APPLICABLE if run.adapted else NOT_RECORDED)
+        problem_note = f" ({'; '.join(problems)})" if problems else ""
+        message = f"{run.path} has no optimizer.json: without it, why rows moved is not known{problem_note}"
+        raise Refusal(message, NOT_APPLICABLE if run.adapted else NOT_RECORDED)
     check_replayable(log)
     return log
 
@@ -224,12 +224,14 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
 def given_log(source: Source, log: OptimizerLog | None) -> OptimizerLog | None:
     """The optimizer log given, or else that of the run, if any; ValueError for one that is not of the run."""
     run = run_of(source)
-    own = None if run is None else run.optimizer_log
-    if run is None or own is None or log is None:
-        return log if own is None else own
-    ours, theirs = (json.loads(each.to_json()) for each in (own, log))
-    if differs := [name.replace("_", " ") for name in ours if ours[name] != theirs[name]]:
-        raise ValueError(f"log= is not of {run.path}: the run's own differs in {' and '.join(differs)}; leave log= out")
+    run_log = None if run is None else run.optimizer_log
+    if run is None or run_log is None or log is None:
+        return log if run_log is None else run_log
+    run_fields, given_fields = (json.loads(either.to_json()) for either in (run_log, log))
+    if differing := [name.replace("_", " ") for name in run_fields if run_fields[name] != given_fields[name]]:
+        raise ValueError(
+            f"log= is not of {run.path}: the run's own differs in {' and '.join(differing)}; leave log= out"
+        )
     return log
 
 
@@ -254,8 +256,8 @@ class AdamSteps:
         if parameter not in log.weight_decay:
             raise ValueError(f"{parameter} was frozen in this run: the optimizer never moved it")
         if num_steps > log.num_steps:
-            said = f"the optimizer log has {log.num_steps} steps, the snapshot is of step {num_steps}"
-            raise Refusal(said, NOT_RECORDED)
+            message = f"the optimizer log has {log.num_steps} steps, the snapshot is of step {num_steps}"
+            raise Refusal(message, NOT_RECORDED)
         rates = log.learning_rates[:num_steps]
         if np.isnan(rates).any():
             step = int(np.flatnonzero(np.isnan(rates))[0]) + 1
@@ -321,9 +323,9 @@ def gradient_weights(steps: AdamSteps, gradients: Array, after: NDArray[np.int64
     from scipy.signal import lfilter
 
     beta1, beta2 = steps.betas
-    second = lfilter([1 - beta2], [1, -beta2], np.square(gradients), axis=1)
+    second_moments = lfilter([1 - beta2], [1, -beta2], np.square(gradients), axis=1)
     # Movement at the end per unit of first moment at each step.
-    divided = steps.step_sizes * steps.survivals / (np.sqrt(second) / steps.root_corrections + steps.eps)
+    divided = steps.step_sizes * steps.survivals / (np.sqrt(second_moments) / steps.root_corrections + steps.eps)
     if after is not None:
         divided[np.arange(steps.num_steps) < after[:, None]] = 0
     # Σ over t ≥ s of β1ᵗ⁻ˢ·divided[t]: a first moment fades by β1 with every step.

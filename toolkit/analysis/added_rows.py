@@ -38,60 +38,65 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     if not has_added(trajectory):
         return pd.DataFrame(columns=columns_of("measure_added_rows"))
     if (appended := trajectory.appended) is not None:
-        last, vocabulary = trajectory.snapshots[-1], trajectory.vocabulary
+        last_snapshot, vocabulary = trajectory.snapshots[-1], trajectory.vocabulary
         assert vocabulary is not None
-        old = word_table(last)
-        rows, tokens = np.arange(len(appended.tokens)) + len(old), (*vocabulary.tokens, *appended.tokens)
+        old_table = word_table(last_snapshot)
+        rows, tokens = np.arange(len(appended.tokens)) + len(old_table), (*vocabulary.tokens, *appended.tokens)
         words = list_words(trajectory)
         unknown = pd.array([pd.NA] * len(rows), dtype="Int64")
         columns = {"row": appended.rows, "num_steps": unknown, "num_tokens": unknown}
-        table = np.concatenate([old, appended.read()])
-        start, own = appended.read_start().astype(np.float64), table[rows].astype(np.float64)
-        columns |= _placed(table, rows, words, tokens) | _moved(start, own)
-        found = [_led(last, columns)]
+        # The last checkpoint alone has these rows: they go behind those that both have.
+        table = np.concatenate([old_table, appended.read()])
+        start, current = appended.read_start().astype(np.float64), table[rows].astype(np.float64)
+        columns |= _neighbour_columns(table, rows, words, tokens) | _distance_columns(start, current)
+        tables = [_with_snapshot(last_snapshot, columns)]
     else:
         assert trajectory.vocabulary is not None
         rows, tokens = np.flatnonzero(is_added(trajectory, PARAMETER)), trajectory.vocabulary.tokens
         start = word_table(trajectory.snapshots[0])[rows].astype(np.float64)
-        found = []
+        tables = []
         for snapshot in trajectory.chosen(epochs):
             table = word_table(snapshot)
             words = np.setdiff1d(list_words(trajectory), rows)
             counts = count_exposure(trajectory, PARAMETER, snapshot.step)
-            own, columns = table[rows].astype(np.float64), {"row": rows}
+            current, columns = table[rows].astype(np.float64), {"row": rows}
             columns |= {name: counts[name][rows] for name in ("num_steps", "num_tokens")}
-            columns |= _placed(table, rows, words, tokens) | _moved(start, own)
-            found.append(_led(snapshot, columns))
-    return pd.concat(found, ignore_index=True)[columns_of("measure_added_rows")]
+            columns |= _neighbour_columns(table, rows, words, tokens) | _distance_columns(start, current)
+            tables.append(_with_snapshot(snapshot, columns))
+    return pd.concat(tables, ignore_index=True)[columns_of("measure_added_rows")]
 
 
-def _led(snapshot: Snapshot, columns: dict[str, object]) -> pd.DataFrame:
+def _with_snapshot(snapshot: Snapshot, columns: dict[str, object]) -> pd.DataFrame:
     return pd.DataFrame({"epoch": float(snapshot.epoch), "step": snapshot.step, **columns})
 
 
-def _moved(start: NDArray[np.float64], own: NDArray[np.float64]) -> dict[str, object]:
-    """How far rows are from their start, NaN for one that has none, and why a number is missing."""
-    found, share = norm(start, own), relative(start, own)
-    why = np.where(np.isnan(found), NO_START, np.where(np.isnan(share), "its row was 0 before training", ""))
-    return {"norm": found, "relative": share, "reason": why}
+def _distance_columns(start: NDArray[np.float64], current: NDArray[np.float64]) -> dict[str, object]:
+    """The columns on how far rows are from their start, NaN without one, and on why a number is missing."""
+    distances, share = norm(start, current), relative(start, current)
+    reasons = np.where(np.isnan(distances), NO_START, np.where(np.isnan(share), "its row was 0 before training", ""))
+    return {"norm": distances, "relative": share, "reason": reasons}
 
 
-def _placed(
+def _neighbour_columns(
     table: NDArray[np.float32], rows: NDArray[np.int64], words: NDArray[np.int64], tokens: Sequence[str]
 ) -> dict[str, object]:
-    """Texts of some rows, their lengths, these over the median of the old ``words``, and the words nearest to each."""
-    old = np.concatenate(
-        [lengths(table[part].astype(np.float64)) for part in np.array_split(words, 1 + len(words) // BLOCK_ROWS)]
+    """The columns on where rows are: token, length, length over the old words' median, and the nearest old words."""
+    lengths_of_old = np.concatenate(
+        [lengths(table[chunk].astype(np.float64)) for chunk in np.array_split(words, 1 + len(words) // BLOCK_ROWS)]
     )
-    own, k = lengths(table[rows].astype(np.float64)), min(NUM_NEAREST, int(np.count_nonzero(old)))
-    near = search_nearest(table, k, queries=rows, candidates=words) if k else None
+    added_lengths, k = lengths(table[rows].astype(np.float64)), min(NUM_NEAREST, int(np.count_nonzero(lengths_of_old)))
+    nearest = search_nearest(table, k, queries=rows, candidates=words) if k else None
     texts = [""] * len(rows)
-    if near is not None:
+    if nearest is not None:
         texts = [
-            ", ".join(f"{tokens[i]} {cosine:.2f}" for i, cosine in zip(*line, strict=True) if i >= 0)
-            for line in zip(near.indices, near.similarity, strict=True)
+            ", ".join(f"{tokens[i]} {cosine:.2f}" for i, cosine in zip(*pairs, strict=True) if i >= 0)
+            for pairs in zip(nearest.indices, nearest.similarity, strict=True)
         ]
-    low, middle, high = np.quantile(old, [0.05, 0.5, 0.95]) if len(old) else [np.nan] * 3
-    by = middle if middle > 0 else np.nan
-    old_lengths = {"times_old_length": own / by, "old_length_low": low / by, "old_length_high": high / by}
-    return {"token": [tokens[row] for row in rows], "length": own, **old_lengths, "nearest_old": texts}
+    low, median, high = np.quantile(lengths_of_old, [0.05, 0.5, 0.95]) if len(lengths_of_old) else [np.nan] * 3
+    old_median = median if median > 0 else np.nan
+    old_lengths = {
+        "times_old_length": added_lengths / old_median,
+        "old_length_low": low / old_median,
+        "old_length_high": high / old_median,
+    }
+    return {"token": [tokens[row] for row in rows], "length": added_lengths, **old_lengths, "nearest_old": texts}

@@ -33,10 +33,10 @@ class Scratch:
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
         """The array of a name, with whatever it held before."""
-        known = self._arrays.get(name)
-        if known is None or len(known) < shape[0] or known.shape[1:] != shape[1:]:
-            known = self._arrays[name] = _aligned(shape)
-        return known[: shape[0]]
+        stored = self._arrays.get(name)
+        if stored is None or len(stored) < shape[0] or stored.shape[1:] != shape[1:]:
+            stored = self._arrays[name] = _aligned(shape)
+        return stored[: shape[0]]
 
 
 def tables_of(snapshots: Sequence[Snapshot], parameter: str) -> list[np.ndarray]:
@@ -68,10 +68,10 @@ def iterate_blocks(
     tables = tables_of(snapshots, parameter)
     num_rows = len(tables[0] if rows is None else rows)
     for start in range(0, num_rows, at_least("block_rows", block_rows, 1)):
-        part = slice(start, min(start + block_rows, num_rows))
+        span = slice(start, min(start + block_rows, num_rows))
         memory, blocks = scratch or Scratch(), []
         for i, table in enumerate(tables):
-            values = table[part if rows is None else rows[part]]
+            values = table[span if rows is None else rows[span]]
             blocks.append(memory.array(f"block {i}", values.shape))
             np.copyto(blocks[-1], values)
         for snapshot, block in zip(snapshots, blocks, strict=True):
@@ -79,7 +79,7 @@ def iterate_blocks(
                 raise ValueError(
                     f"{parameter} holds NaN or infinity at epoch {snapshot.epoch:g}: the run diverged, leave it out"
                 )
-        yield part, blocks
+        yield span, blocks
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:
@@ -96,6 +96,7 @@ def _is_finite(block: Array) -> bool:
 
 
 def _table(snapshot: Snapshot, parameter: str) -> np.ndarray:
+    """The tensor of a parameter as (rows, hidden); ValueError where the snapshot has none, or one without values."""
     if parameter not in snapshot.tensors:
         raise ValueError(f"the snapshot of epoch {snapshot.epoch:g} lacks {parameter}")
     tensor = snapshot.tensors[parameter]
@@ -182,6 +183,7 @@ _REDRAWN: dict[tuple[str, str, int, int], dict[str, float]] = {}
 
 
 def _redraw(reference: Snapshot, parameter: str, seed: int, block_rows: int) -> dict[str, float]:
+    """The values of :func:`reinitialise`, computed anew."""
     if parameter in TABLES:
         mean, deviation = _moments(reference, parameter, block_rows)
     else:

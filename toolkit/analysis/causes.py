@@ -98,19 +98,19 @@ def identify(
     vectors, basis = np.full(update.shape, np.nan), np.full(len(count), "none", dtype=object)
     lows, highs = np.full((2, len(count)), np.nan)
     is_old = (count > 0) & (last <= reference_step)
-    is_at = (last > reference_step) & (anchor == last)
-    is_one = (last > reference_step) & ~is_at & (count == 1)
-    is_many = (last > reference_step) & ~is_at & ~is_one
-    for chosen, known in ((is_old, update), (is_at, since)):
-        vectors[chosen], basis[chosen] = known[chosen], "exact"
-        lows[chosen] = highs[chosen] = lengths(known)[chosen]
-    low, high = tails.one_exposure(last[is_one])
-    length = lengths(update[is_one])
-    vectors[is_one], basis[is_one] = high[:, None] * update[is_one], "one exposure"
-    lows[is_one], highs[is_one] = low * length, high * length
-    ceiling = tails.ceiling(history, update.shape[1])[is_many]
-    factor, high = tails.extrapolation(last[is_many], anchor[is_many])
-    length, spread = lengths(since[is_many]), rounding[is_many]
+    is_at_anchor = (last > reference_step) & (anchor == last)
+    has_one = (last > reference_step) & ~is_at_anchor & (count == 1)
+    has_several = (last > reference_step) & ~is_at_anchor & ~has_one
+    for chosen, movement in ((is_old, update), (is_at_anchor, since)):
+        vectors[chosen], basis[chosen] = movement[chosen], "exact"
+        lows[chosen] = highs[chosen] = lengths(movement)[chosen]
+    low, high = tails.one_exposure(last[has_one])
+    length = lengths(update[has_one])
+    vectors[has_one], basis[has_one] = high[:, None] * update[has_one], "one exposure"
+    lows[has_one], highs[has_one] = low * length, high * length
+    ceiling = tails.ceiling(history, update.shape[1])[has_several]
+    factor, high = tails.extrapolation(last[has_several], anchor[has_several])
+    length, spread = lengths(since[has_several]), rounding[has_several]
     is_clear = np.isfinite(high) & (length > spread)
     with np.errstate(invalid="ignore"):
         low = np.where(is_clear, factor * (length - spread), 0.0)
@@ -118,8 +118,8 @@ def identify(
         # Above its ceiling only by rounding: the movement after the anchor is then the better bound.
         high = np.maximum(high, low)
         is_near = is_clear & (high <= LARGEST_GAP * low)
-        vectors[is_many] = np.where(is_near[:, None], factor[:, None] * since[is_many], np.nan)
-    lows[is_many], highs[is_many], basis[is_many] = low, high, np.where(is_near, "extrapolated", "bounds")
+        vectors[has_several] = np.where(is_near[:, None], factor[:, None] * since[has_several], np.nan)
+    lows[has_several], highs[has_several], basis[has_several] = low, high, np.where(is_near, "extrapolated", "bounds")
     return vectors, lows, highs, basis
 
 
@@ -146,6 +146,7 @@ class StepRange:
     def of(
         cls, trajectory: Trajectory, parameter: str, reference: Snapshot, current: Snapshot, log: OptimizerLog
     ) -> "StepRange":
+        """From a reference to a later snapshot; ValueError where they are not in order or the log is too short."""
         if reference.step >= current.step:
             raise ValueError(
                 f"epoch {current.epoch:g} (step {current.step}) is not after the reference, epoch "
@@ -166,23 +167,23 @@ class StepRange:
         before, after = self._rows(0, rows), self._rows(-1, rows)
         replayed = self._replay(0, rows)
         change, decay, update = (
-            np.subtract(left, right, dtype=np.float64)
-            for left, right in ((after, before), (replayed, before), (after, replayed))
+            np.subtract(later, earlier, dtype=np.float64)
+            for later, earlier in ((after, before), (replayed, before), (after, replayed))
         )
         basis = np.full(len(rows), "none" if self.history else "exposure unknown", dtype=object)
         momentum, low, high = np.full(update.shape, np.nan), *np.full((2, len(rows)), np.nan)
         if self.history is not None and self.steps is not None and self.tails is not None:
-            part = self.history.take(rows)
+            row_history = self.history.take(rows)
             if self.steps.has_momentum:
                 path = np.array([snapshot.step for snapshot in self.path])
-                anchors = np.searchsorted(path, np.maximum(part.last, path[0]))
+                anchors = np.searchsorted(path, np.maximum(row_history.last, path[0]))
                 since, rounding = self._since(anchors, rows, update, after)
                 momentum, low, high, basis = identify(
-                    self.tails, part, int(path[0]), path[anchors], update, since, rounding
+                    self.tails, row_history, int(path[0]), path[anchors], update, since, rounding
                 )
             else:  # none, exactly
                 momentum, low, high = np.zeros(update.shape), *np.zeros((2, len(rows)))
-                basis = np.where(part.counts > 0, "exact", "none").astype(object)
+                basis = np.where(row_history.counts > 0, "exact", "none").astype(object)
         return {
             "drift": lengths(change),
             "decay": lengths(decay),
@@ -275,30 +276,36 @@ def decompose(
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)
-    work = StepRange.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
-    parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
-    measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    step_range = StepRange.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
+    blocks = [step_range.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
+    measured = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     table = pd.DataFrame(
         {
             **describe_rows(trajectory, parameter),
-            **work.exposure_columns(num_rows),
+            **step_range.exposure_columns(num_rows),
             **{name: column for name, column in measured.items() if name not in ("has_moved", "is_updated")},
-            "cause": _name_causes(work, measured["has_moved"], measured["is_updated"]),
+            "cause": _name_causes(step_range, measured["has_moved"], measured["is_updated"]),
         }
     )
-    table.insert(table.columns.get_loc("momentum_basis"), "momentum_noise", work.noise(num_rows))
+    table.insert(table.columns.get_loc("momentum_basis"), "momentum_noise", step_range.noise(num_rows))
     return table
 
 
-def _name_causes(work: StepRange, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]) -> NDArray[np.object_]:
+def _name_causes(
+    step_range: StepRange, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]
+) -> NDArray[np.object_]:
+    """(rows,) the cause of each row's change: the first that applies."""
     conditions: list[Any] = [~has_moved, ~is_updated]
     names = ["did not move", "weight decay alone"]
-    if work.history is None:
+    if step_range.history is None:
         conditions, names = [*conditions, is_updated], [*names, "exposure unknown"]
     else:
-        last = work.history.last
-        has_momentum = work.steps is None or work.steps.has_momentum
-        conditions += [last <= (0 if has_momentum else work.path[0].step), last <= work.path[0].step]
+        last_exposure = step_range.history.last
+        has_momentum = step_range.steps is None or step_range.steps.has_momentum
+        conditions += [
+            last_exposure <= (0 if has_momentum else step_range.path[0].step),
+            last_exposure <= step_range.path[0].step,
+        ]
         names += ["unexplained", "momentum after its last exposure"]
     return np.select(conditions, names, "gradient").astype(object)
 
@@ -327,16 +334,17 @@ def explain(
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]
-    return pd.DataFrame([_summarise(name, rows) for name, rows in [*groups, (ALL_ROWS, table)] if len(rows)])
+    return pd.DataFrame([_stratum_record(name, rows) for name, rows in [*groups, (ALL_ROWS, table)] if len(rows)])
 
 
-def _summarise(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+def _stratum_record(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """The record of one stratum: how many rows moved for which cause, and the shares of the squared drift."""
     squares = {column: float(np.square(rows[column]).sum()) for column in ("drift", "decay", "update")}
     total = squares["drift"] if squares["drift"] > 0 else np.nan
-    unseen = rows[rows["momentum_basis"] == "none"]
-    unseen_total = float(np.square(unseen["drift"]).sum())
-    unexplained = float(np.square(unseen["update"]).sum()) / unseen_total if unseen_total > 0 else np.nan
-    bounds = {side: float(np.square(rows[f"momentum_{side}"]).sum(min_count=1)) / total for side in ("low", "high")}
+    unexposed = rows[rows["momentum_basis"] == "none"]
+    unexposed_total = float(np.square(unexposed["drift"]).sum())
+    unexplained = float(np.square(unexposed["update"]).sum()) / unexposed_total if unexposed_total > 0 else np.nan
+    bounds = {end: float(np.square(rows[f"momentum_{end}"]).sum(min_count=1)) / total for end in ("low", "high")}
     is_unknown = bool((rows["momentum_basis"] == "exposure unknown").any())
     return {
         "stratum": name,

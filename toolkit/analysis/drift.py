@@ -151,16 +151,19 @@ def measure_drift(
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)
-    parameters = [_parameter_lines(trajectory, reference, p, chosen, seed, block_rows) for p in trajectory.parameters]
+    parameters = [
+        _parameter_records(trajectory, reference, parameter, chosen, seed, block_rows)
+        for parameter in trajectory.parameters
+    ]
     rows = [
-        (float(snapshot.epoch), snapshot.step, *line)
-        for snapshot, of_parameters in zip(trajectory, zip(*parameters, strict=True), strict=True)
-        for line in chain.from_iterable(of_parameters)
+        (float(snapshot.epoch), snapshot.step, *record)
+        for snapshot, by_parameter in zip(trajectory, zip(*parameters, strict=True), strict=True)
+        for record in chain.from_iterable(by_parameter)
     ]
     return pd.DataFrame(rows, columns=columns_of("measure_drift"))
 
 
-def _parameter_lines(
+def _parameter_records(
     trajectory: Trajectory,
     reference: Snapshot,
     parameter: str,
@@ -168,47 +171,47 @@ def _parameter_lines(
     seed: int,
     block_rows: int,
 ) -> list[list[Line]]:
-    """The lines of one parameter, for each snapshot."""
+    """The records of one parameter, for each snapshot."""
     num_rows = count_rows(trajectory, parameter)
     groups = rows_by_stratum(trajectory, parameter) | {ALL_ROWS: np.arange(num_rows)}
     yardstick = reinitialise(reference, parameter, seed, block_rows)
-    known: dict[str | int, list[Line]] = {}
-    lines_of_snapshots = []
+    records_by_file: dict[str | int, list[Line]] = {}
+    records_by_snapshot = []
     for index, snapshot in enumerate(trajectory):
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
         key = file_of(snapshot, parameter) or index
-        if key not in known:
+        if key not in records_by_file:
             row_pass, pair = RowPass(chosen, num_rows), (reference, snapshot)
             for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
                 row_pass.add(rows, before, after)
-            of_whole = {"value": whole_values(*row_pass.squares()), "reinitialised": yardstick}
-            known[key] = _lines(parameter, row_pass.values(), of_whole, groups, chosen)
-        lines_of_snapshots.append(known[key])
-    return lines_of_snapshots
+            whole = {"value": whole_values(*row_pass.squares()), "reinitialised": yardstick}
+            records_by_file[key] = _stratum_records(parameter, row_pass.values(), whole, groups, chosen)
+        records_by_snapshot.append(records_by_file[key])
+    return records_by_snapshot
 
 
-def _lines(
+def _stratum_records(
     parameter: str,
     values: Mapping[str, Array],
-    of_whole: Mapping[str, Mapping[str, float]],
+    whole: Mapping[str, Mapping[str, float]],
     groups: Mapping[str, Indices],
     chosen: Mapping[str, Measure],
 ) -> list[Line]:
-    """Of each stratum from the values of its rows, then of the whole parameter."""
-    lines: list[Line] = []
+    """The records of each stratum, from the values of its rows, then those of the parameter as a whole."""
+    records: list[Line] = []
     for stratum, rows in groups.items():
         for name, measure in chosen.items():
-            of_stratum = values[name][rows]
-            defined = of_stratum[~np.isnan(of_stratum)]
+            stratum_values = values[name][rows]
+            defined = stratum_values[~np.isnan(stratum_values)]
             for statistic, function in STATISTICS.items():
                 value = float(function(defined)) if len(defined) else math.nan
                 counts = (len(rows), len(rows) - len(defined))
-                lines.append((parameter, stratum, name, statistic, value, measure.unit, *counts))
-    for name in (name for name in chosen if name in of_whole["value"]):
-        for statistic, known in of_whole.items():
-            counts = (len(groups[ALL_ROWS]), int(math.isnan(known[name])))
-            lines.append((parameter, WHOLE, name, statistic, known[name], chosen[name].unit, *counts))
-    return lines
+                records.append((parameter, stratum, name, statistic, value, measure.unit, *counts))
+    for name in (name for name in chosen if name in whole["value"]):
+        for statistic, whole_measures in whole.items():
+            counts = (len(groups[ALL_ROWS]), int(math.isnan(whole_measures[name])))
+            records.append((parameter, WHOLE, name, statistic, whole_measures[name], chosen[name].unit, *counts))
+    return records
 
 
 SEGMENTS = "token_type_embeddings"
@@ -235,26 +238,29 @@ def measure_segments(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """
     trajectory = trajectory_of(source)
     snapshots = trajectory.chosen(epochs)
-    lines: list[tuple[float | int | str, ...]] = []
+    records: list[tuple[float | int | str, ...]] = []
     if SEGMENTS in trajectory.parameters:
         reference = _segment_rows(trajectory.snapshots[0])
         log = given_log(source, None)
-        unused = DECAY_ALONE if log and log.weight_decay.get(SEGMENTS) else UNUSED
+        unused_note = DECAY_ALONE if log and log.weight_decay.get(SEGMENTS) else UNUSED
         for snapshot in snapshots:
             rows = _segment_rows(snapshot)
-            found = [*_segment_lines(trajectory, snapshot, reference, rows, unused), *_pair_lines(reference, rows)]
-            lines += [(float(snapshot.epoch), snapshot.step, *line) for line in found]
-    return pd.DataFrame(lines, columns=columns_of("measure_segments"))
+            segment_records = [
+                *_segment_records(trajectory, snapshot, reference, rows, unused_note),
+                *_pair_records(reference, rows),
+            ]
+            records += [(float(snapshot.epoch), snapshot.step, *record) for record in segment_records]
+    return pd.DataFrame(records, columns=columns_of("measure_segments"))
 
 
 def _segment_rows(snapshot: Snapshot) -> Array:
     return np.concatenate([block for _, (block,) in iterate_blocks([snapshot], SEGMENTS)])
 
 
-def _segment_lines(
-    trajectory: Trajectory, snapshot: Snapshot, reference: Array, rows: Array, unused: str
+def _segment_records(
+    trajectory: Trajectory, snapshot: Snapshot, reference: Array, rows: Array, unused_note: str
 ) -> Iterator[SegmentLine]:
-    """``unused``: the note of a row that no token has used so far."""
+    """The records of each segment row; ``unused_note``: the note of a row that no token has used so far."""
     exposure = table_exposure(trajectory, SEGMENTS)
     if exposure is not None:
         counts = {
@@ -262,30 +268,32 @@ def _segment_lines(
             "num_tokens": exposure.token_counts(len(rows), snapshot.step).astype(np.float64),
         }
     for row in range(len(rows)):
-        of = f"segment {row}"
-        yield from _vector_lines(of, reference[row], rows[row])
+        subject = f"segment {row}"
+        yield from _vector_records(subject, reference[row], rows[row])
         for name in ("num_steps", "num_tokens"):
             if exposure is None:
-                yield of, name, float("nan"), "count", "exposure was not recorded", ""
+                yield subject, name, float("nan"), "count", "exposure was not recorded", ""
             else:
                 value = float(counts[name][row])
-                yield of, name, value, "count", "", "" if value or not snapshot.step else unused
+                yield subject, name, value, "count", "", "" if value or not snapshot.step else unused_note
 
 
-def _pair_lines(reference: Array, rows: Array) -> Iterator[SegmentLine]:
+def _pair_records(reference: Array, rows: Array) -> Iterator[SegmentLine]:
+    """The records of every pair of segment rows: their cosine, their difference and their mean."""
     for first, second in combinations(range(len(rows)), 2):
         cosine = 1 - cosine_distance(rows[[first]], rows[[second]])[0]
         reason = "a row is 0 and has no direction" if np.isnan(cosine) else ""
         yield f"segments {first} and {second}", "cosine", float(cosine), "1", reason, ""
         difference = [table[second] - table[first] for table in (reference, rows)]
-        yield from _vector_lines(f"difference {second} - {first}", *difference)
+        yield from _vector_records(f"difference {second} - {first}", *difference)
         mean = [(table[first] + table[second]) / 2 for table in (reference, rows)]
-        yield from _vector_lines(f"mean of {first} and {second}", *mean)
+        yield from _vector_records(f"mean of {first} and {second}", *mean)
 
 
-def _vector_lines(of: str, before: Array, after: Array) -> Iterator[SegmentLine]:
+def _vector_records(subject: str, before: Array, after: Array) -> Iterator[SegmentLine]:
+    """The records of one vector before and after: its norm, its drift and its relative drift."""
     pair = before[None], after[None]
     share = float(relative(*pair)[0])
-    yield of, "norm", float(np.linalg.norm(after)), "weight units", "", ""
-    yield of, "drift", float(norm(*pair)[0]), "weight units", "", ""
-    yield of, "relative_drift", share, "1", "0 before training" if np.isnan(share) else "", ""
+    yield subject, "norm", float(np.linalg.norm(after)), "weight units", "", ""
+    yield subject, "drift", float(norm(*pair)[0]), "weight units", "", ""
+    yield subject, "relative_drift", share, "1", "0 before training" if np.isnan(share) else "", ""

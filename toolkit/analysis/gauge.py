@@ -69,7 +69,7 @@ class Centre:
         return projected + shifts[labels] - (self.fixed_means[table] - reference.fixed_means[table])
 
     def _sign(self, table: str) -> float:
-        """Of the shifts: the first table takes over what the second gives away."""
+        """What shifts of groups do to a table: the first gains them, the second loses them, others have none."""
         return {0: 1.0, 1: -1.0}.get(list(self.means).index(table), 0.0)
 
 
@@ -82,18 +82,23 @@ def measure_centres(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus) -> l
         partners = _partners(snapshots, corpus, index)
         for rows, used, blocks in iterate_used(snapshots, corpus, table):
             weights, labels = corpus.frequencies[table][rows][used], corpus.groups[table][rows][used]
-            for s, block in enumerate(map(project, blocks)):
-                squares[s] += np.sum(weights @ np.square(block))
+            for snapshot_index, block in enumerate(map(project, blocks)):
+                squares[snapshot_index] += np.sum(weights @ np.square(block))
                 for group in np.unique(labels):
-                    sums[table][s, group] += weights[labels == group] @ block[labels == group]
-                for shares, others in partners:
-                    squares[s] += 2 * np.sum(block * (shares[rows][used] @ others[s]))
+                    sums[table][snapshot_index, group] += weights[labels == group] @ block[labels == group]
+                # The square of a sum has the products of rows that stand together, twice.
+                for shares, partner_rows in partners:
+                    squares[snapshot_index] += 2 * np.sum(block * (shares[rows][used] @ partner_rows[snapshot_index]))
     masses = {n: np.asarray(np.bincount(corpus.groups[n] + 1, f)[1:], float) for n, f in corpus.frequencies.items()}
     centres = []
-    for s in range(len(snapshots)):
-        of_groups = {table: sums[table][s] for table in corpus.tables}
-        both = squares[s] if corpus.design is not None else squares[s] + _independent(of_groups, masses)
-        centres.append(_centre(of_groups, masses, both / shape[-1]))
+    for snapshot_index in range(len(snapshots)):
+        group_sums = {table: sums[table][snapshot_index] for table in corpus.tables}
+        total = (
+            squares[snapshot_index]
+            if corpus.design is not None
+            else squares[snapshot_index] + _independent(group_sums, masses)
+        )
+        centres.append(_centre(group_sums, masses, total / shape[-1]))
     return centres
 
 
@@ -115,11 +120,11 @@ def _partners(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus, index: int
         return []
     columns, shares = corpus.design.combinations.T, corpus.design.counts / corpus.design.counts.sum()
     partners = []
-    for other in range(index + 1, len(corpus.tables)):
-        sizes = tuple(len(corpus.frequencies[corpus.tables[i]]) for i in (index, other))
-        together = coo_array((shares, (columns[index], columns[other])), shape=sizes).tocsr()
-        tensors = [snapshot.tensors[corpus.tables[other]] for snapshot in snapshots]
-        partners.append((together, [project(np.asarray(tensor, np.float64)) for tensor in tensors]))
+    for later in range(index + 1, len(corpus.tables)):
+        sizes = tuple(len(corpus.frequencies[corpus.tables[i]]) for i in (index, later))
+        token_shares = coo_array((shares, (columns[index], columns[later])), shape=sizes).tocsr()
+        tensors = [snapshot.tensors[corpus.tables[later]] for snapshot in snapshots]
+        partners.append((token_shares, [project(np.asarray(tensor, np.float64)) for tensor in tensors]))
     return partners
 
 
@@ -128,24 +133,25 @@ def _independent(sums: Mapping[str, Array], masses: Mapping[str, Array]) -> floa
     names = list(sums)
     total = 0.0
     for i, name in enumerate(names):
-        for other in names[i + 1 :]:
-            if (i, other) == (0, names[1]):
-                total += 2 * float(np.sum(sums[name] * sums[other] / masses[other][:, None]))
+        for later in names[i + 1 :]:
+            if (i, later) == (0, names[1]):
+                total += 2 * float(np.sum(sums[name] * sums[later] / masses[later][:, None]))
             else:
-                total += 2 * float(sums[name].sum(axis=0) @ sums[other].sum(axis=0))
+                total += 2 * float(sums[name].sum(axis=0) @ sums[later].sum(axis=0))
     return total
 
 
 def _centre(sums: Mapping[str, Array], masses: Mapping[str, Array], mean_square: float) -> Centre:
-    means = {name: of_groups.sum(axis=0) for name, of_groups in sums.items()}
-    fixed, names = dict(means), list(means)
+    """The gauge of one snapshot from the weighted sums of each table's rows by group, and the groups' masses."""
+    means = {name: group_sums.sum(axis=0) for name, group_sums in sums.items()}
+    fixed_means, names = dict(means), list(means)
     shifts = np.zeros_like(sums[names[0]])
     if len(names) > 1:
-        of_groups = sums[names[1]] / masses[names[1]][:, None]
-        shifts = of_groups - of_groups[0]
-        fixed[names[0]] = means[names[0]] + masses[names[0]] @ shifts
-        fixed[names[1]] = means[names[1]] - masses[names[1]] @ shifts
-    return Centre(means, fixed, shifts, mean_square)
+        group_means = sums[names[1]] / masses[names[1]][:, None]
+        shifts = group_means - group_means[0]
+        fixed_means[names[0]] = means[names[0]] + masses[names[0]] @ shifts
+        fixed_means[names[1]] = means[names[1]] - masses[names[1]] @ shifts
+    return Centre(means, fixed_means, shifts, mean_square)
 
 
 DRIFTS = ("raw_drift", "pi_drift", "gauge_fixed_drift", "scaled_drift")
@@ -191,23 +197,30 @@ def sum_drifts(snapshots: list[Snapshot], centres: list[Centre], corpus: Referen
     num_later = len(snapshots) - 1
     squares = {table: np.zeros((num_later, len(DRIFTS))) for table in corpus.tables}
     sizes = np.zeros(num_later)
-    along = np.zeros((num_later, next(iter(bases.values())).shape[1], len(centres[0].offset)))
+    along_nulls = np.zeros((num_later, next(iter(bases.values())).shape[1], len(centres[0].offset)))
     for table in corpus.tables:
-        for rows, used, (before, *others) in iterate_used(snapshots, corpus, table):
+        for rows, used, (before, *later_rows) in iterate_used(snapshots, corpus, table):
             weights, labels = corpus.frequencies[table][rows][used], corpus.groups[table][rows][used]
             sizes += weights @ np.sum(np.square(before), axis=1)
             basis = bases[table][rows][used] * np.sqrt(weights)[:, None]
-            for index, after in enumerate(others):
+            for index, after in enumerate(later_rows):
                 vectors = drift_vectors(before, after, table, labels, centres[0], centres[index + 1])
                 squares[table][index] += [weights @ np.sum(np.square(vector), axis=1) for vector in vectors]
-                along[index] += basis.T @ vectors[1]
+                along_nulls[index] += basis.T @ vectors[1]
     drifts = [
-        _sums({name: of_table[i] for name, of_table in squares.items()}, sizes[i], along[i], centres[0], centres[i + 1])
+        _sums(
+            {name: table_squares[i] for name, table_squares in squares.items()},
+            sizes[i],
+            along_nulls[i],
+            centres[0],
+            centres[i + 1],
+        )
         for i in range(num_later)
     ]
     if corpus.is_projected:
         return [
-            replace(d, gauge_share=math.nan, gauge_share_of_all_directions=math.nan, note=PROJECTED) for d in drifts
+            replace(drift, gauge_share=math.nan, gauge_share_of_all_directions=math.nan, note=PROJECTED)
+            for drift in drifts
         ]
     return drifts
 
@@ -221,8 +234,11 @@ def orthonormal(nulls: NullSpace, frequencies: Mapping[str, Array]) -> dict[str,
     return dict(zip(names, np.split(basis, ends), strict=True))
 
 
-def _sums(squares: Mapping[str, Array], size: float, along: Array, reference: Centre, centre: Centre) -> DriftSums:
-    raw, total = (sum(float(of_table[i]) for of_table in squares.values()) for i in (0, 1))
+def _sums(
+    squares: Mapping[str, Array], size: float, along_nulls: Array, reference: Centre, centre: Centre
+) -> DriftSums:
+    """The drift of one snapshot from its sums, with the shares that offsets and null directions have of it."""
+    raw, total = (sum(float(table_squares[i]) for table_squares in squares.values()) for i in (0, 1))
     shares, note = (math.nan, math.nan), ""
     if total <= ROUNDING * (size + raw):
         note = NOTHING_LEFT
@@ -232,7 +248,7 @@ def _sums(squares: Mapping[str, Array], size: float, along: Array, reference: Ce
         # Σ‖Δx̄‖² - ‖Δm‖²/k as one sum of squares; min() because rounding alone can put it a hair above 1.
         changes = np.array([centre.means[name] - reference.means[name] for name in squares])
         offsets = float(np.sum(np.square(changes - changes.mean(axis=0))))
-        shares = min(1.0, offsets / total), min(1.0, float(np.sum(np.square(along))) / total)
+        shares = min(1.0, offsets / total), min(1.0, float(np.sum(np.square(along_nulls))) / total)
     return DriftSums(squares, *shares, note)
 
 
@@ -267,35 +283,35 @@ def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: flo
     reference, *centres = measure_centres(snapshots, corpus)
     drifts = sum_drifts(snapshots, [reference, *centres], corpus)
     num_nulls = corpus.null_space().num_directions
-    lines = []
+    records = []
     for snapshot, centre, drift in zip(chosen, centres, drifts, strict=True):
-        lines_of_snapshot = [
-            *_table_lines(drift, corpus),
-            *_offset_lines(reference, centre),
-            *_pair_lines(snapshots[0], snapshot, reference, centre, corpus, trajectory),
-            *_whole_lines(reference, centre, drift, num_nulls),
+        snapshot_records = [
+            *_table_records(drift, corpus),
+            *_offset_records(reference, centre),
+            *_pair_records(snapshots[0], snapshot, reference, centre, corpus, trajectory),
+            *_whole_records(reference, centre, drift, num_nulls),
         ]
-        for *values, reason in lines_of_snapshot:
-            standing = PROJECTED if corpus.is_projected and reason != PROJECTED else ""
-            note = "; ".join(filter(None, (standing, corpus.note)))
-            lines.append((float(snapshot.epoch), snapshot.step, *values, corpus.frequency_source, reason, note))
-    return pd.DataFrame(lines, columns=columns_of("measure_gauge"))
+        for *values, reason in snapshot_records:
+            projection_note = PROJECTED if corpus.is_projected and reason != PROJECTED else ""
+            note = "; ".join(filter(None, (projection_note, corpus.note)))
+            records.append((float(snapshot.epoch), snapshot.step, *values, corpus.frequency_source, reason, note))
+    return pd.DataFrame(records, columns=columns_of("measure_gauge"))
 
 
-def _table_lines(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:
+def _table_records(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:
     for table, squares in drift.squares.items():
         num_rows = int(np.count_nonzero(corpus.frequencies[table]))
         for measure, square in zip(DRIFTS, squares.tolist(), strict=True):
             yield table, measure, math.sqrt(square), "weight units", num_rows, ""
 
 
-def _offset_lines(reference: Centre, centre: Centre) -> Iterator[Line]:
+def _offset_records(reference: Centre, centre: Centre) -> Iterator[Line]:
     scaled = centre.offset / centre.scale_since(reference)
     for measure, offset in zip(DRIFTS[2:], (centre.offset, scaled), strict=True):
         yield OFFSET, measure, float(np.linalg.norm(offset - reference.offset)), "weight units", 1, ""
 
 
-def _pair_lines(
+def _pair_records(
     before: Snapshot,
     after: Snapshot,
     reference: Centre,
@@ -305,21 +321,22 @@ def _pair_lines(
 ) -> Iterator[Line]:
     """The drift of w_i + p_j for each inseparable pair; in the fixed gauge p'_j is 0."""
     for rows in corpus.pairs:
-        named = list(zip(corpus.tables, rows, strict=False))
-        first, second = ([np.asarray(s.tensors[t][row], np.float64) for s in (before, after)] for t, row in named)
+        table_rows = list(zip(corpus.tables, rows, strict=False))
+        first, second = ([np.asarray(s.tensors[t][row], np.float64) for s in (before, after)] for t, row in table_rows)
         sums = [first[0] + second[0], first[1] + second[1]]
-        ends = [
+        fixed_sums = [
             project(total) - sum(c.fixed_means[table] for table in corpus.tables[:2])
             for total, c in zip(sums, (reference, centre), strict=True)
         ]
-        changes = [sums[1] - sums[0], project(sums[1] - sums[0]), ends[1] - ends[0]]
-        changes.append(ends[1] / centre.scale_since(reference) - ends[0])
-        name = " + ".join(_row_name(trajectory, t, r) for t, r in named)
+        changes = [sums[1] - sums[0], project(sums[1] - sums[0]), fixed_sums[1] - fixed_sums[0]]
+        changes.append(fixed_sums[1] / centre.scale_since(reference) - fixed_sums[0])
+        name = " + ".join(_row_name(trajectory, t, r) for t, r in table_rows)
         for measure, change in zip(DRIFTS, changes, strict=True):
             yield name, measure, float(np.linalg.norm(change)), "weight units", 1, ""
 
 
-def _whole_lines(reference: Centre, centre: Centre, drift: DriftSums, num_nulls: int) -> Iterator[Line]:
+def _whole_records(reference: Centre, centre: Centre, drift: DriftSums, num_nulls: int) -> Iterator[Line]:
+    """The records of all tables together."""
     yield ALL_TABLES, "rms", centre.rms, "weight units", 0, ""
     yield ALL_TABLES, "common_scale", centre.scale_since(reference), "1", 0, ""
     yield ALL_TABLES, "gauge_share", drift.gauge_share, "1", 0, drift.note

@@ -62,6 +62,7 @@ def cka_of_kernels(reference: Array, current: Array, times: Array | None = None)
 
 
 def _hsic(left: Array, right: Array, weights: Array) -> float:
+    """n(n-3)·HSIC₁ of two kernels of items that count ``weights`` times; n is the sum of the weights."""
     n = float(weights.sum())
     sums_left, sums_right = left @ weights, right @ weights
     trace = float(weights @ ((left * right) @ weights))
@@ -87,8 +88,8 @@ def rsa_of_distances(reference: Array, current: Array, *, is_ranked: bool = True
     when either version is rotated, moved or scaled by a common factor. Refused where all of a version are equal.
     """
     pairs = np.triu_indices(len(reference), 1)
-    sides = [side_of(distances[pairs], is_ranked) for distances in (reference, current)]
-    value = correlate_sides(sides[0], sides[1], np.ones(len(pairs[0])), is_ranked)
+    pair_values = [side_of(distances[pairs], is_ranked) for distances in (reference, current)]
+    value = correlate_sides(pair_values[0], pair_values[1], np.ones(len(pairs[0])), is_ranked)
     if np.isnan(value):
         raise Refused("RSA is undefined: all distances of a version are equal")
     return value
@@ -105,7 +106,7 @@ def correlate_sides(left: Any, right: Any, weights: Array, is_ranked: bool) -> f
         return math.nan
     if is_ranked:
         left, right = _ranks(left, weights), _ranks(right, weights)
-    left, right = (side - np.average(side, weights=weights) for side in (left, right))
+    left, right = (values - np.average(values, weights=weights) for values in (left, right))
     lengths = float(np.sqrt((weights @ left**2) * (weights @ right**2)))
     return float((weights * left) @ right) / lengths if lengths > 0 else math.nan
 

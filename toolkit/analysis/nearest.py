@@ -70,18 +70,18 @@ def search_nearest(
         raise ValueError(f"rows must be a (rows, hidden) array of floats, not {rows.dtype} of shape {rows.shape}")
     query_ids = _ids(queries, len(rows), "queries")
     table = _Table(rows, np.unique(_ids(candidates, len(rows), "candidates")), center)
-    own = table.places_of(query_ids)
-    num_others = len(table.ids) - int((own >= 0).any())
+    own_places = table.places_of(query_ids)
+    num_others = len(table.ids) - int((own_places >= 0).any())
     if not 1 <= k <= num_others:
         raise ValueError(f"k must be 1 to {num_others}, the candidate rows that are not zero; got {k}")
     indices, similarity = np.full((len(query_ids), k), -1, np.int64), np.full((len(query_ids), k), np.nan)
     has_direction = np.flatnonzero(table.is_direction(query_ids))
     if len(has_direction) > block_rows:
         table.keep_short()
-    blocks = [has_direction[part] for part in _parts(len(has_direction), block_rows)]
+    blocks = [has_direction[chunk] for chunk in _parts(len(has_direction), block_rows)]
 
     def work(block: Ids) -> None:
-        places, similarity[block] = _search(table, table.units(query_ids[block]), own[block], k)
+        places, similarity[block] = _search(table, table.units(query_ids[block]), own_places[block], k)
         indices[block] = table.ids[places]
 
     # A thread for each block, which computes on one core: the threads of one product wait for one another.
@@ -102,9 +102,9 @@ def correct(overlap: Array, chance: float) -> Array:
 def overlaps(before: Ids, after: Ids) -> Array:
     """(n,) share of the k rows in each line of ``before`` that are in the same line of ``after``."""
     k = before.shape[1]
-    both = np.sort(np.concatenate([before, after], axis=1), axis=1)
+    together = np.sort(np.concatenate([before, after], axis=1), axis=1)
     # No line has a row twice, so a row that stands twice in both together is in each.
-    return np.asarray((both[:, 1:] == both[:, :-1]).sum(axis=1) / k)
+    return np.asarray((together[:, 1:] == together[:, :-1]).sum(axis=1) / k)
 
 
 class _Table:
@@ -147,6 +147,7 @@ class _Table:
         return np.where(np.isin(ids, self.ids), np.searchsorted(self.ids, ids), -1)
 
     def _read(self, ids: Ids) -> Array:
+        """(len(ids), hidden) float64 rows, less the centre where there is one."""
         # A slice of a memory map is read in order, and copied once instead of twice.
         is_run = len(ids) > 1 and bool((np.diff(ids) == 1).all())
         rows = np.array(self._rows[ids[0] : ids[-1] + 1] if is_run else self._rows[ids], np.float64, subok=False)
@@ -160,22 +161,24 @@ def product_error(hidden: int) -> float:
     return (hidden + 4) * 2.0**-24
 
 
-def _search(table: _Table, units: Array, own: Ids, k: int) -> Found:
+def _search(table: _Table, units: Array, own_places: Ids, k: int) -> Found:
     """The nearest of one block of queries, (m, hidden) rows of length 1, streamed over the candidates."""
     num, short = len(table.ids), units.astype(np.float32)
     # Both sides of a comparison err; as much again is to spare.
     margin = np.float32(4 * product_error(table.hidden))
     # The k-th best among some candidates is a floor for the k-th best of all: little passes it. One more for the query.
-    some = short @ table.short(np.arange(0, num, max(1, num // max(TILE, k + 1)))).T
-    floor = np.partition(some, -min(k + 1, some.shape[1]), axis=1)[:, -min(k + 1, some.shape[1]), None] - margin
-    passed = []
+    sampled = short @ table.short(np.arange(0, num, max(1, num // max(TILE, k + 1)))).T
+    floor = (
+        np.partition(sampled, -min(k + 1, sampled.shape[1]), axis=1)[:, -min(k + 1, sampled.shape[1]), None] - margin
+    )
+    above_floor = []
     for tile in _parts(num):
         product = short @ table.short(np.arange(tile.start, tile.stop)).T
         flat = np.flatnonzero(product >= floor)
-        query, place = np.divmod(flat, product.shape[1])
-        is_other = place + tile.start != own[query]
-        passed.append((query[is_other], place[is_other] + tile.start, product.ravel()[flat[is_other]]))
-    queries, places, values = (np.concatenate(each) for each in zip(*passed, strict=True))
+        query, column = np.divmod(flat, product.shape[1])
+        is_other = column + tile.start != own_places[query]
+        above_floor.append((query[is_other], column[is_other] + tile.start, product.ravel()[flat[is_other]]))
+    queries, places, values = (np.concatenate(arrays) for arrays in zip(*above_floor, strict=True))
     lowest = first_k(queries, places, values, len(units), k)[1][:, -1] - margin
     is_possible = values >= lowest[queries]
     queries, places = queries[is_possible], places[is_possible]
@@ -187,6 +190,7 @@ def _search(table: _Table, units: Array, own: Ids, k: int) -> Found:
 
 
 def _ids(ids: Any, num_rows: int, kind: str) -> Ids:
+    """Row numbers, all of them for None; ValueError for what is no list of rows of the table."""
     if ids is None:
         return np.arange(num_rows)
     numbers = np.asarray(ids)

@@ -54,8 +54,8 @@ class WordSearch:
     def find(self, table: NDArray[Any]) -> tuple[Ids, Array]:
         """(words, k) rows of the neighbours of each word, and their cosines."""
         center = mean_row(table, self.words) if self.is_centred else None
-        found = search_nearest(table, self.k, queries=self.words, candidates=self.words, center=center)
-        return found.indices, found.similarity
+        nearest = search_nearest(table, self.k, queries=self.words, candidates=self.words, center=center)
+        return nearest.indices, nearest.similarity
 
     def measure(self, table: NDArray[Any], before: Ids, similarity: Array) -> pd.DataFrame:
         """What became, in another table, of the neighbours that each word had; ``find`` gave ``before`` its cosines.
@@ -66,9 +66,9 @@ class WordSearch:
         center = mean_row(table, self.words) if self.is_centred else np.zeros(table.shape[1])
         means = np.empty(len(before))
         for start in range(0, len(before), 128):
-            part = slice(start, start + 128)
-            word, others = (_units(table[ids] - center) for ids in (self.words[part], before[part]))
-            means[part] = np.einsum("ij,ikj->i", word, others) / self.k
+            block = slice(start, start + 128)
+            word_units, neighbour_units = (_units(table[ids] - center) for ids in (self.words[block], before[block]))
+            means[block] = np.einsum("ij,ikj->i", word_units, neighbour_units) / self.k
         columns = {
             "overlap": overlaps(before, self.find(table)[0]),
             "similarity_change": means - similarity.mean(axis=1),
@@ -157,15 +157,15 @@ def find_changed(
     ]
     total = np.sum([draw["overlap"] for draw in drawn], axis=0)
     chance = search.k / (len(search.words) - 1)
-    of_words = np.full(len(search.words), np.nan) if steps is None else steps[search.words].astype(np.float64)
+    steps_of_words = np.full(len(search.words), np.nan) if steps is None else steps[search.words].astype(np.float64)
     table = moved.assign(
-        num_steps=of_words,
+        num_steps=steps_of_words,
         chance=chance,
         corrected_overlap=correct(moved["overlap"].to_numpy(), chance),
         random_overlap=total / num_draws,
         excess=total / num_draws - moved["overlap"],
     )
-    is_kept = ~(of_words == 0)  # NaN stays
+    is_kept = ~(steps_of_words == 0)  # NaN stays
     table = table[is_kept]
     percentiles = matched_percentiles(table["num_steps"].to_numpy(), table["excess"].to_numpy())
     random = [
@@ -190,21 +190,21 @@ def matched_percentiles(exposure: Array, values: Array, num_matched: int = NUM_M
     Alike are all words of the same exposure, and where they are fewer than ``num_matched``, those of the next lower or
     higher, whichever is nearer on a log scale. Unknown exposure (NaN) is one exposure. NaN for a single word.
     """
-    known = np.nan_to_num(exposure, nan=1.0)
-    levels, starts = np.unique(np.sort(known), return_index=True)
-    ends, order = np.append(starts[1:], len(known)), np.argsort(known, kind="stable")
+    exposures = np.nan_to_num(exposure, nan=1.0)
+    levels, starts = np.unique(np.sort(exposures), return_index=True)
+    ends, order = np.append(starts[1:], len(exposures)), np.argsort(exposures, kind="stable")
     percentiles = np.full(len(values), np.nan)
     for level in range(len(levels)):
         low = high = level
-        while ends[high] - starts[low] < min(num_matched, len(known)):
+        while ends[high] - starts[low] < min(num_matched, len(exposures)):
             down = levels[level] / levels[low - 1] if low > 0 else np.inf
             up = levels[high + 1] / levels[level] if high + 1 < len(levels) else np.inf
             low, high = (low - 1, high) if down <= up else (low, high + 1)
         matched = np.sort(values[order[starts[low] : ends[high]]])
         if len(matched) > 1:
-            own = order[starts[level] : ends[level]]
-            below, upto = (np.searchsorted(matched, values[own], side) for side in ("left", "right"))
-            percentiles[own] = (below + (upto - below - 1) / 2) / (len(matched) - 1)
+            members = order[starts[level] : ends[level]]
+            below, upto = (np.searchsorted(matched, values[members], side) for side in ("left", "right"))
+            percentiles[members] = (below + (upto - below - 1) / 2) / (len(matched) - 1)
     return percentiles
 
 
@@ -217,8 +217,8 @@ def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
     tables = [changed.table for changed in found]
     common = sorted(set.intersection(*(set(table.index) for table in tables)))
     mean = sum(table.loc[common] for table in tables) / len(tables)
-    listed = [set(_top(table, num, order)) for table in tables]
-    mean["num_runs"] = [sum(row in rows for rows in listed) for row in mean.index]
+    lists = [set(_top(table, num, order)) for table in tables]
+    mean["num_runs"] = [sum(row in rows for rows in lists) for row in mean.index]
     chosen: pd.DataFrame = mean.loc[_top(mean, num, order)].reset_index()
     chosen.insert(0, "rank", np.arange(1, len(chosen) + 1))
     names = ("num_steps", "overlap", "chance", "corrected_overlap", "similarity_change", "random_overlap", "excess")
@@ -234,23 +234,23 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
     whose neighbours are close rivals. NaN where a list is empty.
     """
     generator = np.random.default_rng([*b"lists", seed])
-    lines = []
+    records = []
     for a, b in combinations(range(len(found)), 2):
         rows = np.intersect1d(found[a].table.index, found[b].table.index)
         first, second = (found[i].table.loc[rows] for i in (a, b))
         random = [
-            _agreement(_Standing.of(one.loc[rows], num, order), _Standing.of(other.loc[rows], num, order))
-            for one, other in zip(found[a].random, found[b].random, strict=True)
+            _agreement(_Standing.of(first_draw.loc[rows], num, order), _Standing.of(second_draw.loc[rows], num, order))
+            for first_draw, second_draw in zip(found[a].random, found[b].random, strict=True)
         ]
         standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
         observed = _agreement(*standings)
         permuted = _permute(*standings, _bins(first, second), generator)
-        line: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         for i, name in enumerate(("jaccard", "spearman")):
-            line |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
-            line[f"{name}_random"] = np.mean([draw[i] for draw in random])
-        lines.append(line)
-    return pd.DataFrame(lines)
+            record |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
+            record[f"{name}_random"] = np.mean([draw[i] for draw in random])
+        records.append(record)
+    return pd.DataFrame(records)
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,9 @@ class _Standing:
 
 def _agreement(first: _Standing, second: _Standing, places: Ids | slice = slice(None)) -> tuple[float, float]:
     """Jaccard index of the lists and Spearman's correlation over all words; NaN where undefined."""
-    listed = second.is_listed[places]
-    either = int((first.is_listed | listed).sum())
-    jaccard = float((first.is_listed & listed).sum() / either) if either else np.nan
+    second_listed = second.is_listed[places]
+    num_in_either = int((first.is_listed | second_listed).sum())
+    jaccard = float((first.is_listed & second_listed).sum() / num_in_either) if num_in_either else np.nan
     return jaccard, float(first.rank @ second.rank[places])
 
 
@@ -348,11 +348,15 @@ def neighbours(
     for snapshot, name in zip(pair, ("before", "after"), strict=True):
         center = mean_row(word_table(snapshot), candidates) if is_centred else None
         nearest = search_nearest(word_table(snapshot), k, queries=[row], candidates=candidates, center=center)
-        (found,), (similarity,) = nearest.indices, nearest.similarity
-        if found[0] < 0:
+        (nearest_rows,), (similarity,) = nearest.indices, nearest.similarity
+        if nearest_rows[0] < 0:
             raise ValueError(f"row {row} is zero at epoch {snapshot.epoch:g}: it has no direction, hence no neighbours")
-        rows.append(found)
-        columns |= {f"row_{name}": found, f"neighbour_{name}": tokens[found], f"similarity_{name}": similarity}
+        rows.append(nearest_rows)
+        columns |= {
+            f"row_{name}": nearest_rows,
+            f"neighbour_{name}": tokens[nearest_rows],
+            f"similarity_{name}": similarity,
+        }
     columns |= {"is_lost": ~np.isin(rows[0], rows[1]), "is_new": ~np.isin(rows[1], rows[0])}
     return pd.DataFrame(columns)[columns_of("neighbours")]
 
@@ -409,12 +413,12 @@ def most_changed(
     lookup(ORDERS, order, "order")
     at_least("num", num, 1)
     sources = cast(list[Source], list(source) if isinstance(source, list | tuple) else [source])
-    found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
-    table = choose(found, num, order)
+    changed = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
+    table = choose(changed, num, order)
     described = _describe(trajectory_of(sources[0]), table["row"].to_numpy(), 0)
-    for place, name in enumerate(("token", "stratum"), 2):
-        table.insert(place, name, described[name].to_numpy())
-    agreement = compare_lists(found, num, seed, order).mean() if len(found) > 1 else {}
+    for column_number, name in enumerate(("token", "stratum"), 2):
+        table.insert(column_number, name, described[name].to_numpy())
+    agreement = compare_lists(changed, num, seed, order).mean() if len(changed) > 1 else {}
     for name in ("jaccard", "jaccard_permuted", "jaccard_random", "spearman", "spearman_permuted", "spearman_random"):
         table[name] = agreement.get(name, np.nan)
     return table
@@ -429,17 +433,18 @@ def _find_all(
     reference_epoch: float,
     is_centred: bool,
 ) -> list[Changed]:
+    """What the words of each run lost between two epochs."""
     if num_draws < 2:
         raise ValueError(f"num_draws must be 2 or more, so that a draw can be compared with others; got {num_draws}")
-    found = []
-    for place, trajectory in enumerate(trajectory_of(source) for source in sources):
+    changed = []
+    for run_number, trajectory in enumerate(trajectory_of(source) for source in sources):
         pair = compared(trajectory, reference_epoch, epoch)
         words = list_words(trajectory)
         exposure = table_exposure(trajectory, PARAMETER)
         steps = None if exposure is None else exposure.step_counts(len(word_table(pair[0])), pair[1].step)
         search = WordSearch.of(pair, words, k, is_centred)
-        found.append(find_changed(pair, search, steps, num_draws, [*b"neighbours", seed, place]))
-    return found
+        changed.append(find_changed(pair, search, steps, num_draws, [*b"neighbours", seed, run_number]))
+    return changed
 
 
 def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFrame:

@@ -57,7 +57,9 @@ def random_directions(
     fixed = np.einsum("ij,ij->i", decay, decay)
     mean, deviation = np.sqrt(fixed), np.zeros(len(history))
     for i in np.flatnonzero(history.counts > 0):
-        moved = _move(steps, history.take(np.array([i])), hidden, num_coordinates, [*b"directions", seed, int(rows[i])])
+        moved = _movement_sizes(
+            steps, history.take(np.array([i])), hidden, num_coordinates, [*b"directions", seed, int(rows[i])]
+        )
         second, fourth = np.mean(moved**2), np.mean(moved**4)
         square = fixed[i] + hidden * second
         variance = hidden * (fourth - second**2) + 4 * fixed[i] * second
@@ -70,19 +72,19 @@ def random_directions(
     return DirectionNull(mean, deviation)
 
 
-def _move(steps: AdamSteps, history: RowSteps, hidden: int, num_coordinates: int, seed: list[int]) -> Array:
+def _movement_sizes(steps: AdamSteps, history: RowSteps, hidden: int, num_coordinates: int, seed: list[int]) -> Array:
     """(coordinates,) size of the movement of one row's coordinates on Gaussian gradients."""
     rng, exposed = np.random.default_rng(seed), history.steps
     sizes = steps.sizes(history, hidden)[0, exposed]
     start = int(exposed[0])  # nothing happens before, and it is a third of the work
-    later, size = steps.since(start), max(1, CHUNK_VALUES // (history.num_steps - start))
-    moved = []
+    later_steps, size = steps.since(start), max(1, CHUNK_VALUES // (history.num_steps - start))
+    chunks = []
     for done in range(0, num_coordinates, size):
         drawn = rng.standard_normal((min(size, num_coordinates - done), len(exposed))) * sizes
-        gradients = np.zeros((len(drawn), later.num_steps))
+        gradients = np.zeros((len(drawn), later_steps.num_steps))
         gradients[:, exposed - start] = np.abs(drawn)
-        moved.append(np.copysign(gradient_weights(later, gradients)[:, exposed - start], drawn).sum(axis=1))
-    return np.asarray(np.abs(np.concatenate(moved)))
+        chunks.append(np.copysign(gradient_weights(later_steps, gradients)[:, exposed - start], drawn).sum(axis=1))
+    return np.asarray(np.abs(np.concatenate(chunks)))
 
 
 SAMPLED_ROWS = 100
@@ -150,20 +152,20 @@ def sign_noise(
     steps = AdamSteps.of(log, parameter, last.step)
     chosen = _choose(trajectory, parameter, rows, seed)
     history = row_steps(trajectory, parameter, last.step).take(chosen)
-    before, after = (np.atleast_2d(np.asarray(s.tensors[parameter]))[chosen] for s in (first, last))
+    before, after = (np.atleast_2d(np.asarray(snapshot.tensors[parameter]))[chosen] for snapshot in (first, last))
     drift = norm(before.astype(np.float64), after.astype(np.float64))
     decay = np.subtract(replay_decay(before, log, parameter, last.step), before, dtype=np.float64)
     null = np.empty((len(chosen), num_replicates))
     for members in _groups(history):
-        part = history.take(members)
-        weights = part.at_exposures(gradient_weights(steps, steps.sizes(part, before.shape[1])))
+        group = history.take(members)
+        weights = group.at_exposures(gradient_weights(steps, steps.sizes(group, before.shape[1])))
         null[members] = _simulate(weights, decay[members], num_replicates, seed)
     table = _table(trajectory, parameter, chosen, history, drift, null)
     if num_coordinates == 0:
         return table.assign(direction_mean=np.nan, direction_sd=np.nan, direction_ratio=np.nan)
-    other = random_directions(steps, history, decay, chosen, num_coordinates=num_coordinates, seed=seed)
-    ratio = drift / np.where(other.mean > 0, other.mean, np.nan)
-    return table.assign(direction_mean=other.mean, direction_sd=other.deviation, direction_ratio=ratio)
+    directions = random_directions(steps, history, decay, chosen, num_coordinates=num_coordinates, seed=seed)
+    ratio = drift / np.where(directions.mean > 0, directions.mean, np.nan)
+    return table.assign(direction_mean=directions.mean, direction_sd=directions.deviation, direction_ratio=ratio)
 
 
 def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
@@ -180,9 +182,9 @@ def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: ND
     """
     squares = np.zeros(len(history))
     for members in _groups(history):
-        part = history.take(members)
-        weights = gradient_weights(steps, steps.sizes(part, hidden), None if after is None else after[members])
-        squares[members] = hidden * np.square(part.at_exposures(weights)).sum(axis=1, dtype=np.float64)
+        group = history.take(members)
+        weights = gradient_weights(steps, steps.sizes(group, hidden), None if after is None else after[members])
+        squares[members] = hidden * np.square(group.at_exposures(weights)).sum(axis=1, dtype=np.float64)
     return squares
 
 
@@ -202,16 +204,16 @@ def _simulate(weights: NDArray[np.float32], decay: Array, num_replicates: int, s
         moved = decay.copy()
         rng = np.random.default_rng([*b"signs", seed, replicate])
         for start in range(0, weights.shape[1], CHUNK_STEPS):
-            part = weights[:, start : start + CHUNK_STEPS]
-            moved -= part @ _signs(rng, part.shape[1], decay.shape[1])
+            chunk = weights[:, start : start + CHUNK_STEPS]
+            moved -= chunk @ _signs(rng, chunk.shape[1], decay.shape[1])
         null[:, replicate] = lengths(moved)
     return null
 
 
 def _signs(rng: np.random.Generator, num_steps: int, hidden: int) -> NDArray[np.float32]:
     """(steps, hidden) of -1 and 1; the first steps are the same however many are drawn."""
-    words = rng.integers(0, 2**64, size=(num_steps, -(-hidden // 64)), dtype=np.uint64)
-    return np.unpackbits(words.view(np.uint8), axis=1)[:, :hidden].astype(np.float32) * 2 - 1
+    random_words = rng.integers(0, 2**64, size=(num_steps, -(-hidden // 64)), dtype=np.uint64)
+    return np.unpackbits(random_words.view(np.uint8), axis=1)[:, :hidden].astype(np.float32) * 2 - 1
 
 
 def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints | None, seed: int) -> Ints:
@@ -233,6 +235,7 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints |
 def _table(
     trajectory: Trajectory, parameter: str, rows: Ints, history: RowSteps, drift: Array, null: Array
 ) -> pd.DataFrame:
+    """The drift of each row beside mean, quantiles and spread of its null, (n, replicates)."""
     mean, deviation = null.mean(axis=1), null.std(axis=1, ddof=1)
     mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding
     low, median, high = np.quantile(null, (0.025, 0.5, 0.975), axis=1)
@@ -296,8 +299,8 @@ def regress_drift(
     chosen = np.flatnonzero((history.counts > 0) & (drift > 0) & (length > 0))
     regressors = {"log_num_steps": np.log(history.counts[chosen]), "log_norm": np.log(length[chosen])}
     if len(chosen) < FEWEST_ROWS:
-        said = f"{len(chosen)} of {num_rows} rows of {parameter} were exposed and moved"
-        raise ValueError(f"{said}; a regression needs {FEWEST_ROWS}")
+        message = f"{len(chosen)} of {num_rows} rows of {parameter} were exposed and moved"
+        raise ValueError(f"{message}; a regression needs {FEWEST_ROWS}")
     for name, values in regressors.items():
         if np.ptp(values) == 0:
             raise ValueError(f"{name} is the same for all {len(values)} rows of {parameter}: it has no slope")
@@ -306,9 +309,9 @@ def regress_drift(
     outcomes = {"drift": drift[chosen], "sign noise": noise}
     return pd.DataFrame(
         [
-            {"outcome": name, **line, "num_left_out": num_rows - len(chosen)}
+            {"outcome": name, **record, "num_left_out": num_rows - len(chosen)}
             for name, values in outcomes.items()
-            for line in _fit(np.log(values), regressors)
+            for record in _fit(np.log(values), regressors)
         ]
     )
 
@@ -324,6 +327,7 @@ def _squared_decay(first: Snapshot, parameter: str, rows: NDArray[np.intp], log:
 
 
 def _fit(outcome: Array, regressors: dict[str, Array]) -> list[dict[str, Any]]:
+    """A record per term of an ordinary least squares fit: the coefficient with its 95 % interval, by HC3 errors."""
     import statsmodels.api as sm
 
     design = np.column_stack([np.ones(len(outcome)), *regressors.values()])

@@ -18,10 +18,10 @@ def shapley_values(values: Array) -> Array:
     num_players = count_players(values)
     shares = np.zeros((num_players, *values.shape[1:]))
     for player in range(num_players):
-        for rest in coalitions_without(num_players, (player,)):
-            size = rest.bit_count()
+        for coalition in coalitions_without(num_players, (player,)):
+            size = coalition.bit_count()
             weight = factorial(size) * factorial(num_players - size - 1) / factorial(num_players)
-            shares[player] += weight * (values[rest | 1 << player] - values[rest])
+            shares[player] += weight * (values[coalition | 1 << player] - values[coalition])
     return shares
 
 

@@ -56,10 +56,10 @@ def assign_strata(trajectory: Trajectory, parameter: str) -> "pd.Categorical":
     categories: tuple[str, ...] = VECTOR_STRATA
     strata = np.full(num_rows, "all", dtype=object)
     if parameter == "word_embeddings":
-        told = None if inferred is None else np.array([INFERRED[name] for name in inferred], dtype=object)
+        inferred_strata = None if inferred is None else np.array([INFERRED[name] for name in inferred], dtype=object)
         if (at_input := input_tokens(trajectory, parameter)) is not None:
-            told = np.where(at_input > 0, AT_INPUT, NOT_AT_INPUT).astype(object)
-        categories, strata = WORD_STRATA, _word_strata(trajectory, num_rows, steps, told)
+            inferred_strata = np.where(at_input > 0, AT_INPUT, NOT_AT_INPUT).astype(object)
+        categories, strata = WORD_STRATA, _word_strata(trajectory, num_rows, steps, inferred_strata)
     elif parameter == "position_embeddings":
         categories, strata = POSITION_STRATA, _position_strata(trajectory.position_offset, num_rows, steps)
     elif parameter == "token_type_embeddings":
@@ -91,8 +91,8 @@ def count_exposure(trajectory: Trajectory, parameter: str, last_step: int | None
     """
     num_rows, table = count_rows(trajectory, parameter), table_exposure(trajectory, parameter)
     if (at_input := input_tokens(trajectory, parameter)) is not None:
-        known = last_step is None or last_step >= trajectory.snapshots[-1].step
-        tokens = pd.array(at_input, dtype="Int64") if known else pd.array([pd.NA] * num_rows, dtype="Int64")
+        is_whole_run = last_step is None or last_step >= trajectory.snapshots[-1].step
+        tokens = pd.array(at_input, dtype="Int64") if is_whole_run else pd.array([pd.NA] * num_rows, dtype="Int64")
         return {"num_steps": pd.array([pd.NA] * num_rows, dtype="Int64"), "num_tokens": tokens}
     if table is None:
         inferred = (trajectory.inferred or {}).get(parameter, np.full(num_rows, "cannot tell"))
@@ -139,6 +139,7 @@ def why_unknown(trajectory: Trajectory, parameter: str) -> Refusal:
 def _word_strata(
     trajectory: Trajectory, num_rows: int, steps: Steps | None, inferred: StratumNames | None
 ) -> StratumNames:
+    """(rows,) strata of word rows: by steps where exposure is known, else as inferred; special and added ones apart."""
     strata: StratumNames = np.full(num_rows, UNKNOWN, dtype=object) if inferred is None else inferred
     if steps is not None:
         strata = np.array(BY_STEPS, dtype=object)[np.digitize(steps, (1, 2, 10, 100))]
@@ -160,19 +161,20 @@ def _word_strata(
 def is_added(trajectory: Trajectory, parameter: str) -> NDArray[np.bool_]:
     """(rows,) whether each row is that of a token that the run added, which began as no trained row does."""
     rows = trajectory.vocabulary.added_rows if trajectory.vocabulary and parameter == "word_embeddings" else ()
-    found = np.zeros(count_rows(trajectory, parameter), bool)
-    found[list(rows)] = True
-    return found
+    is_added_row = np.zeros(count_rows(trajectory, parameter), bool)
+    is_added_row[list(rows)] = True
+    return is_added_row
 
 
 def _position_strata(offset: int, num_rows: int, steps: Steps | None) -> StratumNames:
+    """(rows,) strata of position rows: padding, first, up to the longest text in two parts, and beyond it."""
     positions = np.arange(num_rows) - offset
     if steps is None:
         # Every text has a first position; which others it reached is what was not recorded.
-        known: list[Any] = [positions < 0, positions == 0]
-        return np.select(known, ["padding rows", "position 0"], UNKNOWN).astype(object)
-    longest = np.max(positions[steps > 0], initial=-1)
-    conditions: list[Any] = [positions < 0, positions > longest, positions == 0, positions < 128]
+        first_conditions: list[Any] = [positions < 0, positions == 0]
+        return np.select(first_conditions, ["padding rows", "position 0"], UNKNOWN).astype(object)
+    last_used = np.max(positions[steps > 0], initial=-1)
+    conditions: list[Any] = [positions < 0, positions > last_used, positions == 0, positions < 128]
     names = ["padding rows", "positions beyond longest", "position 0", "positions 1-127"]
     return np.select(conditions, names, "positions 128 to longest").astype(object)
 

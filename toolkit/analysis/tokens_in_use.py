@@ -80,21 +80,23 @@ def null_space(design: Design, num_rows: Mapping[str, int]) -> NullSpace:
     third table's offsets s; what an edge outside the forest asks of s is an integer equation, solved in fractions.
     """
     groups = label_groups(design, num_rows)
-    known = offset_directions(groups)
+    certain = offset_directions(groups)
     if len(design.tables) < 3:
-        return known
+        return certain
     first, second, third = design.tables
     used_third, places = np.unique(design.combinations[:, 2], return_inverse=True)
     potentials = _potentials(design, num_rows[first], num_rows[second], places.reshape(-1), len(used_third))
-    ends = potentials[design.combinations[:, 0]], potentials[num_rows[first] + design.combinations[:, 1]]
-    equations = ends[0] + ends[1] + np.eye(len(used_third), dtype=np.int64)[places.reshape(-1)]
+    edge_ends = potentials[design.combinations[:, 0]], potentials[num_rows[first] + design.combinations[:, 1]]
+    equations = edge_ends[0] + edge_ends[1] + np.eye(len(used_third), dtype=np.int64)[places.reshape(-1)]
     solutions = _solve(np.unique(equations, axis=0))
-    of_third = np.zeros((num_rows[third], solutions.shape[1]))
-    of_third[used_third] = solutions
+    third_directions = np.zeros((num_rows[third], solutions.shape[1]))
+    third_directions[used_third] = solutions
     num_groups = int(groups[first].max()) + 1
-    new = {first: potentials[: num_rows[first]] @ solutions, second: potentials[num_rows[first] :] @ solutions}
-    new[third] = of_third
-    return NullSpace({name: np.hstack([known.directions[name][:, :num_groups], new[name]]) for name in design.tables})
+    directions = {first: potentials[: num_rows[first]] @ solutions, second: potentials[num_rows[first] :] @ solutions}
+    directions[third] = third_directions
+    return NullSpace(
+        {name: np.hstack([certain.directions[name][:, :num_groups], directions[name]]) for name in design.tables}
+    )
 
 
 def _components(design: Design, num_first: int, num_second: int) -> GroupLabels:
@@ -139,6 +141,7 @@ def _solve(equations: NDArray[np.int64]) -> Array:
     num_columns = equations.shape[1]
     pivots: dict[int, list[Fraction]] = {}
     for equation in equations.tolist():
+        # Exact: rounding would make an equation that follows from others look like one of its own.
         row = [Fraction(value) for value in equation]
         for column, pivot in pivots.items():
             row = [a - row[column] * b for a, b in zip(row, pivot, strict=True)]
@@ -196,9 +199,9 @@ class ReferenceCorpus:
         """Groups of one row of the first and one of the second table, without the main group."""
         if len(self.tables) == 1:
             return []
-        of_groups = [np.bincount(self.groups[name] + 1, minlength=self.num_groups + 1) for name in self.tables[:2]]
-        alone = [g for g in range(1, self.num_groups) if of_groups[0][g + 1] == of_groups[1][g + 1] == 1]
-        first, second = ([int(np.flatnonzero(self.groups[n] == g)[0]) for g in alone] for n in self.tables[:2])
+        group_sizes = [np.bincount(self.groups[name] + 1, minlength=self.num_groups + 1) for name in self.tables[:2]]
+        pair_groups = [g for g in range(1, self.num_groups) if group_sizes[0][g + 1] == group_sizes[1][g + 1] == 1]
+        first, second = ([int(np.flatnonzero(self.groups[n] == g)[0]) for g in pair_groups] for n in self.tables[:2])
         return list(zip(first, second, strict=True))
 
     def null_space(self) -> NullSpace:
@@ -256,9 +259,9 @@ def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
             for name, row in zip(tables, pair, strict=False):
                 groups[name][row] = 1
             if not is_recorded:  # both rows of a pair are used by the same tokens
-                share, words = frequencies[tables[1]][pair[1]], frequencies[tables[0]]
-                words *= (1 - share) / (1 - words[pair[0]])
-                words[pair[0]] = share
+                share, word_frequencies = frequencies[tables[1]][pair[1]], frequencies[tables[0]]
+                word_frequencies *= (1 - share) / (1 - word_frequencies[pair[0]])
+                word_frequencies[pair[0]] = share
     source = "run's tokens" if is_recorded else "uniform"
     widths = {trajectory.snapshots[0].tensors[name].shape[-1] for name in trajectory.parameters}
     return ReferenceCorpus(frequencies, groups, design, source, "; ".join(notes), len(widths) > 1)
@@ -278,16 +281,21 @@ def draw_combinations(
         if len(rows) <= max_combinations:
             return rows, counts / counts.sum(), "all combinations of the run"
         counts = generator.multinomial(max_combinations, counts / counts.sum())
-        how = f"{max_combinations:,} tokens drawn from {len(rows):,} combinations with seed {seed}"
-        return rows[counts > 0], counts[counts > 0] / max_combinations, how
-    first, *others = corpus.tables
-    columns = [generator.choice(len(corpus.frequencies[first]), max_combinations, p=corpus.frequencies[first])]
-    for name in others:
+        description = f"{max_combinations:,} tokens drawn from {len(rows):,} combinations with seed {seed}"
+        return rows[counts > 0], counts[counts > 0] / max_combinations, description
+    first_table, *later_tables = corpus.tables
+    columns = [
+        generator.choice(len(corpus.frequencies[first_table]), max_combinations, p=corpus.frequencies[first_table])
+    ]
+    for name in later_tables:
         column = np.empty(max_combinations, np.int64)
-        within = corpus.groups[first][columns[0]] if name == corpus.tables[1] else np.zeros(max_combinations, int)
-        for group in np.unique(within):
+        # The first two tables are drawn within a group, as [CLS] stands with position 0 alone; a third has one group.
+        group_of_token = (
+            corpus.groups[first_table][columns[0]] if name == corpus.tables[1] else np.zeros(max_combinations, int)
+        )
+        for group in np.unique(group_of_token):
             shares = np.where(corpus.groups[name] == group, corpus.frequencies[name], 0)
-            places = np.flatnonzero(within == group)
+            places = np.flatnonzero(group_of_token == group)
             column[places] = generator.choice(len(shares), len(places), p=shares / shares.sum())
         columns.append(column)
     rows, drawn = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
@@ -295,6 +303,7 @@ def draw_combinations(
 
 
 def _token_counts(trajectory: Trajectory, table: str) -> NDArray[np.int64] | None:
+    """(rows,) tokens that used each row of a table; None where that is unknown, or no token did."""
     if (at_input := input_tokens(trajectory, table)) is not None:
         return at_input
     exposure = table_exposure(trajectory, table)
@@ -314,7 +323,7 @@ def _design(trajectory: Trajectory, tables: list[str]) -> Design | None:
 
 
 def _uniform(trajectory: Trajectory, table: str) -> Array:
-    """The same for every row that a real token can use: not for [PAD], nor for RoBERTa's padding positions."""
+    """Equal frequencies of all rows that a real token can use: not of [PAD], nor of RoBERTa's padding positions."""
     shares = np.ones(count_rows(trajectory, table))
     if table == "position_embeddings":
         shares[: trajectory.position_offset] = 0
@@ -329,12 +338,12 @@ def _first_pair(trajectory: Trajectory, counts: Mapping[str, NDArray[np.int64] |
     if vocabulary is None or tuple(counts)[:2] != TABLES[:2]:
         return None
     rows = [row for row in vocabulary.special_rows if vocabulary.tokens[row] in FIRST_TOKENS]
-    words, positions = (counts[name] for name in TABLES[:2])
+    word_counts, position_counts = (counts[name] for name in TABLES[:2])
     if len(rows) != 1:
         return None
-    if words is not None and positions is not None:
-        is_alone = words[rows[0]] == words.sum()
-        if words[rows[0]] == 0 or words[rows[0]] != positions[offset] or is_alone:
+    if word_counts is not None and position_counts is not None:
+        is_alone = word_counts[rows[0]] == word_counts.sum()
+        if word_counts[rows[0]] == 0 or word_counts[rows[0]] != position_counts[offset] or is_alone:
             return None
     return rows[0], offset
 
@@ -353,17 +362,17 @@ def measure_design(source: Source) -> pd.DataFrame:
     """
     corpus = reference_corpus(trajectory_of(source))
     design = corpus.design
-    used = sum(int(np.count_nonzero(values)) for values in corpus.frequencies.values())
+    num_used = sum(int(np.count_nonzero(values)) for values in corpus.frequencies.values())
     values = dict.fromkeys(("num_tokens", "num_combinations", "num_used_rows", "rank", "rank_deficiency"), math.nan)
     reasons = dict.fromkeys(values, "" if design else UNKNOWN_DESIGN)
     if design:
         deficiency = corpus.null_space().num_directions
-        found = (int(design.counts.sum()), len(design.counts), used, used - deficiency, deficiency)
-        values = dict(zip(values, map(float, found), strict=True))
+        quantities = (int(design.counts.sum()), len(design.counts), num_used, num_used - deficiency, deficiency)
+        values = dict(zip(values, map(float, quantities), strict=True))
     elif corpus.frequency_source != "uniform":
-        values["num_used_rows"], reasons["num_used_rows"] = used, ""
+        values["num_used_rows"], reasons["num_used_rows"] = num_used, ""
     values["rank_deficiency_crossed"] = len(corpus.tables) - 1
     values["num_inseparable_groups"] = corpus.num_groups - 1
     notes = {"num_inseparable_groups": corpus.note}
-    lines = [(n, float(v), reasons.get(n, ""), notes.get(n, "")) for n, v in values.items()]
-    return pd.DataFrame(lines, columns=columns_of("measure_design"))
+    records = [(n, float(v), reasons.get(n, ""), notes.get(n, "")) for n, v in values.items()]
+    return pd.DataFrame(records, columns=columns_of("measure_design"))

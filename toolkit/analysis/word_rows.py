@@ -58,21 +58,21 @@ def measure_words(
     first = trajectories[0]
     if reason := _reason_against(trajectories):
         return WordRows(pd.DataFrame(columns=list(COLUMNS)), reason=reason)
-    snapshots = _common(trajectories)
-    seen = np.unique(np.concatenate([_seen(each) for each in trajectories]))
-    words = list_words(first)
-    unseen = np.setdiff1d(words, seen)
-    counts = _exposure(trajectories)
-    kept = seen_most(counts, seen, len(seen) if most_seen is None else most_seen)
-    rows = np.union1d(kept, evenly(unseen, NUM_UNSEEN if num_unseen is None else num_unseen))
-    table = _measured(first, snapshots, rows, counts.iloc[rows]).assign(before="", after="")
-    table.insert(4, "is_seen", table["row"].isin(seen))
+    snapshots = _common_snapshots(trajectories)
+    seen_rows = np.unique(np.concatenate([_used_rows(trajectory) for trajectory in trajectories]))
+    word_ids = list_words(first)
+    unseen_rows = np.setdiff1d(word_ids, seen_rows)
+    counts = _mean_exposure(trajectories)
+    kept_rows = seen_most(counts, seen_rows, len(seen_rows) if most_seen is None else most_seen)
+    rows = np.union1d(kept_rows, evenly(unseen_rows, NUM_UNSEEN if num_unseen is None else num_unseen))
+    table = _mean_drift(first, snapshots, rows, counts.iloc[rows]).assign(before="", after="")
+    table.insert(4, "is_seen", table["row"].isin(seen_rows))
     named = table[table["epoch"] == table["epoch"].max()]
     named = named.sort_values(["relative", "norm"], ascending=False, kind="stable")
     named_rows = np.sort(named["row"].head(NUM_NAMED if num_named is None else num_named).to_numpy())
     for name, snapshot in (("before", snapshots[0][0]), ("after", snapshots[0][-1])):
-        table[name] = table["row"].map(_neighbours(first, snapshot, words, named_rows)).fillna("")
-    return WordRows(table[list(COLUMNS)], len(seen), len(unseen), len(_ends(first)) - 1)
+        table[name] = table["row"].map(_neighbours(first, snapshot, word_ids, named_rows)).fillna("")
+    return WordRows(table[list(COLUMNS)], len(seen_rows), len(unseen_rows), len(_epoch_ends(first)) - 1)
 
 
 def evenly(rows: Ids, num: int) -> Ids:
@@ -89,15 +89,16 @@ def seen_most(counts: pd.DataFrame, rows: Ids, num: int) -> Ids:
 
 
 def _reason_against(trajectories: Sequence[Trajectory]) -> str:
-    if any(PARAMETER not in each.parameters for each in trajectories):
+    """Why there is nothing to show of the words of some runs; empty where there is."""
+    if any(PARAMETER not in trajectory.parameters for trajectory in trajectories):
         return "its model has no word embeddings"
-    ends = ((word_table(each.snapshots[0]), word_table(each.snapshots[-1])) for each in trajectories)
+    ends = ((word_table(trajectory.snapshots[0]), word_table(trajectory.snapshots[-1])) for trajectory in trajectories)
     if all(np.array_equal(first, last) for first, last in ends):
         return "its word embeddings did not move"
-    return "" if len(_seen(trajectories[0])) >= 3 else "training used fewer than three of its words"
+    return "" if len(_used_rows(trajectories[0])) >= 3 else "training used fewer than three of its words"
 
 
-def _seen(trajectory: Trajectory) -> Ids:
+def _used_rows(trajectory: Trajectory) -> Ids:
     """The rows that training used, [PAD] apart; every word where that was not recorded."""
     exposure, inferred = table_exposure(trajectory, PARAMETER), (trajectory.inferred or {}).get(PARAMETER)
     if exposure is None and inferred is None:
@@ -109,46 +110,48 @@ def _seen(trajectory: Trajectory) -> Ids:
     return np.array([row for row in np.flatnonzero(used) if row != pad], np.int64)
 
 
-def _exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
+def _mean_exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
     """num_steps and num_tokens of every row, means over the runs; one that any run saw has at least 1."""
-    mean = sum(pd.DataFrame(count_exposure(each, PARAMETER)) for each in trajectories) / len(trajectories)
+    mean = sum(pd.DataFrame(count_exposure(trajectory, PARAMETER)) for trajectory in trajectories) / len(trajectories)
     counts: pd.DataFrame = mean.round().mask(((mean > 0) & (mean <= 0.5)).fillna(False), 1).astype("Int64")
     return counts
 
 
-def _ends(trajectory: Trajectory) -> list[Snapshot]:
+def _epoch_ends(trajectory: Trajectory) -> list[Snapshot]:
     """The ends of the epochs, and the last snapshot."""
     return [s for s in trajectory if s.is_epoch_end or s is trajectory.snapshots[-1]]
 
 
-def _common(trajectories: Sequence[Trajectory]) -> list[list[Snapshot]]:
+def _common_snapshots(trajectories: Sequence[Trajectory]) -> list[list[Snapshot]]:
     """Of each run its snapshots at the epochs that all of them have, thinned; of the first run alone without two."""
-    ends = [{snapshot.epoch: snapshot for snapshot in _ends(each)} for each in trajectories]
-    epochs = [epoch for epoch in ends[0] if all(epoch in each for each in ends)]
+    snapshots_by_epoch = [
+        {snapshot.epoch: snapshot for snapshot in _epoch_ends(trajectory)} for trajectory in trajectories
+    ]
+    epochs = [epoch for epoch in snapshots_by_epoch[0] if all(epoch in by_epoch for by_epoch in snapshots_by_epoch)]
     if len(epochs) < 2:
-        epochs, ends = list(ends[0]), ends[:1]
+        epochs, snapshots_by_epoch = list(snapshots_by_epoch[0]), snapshots_by_epoch[:1]
     places = np.unique(np.linspace(0, len(epochs) - 1, min(MOST_EPOCHS, len(epochs))).round().astype(int))
-    return [[each[epochs[i]] for i in places] for each in ends]
+    return [[by_epoch[epochs[i]] for i in places] for by_epoch in snapshots_by_epoch]
 
 
-def _measured(
+def _mean_drift(
     trajectory: Trajectory, snapshots: Sequence[Sequence[Snapshot]], rows: Ids, counts: pd.DataFrame
 ) -> pd.DataFrame:
     """A line per row and epoch after the first: what toolkit.measure_rows says of it, as the mean over the runs."""
     epochs = [snapshot.epoch for snapshot in snapshots[0][1:]]
     values = {name: np.zeros((len(snapshots), len(epochs), len(rows))) for name in MEASURED}
-    for run, own in enumerate(snapshots):
-        for block, tables in iterate_blocks(own, PARAMETER, BLOCK_ROWS):
-            part = slice(*np.searchsorted(rows, (block.start, block.stop)))
-            of_block = rows[part] - block.start
-            for name, filled in values.items():
+    for run, run_snapshots in enumerate(snapshots):
+        for block, tables in iterate_blocks(run_snapshots, PARAMETER, BLOCK_ROWS):
+            span = slice(*np.searchsorted(rows, (block.start, block.stop)))
+            block_rows = rows[span] - block.start
+            for name, collected in values.items():
                 for epoch, table in enumerate(tables[1:]):
-                    filled[run, epoch, part] = MEASURES[name].function(tables[0][of_block], table[of_block])
-    means = {name: filled.mean(axis=0) for name, filled in values.items()}
+                    collected[run, epoch, span] = MEASURES[name].function(tables[0][block_rows], table[block_rows])
+    means = {name: collected.mean(axis=0) for name, collected in values.items()}
     tokens = [_token(trajectory, row) for row in rows]
-    own_rows = pd.DataFrame({"row": rows, "token": tokens}).join(counts.reset_index(drop=True))
+    described = pd.DataFrame({"row": rows, "token": tokens}).join(counts.reset_index(drop=True))
     frames = [
-        own_rows.assign(epoch=float(epoch), **{name: mean[i] for name, mean in means.items()})
+        described.assign(epoch=float(epoch), **{name: mean[i] for name, mean in means.items()})
         for i, epoch in enumerate(epochs)
     ]
     return pd.concat(frames, ignore_index=True)
@@ -162,13 +165,13 @@ def _token(trajectory: Trajectory, row: int) -> str:
 def _neighbours(trajectory: Trajectory, snapshot: Snapshot, words: Ids, named: Ids) -> dict[int, str]:
     """The neighbours of rows, nearest first, each with its cosine; NO_DIRECTION of a zero row."""
     num = min(NUM_NEIGHBOURS, len(words) - 1)
-    found = search_nearest(word_table(snapshot), num, queries=named, candidates=words)
+    nearest = search_nearest(word_table(snapshot), num, queries=named, candidates=words)
     texts = {}
-    for row, others, cosines in zip(named, found.indices, found.similarity, strict=True):
+    for row, neighbour_rows, cosines in zip(named, nearest.indices, nearest.similarity, strict=True):
         near = [
-            f"{_token(trajectory, other)} {cosine:.2f}"
-            for other, cosine in zip(others, cosines, strict=True)
-            if other >= 0
+            f"{_token(trajectory, neighbour)} {cosine:.2f}"
+            for neighbour, cosine in zip(neighbour_rows, cosines, strict=True)
+            if neighbour >= 0
         ]
         texts[int(row)] = ", ".join(near) or NO_DIRECTION
     return texts

@@ -73,8 +73,8 @@ def _card(data: ReportData, kind: str, runs: Iterable[str], num_claims: int | No
     )
 
 
-def _judged(found: Verdict) -> dict[str, str]:
-    return {"verdict": found.name, "reason": found.reason}
+def _verdict_fields(judged: Verdict) -> dict[str, str]:
+    return {"verdict": judged.name, "reason": judged.reason}
 
 
 LABEL_SOURCES = {
@@ -86,85 +86,92 @@ LABEL_SOURCES = {
 def label_cards(data: ReportData) -> Iterable[Card]:
     """Per condition with a control, and embedding parameter: agreement of seeds first, then how far rows moved."""
     num_claims, runs = int(data.labels["q"].notna().sum()), data.evidence.runs
-    for line in chosen_lines(data.labels).to_dict("records"):
-        is_own = (runs["group"] == line["group"]) & runs["condition"].isin([line["condition"], line["control"]])
-        measure = MEASURES[str(line["measure"])]
-        yield _contrast_card(data, "labels", measure, line, runs.loc[is_own, "run"], num_claims)
+    for record in chosen_lines(data.labels).to_dict("records"):
+        is_of_record = (runs["group"] == record["group"]) & runs["condition"].isin(
+            [record["condition"], record["control"]]
+        )
+        measure = MEASURES[str(record["measure"])]
+        yield _contrast_card(data, "labels", measure, record, runs.loc[is_of_record, "run"], num_claims)
 
 
 def _contrast_card(
-    data: ReportData, kind: str, measure: Measure, line: Mapping[Any, Any], runs: Iterable[str], num_claims: int
+    data: ReportData, kind: str, measure: Measure, record: Mapping[Any, Any], runs: Iterable[str], num_claims: int
 ) -> Card:
-    """What real labels add to a measure: a judged line of :func:`toolkit.compare_with_shuffled`, or one like it."""
-    pairing = "paired by seed" if line["is_paired"] else "Welch's, unpaired"
+    """The card of what real labels add to a measure: of a judged record of :func:`toolkit.compare_with_shuffled`.
+
+    Or of one with the same keys, as of the rows of added tokens.
+    """
+    pairing = "paired by seed" if record["is_paired"] else "Welch's, unpaired"
     return _card(
         data,
         kind,
         runs,
         num_claims,
-        group=str(line["group"]),
-        subject=(str(line["condition"]), str(line["parameter"]), str(line["measure"])),
-        claim=f"{measure.claim.format(parameter=line['parameter'])} under {line['condition']}, {line['group']}",
-        estimator=f"{line['measure']}: {measure.how}",
+        group=str(record["group"]),
+        subject=(str(record["condition"]), str(record["parameter"]), str(record["measure"])),
+        claim=f"{measure.claim.format(parameter=record['parameter'])} under {record['condition']}, {record['group']}",
+        estimator=f"{record['measure']}: {measure.how}",
         unit=measure.unit,
-        value=float(line["value"]),
-        interval=Span(float(line["low"]), float(line["high"]), data.settings.level),
-        equivalence=Span(float(line["low90"]), float(line["high90"]), EQUIVALENCE_LEVEL),
-        margin=float(line["margin"]),
-        null=Null(f"the same runs on shuffled labels: {line['control']}"),
-        num_seeds=min(int(line["num_seeds"]), int(line["num_seeds_shuffled"])),
-        detectable_gap=float(line["detectable_gap"]),
-        q=float(line["q"]),
+        value=float(record["value"]),
+        interval=Span(float(record["low"]), float(record["high"]), data.settings.level),
+        equivalence=Span(float(record["low90"]), float(record["high90"]), EQUIVALENCE_LEVEL),
+        margin=float(record["margin"]),
+        null=Null(f"the same runs on shuffled labels: {record['control']}"),
+        num_seeds=min(int(record["num_seeds"]), int(record["num_seeds_shuffled"])),
+        detectable_gap=float(record["detectable_gap"]),
+        q=float(record["q"]),
         source="real labels minus shuffled ones (of ratios: how much further), "
-        f"{LABEL_SOURCES[str(line['permutation'])]}; {pairing}; pairs of seeds by the jackknife (Efron & Stein "
+        f"{LABEL_SOURCES[str(record['permutation'])]}; {pairing}; pairs of seeds by the jackknife (Efron & Stein "
         "1981); ours",
-        verdict=str(line["verdict"]),
-        reason=str(line["reason"]),
+        verdict=str(record["verdict"]),
+        reason=str(record["reason"]),
     )
 
 
 def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
-    """Of each condition, parameter and measure with a card the line against the best of its controls (CONTROLS)."""
+    """The records that get a card: per condition, parameter and measure the one against its best control (CONTROLS)."""
     parts = []
-    for _, own in table.groupby(["group", "condition", "parameter"], sort=False):
+    for _, contrasts in table.groupby(["group", "condition", "parameter"], sort=False):
         for measure, permutations in CONTROLS.items():
-            lines = own[own["measure"] == measure]
-            found = [lines[lines["permutation"] == permutation] for permutation in permutations]
-            parts += [part.iloc[:1] for part in [part for part in found if len(part)][:1]]
+            measure_contrasts = contrasts[contrasts["measure"] == measure]
+            by_permutation = [
+                measure_contrasts[measure_contrasts["permutation"] == permutation] for permutation in permutations
+            ]
+            parts += [part.iloc[:1] for part in [part for part in by_permutation if len(part)][:1]]
     return pd.concat(parts) if parts else table.iloc[:0]
 
 
 def association_cards(data: ReportData) -> Iterable[Card]:
-    """Across tasks, per model, condition and parameter: do tasks on which it moved further gain more from its moving?
+    """One card per model, condition and parameter: do tasks on which it moved further gain more from its moving?
 
     The verdict is that of the permutation test, by its q at the report's alpha; the interval is description.
     """
     settings, joined = data.settings, data.joined
     num_claims = int(data.association["p"].notna().sum())
-    for line in data.association.to_dict("records"):
-        runs = joined.loc[(joined["model"] == line["model"]) & (joined["base"] == line["base"]), "run"]
-        rho, q, num_tasks = float(line["spearman"]), float(line["q"]), int(line["num_tasks"])
+    for record in data.association.to_dict("records"):
+        runs = joined.loc[(joined["model"] == record["model"]) & (joined["base"] == record["base"]), "run"]
+        rho, q, num_tasks = float(record["spearman"]), float(record["q"]), int(record["num_tasks"])
         yield _card(
             data,
             "association",
             dict.fromkeys(runs),
             num_claims,
-            subject=(str(line["model"]), str(line["base"]), str(line["parameter"])),
-            claim=f"Tasks on which {line['parameter']} moved further beyond noise gained more, or less, from drift "
-            f"under {line['base']}, {line['model']}",
+            subject=(str(record["model"]), str(record["base"]), str(record["parameter"])),
+            claim=f"Tasks on which {record['parameter']} moved further beyond noise gained more, or less, from drift "
+            f"under {record['base']}, {record['model']}",
             estimator="Spearman rank correlation over tasks of drift, as a multiple of its noise, with gain",
             unit="1",
             value=rho,
             interval=Span(*spearman_interval(rho, num_tasks, settings.level), settings.level),
             null=Null("no association between tasks: every order of the tasks is as likely"),
-            num_seeds=int(line["num_runs"]),
+            num_seeds=int(record["num_runs"]),
             num_items=num_tasks,
             q=q,
             source="one point per task, the means over its seeds; verdict by q of the two-sided permutation test "
             "(exact up to eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & "
             "Wright 2000",
-            **_judged(
-                judge_association(str(line["reason"]), float(line["p"]), settings.alpha, q, num_claims, num_tasks)
+            **_verdict_fields(
+                judge_association(str(record["reason"]), float(record["p"]), settings.alpha, q, num_claims, num_tasks)
             ),
         )
 
@@ -193,10 +200,10 @@ def spearman_interval(rho: float, num_points: int, level: float) -> tuple[float,
         return NAN, NAN
     from scipy.stats import norm
 
-    most = 1 - 12 / (num_points * (num_points**2 - 1))
-    kept = min(max(rho, -most), most)
-    half = float(norm.ppf((1 + level) / 2)) * math.sqrt((1 + kept**2 / 2) / (num_points - 3))
-    return math.tanh(math.atanh(kept) - half), math.tanh(math.atanh(kept) + half)
+    largest_rho = 1 - 12 / (num_points * (num_points**2 - 1))
+    clipped_rho = min(max(rho, -largest_rho), largest_rho)
+    half_width = float(norm.ppf((1 + level) / 2)) * math.sqrt((1 + clipped_rho**2 / 2) / (num_points - 3))
+    return math.tanh(math.atanh(clipped_rho) - half_width), math.tanh(math.atanh(clipped_rho) + half_width)
 
 
 TWO_WAY = "two-way interval over seeds and items"
@@ -237,14 +244,14 @@ def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
 
 
 def score_cards(data: ReportData) -> Iterable[Card]:
-    """One card per line of a headline score in :func:`toolkit.compare`."""
+    """One card per record of a headline score in :func:`toolkit.compare`."""
     conditions = {(group.title, condition.label): condition for group in data.groups for condition in group.conditions}
     headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
     num_claims = int(headlines["q"].notna().sum())
-    for line in headlines.to_dict("records"):
-        members = [conditions[line["group"], line[side]] for side in ("first", "second")]
-        claim = f"{line['first']} and {line['second']} score differently ({line['score']}) on {line['split']}"
-        yield _difference_card(line, "score", f"{claim}, {line['group']}", members, data, num_claims)
+    for record in headlines.to_dict("records"):
+        members = [conditions[record["group"], record[side]] for side in ("first", "second")]
+        claim = f"{record['first']} and {record['second']} score differently ({record['score']}) on {record['split']}"
+        yield _difference_card(record, "score", f"{claim}, {record['group']}", members, data, num_claims)
 
 
 def forbid_cards(data: ReportData) -> Iterable[Card]:
@@ -255,75 +262,87 @@ def forbid_cards(data: ReportData) -> Iterable[Card]:
     """
     headlines = data.comparison[data.comparison["is_headline"].astype(bool)]
     for group in data.groups:
-        for pair in _forbidding(group):
+        for pair in _forbidding_pairs(group):
             labels = [pair.first.label, pair.second.label]
-            is_own = (headlines["group"] == group.title) & headlines["is_reported_split"].astype(bool)
-            known = headlines.loc[is_own & headlines["first"].isin(labels) & headlines["second"].isin(labels), "q"]
-            for line in data.lines_of(pair):
-                if not (line["is_headline"] and line["is_reported_split"]):
+            is_of_group = (headlines["group"] == group.title) & headlines["is_reported_split"].astype(bool)
+            known_q = headlines.loc[
+                is_of_group & headlines["first"].isin(labels) & headlines["second"].isin(labels), "q"
+            ]
+            for record in data.lines_of(pair):
+                if not (record["is_headline"] and record["is_reported_split"]):
                     continue
-                line = {"difference_points": NAN, "p": NAN, "reason": ""} | line | {"group": group.title}
-                own = pd.DataFrame([line], columns=headlines.columns)
-                others = headlines if len(known) else pd.concat([headlines, own.dropna(axis="columns", how="all")])
-                family = judge_together(others.reset_index(drop=True), data.settings.alpha)
-                q = float(known.iloc[0] if len(known) else family["q"].iloc[-1])
-                alone = Verdict(str(line["verdict"]), str(line["reason"]))
-                num_claims = int(family["p"].count())
-                judged = among(alone, q, num_claims, data.settings.alpha)
-                claim = (
-                    f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
-                    f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
+                record = {"difference_points": NAN, "p": NAN, "reason": ""} | record | {"group": group.title}
+                added = pd.DataFrame([record], columns=headlines.columns)
+                # A pair that was not to be compared gets the q that it would have had as one more of the family.
+                compared = (
+                    headlines if len(known_q) else pd.concat([headlines, added.dropna(axis="columns", how="all")])
                 )
-                judged_line = line | {"q": q} | _judged(judged)
-                yield _difference_card(judged_line, "forbid", claim, [pair.first, pair.second], data, num_claims)
+                family = judge_together(compared.reset_index(drop=True), data.settings.alpha)
+                q = float(known_q.iloc[0] if len(known_q) else family["q"].iloc[-1])
+                verdict_alone = Verdict(str(record["verdict"]), str(record["reason"]))
+                num_claims = int(family["p"].count())
+                judged = among(verdict_alone, q, num_claims, data.settings.alpha)
+                claim = (
+                    f"With the embeddings free and forbidden to drift the scores differ ({record['score']}) on "
+                    f"{record['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
+                )
+                judged_record = record | {"q": q} | _verdict_fields(judged)
+                yield _difference_card(judged_record, "forbid", claim, [pair.first, pair.second], data, num_claims)
 
 
-def _forbidding(group: Group) -> list[ConditionPair]:
-    """Conditions that differ in whether the embeddings are frozen, and in as little else as any of either kind."""
+def _forbidding_pairs(group: Group) -> list[ConditionPair]:
+    """Pairs of a condition with free embeddings and one with frozen ones that differ in the fewest settings."""
     frozen = []
     for condition in group.conditions:
-        own = condition.runs[0]
-        is_plain = own.setting("init") in (None, "checkpoint") and not own.setting("head_epochs")
-        if own.regime == "embeddings" and is_plain:
+        run = condition.runs[0]
+        is_plain = run.setting("init") in (None, "checkpoint") and not run.setting("head_epochs")
+        if run.regime == "embeddings" and is_plain:
             frozen.append(condition)
     pairs = [
-        ConditionPair(one, other)
-        for one in group.conditions
-        for other in frozen
-        if one.is_full and one.size == other.size
+        ConditionPair(free, held)
+        for free in group.conditions
+        for held in frozen
+        if free.is_full and free.size == held.size
     ]
-    apart = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
-    fewest: dict[Condition, int] = {}
-    for pair, num in zip(pairs, apart, strict=True):
-        for side in (pair.first, pair.second):
-            fewest[side] = min(num, fewest.get(side, num))
-    return [pair for pair, num in zip(pairs, apart, strict=True) if num == fewest[pair.first] == fewest[pair.second]]
+    num_differing = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
+    # Of several partners a condition is compared with those that differ from it in the fewest settings.
+    fewest_by_condition: dict[Condition, int] = {}
+    for pair, num_settings in zip(pairs, num_differing, strict=True):
+        for member in (pair.first, pair.second):
+            fewest_by_condition[member] = min(num_settings, fewest_by_condition.get(member, num_settings))
+    return [
+        pair
+        for pair, num_settings in zip(pairs, num_differing, strict=True)
+        if num_settings == fewest_by_condition[pair.first] == fewest_by_condition[pair.second]
+    ]
 
 
 def _difference_card(
-    line: dict[str, Any], kind: str, claim: str, conditions: Sequence[Condition], data: ReportData, num_claims: int
+    record: dict[str, Any], kind: str, claim: str, conditions: Sequence[Condition], data: ReportData, num_claims: int
 ) -> Card:
-    """One line of a comparison as a card; a difference that could not be worked out is refused."""
+    """The card of one record of a comparison; a difference that could not be worked out is refused."""
 
     def points(name: str) -> float:
-        value = line.get(name)
+        value = record.get(name)
         return NAN if value is None else float(value)
 
-    settings, note, units = data.settings, str(line["note"]), line.get("num_units")
-    is_clustered = not pd.isna(units) and units < line["num_items"]
-    estimator = OVER_SEEDS if pd.isna(units) else CLUSTERED if is_clustered else TWO_WAY
-    source = SOURCES[estimator] if line["score"] == "accuracy" or pd.isna(units) else f"{LINEAR}{SOURCES[estimator]}"
-    told = {"verdict": str(line["verdict"]), "reason": str(line["reason"])}
+    settings, note, num_units = data.settings, str(record["note"]), record.get("num_units")
+    is_clustered = not pd.isna(num_units) and num_units < record["num_items"]
+    estimator = OVER_SEEDS if pd.isna(num_units) else CLUSTERED if is_clustered else TWO_WAY
+    source = (
+        SOURCES[estimator] if record["score"] == "accuracy" or pd.isna(num_units) else f"{LINEAR}{SOURCES[estimator]}"
+    )
+    verdict_fields = {"verdict": str(record["verdict"]), "reason": str(record["reason"])}
     if math.isnan(points("difference_points")):  # what is missing is not what cannot be known
-        why = f"{NOT_COMPARED}: {note}" if line["verdict"] else told["reason"]
-        told = {"verdict": "not measurable here", "reason": why}
+        reason = f"{NOT_COMPARED}: {note}" if record["verdict"] else verdict_fields["reason"]
+        verdict_fields = {"verdict": "not measurable here", "reason": reason}
     return _card(
         data,
         kind,
         [name for condition in conditions for name in condition.names],
         num_claims,
-        group=str(line["group"]),
-        subject=(str(line["split"]), str(line["score"]), f"{line['first']} - {line['second']}"),
+        group=str(record["group"]),
+        subject=(str(record["split"]), str(record["score"]), f"{record['first']} - {record['second']}"),
         claim=claim,
         estimator=estimator,
         unit="points",
@@ -333,12 +352,12 @@ def _difference_card(
         margin=settings.margin_points,
         null=Null("no difference"),
         noise_floor=points("noise_floor_points"),
-        num_seeds=int(line["num_seeds"]),
-        num_items=None if np.isnan(line["num_items"]) else int(line["num_items"]),
+        num_seeds=int(record["num_seeds"]),
+        num_items=None if np.isnan(record["num_items"]) else int(record["num_items"]),
         detectable_gap=points("detectable_gap_points"),
         q=points("q"),
         source=source,
-        **told,
+        **verdict_fields,
     )
 
 
@@ -374,28 +393,32 @@ OFFSET = (
 
 
 def drift_cards(data: ReportData) -> Iterable[Card]:
-    """Per condition and embedding parameter that moved in any of its runs; q over all of them that have a p."""
+    """One card per condition and embedding parameter that moved in any run; q is over all that have a p."""
     claims = []
     for group in data.groups:
         for condition in group.conditions:
             drift = data.evidence.drift
             moved = drift[drift["run"].isin(condition.names) & drift["has_moved"].astype(bool)]
-            for _, lines in moved.groupby("parameter", sort=False):
-                wide = over_seeds(lines["times_noise"].to_numpy(dtype=float), data.settings.level)
+            for _, parameter_drift in moved.groupby("parameter", sort=False):
+                wide = over_seeds(parameter_drift["times_noise"].to_numpy(dtype=float), data.settings.level)
                 null = Null(SIGN_NOISE, NAN, NAN)
-                if not any(lines["reason"]):
-                    ends = lines[["null_low", "null_high"]].to_numpy(dtype=float) / _noise(lines)[:, None]
-                    null = Null(SIGN_NOISE, float(ends[:, 0].min()), float(ends[:, 1].max()))
-                claims.append((group, condition, lines, wide, null))
+                # Where a reason stands, noise is unknown, and so is its range.
+                if not any(parameter_drift["reason"]):
+                    null_ends = (
+                        parameter_drift[["null_low", "null_high"]].to_numpy(dtype=float)
+                        / _noise_by_run(parameter_drift)[:, None]
+                    )
+                    null = Null(SIGN_NOISE, float(null_ends[:, 0].min()), float(null_ends[:, 1].max()))
+                claims.append((group, condition, parameter_drift, wide, null))
     q = benjamini_hochberg([p_beyond(wide, null) for *_, wide, null in claims])
     num_claims = int(np.isfinite(q).sum())
-    for claim, own in zip(claims, q, strict=True):
-        yield _drift_card(data, *claim, float(own), num_claims)
+    for claim, claim_q in zip(claims, q, strict=True):
+        yield _drift_card(data, *claim, float(claim_q), num_claims)
 
 
-def _noise(lines: pd.DataFrame) -> NDArray[np.float64]:
+def _noise_by_run(drift: pd.DataFrame) -> NDArray[np.float64]:
     """How far noise would have moved the rows of each run; NaN where it would not have."""
-    null: NDArray[np.float64] = lines["null"].where(lines["null"] > 0).to_numpy(dtype=float)
+    null: NDArray[np.float64] = drift["null"].where(drift["null"] > 0).to_numpy(dtype=float)
     return null
 
 
@@ -403,28 +426,34 @@ def _drift_card(
     data: ReportData,
     group: Group,
     condition: Condition,
-    lines: pd.DataFrame,
+    drift: pd.DataFrame,
     wide: Interval,
     null: Null,
     q: float,
     num_claims: int,
 ) -> Card:
-    settings, parameter = data.settings, str(lines["parameter"].iloc[0])
-    times = lines["times_noise"].to_numpy(dtype=float)
-    narrow, gap = over_seeds(times, EQUIVALENCE_LEVEL), detectable_gap(wide, alpha=settings.alpha)
-    reasons = zip(lines["reason_kind"], lines["reason"], strict=True)
+    """The card of one condition's drift in one embedding parameter, as a multiple of sign noise.
+
+    ``drift``: its record of each run; ``wide``: the interval over seeds at the report's level; ``null``: the range of
+    noise.
+    """
+    settings, parameter = data.settings, str(drift["parameter"].iloc[0])
+    times_noise = drift["times_noise"].to_numpy(dtype=float)
+    narrow, gap = over_seeds(times_noise, EQUIVALENCE_LEVEL), detectable_gap(wide, alpha=settings.alpha)
+    # A multiple of noise does not show learning: the card describes, and names the control that could show it.
+    reasons = zip(drift["reason_kind"], drift["reason"], strict=True)
     refusals = [Verdict(str(kind), str(reason)) for kind, reason in reasons if kind]
-    if not refusals and np.isnan(times).all():
+    if not refusals and np.isnan(times_noise).all():
         refusals = [Verdict("not measurable here", NO_NOISE)]
-    num_seeds, refusal = int((~np.isnan(times)).sum()), refusals[0] if refusals else None
+    num_seeds, refusal = int((~np.isnan(times_noise)).sum()), refusals[0] if refusals else None
     judged = judge_drift(refusal, wide, narrow, null, gap, num_seeds, q, num_claims, settings.alpha)
     labels, seeds = (
         table[(table["group"] == group.title) & (table["condition"] == condition.label)]
         for table in (data.evidence.labels, data.evidence.seeds)
     )
-    is_open = judged.name in VERDICTS_ON_NOISE
+    is_description = judged.name in VERDICTS_ON_NOISE
     has_labels = condition.runs[0].setting("objective") != MLM
-    if is_open:
+    if is_description:
         control = (HAS_CONTROL if len(labels) else NO_CONTROL) if has_labels else NO_LABELS
         judged = Verdict(DESCRIBED, f"{judged.reason}; {NOT_LEARNING}: {control}")
     distances = seeds.loc[seeds["parameter"] == parameter, "distance"]
@@ -444,13 +473,13 @@ def _drift_card(
         equivalence=Span(narrow.low, narrow.high, EQUIVALENCE_LEVEL),
         margin=MARGIN,
         null=null,
-        noise_floor=defined_mean(distances) / defined_mean(_noise(lines)),
-        num_seeds=len(lines),
+        noise_floor=defined_mean(distances) / defined_mean(_noise_by_run(drift)),
+        num_seeds=len(drift),
         detectable_gap=gap,
         q=q,
         source=SOURCE,
-        needs_control=is_open and has_labels and not len(labels),
-        **_judged(judged),
+        needs_control=is_description and has_labels and not len(labels),
+        **_verdict_fields(judged),
     )
 
 
@@ -479,13 +508,13 @@ def judge_drift(
     num_claims: int = 1,
     alpha: float = 0.05,
 ) -> Verdict:
-    """The verdict on a multiple of noise: what :func:`verdict` says of its excess over 1, in multiples again.
+    """The verdict on a multiple of noise: that of :func:`verdict` on its excess over 1, with the numbers as multiples.
 
     ``wide`` and ``narrow``: the interval over seeds and that which decides equivalence; ``null``: the range of noise.
     """
     low, high, low90, high90 = (end - 1 for end in (wide.low, wide.high, narrow.low, narrow.high))
     # An interval wholly below 1 shows no drift beyond noise, and more seeds would not help: its gap does not matter.
-    found = verdict(
+    judged = verdict(
         num_seeds=num_seeds,
         refusal=refusal,
         low=low,
@@ -499,29 +528,29 @@ def judge_drift(
         side="above",
         unit=TIMES,
     )
-    span, bound, inner = (f"{each.low:.3f} to {each.high:.3f}" for each in (wide, null, narrow))
+    wide_text, null_text, narrow_text = (f"{bounds.low:.3f} to {bounds.high:.3f}" for bounds in (wide, null, narrow))
     apart_from_1 = " and excludes 1" if low90 > 0 or high90 < 0 else ""
     reasons = {
-        "equivalent": f"the 90 % interval {inner} lies within 1 ± {MARGIN:g} {TIMES}{apart_from_1}",
-        "supported": f"the interval {span} {TIMES} lies above 1 and the null {bound}",
-        "the other way": f"the interval {span} {TIMES} lies below 1 and the null {bound}",
+        "equivalent": f"the 90 % interval {narrow_text} lies within 1 ± {MARGIN:g} {TIMES}{apart_from_1}",
+        "supported": f"the interval {wide_text} {TIMES} lies above 1 and the null {null_text}",
+        "the other way": f"the interval {wide_text} {TIMES} lies below 1 and the null {null_text}",
         "under-powered": f"the smallest detectable excess is {gap:.3g} {TIMES}, above the margin of {MARGIN:g}",
-        "not supported": f"the interval {span} {TIMES} does not lie above 1 and the null {bound}",
+        "not supported": f"the interval {wide_text} {TIMES} does not lie above 1 and the null {null_text}",
     }
-    if found.name not in reasons or np.isnan(wide.low):
-        return found
-    return among(Verdict(found.name, reasons[found.name]), q, num_claims, alpha)
+    if judged.name not in reasons or np.isnan(wide.low):
+        return judged
+    return among(Verdict(judged.name, reasons[judged.name]), q, num_claims, alpha)
 
 
 def offset_cards(data: ReportData) -> Iterable[Card]:
-    """Per condition whose tables moved: the share of their squared drift that offsets between them explain."""
+    """One card per condition whose tables moved: the share of their squared drift that common offsets explain."""
     gauge, level = data.evidence.gauge, data.settings.level
-    for group, condition in ((own, condition) for own in data.groups for condition in own.conditions):
-        lines = gauge[gauge["run"].isin(condition.names)]
-        if not len(lines):
+    for group, condition in ((any_group, condition) for any_group in data.groups for condition in any_group.conditions):
+        gauge_shares = gauge[gauge["run"].isin(condition.names)]
+        if not len(gauge_shares):
             continue
-        found, where = (
-            over_seeds(lines["gauge_share"].to_numpy(dtype=float), level),
+        share, place = (
+            over_seeds(gauge_shares["gauge_share"].to_numpy(dtype=float), level),
             f"{condition.label}, {group.title}",
         )
         yield _card(
@@ -530,13 +559,13 @@ def offset_cards(data: ReportData) -> Iterable[Card]:
             condition.names,
             group=group.title,
             subject=(condition.label,),
-            claim=f"The offset that the tables share moved in one of them rather than another under {where}",
+            claim=f"The offset that the tables share moved in one of them rather than another under {place}",
             estimator="gauge share: share of the tables' squared drift that offsets between them explain",
             unit="1",
-            value=found.estimate,
-            interval=Span(found.low, found.high, level),
+            value=share.estimate,
+            interval=Span(share.low, share.high, level),
             null=Null("tables that moved without any common offset"),
-            num_seeds=len(lines),
+            num_seeds=len(gauge_shares),
             source="1 - (squared drift of n centred tables + ‖Δm‖²/n)/(that of the tables), weighted by use; ours",
             verdict="not identifiable",
             reason=OFFSET,
@@ -559,7 +588,7 @@ TOKEN_CLAIMS = {
 
 
 def token_cards(data: ReportData) -> Iterable[Card]:
-    """Per condition with added tokens: how far the new rows that training showed moved, and the farthest old ones.
+    """Cards of each condition that added tokens: how far exposed new rows moved, and the farthest old one.
 
     Where the condition was also run with shuffled labels, a third card: whether real labels moved the new rows further.
     """
@@ -574,31 +603,38 @@ def token_cards(data: ReportData) -> Iterable[Card]:
         for condition in (
             condition for condition in group.conditions if condition.runs[0].setting("add_tokens") is not None
         ):
-            lines, controls = strata[strata["run"].isin(condition.names)], controls_of(group, condition)[-1:]
-            unseen = lines.loc[(lines["stratum"] == ADDED_UNSEEN) & (lines["statistic"] == "max"), "value"]
-            old = ~lines["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (lines["statistic"] == "max")
+            # The last control has a permutation per seed, where there is one: how far rows move is held against that.
+            condition_strata, controls = strata[strata["run"].isin(condition.names)], controls_of(group, condition)[-1:]
+            unexposed_max = condition_strata.loc[
+                (condition_strata["stratum"] == ADDED_UNSEEN) & (condition_strata["statistic"] == "max"), "value"
+            ]
+            is_old_max = ~condition_strata["stratum"].isin([ADDED, ADDED_UNSEEN, ALL_ROWS, WHOLE]) & (
+                condition_strata["statistic"] == "max"
+            )
             nulls = dict.fromkeys(TOKEN_CLAIMS, Null("rows that stay"))
-            if unseen.notna().any():
-                nulls["new"] = Null("the farthest added row that no text showed", 0, float(unseen.max()))
-            largest = lines[old].groupby("run")["value"].max()
-            for kind, found in (("new", medians), ("old", largest)):
-                values = np.array([found.get(name, NAN) for name in condition.names])
+            if unexposed_max.notna().any():
+                nulls["new"] = Null("the farthest added row that no text showed", 0, float(unexposed_max.max()))
+            largest_old = condition_strata[is_old_max].groupby("run")["value"].max()
+            for kind, by_run in (("new", medians), ("old", largest_old)):
+                values = np.array([by_run.get(name, NAN) for name in condition.names])
                 claims.append((group, condition, kind, values, nulls[kind], bool(controls)))
             for control in controls:
                 lead = {"group": group.title, "condition": condition.label, "control": control.label}
-                line = contrast_medians(
+                record = contrast_medians(
                     condition, control, medians, level=data.settings.level, alpha=data.settings.alpha
                 )
-                contrasts.append((lead | line, [*condition.names, *control.names]))
-    p = [p_beyond(over_seeds(own, data.settings.level), null, 0.0) for *_, own, null, _ in claims]
-    q = benjamini_hochberg([*p, *(line["p"] for line, _ in contrasts)])
+                contrasts.append((lead | record, [*condition.names, *control.names]))
+    p_values = [
+        p_beyond(over_seeds(claim_values, data.settings.level), null, 0.0) for *_, claim_values, null, _ in claims
+    ]
+    q = benjamini_hochberg([*p_values, *(record["p"] for record, _ in contrasts)])
     num_claims = int(np.isfinite(q).sum())
-    for claim, own_q in zip(claims, q, strict=False):
-        yield _token_card(data, *claim, float(own_q), num_claims)
-    for (line, names), own_q in zip(contrasts, q[len(claims) :], strict=True):
-        judged = judge(line | {"q": own_q, "num_claims": num_claims})
-        line |= {"q": own_q, **_judged(judged)}
-        yield _contrast_card(data, "tokens", ADDED_ROWS, line, names, num_claims)
+    for claim, claim_q in zip(claims, q, strict=False):
+        yield _token_card(data, *claim, float(claim_q), num_claims)
+    for (record, names), claim_q in zip(contrasts, q[len(claims) :], strict=True):
+        judged = judge(record | {"q": claim_q, "num_claims": num_claims})
+        record |= {"q": claim_q, **_verdict_fields(judged)}
+        yield _contrast_card(data, "tokens", ADDED_ROWS, record, names, num_claims)
 
 
 def _token_card(
@@ -612,19 +648,20 @@ def _token_card(
     q: float,
     num_claims: int,
 ) -> Card:
-    settings, known = data.settings, values[~np.isnan(values)]
+    """The card of how far one kind of rows, new or old, moved in a condition that added tokens."""
+    settings, defined = data.settings, values[~np.isnan(values)]
     spans = [
-        Span(own.low, own.high, own.level)
-        for own in (over_seeds(values, x) for x in (settings.level, EQUIVALENCE_LEVEL))
+        Span(bounds.low, bounds.high, bounds.level)
+        for bounds in (over_seeds(values, level) for level in (settings.level, EQUIVALENCE_LEVEL))
     ]
     gap = detectable_gap(over_seeds(values, settings.level), alpha=settings.alpha)
     # Rows that are still in every run have no spread, and whatever moves one would have been seen.
-    if len(known) > 1 and not known.any():
-        spans, gap = [Span(0.0, 0.0, own.level) for own in spans], 0.0
+    if len(defined) > 1 and not defined.any():
+        spans, gap = [Span(0.0, 0.0, bounds.level) for bounds in spans], 0.0
     wide, narrow = spans
     judged = verdict(
-        num_seeds=len(known),
-        refusal=None if len(known) else Verdict("not measurable here", "no text showed an added token"),
+        num_seeds=len(defined),
+        refusal=None if len(defined) else Verdict("not measurable here", "no text showed an added token"),
         low=wide.low,
         high=wide.high,
         low90=narrow.low,
@@ -638,18 +675,18 @@ def _token_card(
         alpha=settings.alpha,
         side="above",
         unit="of its length",
-        do_seeds_differ=not len(known) or not is_constant(known),
+        do_seeds_differ=not len(defined) or not is_constant(defined),
     )
     is_held = all(
         any(is_equal for name, is_equal in run.frozen.items() if name.endswith(f".{OLD_ROWS}"))
         for run in condition.runs
     )
     is_proven = is_held or condition.is_proven_frozen("word_embeddings")
-    if kind == "old" and is_proven and len(known) and not known.any():
+    if kind == "old" and is_proven and len(defined) and not defined.any():
         judged = Verdict("equivalent", BIT_IDENTICAL)
     elif kind == "new" and judged.name == "supported":
-        more = BESIDE_SHUFFLED if has_control else WITHOUT_SHUFFLED
-        judged = Verdict(judged.name, f"{judged.reason}; {MOVING_ONLY}{more}")
+        control_note = BESIDE_SHUFFLED if has_control else WITHOUT_SHUFFLED
+        judged = Verdict(judged.name, f"{judged.reason}; {MOVING_ONLY}{control_note}")
     summary = (
         "median of the added rows that training showed" if kind == "new" else "largest of the rows that were there"
     )
@@ -672,7 +709,7 @@ def _token_card(
         detectable_gap=gap,
         q=q,
         source=f"‖Δ‖/‖E⁰‖ of each row from epoch 0 to the last, ± t·s/√K over K seeds; {STILL:g} counts as still; ours",
-        **_judged(judged),
+        **_verdict_fields(judged),
     )
 
 

@@ -155,10 +155,12 @@ def compare(
     groups = arrange(runs, labels, score=score)
     table = compare_groups(groups, pairs, settings)
     if table.empty:
-        told = ", ".join(f"{condition.label} on {group.title}" for group in groups for condition in group.conditions)
+        conditions = ", ".join(
+            f"{condition.label} on {group.title}" for group in groups for condition in group.conditions
+        )
         has_pairs = any(len(group.conditions) > 1 for group in groups)
         needed = "runs with scores of one split" if has_pairs else "runs of two conditions of one model and task"
-        warnings.warn(f"nothing to compare: pass {needed}; got {told}", stacklevel=2)
+        warnings.warn(f"nothing to compare: pass {needed}; got {conditions}", stacklevel=2)
     return table
 
 
@@ -169,51 +171,52 @@ def compare_groups(
     *,
     lines_of: Callable[[ConditionPair], Lines] | None = None,
 ) -> pd.DataFrame:
-    """:func:`compare` of groups that are arranged already; ``lines_of``: where pairs are known, with these settings."""
+    """:func:`compare` of groups that are arranged already; ``lines_of`` gives a pair's records, by these settings."""
     check_pairs(groups, pairs)
     settings = settings or Settings()
     lines_of = lines_of or lines_of_pairs(settings)
-    found = [
-        {"group": group.title} | line
+    records = [
+        {"group": group.title} | record
         for group in groups
         for pair in pair_conditions(group, pairs)
-        for line in lines_of(pair)
+        for record in lines_of(pair)
     ]
     counts = ("size", "num_units", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
-    table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(counts, "Int64"))
+    table = pd.DataFrame(records, columns=columns_of("compare")).astype(dict.fromkeys(counts, "Int64"))
     return judge_together(table, settings.alpha) if len(table) else table
 
 
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """Lines that were judged alone with their q, is_discovery, and what that leaves of their verdicts.
+    """The table of pairs that were judged alone, with q, is_discovery, and the verdicts that hold among all of them.
 
-    q is over the lines of headline scores and over those beside them, as two families. p of the lines with SQUARES is
-    worked out anew from those of one family and one score, whose seeds are taken to differ alike.
+    q is over the records of headline scores and over those beside them, as two families. p of those with SQUARES is
+    worked out anew from all of one family and one score, whose seeds are taken to differ alike.
     """
     table = table.assign(p=table["p"].astype(float))
-    crossed = table[table[list(SQUARES)].notna().all(axis=1)]
-    for _, own in crossed.groupby(["is_headline", "score"]):
-        squares = own[list(SQUARES)].to_numpy(float) / POINTS**2
+    # These p values rest on a seed variance that all differences of one score share; others stay as they are.
+    two_way = table[table[list(SQUARES)].notna().all(axis=1)]
+    for _, family in two_way.groupby(["is_headline", "score"]):
+        squares = family[list(SQUARES)].to_numpy(float) / POINTS**2
         means, sizes = (
-            own["difference_points"].to_numpy(float) / POINTS,
-            own[["num_seeds", "num_units"]].to_numpy(float),
+            family["difference_points"].to_numpy(float) / POINTS,
+            family[["num_seeds", "num_units"]].to_numpy(float),
         )
-        table.loc[own.index, "p"] = moderated_p(means, squares, *sizes.T)
+        table.loc[family.index, "p"] = moderated_p(means, squares, *sizes.T)
     p = table["p"].groupby(table["is_headline"].astype(bool))
-    q, sizes = p.transform(lambda own: benjamini_hochberg(own.to_numpy())), p.transform("count")
-    lines = zip(table["verdict"], table["reason"], q, sizes, strict=True)
-    judged = [among(Verdict(name, reason), own, int(size), alpha) for name, reason, own, size in lines]
-    names, reasons = ([getattr(one, part) for one in judged] for part in ("name", "reason"))
+    q, sizes = p.transform(lambda p_values: benjamini_hochberg(p_values.to_numpy())), p.transform("count")
+    verdicts_alone = zip(table["verdict"], table["reason"], q, sizes, strict=True)
+    judged = [among(Verdict(name, reason), value_q, int(size), alpha) for name, reason, value_q, size in verdicts_alone]
+    names, reasons = ([getattr(new_verdict, part) for new_verdict in judged] for part in ("name", "reason"))
     return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
 
 
 def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
-    """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy.
+    """The records of one pair: each labelled split, the headline score and, where that is another, accuracy.
 
     Each is judged alone, without a q: that needs all pairs.
     """
     conditions, run = (pair.first, pair.second), pair.first.runs[0]
-    if not any(each.splits for condition in conditions for each in condition.runs):
+    if not any(any_run.splits for condition in conditions for any_run in condition.runs):
         return []  # nobody scored any of them
     lead: dict[str, Any] = {
         "model": run.model,
@@ -233,32 +236,38 @@ def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
     if not pair.splits:
         lead |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
         return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.runs else NO_SEED, "verdict": "", "note": ""}]
-    failed = [condition for condition in conditions if condition.num_failed == len(condition.runs)]
-    has_collapsed = len(failed) == len(conditions)
+    failed_conditions = [condition for condition in conditions if condition.num_failed == len(condition.runs)]
+    has_collapsed = len(failed_conditions) == len(conditions)
     # What to know of a verdict on conditions that learned nothing.
-    note = "" if has_collapsed else "; ".join(f"every run of {condition.label} failed" for condition in failed)
+    note = (
+        "" if has_collapsed else "; ".join(f"every run of {condition.label} failed" for condition in failed_conditions)
+    )
     if not has_collapsed and all(condition.num_at_chance == len(condition.runs) for condition in conditions):
         note = AT_CHANCE
-    lines = []
+    records = []
     for split in pair.splits:
         refusal = ONE_CLASS if pair.runs[0][0].holds_one_class(split) else ""
         refusal = COLLAPSED if has_collapsed else refusal
-        own = {"split": split, "is_reported_split": split == run.reported_split}
-        own["num_items"] = pair.runs[0][0].num_items(split)
+        split_facts = {"split": split, "is_reported_split": split == run.reported_split}
+        split_facts["num_items"] = pair.runs[0][0].num_items(split)
         for score in scores:
-            line = lead | own | {"is_headline": score == run.score} | _compared(pair, split, score, settings)
-            if refusal and line["verdict"]:  # the numbers stay; what was not compared says so already
-                line |= {"verdict": "not measurable here", "reason": refusal, "is_equivalent": False}
-            lines.append(line | {name: "; ".join(filter(None, (line[name], note))) for name in ("note", "reason")})
-    return lines
+            record = (
+                lead | split_facts | {"is_headline": score == run.score} | _compare_score(pair, split, score, settings)
+            )
+            if refusal and record["verdict"]:  # the numbers stay; what was not compared says so already
+                record |= {"verdict": "not measurable here", "reason": refusal, "is_equivalent": False}
+            records.append(
+                record | {name: "; ".join(filter(None, (record[name], note))) for name in ("note", "reason")}
+            )
+    return records
 
 
-def _compared(pair: ConditionPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
-    """One score of one split: its means, estimates and noise floor; a reason alone where items differ."""
-    line: dict[str, Any] = {"score": score, "reason": pair.note_on_items(split), "verdict": "", "note": ""}
-    if line["reason"]:
-        return line
-    line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
+def _compare_score(pair: ConditionPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
+    """The record of one score of one split: means, estimates and noise floor; a reason alone where items differ."""
+    record: dict[str, Any] = {"score": score, "reason": pair.note_on_items(split), "verdict": "", "note": ""}
+    if record["reason"]:
+        return record
+    record["noise_floor_points"] = 100 * noise_floor(pair, split, score)
     recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
     values = pair.unit_scores(split, score)
     if values is not None and score == "accuracy":
@@ -266,31 +275,37 @@ def _compared(pair: ConditionPair, split: str, score: str, settings: Settings) -
     is_known, is_counted = (~np.isnan(scores).any(axis=0) for scores in (recorded, counted))
     differences = counted[0] - counted[1]
     if values is not None and is_counted.any():
-        table = values[0] - values[1]
+        item_differences = values[0] - values[1]
         # Equal answers throughout bound an accuracy, and no other score, by the number of items.
-        differences = table if score == "accuracy" or not is_constant(table[is_counted], 1.0) else differences
+        differences = (
+            item_differences
+            if score == "accuracy" or not is_constant(item_differences[is_counted], 1.0)
+            else differences
+        )
     if differences.ndim == 1:
-        line |= estimate_from_seeds(differences, settings, "" if values is not None else _why_seeds(pair, split))
+        record |= estimate_from_seeds(differences, settings, "" if values is not None else _why_over_seeds(pair, split))
     else:
         # Of a word alone no entity is right or wrong, and of a number nothing is.
         is_bound = score == "accuracy" or (score in OF_ANSWERS and not pair.runs[0][0].is_token_task)
-        names = dict.fromkeys((score, "accuracy")) if is_bound else ()
-        items = [pair.unit_scores(split, name, in_clusters=False) for name in names]
-        line |= estimate_from_items(differences, settings, *(each[0] - each[1] for each in items if each is not None))
-        line["num_units"] = differences.shape[1]
+        scores_bound = dict.fromkeys((score, "accuracy")) if is_bound else ()
+        scores_of_items = [pair.unit_scores(split, name, in_clusters=False) for name in scores_bound]
+        record |= estimate_from_items(
+            differences, settings, *(sides[0] - sides[1] for sides in scores_of_items if sides is not None)
+        )
+        record["num_units"] = differences.shape[1]
         if differences.shape[1] < pair.runs[0][0].num_items(split):
-            line["note"] = "; ".join(filter(None, (line["note"], CLUSTERED.format(differences.shape[1]))))
+            record["note"] = "; ".join(filter(None, (record["note"], CLUSTERED.format(differences.shape[1]))))
     num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
-        line["note"] = "; ".join(filter(None, (line["note"], note)))
-    line["note"] = "; ".join(filter(None, (line["note"], "" if pair.has_seeds else NO_SEEDS)))
-    kept = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
-    first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
-    line |= {"num_seeds": kept.shape[1], "first_mean": first, "second_mean": second}
+        record["note"] = "; ".join(filter(None, (record["note"], note)))
+    record["note"] = "; ".join(filter(None, (record["note"], "" if pair.has_seeds else NO_SEEDS)))
+    defined = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
+    first, second = defined.mean(axis=1).tolist() if defined.shape[1] else (np.nan, np.nan)
+    record |= {"num_seeds": defined.shape[1], "first_mean": first, "second_mean": second}
     if num_constant or pair.is_failed.any():
-        return line | estimate_not_failed(differences[is_known & ~pair.is_failed], settings, score == "accuracy")
-    return line | {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
+        return record | estimate_not_failed(differences[is_known & ~pair.is_failed], settings, score == "accuracy")
+    return record | {name: record.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
 
 
 @with_columns
@@ -303,70 +318,74 @@ def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | No
     """
     groups = arrange(runs, labels)
     check_pairs(groups, pairs)
-    lines = [
-        {"group": group.title, "first": pair.first.label, "second": pair.second.label} | line
+    records = [
+        {"group": group.title, "first": pair.first.label, "second": pair.second.label} | record
         for group in groups
         for pair in pair_conditions(group, pairs)
-        for line in _lines_of_seeds(pair)
+        for record in _records_of_seeds(pair)
     ]
-    table = pd.DataFrame(lines, columns=columns_of("compare_seeds"))
+    table = pd.DataFrame(records, columns=columns_of("compare_seeds"))
     table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
-    return table.astype({"seed": "Int64" if table["seed"].isna().any() else int}) if lines else table
+    return table.astype({"seed": "Int64" if table["seed"].isna().any() else int}) if records else table
 
 
-def _lines_of_seeds(pair: ConditionPair) -> Lines:
-    """A line per pair of runs and labelled split of both, and per seed that one condition lacks; in the order of seeds.
+def _records_of_seeds(pair: ConditionPair) -> Lines:
+    """A record per pair of runs and split of both, and one per seed that one condition lacks; in the order of seeds.
 
     A reason alone where the items are not the same.
     """
-    lines = []
+    records = []
     for first, second in pair.runs:
         lead = {"model": first.model, "task": first.task, "seed": first.seed, "score": first.score}
         for split in (split for split in first.splits if split in second.splits):
-            line = lead | {"split": split, "num_items": first.num_items(split), "reason": ""}
+            record = lead | {"split": split, "num_items": first.num_items(split), "reason": ""}
             if not have_same_items(first, second, split):
-                lines.append(line | {"reason": OTHER_ITEMS})
+                records.append(record | {"reason": OTHER_ITEMS})
                 continue
-            one, other = counted_score(first, split), counted_score(second, split)
-            line |= {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
+            first_score, second_score = counted_score(first, split), counted_score(second, split)
+            record |= {
+                "first_score": first_score,
+                "second_score": second_score,
+                "difference_points": 100 * (first_score - second_score),
+            }
             has_items = split in first.answers and split in second.answers
             # Words of a sentence are no independent items.
             if has_items and not (first.is_regression or first.is_token_task):
                 ids = first.answers[split].index
-                right: Any = [item_scores(run, split, "accuracy", ids) for run in (first, second)]
-                gaps = right[0] - right[1]
-                mine, theirs = (int((sign * gaps > 0).sum()) for sign in (1, -1))
-                line |= {"num_only_first_right": mine, "num_only_second_right": theirs}
+                is_right: Any = [item_scores(run, split, "accuracy", ids) for run in (first, second)]
+                differences = is_right[0] - is_right[1]
+                num_only_first, num_only_second = (int((sign * differences > 0).sum()) for sign in (1, -1))
+                record |= {"num_only_first_right": num_only_first, "num_only_second_right": num_only_second}
                 clusters = clusters_of((first, second), split)
                 if clusters is not None:  # of which one run has more right: each falls to one side, whatever its size
-                    gaps = np.bincount(pd.factorize(clusters.reindex(ids))[0], gaps)
-                line |= {"mcnemar_p": mcnemar(*(int((sign * gaps > 0).sum()) for sign in (1, -1)))}
-            lines.append(line)
+                    differences = np.bincount(pd.factorize(clusters.reindex(ids))[0], differences)
+                record |= {"mcnemar_p": mcnemar(*(int((sign * differences > 0).sum()) for sign in (1, -1)))}
+            records.append(record)
     for condition, other_condition in ((pair.first, pair.second), (pair.second, pair.first)):
-        what = (
+        missing_run = (
             f"run of this seed under {other_condition.label}"
             if pair.has_seeds
             else f"run of {other_condition.label} is left"
         )
-        missing: dict[str, Any] = {"split": "", "reason": f"no {what}"}
-        for run in (run for run in condition.runs if all(run not in both for both in pair.runs)):
-            lines.append({"model": run.model, "task": run.task, "seed": run.seed} | missing)
-    return sorted(lines, key=lambda line: (line["seed"] is None, line["seed"] or 0))
+        missing: dict[str, Any] = {"split": "", "reason": f"no {missing_run}"}
+        for run in (run for run in condition.runs if all(run not in paired for paired in pair.runs)):
+            records.append({"model": run.model, "task": run.task, "seed": run.seed} | missing)
+    return sorted(records, key=lambda record: (record["seed"] is None, record["seed"] or 0))
 
 
-def _why_seeds(pair: ConditionPair, split: str) -> str:
+def _why_over_seeds(pair: ConditionPair, split: str) -> str:
     """Why an interval is over seeds alone, where the answers do not give the score of each item."""
     if not pair.has_answers(split):
         return NO_ANSWERS
     reference = pair.runs[0][0]
-    are_same = all(have_same_items(reference, one, split) for one, _ in pair.runs)
+    are_same = all(have_same_items(reference, first_run, split) for first_run, _ in pair.runs)
     return NO_MEAN if are_same else OTHER_ITEMS_PER_SEED
 
 
 def estimate_from_items(
     differences: Array, settings: Settings, items: Array | None = None, right: Array | None = None
 ) -> dict[str, Any]:
-    """What :func:`toolkit.compare` says of (seeds, items) differences, each -1, 0 or 1 or any real share.
+    """The estimates of :func:`toolkit.compare` from (seeds, items) differences, each -1, 0 or 1 or any real share.
 
     With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict. Seeds of NaN
     are left out and counted. Of a score that is no mean over items a difference is that of what each item weighs in it
@@ -374,73 +393,73 @@ def estimate_from_items(
     items) differences beneath, of single items, and ``right``: those of their accuracy. Of both equivalence has its
     exact bound (:func:`toolkit.comparison.intervals.weigh_items`).
     """
-    every, differences = differences, differences[~np.isnan(differences).any(axis=1)]
+    all_differences, differences = differences, differences[~np.isnan(differences).any(axis=1)]
     # Sums over a cluster of what cancels there are 0 but for rounding.
     wide, narrow = (two_way_interval(differences, level, size=1.0) for level in (settings.level, EQUIVALENCE_LEVEL))
     if items is not None and wide.variance > 0:
-        is_known, right = ~np.isnan(every).any(axis=1), items if right is None else right
-        wide, narrow = (weigh_items(own, items[is_known], right[is_known] != 0) for own in (wide, narrow))
-    notes = "; ".join(filter(None, (wide.note, _undefined(differences, every))))
-    line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": notes}
+        is_known, right = ~np.isnan(all_differences).any(axis=1), items if right is None else right
+        wide, narrow = (weigh_items(interval, items[is_known], right[is_known] != 0) for interval in (wide, narrow))
+    note = "; ".join(filter(None, (wide.note, _note_on_undefined(differences, all_differences))))
+    record = _judged_record(wide, narrow, differences.mean(axis=1), settings) | {"note": note}
     if min(differences.shape) < 2 or not wide.variance > 0:
-        return line
-    return line | {name: POINTS**2 * own for name, own in zip(SQUARES, mean_squares(differences), strict=True)}
+        return record
+    return record | {name: POINTS**2 * square for name, square in zip(SQUARES, mean_squares(differences), strict=True)}
 
 
-def _undefined(defined: Array, differences: Array) -> str:
-    """How many seeds were left out; empty for none."""
-    undefined = len(differences) - len(defined)
-    return f"undefined in {undefined} of {len(differences)} seeds" if undefined else ""
+def _note_on_undefined(defined: Array, differences: Array) -> str:
+    """A note on how many seeds were left out; empty for none."""
+    num_undefined = len(differences) - len(defined)
+    return f"undefined in {num_undefined} of {len(differences)} seeds" if num_undefined else ""
 
 
 def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_MEAN) -> dict[str, Any]:
-    """What :func:`toolkit.compare` says of (seeds,) differences of a score; NaN differences are left out and counted.
+    """The estimates of :func:`toolkit.compare` from (seeds,) differences of a score; NaN ones are left out and counted.
 
-    A run that collapsed must not be among the NaN: what it lost would not count (counted_score makes it 0).
-    For scores that the answers do not give, where items differ between seeds, and where no answers are at hand:
-    ``note`` says which.
+    A run that collapsed must not be among the NaN: what it lost would not count (counted_score makes it 0). For scores
+    that the answers do not give, where items differ between seeds, and where no answers are at hand: ``note`` says
+    which.
     """
     defined = differences[~np.isnan(differences)]
-    notes = [note, *filter(None, [_undefined(defined, differences)])]
+    notes = [note, *filter(None, [_note_on_undefined(defined, differences)])]
     if not len(defined):
-        line: dict[str, Any] = {
+        record: dict[str, Any] = {
             "difference_points": np.nan,
             "margin_points": settings.margin_points,
             "is_equivalent": False,
             "verdict": "not measurable here",
             "note": "; ".join(filter(None, notes)),
         }
-        return line | {"reason": "; ".join(notes[1:]) or "no seed"}
+        return record | {"reason": "; ".join(notes[1:]) or "no seed"}
     wide, narrow = (seeds_interval(defined, level) for level in (settings.level, EQUIVALENCE_LEVEL))
     notes += [wide.note] if np.isnan(wide.low) else []  # why there is none; what one covers is in the note above
-    return _line(wide, narrow, defined, settings) | {"note": "; ".join(filter(None, notes))}
+    return _judged_record(wide, narrow, defined, settings) | {"note": "; ".join(filter(None, notes))}
 
 
 def estimate_not_failed(differences: Array, settings: Settings, is_accuracy: bool = True) -> dict[str, Any]:
-    """NOT_FAILED of the differences, (pairs, items) or (pairs,), of pairs of runs of which neither failed.
+    """The columns NOT_FAILED from (pairs, items) or (pairs,) differences of pairs of runs of which neither failed.
 
     NaN is left out; with fewer than two pairs all but their number is NaN. Equal answers throughout bound an accuracy
     by the number of items, and no other score.
     """
     if differences.size and not is_accuracy and is_constant(differences, 1.0):
         differences = differences.reshape(len(differences), -1)[:, 0]
-    kept = differences[~np.isnan(differences)] if differences.ndim == 1 else differences
-    if len(kept) < 2:
-        return dict.fromkeys(NOT_FAILED, np.nan) | {NOT_FAILED[0]: len(kept)}
-    found = interval_of(kept, settings.level)
-    values = (len(kept), POINTS * found.estimate, POINTS * found.low, POINTS * found.high)
+    defined = differences[~np.isnan(differences)] if differences.ndim == 1 else differences
+    if len(defined) < 2:
+        return dict.fromkeys(NOT_FAILED, np.nan) | {NOT_FAILED[0]: len(defined)}
+    interval = interval_of(defined, settings.level)
+    values = (len(defined), POINTS * interval.estimate, POINTS * interval.low, POINTS * interval.high)
     return dict(zip(NOT_FAILED, values, strict=True))
 
 
-def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
-    """A line with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
+def _judged_record(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
+    """A record with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
     margin, num_seeds, narrow = settings.margin_points / POINTS, len(by_seed), held_near_0(narrow)
     by_seed = np.where(np.abs(by_seed) <= ROUNDING, 0.0, by_seed)
     low, high, low90, high90, gap = (
         POINTS * value
         for value in (wide.low, wide.high, narrow.low, narrow.high, detectable_gap(wide, alpha=settings.alpha))
     )
-    found = verdict(
+    judged = verdict(
         num_seeds=num_seeds,
         low=low,
         high=high,
@@ -464,6 +483,6 @@ def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) 
         "margin_points": settings.margin_points,
         "is_equivalent": num_seeds >= LEAST_SEEDS and is_equivalent(narrow, margin),
         "detectable_gap_points": gap,
-        "verdict": found.name,
-        "reason": found.reason,
+        "verdict": judged.name,
+        "reason": judged.reason,
     } | dict.fromkeys(SQUARES, np.nan)

@@ -82,7 +82,7 @@ class Condition:
     @property
     def size(self) -> int | None:
         """The number of training examples that its runs were asked for; None for all. Conditions are paired by it."""
-        return _size(self.runs[0])
+        return _size_asked(self.runs[0])
 
     @property
     def num_train_examples(self) -> int | None:
@@ -108,6 +108,7 @@ class Condition:
 
     def has(self, parameter: str) -> bool:
         """Whether the model has this embedding parameter."""
+        # A word table of which only new rows are trained moves without any adapter, so that its hash decides nothing.
         return all(parameter in run.parameters for run in self.runs)
 
     @property
@@ -119,8 +120,10 @@ class Condition:
     def adapts_embeddings(self) -> bool:
         """Whether adapters train any of its tables, of which all rows then share a factor."""
         run = self.runs[0]
-        others = [name for name in run.parameters if name != "word_embeddings" or run.setting("train_rows") == "all"]
-        return run.setting("lora") is not None and not all(map(self.is_proven_frozen, others))
+        whole_parameters = [
+            name for name in run.parameters if name != "word_embeddings" or run.setting("train_rows") == "all"
+        ]
+        return run.setting("lora") is not None and not all(map(self.is_proven_frozen, whole_parameters))
 
     def is_proven_frozen(self, parameter: str) -> bool:
         """Whether every run's manifest holds equal hashes of the parameter before and after training."""
@@ -129,7 +132,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Group:
-    """All conditions of one model and one task: what may stand in one comparison."""
+    """All conditions of one model and one task: only these are compared with each other."""
 
     title: str
     conditions: tuple[Condition, ...]
@@ -144,7 +147,7 @@ Runs = Sequence[Run | str | Path | Group]
 
 
 def led_by(group: Group, condition: Condition) -> dict[str, Any]:
-    """What a line of a table about one condition begins with."""
+    """The leading columns of a table's record of one condition."""
     lead = {
         "group": group.title,
         "model": condition.runs[0].model,
@@ -155,7 +158,7 @@ def led_by(group: Group, condition: Condition) -> dict[str, Any]:
 
 
 def of_largest_size(group: Group) -> Group:
-    """The conditions of the most training examples: drift is shown of these, data efficiency of all."""
+    """The group with its conditions of the most training examples alone: pages show the drift of these."""
     greatest = max((condition.size or float("inf")) for condition in group.conditions)
     return Group(
         group.title, tuple(condition for condition in group.conditions if (condition.size or float("inf")) == greatest)
@@ -174,9 +177,9 @@ def arrange(
     twice, one without a label, or a label for other settings, and for a run whose scores or answers have changed since
     it finished.
     """
-    given = [each for each in runs if isinstance(each, Group)] if isinstance(runs, Sequence) else []
-    if given:
-        return tuple(given)
+    groups = [item for item in runs if isinstance(item, Group)] if isinstance(runs, Sequence) else []
+    if groups:
+        return tuple(groups)
     opened = runs_of(runs)  # type: ignore[arg-type]
     if not opened:
         raise ValueError("no runs to report on: pass at least one run directory")
@@ -185,10 +188,14 @@ def arrange(
             raise ValueError(
                 f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
             )
+        # Numbers that were edited since must not enter a comparison.
         run.check(*SMALL_FILES)
     names, tasks = names_of(run.path for run in opened), tasks or {}
-    read = [read_reported(r, name, tasks.get(r.path.resolve().name)) for r, name in zip(opened, names, strict=True)]
-    return arrange_reported(judged_by(read, score), labels)
+    reported = [
+        read_reported(opened_run, name, tasks.get(opened_run.path.resolve().name))
+        for opened_run, name in zip(opened, names, strict=True)
+    ]
+    return arrange_reported(judged_by(reported, score), labels)
 
 
 def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = None) -> tuple[Group, ...]:
@@ -210,36 +217,37 @@ Source = dict[str, object]
 
 
 def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
-    """What each run was learned from: model, task and data; weights and data are known by what they hold.
+    """The source of each run: its model, task and data, by name and, where it is known, by the hash of what they hold.
 
-    What is not known (of a built-in task) is as in the others, if these are of one kind.
+    A fact that a run lacks (of a built-in task, say) is that of the runs it matches otherwise, where all of these
+    agree.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     # A recording knows a folder by its last part.
-    named = {Path(item.checkpoint).name: item.checkpoint for item in runs if not item.is_recorded}
-    for item in runs:
-        hashes, model = item.data_sha256, named.get(item.checkpoint, item.checkpoint)
-        train_file, validation_file = item.setting("train_file"), item.setting("validation_file")
-        of_hub = [own for split, own in hashes.items() if split.startswith("validation") and not train_file]
+    checkpoint_by_name = {Path(run.checkpoint).name: run.checkpoint for run in runs if not run.is_recorded}
+    for run in runs:
+        hashes, model = run.data_sha256, checkpoint_by_name.get(run.checkpoint, run.checkpoint)
+        train_file, validation_file = run.setting("train_file"), run.setting("validation_file")
+        hub_digests = [digest for split, digest in hashes.items() if split.startswith("validation") and not train_file]
         source: Source = (
-            {"model": model, "weights": item.weights, "task": item.task}
-            | {name: item.setting(name) for name in ("dataset", "dataset_config")}
-            | {name: item.recorded.get(name) for name in ("rows", "width")}
+            {"model": model, "weights": run.weights, "task": run.task}
+            | {name: run.setting(name) for name in ("dataset", "dataset_config")}
+            | {name: run.recorded.get(name) for name in ("rows", "width")}
         )
         source["train_data"] = hashes.get("train") or train_file
-        source["validation_data"] = " ".join(of_hub) or hashes.get("validation") or validation_file
-        found.append(source)
-    data = "task", "dataset", "dataset_config"
-    of_model = [(name, ("model",)) for name in ("weights", "rows", "width")]
-    for name, same in (*of_model, ("train_data", data), ("validation_data", data)):
-        known: dict[tuple[object, ...], set[object]] = {}
-        for source in found:
-            known.setdefault(tuple(source[part] for part in same), set()).add(source[name])
-        for source in found:
-            others = known[tuple(source[part] for part in same)] - {None}
-            if source[name] is None and len(others) == 1:
-                (source[name],) = others
-    return found
+        source["validation_data"] = " ".join(hub_digests) or hashes.get("validation") or validation_file
+        sources.append(source)
+    data_facts = "task", "dataset", "dataset_config"
+    model_facts = [(name, ("model",)) for name in ("weights", "rows", "width")]
+    for name, match_on in (*model_facts, ("train_data", data_facts), ("validation_data", data_facts)):
+        known_values: dict[tuple[object, ...], set[object]] = {}
+        for source in sources:
+            known_values.setdefault(tuple(source[part] for part in match_on), set()).add(source[name])
+        for source in sources:
+            candidates = known_values[tuple(source[part] for part in match_on)] - {None}
+            if source[name] is None and len(candidates) == 1:
+                (source[name],) = candidates
+    return sources
 
 
 def _conditions(members: list[ReportedRun]) -> tuple[Condition, ...]:
@@ -247,115 +255,125 @@ def _conditions(members: list[ReportedRun]) -> tuple[Condition, ...]:
 
     A run of another loop is in none with one of ours: what the two have in common is not known.
     """
-    conditions: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
-    for item in members:
-        spoken = item.condition or _spoken(item)
-        conditions.setdefault((item.regime, spoken, tuple(settings(item).items())), []).append(item)
-    keys = sorted(conditions, key=lambda key: _place(key[0], dict(key[2])))
-    sizes = {_size(item) for item in members}
-    result = []
+    runs_by_key: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
+    for run in members:
+        name_of_condition = run.condition or _name_of_condition(run)
+        runs_by_key.setdefault((run.regime, name_of_condition, tuple(settings(run).items())), []).append(run)
+    keys = sorted(runs_by_key, key=lambda key: _sort_key(key[0], dict(key[2])))
+    sizes = {_size_asked(run) for run in members}
+    conditions = []
     for key in keys:
-        words = [key[1]]
-        others = [dict(values) for _, spoken, values in keys if spoken == key[1]]
-        alike = [other for other in others if (LOOP in other) == (LOOP in dict(key[2]))]
+        # A setting is named in the label only where conditions of the same name differ in it.
+        label_parts = [key[1]]
+        namesakes = [dict(values) for _, name_of_condition, values in keys if name_of_condition == key[1]]
+        comparable = [candidate for candidate in namesakes if (LOOP in candidate) == (LOOP in dict(key[2]))]
         for name, value in key[2]:
-            apart = [dict(values) for *_, values in keys] if name == LOOP else alike
-            if name != _SIZE and value is not None and any(other.get(name) != value for other in apart):
-                said = name.replace("_", " ")
-                words.append(f"{said} {value}" if not isinstance(value, bool) else said if value else "")
-        result.append(_condition(", ".join(filter(None, words)), conditions[key], has_size=len(sizes) > 1))
-    return tuple(result)
+            compared = [dict(values) for *_, values in keys] if name == LOOP else comparable
+            if name != _SIZE and value is not None and any(candidate.get(name) != value for candidate in compared):
+                spelled = name.replace("_", " ")
+                label_parts.append(f"{spelled} {value}" if not isinstance(value, bool) else spelled if value else "")
+        conditions.append(_condition(", ".join(filter(None, label_parts)), runs_by_key[key], has_size=len(sizes) > 1))
+    return tuple(conditions)
 
 
 def _labelled_conditions(members: list[ReportedRun], labels: Labels) -> tuple[Condition, ...]:
     """Conditions in the order in which their labels first appear, the smallest size first."""
-    conditions: dict[tuple[str, int | None], list[ReportedRun]] = {}
-    firsts: dict[str, ReportedRun] = {}
-    for item in members:
-        if item.directory_name not in labels:
+    runs_by_label: dict[tuple[str, int | None], list[ReportedRun]] = {}
+    first_by_label: dict[str, ReportedRun] = {}
+    for run in members:
+        if run.directory_name not in labels:
             raise ValueError(
-                f"no label for {item.directory_name}: labels must name the condition of every run, or be left out"
+                f"no label for {run.directory_name}: labels must name the condition of every run, or be left out"
             )
-        label = labels[item.directory_name]
-        conditions.setdefault((label, _size(item)), []).append(item)
-        first = firsts.setdefault(label, item)
-        one, other = ({**settings(each), "freeze": each.regime} for each in (first, item))
-        if names := [LOOP] if (LOOP in one) != (LOOP in other) else _apart(one, other):
-            differs = ", ".join(f"{name.replace('_', ' ')} {one.get(name)} and {other.get(name)}" for name in names)
+        label = labels[run.directory_name]
+        runs_by_label.setdefault((label, _size_asked(run)), []).append(run)
+        first = first_by_label.setdefault(label, run)
+        # The seed is no setting, and sizes are conditions of their own: all else has to agree.
+        expected, actual = ({**settings(compared), "freeze": compared.regime} for compared in (first, run))
+        if names := [LOOP] if (LOOP in expected) != (LOOP in actual) else _differing_names(expected, actual):
+            differs = ", ".join(
+                f"{name.replace('_', ' ')} {expected.get(name)} and {actual.get(name)}" for name in names
+            )
             raise ValueError(
-                f"{first.name} and {item.name} both have the label {label!r} and differ in {differs}: "
+                f"{first.name} and {run.name} both have the label {label!r} and differ in {differs}: "
                 "runs of one label may differ in the seed only"
             )
     order = list(dict.fromkeys(labels.values()))
-    keys = sorted(conditions, key=lambda key: (order.index(key[0]), key[1] or math.inf))
+    keys = sorted(runs_by_label, key=lambda key: (order.index(key[0]), key[1] or math.inf))
     has_size = len({size for _, size in keys}) > 1
-    return tuple(_condition(label, conditions[label, size], has_size=has_size) for label, size in keys)
+    return tuple(_condition(label, runs_by_label[label, size], has_size=has_size) for label, size in keys)
 
 
 def _condition(base: str, members: list[ReportedRun], *, has_size: bool) -> Condition:
-    """A condition with its runs in the order of their seeds, where known; ValueError when two are the same."""
-    runs = tuple(sorted(members, key=lambda item: (item.seed is None, item.seed or 0, item.name)))
+    """A condition with its runs in the order of their seeds, where these are known; ValueError for one run twice."""
+    runs = tuple(sorted(members, key=lambda run: (run.seed is None, run.seed or 0, run.name)))
     for first, second in pairwise(runs):
         if first.seed == second.seed is not None:
             remedy = ", or record runs with a seed= or condition= of their own" if first.is_recorded else ""
-            what = "config and seed" if not first.is_recorded else f"condition {base!r} and seed {first.seed}"
-            raise ValueError(f"{first.name} and {second.name} are the same run ({what}): pass one of them{remedy}")
-    size = _size(runs[0])
-    words = "all training examples" if size is None else f"{size:,} training examples"
-    return Condition(f"{base}, {words}" if has_size else base, runs, base)
+            identity = "config and seed" if not first.is_recorded else f"condition {base!r} and seed {first.seed}"
+            raise ValueError(f"{first.name} and {second.name} are the same run ({identity}): pass one of them{remedy}")
+    size = _size_asked(runs[0])
+    size_text = "all training examples" if size is None else f"{size:,} training examples"
+    return Condition(f"{base}, {size_text}" if has_size else base, runs, base)
 
 
-def _size(run: ReportedRun) -> int | None:
-    """The number of training examples that a run was asked for; None for all, and where nobody could say."""
+def _size_asked(run: ReportedRun) -> int | None:
+    """The number of training examples that a run was asked for; None for all of them, and where it is not known."""
     size: int | None = run.setting(_SIZE)
     return size
 
 
-def _spoken(run: ReportedRun) -> str:
-    """What a run's condition is called: its regime or adapters, then what else sets it apart.
+def _name_of_condition(run: ReportedRun) -> str:
+    """The name of a run's condition: its regime or adapters, then its start, held word rows and shuffled labels.
 
-    That is its start (a head stage, fresh weights), old word rows that are held, and shuffled labels. Of a run of
-    another loop the regime or the adapters alone are told.
+    Of a run of another loop the regime or the adapters alone are known.
     """
     regime = run.regime
     if run.is_recorded:
         adapted = ", ".join(run.recorded.get("adapters", ()))
         return f"adapters on {adapted}" if adapted else SPOKEN.get(regime, f"{regime} (frozen)")
     config = run.config
-    words = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
+    name = config.adapters or SPOKEN.get(regime, f"{regime} (frozen)")
     if regime == "backbone" and config.objective == MLM:
-        words = "head alone"  # the checkpoint's own, on states that are made anew in each step
+        name = "head alone"  # the checkpoint's own, on states that are made anew in each step
     if config.head_epochs:  # LP-FT: linear probing, then fine-tuning (Kumar et al. 2022)
         stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
-        words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
+        name = f"LP-FT: {stage}" if regime == "none" else f"{name}, {stage}"
     if config.init == "random":
         is_plain = regime == "none" and not (config.adapters or config.head_epochs)
-        words = "random init" if is_plain else f"{words}, random init"
+        name = "random init" if is_plain else f"{name}, random init"
     if config.train_rows == "new" and not config.lora:
-        words += ", old word rows held"
-    return f"{words}, {shuffling(config)}" if config.shuffle_labels else words
+        name += ", old word rows held"
+    return f"{name}, {shuffling(config)}" if config.shuffle_labels else name
 
 
 def shuffling(config: RunConfig) -> str:
-    """Which labels the runs of a condition with shuffled labels share: one permutation, or none."""
+    """The name of a condition's shuffled labels: another permutation per seed, or one for all seeds."""
     seed = config.label_seed
     return "shuffled labels (another permutation per seed)" if seed is None else f"shuffled labels (label seed {seed})"
 
 
-def _place(regime: str, own: Mapping[str, Any]) -> tuple[object, ...]:
-    """By what a condition is sorted: numbers as numbers (1e-05 before 0.0001), before what is none."""
-    rank = {"none": 1 if own.get("head_epochs") else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
-    others = []
-    for name, value in own.items():
+def _sort_key(regime: str, values: Mapping[str, Any]) -> tuple[object, ...]:
+    """The key that conditions are sorted by: numbers as numbers (1e-05 before 0.0001), before what is none."""
+    rank = {"none": 1 if values.get("head_epochs") else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
+    ranked = []
+    for name, value in values.items():
         if name != _SIZE:
             is_number = isinstance(value, int | float)
-            others.append((name, not is_number, float(value) if is_number else 0.0, "" if is_number else str(value)))
-    return (own.get("init") == "random", LOOP in own, rank, regime, others, own.get(_SIZE) or math.inf)
+            ranked.append((name, not is_number, float(value) if is_number else 0.0, "" if is_number else str(value)))
+    return (
+        values.get("init") == "random",
+        LOOP in values,
+        rank,
+        regime,
+        ranked,
+        values.get(_SIZE) or math.inf,
+    )
 
 
 def without_numbers() -> set[str]:
     """Fields that no embedding depends on, up to rounding."""
-    return {each.name for each in fields(RunConfig)} - {*fields_that(affect="numbers")}
+    return {field.name for field in fields(RunConfig)} - {*fields_that(affect="numbers")}
 
 
 def settings(item: ReportedRun) -> dict[str, object]:
@@ -366,50 +384,63 @@ def settings(item: ReportedRun) -> dict[str, object]:
     that it is known to have had.
     """
     if item.is_recorded:
-        given = {name: value for name, value in item.recorded["arguments"].items() if value is not None}
-        known = {name: value if isinstance(value, int | float) else str(value) for name, value in given.items()}
+        arguments = {name: value for name, value in item.recorded["arguments"].items() if value is not None}
+        simple = {name: value if isinstance(value, int | float) else str(value) for name, value in arguments.items()}
         loop = {LOOP: item.recorded.get("recorded_by") or "another loop", PROVEN: item.regime}
-        return {**loop, **known} if item.condition else {LOOP: loop[LOOP], **known}
+        return {**loop, **simple} if item.condition else {LOOP: loop[LOOP], **simple}
+    # Where things go sets no runs apart; data and model are the group's, the regime stands beside these settings.
     left_out = (*fields_that(affect="place", say=("data", "model")), "freeze", "seed", "ood_file")
-    found = {k: v for k, v in asdict(item.config).items() if k not in left_out}
-    files = []
+    values = {k: v for k, v in asdict(item.config).items() if k not in left_out}
+    test_files = []
     for entry in (*item.config.test_file, *item.config.ood_file):
         name, sha256 = entry.partition("=")[0], item.data_sha256.get(entry.partition("=")[0])
-        files.append(f"{name} {sha256[:8]}" if sha256 else entry)
-    added = item.part("added_tokens").get("sha256")
-    tokens = f"{Path(item.config.add_tokens).name} {added[:8]}" if item.config.add_tokens and added else "none"
-    return found | {"test_file": ", ".join(sorted(files)) or "none", "add_tokens": tokens}
+        test_files.append(f"{name} {sha256[:8]}" if sha256 else entry)
+    tokens_sha256 = item.part("added_tokens").get("sha256")
+    tokens = (
+        f"{Path(item.config.add_tokens).name} {tokens_sha256[:8]}"
+        if item.config.add_tokens and tokens_sha256
+        else "none"
+    )
+    return values | {"test_file": ", ".join(sorted(test_files)) or "none", "add_tokens": tokens}
 
 
-def _apart(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
-    """In which settings, but the number of training examples, two runs of one kind differ."""
-    return [name for name in {**one, **other} if name != _SIZE and one.get(name) != other.get(name)]
+def _differing_names(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """The settings in which two runs of one kind differ, the number of training examples apart."""
+    return [name for name in {**first, **second} if name != _SIZE and first.get(name) != second.get(name)]
 
 
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
-    """What else two runs differ in that bears on their embeddings: model, weights, task, data, regime, settings.
+    """What two runs differ in, the seed apart, that bears on their embeddings: model, data, regime or settings.
 
     Weights and data only where both runs know them: an unfinished one has no hashes yet.
     """
     if first.is_recorded != second.is_recorded:
         return [LOOP]
-    one, other = (
-        _sources([item])[0] | {"condition": item.condition, "freeze": item.regime} | settings(item)
-        for item in (first, second)
+    first_facts, second_facts = (
+        _sources([run])[0] | {"condition": run.condition, "freeze": run.regime} | settings(run)
+        for run in (first, second)
     )
-    left_out = {*without_numbers(), *(() if one["weights"] and other["weights"] else ("weights",))}
+    ignored = {*without_numbers(), *(() if first_facts["weights"] and second_facts["weights"] else ("weights",))}
     if first.is_recorded and not (first.manifest and second.manifest):  # what is frozen is known at the end
-        left_out |= {"freeze", PROVEN}
+        ignored |= {"freeze", PROVEN}
     if bool(first.data_sha256) != bool(second.data_sha256):
-        left_out |= {"train_data", "validation_data"}
-    return [name for name in {**one, **other} if name not in left_out and one.get(name) != other.get(name)]
+        ignored |= {"train_data", "validation_data"}
+    return [
+        name
+        for name in {**first_facts, **second_facts}
+        if name not in ignored and first_facts.get(name) != second_facts.get(name)
+    ]
 
 
 def differing_settings(first: Condition, second: Condition) -> list[str]:
-    """The settings, the regime apart, in which two conditions differ, as far as they do anything in both."""
-    one, other = settings(first.runs[0]), settings(second.runs[0])
+    """The settings, the regime apart, that differ between two conditions and have an effect in both."""
+    first_settings, second_settings = settings(first.runs[0]), settings(second.runs[0])
     if first.runs[0].is_recorded or second.runs[0].is_recorded:
-        names = [LOOP] if (LOOP in one) != (LOOP in other) else _apart(one, other)
+        names = (
+            [LOOP]
+            if (LOOP in first_settings) != (LOOP in second_settings)
+            else _differing_names(first_settings, second_settings)
+        )
         return [name for name in names if name != PROVEN]
     idle = set[str]()
     for condition in (first, second):
@@ -420,8 +451,8 @@ def differing_settings(first: Condition, second: Condition) -> list[str]:
     idle |= {"lora", "lora_rank", "lora_alpha"} if first.runs[0].regime != second.runs[0].regime else set()
     # Early stopping is a way to train a head alone: beside another regime it goes without saying.
     idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
-    names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]
-    return [name for name in names if one[name] != other[name]]
+    names = [field.name for field in fields(RunConfig) if field.name in first_settings and field.name not in idle]
+    return [name for name in names if first_settings[name] != second_settings[name]]
 
 
 Pairs = Sequence[tuple[str, str]]
@@ -452,15 +483,17 @@ class ConditionPair:
 
     @cached_property
     def runs(self) -> list[tuple[ReportedRun, ReportedRun]]:
-        """The runs of the seeds that both conditions have, side by side, in order.
+        """Pairs of runs with the same seed, one of each condition, in order.
 
         Where a seed is not known, in the order of the conditions: replicates are independent, so that any pairing will
         do.
         """
         if not self.has_seeds:
             return list(zip(self.first.runs, self.second.runs, strict=False))
-        ours, theirs = ({run.seed: run for run in condition.runs} for condition in (self.first, self.second))
-        return [(run, theirs[seed]) for seed, run in ours.items() if seed in theirs]
+        first_by_seed, second_by_seed = (
+            {run.seed: run for run in condition.runs} for condition in (self.first, self.second)
+        )
+        return [(run, second_by_seed[seed]) for seed, run in first_by_seed.items() if seed in second_by_seed]
 
     @property
     def splits(self) -> list[str]:
@@ -472,18 +505,24 @@ class ConditionPair:
     @property
     def is_failed(self) -> NDArray[np.bool_]:
         """(seeds,) whether either run of the pair failed."""
-        return np.array([one.is_failed or other.is_failed for one, other in self.runs], dtype=bool)
+        return np.array(
+            [first_run.is_failed or second_run.is_failed for first_run, second_run in self.runs], dtype=bool
+        )
 
     def note_on_items(self, split: str) -> str:
         """Empty when the runs of each seed have the same items with the same labels; else what is wrong."""
-        return "" if all(have_same_items(one, other, split) for one, other in self.runs) else OTHER_ITEMS
+        return (
+            ""
+            if all(have_same_items(first_run, second_run, split) for first_run, second_run in self.runs)
+            else OTHER_ITEMS
+        )
 
     def has_answers(self, split: str) -> bool:
         """Whether the answers of every run to a split are at hand."""
         return all(split in run.answers for runs in self.runs for run in runs)
 
     def unit_scores(self, split: str, score: str, *, in_clusters: bool = True) -> NDArray[np.float64] | None:
-        """(2, seeds, units) what each unit has of the score of the first and of the second; its mean is the score.
+        """(2, seeds, units) the share of each unit in the score, of the first and the second; the mean is the score.
 
         Units are items, or, ``in_clusters``, the clusters that they come in. Of items an accuracy has 1 where the
         answer is right and 0 elsewhere, another score what :func:`item_scores` gives; all NaN where it is undefined.
@@ -491,17 +530,19 @@ class ConditionPair:
         without the answers, and where these do not give the score.
         """
         reference = self.runs[0][0]
-        if not self.has_answers(split) or not all(have_same_items(reference, one, split) for one, _ in self.runs):
+        if not self.has_answers(split) or not all(
+            have_same_items(reference, first_run, split) for first_run, _ in self.runs
+        ):
             return None
         ids = reference.answers[split].index
-        found = [[item_scores(runs[side], split, score, ids) for runs in self.runs] for side in (0, 1)]
-        if any(values is None for side in found for values in side):
+        scores_of_sides = [[item_scores(runs[side], split, score, ids) for runs in self.runs] for side in (0, 1)]
+        if any(values is None for side in scores_of_sides for values in side):
             return None
         clusters = clusters_of([run for runs in self.runs for run in runs], split)
         return (
-            np.array(found)
+            np.array(scores_of_sides)
             if clusters is None or not in_clusters
-            else by_cluster(np.array(found), clusters.reindex(ids))
+            else by_cluster(np.array(scores_of_sides), clusters.reindex(ids))
         )
 
     def scores(
@@ -513,7 +554,7 @@ class ConditionPair:
 
 def clusters_of(runs: Iterable[ReportedRun], split: str) -> "pd.Series | None":
     """The cluster of each item of a split that all runs have, from the first of them that knows it."""
-    return next((found for run in runs if (found := run.clusters(split)) is not None), None)
+    return next((clusters for run in runs if (clusters := run.clusters(split)) is not None), None)
 
 
 def have_same_items(one: ReportedRun, other: ReportedRun, split: str) -> bool:
@@ -522,17 +563,19 @@ def have_same_items(one: ReportedRun, other: ReportedRun, split: str) -> bool:
     Rows of another file can have the same numbers and labels: where both hashes of it are known, they must be equal.
     Of runs without answers no more than the number of items can tell.
     """
-    known = {run.data_sha256.get(split) for run in (one, other)} - {None}
-    if len(known) > 1:
+    hashes = {run.data_sha256.get(split) for run in (one, other)} - {None}
+    if len(hashes) > 1:
         return False
     if split not in one.answers or split not in other.answers:
         return len({number for number in (one.num_items(split), other.num_items(split)) if number == number}) < 2
-    first, second = one.answers[split], other.answers[split]
-    if not (first.index.is_unique and second.index.is_unique) or len(first) != len(second):
+    first_answers, second_answers = one.answers[split], other.answers[split]
+    if not (first_answers.index.is_unique and second_answers.index.is_unique) or len(first_answers) != len(
+        second_answers
+    ):
         return False
-    if not first.index.isin(second.index).all():
+    if not first_answers.index.isin(second_answers.index).all():
         return False
-    return bool((first["label"] == second.loc[first.index, "label"]).all())
+    return bool((first_answers["label"] == second_answers.loc[first_answers.index, "label"]).all())
 
 
 def pair_conditions(group: Group, pairs: Pairs | None = None) -> list[ConditionPair]:
@@ -541,34 +584,44 @@ def pair_conditions(group: Group, pairs: Pairs | None = None) -> list[ConditionP
     ``pairs`` names labels, with or without the size; a pair of which the group lacks a condition is left out. By
     default full fine-tuning stands against each other condition; without it, or with nothing else, all pairs.
     """
-    every = [ConditionPair(one, other) for one, other in combinations(group.conditions, 2) if one.size == other.size]
+    same_size_pairs = [
+        ConditionPair(first_condition, second_condition)
+        for first_condition, second_condition in combinations(group.conditions, 2)
+        if first_condition.size == second_condition.size
+    ]
     if pairs is None:
-        with_full = [pair for pair in every if pair.first.is_full != pair.second.is_full]
-        return [pair if pair.first.is_full else ConditionPair(pair.second, pair.first) for pair in with_full] or every
-    both = [*every, *(ConditionPair(pair.second, pair.first) for pair in every)]
+        with_full = [pair for pair in same_size_pairs if pair.first.is_full != pair.second.is_full]
+        return [
+            pair if pair.first.is_full else ConditionPair(pair.second, pair.first) for pair in with_full
+        ] or same_size_pairs
+    both_ways = [*same_size_pairs, *(ConditionPair(pair.second, pair.first) for pair in same_size_pairs)]
     return [
-        pair for one, other in pairs for pair in both if _is_named(pair.first, one) and _is_named(pair.second, other)
+        pair
+        for first_label, second_label in pairs
+        for pair in both_ways
+        if _is_named(pair.first, first_label) and _is_named(pair.second, second_label)
     ]
 
 
 def _is_named(condition: Condition, label: str) -> bool:
+    """Whether a label, with or without the size, is that of a condition."""
     return label in (condition.label, condition.base)
 
 
 def check_pairs(groups: Sequence[Group], pairs: Pairs | None) -> None:
-    """ValueError for a label that no condition of any group has."""
-    known = tuple(
+    """ValueError for a label that is no condition's in any group."""
+    known_labels = tuple(
         dict.fromkeys(
             name for group in groups for condition in group.conditions for name in (condition.base, condition.label)
         )
     )
     for label in (label for pair in pairs or () for label in pair):
-        if label not in known:
-            raise ValueError(unknown(label, "condition", known))
+        if label not in known_labels:
+            raise ValueError(unknown(label, "condition", known_labels))
 
 
 def noise_floor(pair: ConditionPair, split: str, score: str) -> float:
-    """Mean |difference| of a score between two seeds of a condition, over all such pairs of both conditions; a share.
+    """Mean |difference| of a score between two seeds of one condition, over all such pairs of both; a share.
 
     NaN when neither condition has two seeds. What a difference between conditions must be compared with before anything
     else: it is what changing nothing but the seed does. Ours.
@@ -576,5 +629,5 @@ def noise_floor(pair: ConditionPair, split: str, score: str) -> float:
     gaps = []
     for condition in (pair.first, pair.second):
         values = [counted_score(run, split, score) for run in condition.runs]
-        gaps += [abs(one - other) for one, other in combinations(values, 2)]
+        gaps += [abs(first - second) for first, second in combinations(values, 2)]
     return float(np.nanmean(gaps)) if not np.isnan(gaps).all() else np.nan

@@ -68,89 +68,93 @@ def join_groups(
     if split is not None:
         lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
     moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
-    beside = pd.DataFrame(
+    scores = pd.DataFrame(
         [
-            line
+            record
             for group in groups
             for condition in group.conditions
-            for line in _scores(group, condition, split, lines_of)
+            for record in _score_records(group, condition, split, lines_of)
         ]
     )
-    table = beside.merge(moved, on="run", validate="one_to_many")
+    table = scores.merge(moved, on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
     is_frozen = [name in frozen[run] for run, name in zip(table["run"], table["parameter"], strict=True)]
     return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
 
 
-def _scores(group: Group, condition: Condition, split: str | None, lines_of: Callable[[ConditionPair], Lines]) -> Lines:
-    """One line per run of a condition: its scores, and its gain over the frozen condition that is most like it."""
+def _score_records(
+    group: Group, condition: Condition, split: str | None, lines_of: Callable[[ConditionPair], Lines]
+) -> Lines:
+    """One record per run of a condition: its scores, and its gain over the frozen condition that is most like it."""
     partner, note = _frozen_partner(group, condition)
     pair = None if partner is None else ConditionPair(condition, partner)
-    compared = [] if pair is None else lines_of(pair)
-    verdicts = {line["split"]: str(line["verdict"]) for line in compared if line["is_headline"]}
-    lines = []
+    records_of_pair = [] if pair is None else lines_of(pair)
+    verdicts = {record["split"]: str(record["verdict"]) for record in records_of_pair if record["is_headline"]}
+    records = []
     for run in condition.runs:
-        chosen = split or run.reported_split
-        gain, why, own_note = _gain(run, pair, chosen, note)
-        own = {
+        scored_split = split or run.reported_split
+        gain, gain_reason, note_of_run = _gain(run, pair, scored_split, note)
+        scores = {
             "run": run.name,
             "seed": run.seed,
             "size": np.nan if condition.size is None else condition.size,
             "learning_rate": run.learning_rate,
             "is_failed": run.is_failed,
             "epoch": run.last_epoch,
-            "split": chosen,
+            "split": scored_split,
             "score": run.score,
-            "value_before": last_score(run, chosen, at="first"),
-            "value": last_score(run, chosen),
+            "value_before": last_score(run, scored_split, at="first"),
+            "value": last_score(run, scored_split),
             "gain_points": gain,
-            "gain_reason": why,
-            "gain_verdict": verdicts.get(chosen, ""),
-            "note": own_note,
+            "gain_reason": gain_reason,
+            "gain_verdict": verdicts.get(scored_split, ""),
+            "note": note_of_run,
         }
-        lines.append(led_by(group, condition) | own)
-    return lines
+        records.append(led_by(group, condition) | scores)
+    return records
 
 
 def _frozen_partner(group: Group, condition: Condition) -> tuple[Condition | None, str]:
-    """The condition of the same size and start that differs in frozen embeddings and in fewest settings, and these.
+    """The condition of the same size and start with frozen embeddings that differs in fewest settings, and a note.
 
-    Of adapters the same ones but those of the tables; where there are no others, a head alone.
+    The note names these settings, or says why there is no such condition. Of adapters it is the one with the same
+    adapters but those of the tables; where there are no others, a head alone.
     """
     if all(all(name in run.frozen for name in run.parameters) for run in condition.runs):
         return None, NOT_TRAINED
-    own = condition.runs[0]
-    lora = own.setting("lora")
-    others = None if lora is None else tuple(name for name in lora if name not in TABLES)
-    regime = "embeddings" if others is None else LORA if others else "backbone"
-    found = [
-        other
-        for other in group.conditions
-        if (other.runs[0].regime, other.runs[0].setting("lora")) == (regime, others or None)
-        and all(other.is_proven_frozen(name) for name in other.runs[0].parameters)
-        and other.size == condition.size
-        and all(other.runs[0].setting(name) == own.setting(name) for name in ("init", "head_epochs"))
+    first_run = condition.runs[0]
+    lora = first_run.setting("lora")
+    # Frozen embeddings beside adapters: the same adapters, but none on a table.
+    other_adapters = None if lora is None else tuple(name for name in lora if name not in TABLES)
+    regime = "embeddings" if other_adapters is None else LORA if other_adapters else "backbone"
+    candidates = [
+        candidate
+        for candidate in group.conditions
+        if (candidate.runs[0].regime, candidate.runs[0].setting("lora")) == (regime, other_adapters or None)
+        and all(candidate.is_proven_frozen(name) for name in candidate.runs[0].parameters)
+        and candidate.size == condition.size
+        and all(candidate.runs[0].setting(name) == first_run.setting(name) for name in ("init", "head_epochs"))
     ]
-    if not found:
+    if not candidates:
         return None, "no runs with frozen embeddings from the same start"
-    best = min(found, key=lambda other: len(differing_settings(condition, other)))
+    best = min(candidates, key=lambda candidate: len(differing_settings(condition, candidate)))
     names = [name.replace("_", " ") for name in differing_settings(condition, best) if name != "lora"]
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
 def _gain(run: ReportedRun, pair: ConditionPair | None, split: str, note: str) -> tuple[float, str, str]:
-    """Points that a run gained over the second condition's, why there are none, and what to note."""
+    """The points that a run gained over the pair's second condition, why there are none, and what to note."""
     if pair is None:
         return np.nan, note, ""
     partner = pair.second
-    other = dict(pair.runs).get(run)
-    if other is None:
+    partner_run = dict(pair.runs).get(run)
+    if partner_run is None:
         return np.nan, f"no run of this seed under {partner.label}", ""
-    if split not in run.splits or split not in other.splits:
+    if split not in run.splits or split not in partner_run.splits:
         return np.nan, f"no labelled split {split}", ""
-    if not have_same_items(run, other, split):
+    if not have_same_items(run, partner_run, split):
         return np.nan, OTHER_ITEMS, ""
-    return 100 * (counted_score(run, split) - counted_score(other, split)), "", note
+    return 100 * (counted_score(run, split) - counted_score(partner_run, split)), "", note
 
 
 LEAST_TASKS = 6
@@ -182,19 +186,20 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     that are noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
     """
     check_table(joined, (*NEEDED, *VALUES), "join_drift")
-    lines = [
-        {"model": model, "base": base, "parameter": parameter} | _line(points, seed)
-        for (model, base, parameter), points in _points(joined)
+    records = [
+        {"model": model, "base": base, "parameter": parameter} | _association_record(points, seed)
+        for (model, base, parameter), points in _points_by_parameter(joined)
     ]
-    table = pd.DataFrame(lines, columns=columns_of("associate_drift"))
+    table = pd.DataFrame(records, columns=columns_of("associate_drift"))
     if len(table):
         table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
     return table
 
 
-def _points(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
-    """Per model, condition and parameter that was trained: one line per task, the means over its runs."""
+def _points_by_parameter(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Per model, condition and parameter that was trained: a table of one point per task, the means over its runs."""
     table = joined[~joined["is_frozen"].astype(bool)]
+    # Epochs, snapshots and smaller sizes of a run are no points of their own: they are not independent.
     table = table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
     sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)
     table = table[sizes == sizes.groupby([table[name] for name in ("group", "base")]).transform("max")]
@@ -202,32 +207,34 @@ def _points(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.Dat
     keys, usable = ["model", "base", "parameter"], table.dropna(subset=["times_noise", "gain_points"])
     tasks = usable.groupby([*keys, "group"], sort=False)
     means = tasks[["times_noise", "gain_points"]].mean()
-    first = tasks[["learning_rate", "gain_verdict"]].first().rename(columns={"gain_verdict": "verdict"})
-    means = means.assign(num_runs=tasks.size(), **first)
-    points = {key: own.droplevel(keys) for key, own in means.groupby(level=keys, sort=False)}
+    first_values = tasks[["learning_rate", "gain_verdict"]].first().rename(columns={"gain_verdict": "verdict"})
+    means = means.assign(num_runs=tasks.size(), **first_values)
+    points = {key: means_of_key.droplevel(keys) for key, means_of_key in means.groupby(level=keys, sort=False)}
     for key in table[keys].drop_duplicates().itertuples(index=False, name=None):
         yield key, points.get(key, means.iloc[:0].droplevel(keys))
 
 
-def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
-    line = {"num_tasks": len(points), "num_runs": int(points["num_runs"].sum()), "spearman": np.nan, "p": np.nan}
+def _association_record(points: pd.DataFrame, seed: int) -> dict[str, Any]:
+    """The rank correlation over the tasks of one parameter, and its p; a reason alone where it is refused."""
+    record = {"num_tasks": len(points), "num_runs": int(points["num_runs"].sum()), "spearman": np.nan, "p": np.nan}
     if len(points) < LEAST_TASKS:
         count = f"{len(points)} task{'' if len(points) == 1 else 's'}"
-        return line | {"reason": f"refused: {count} with both values, and at least {LEAST_TASKS} are needed"}
+        return record | {"reason": f"refused: {count} with both values, and at least {LEAST_TASKS} are needed"}
     if points["learning_rate"].nunique() > 1:
         rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
-        return line | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}
+        return record | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}
     if not (points["verdict"] == TOLD_APART).any():
         counts = ", ".join(f"{count} {name}" for name, count in points["verdict"].value_counts().items())
-        noise = f"no gain is distinguishable from 0 ({counts})"
+        fault = f"no gain is distinguishable from 0 ({counts})"
         if (points["verdict"] == "equivalent").all():
-            noise = "every gain is within the margin (equivalent to 0)"
-        return line | {"reason": f"refused: {noise}, so that there is nothing to predict"}
+            fault = "every gain is within the margin (equivalent to 0)"
+        return record | {"reason": f"refused: {fault}, so that there is nothing to predict"}
     ranks = (points[name].rank().to_numpy(dtype=float) for name in ("times_noise", "gain_points"))
-    drift, gain = (own - own.mean() for own in ranks)
+    # Centred ranks: permuting them changes neither their mean nor their norm.
+    drift, gain = (rank_values - rank_values.mean() for rank_values in ranks)
     if not (drift.any() and gain.any()):
-        return line | {"reason": "undefined: drift or gain is the same in all tasks"}
-    return line | _spearman(drift, gain, seed) | {"reason": ""}
+        return record | {"reason": "undefined: drift or gain is the same in all tasks"}
+    return record | _spearman(drift, gain, seed) | {"reason": ""}
 
 
 def _spearman(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) -> dict[str, float]:
@@ -238,5 +245,5 @@ def _spearman(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) 
         return (permuted * gain).sum(axis=axis) / np.sqrt((permuted**2).sum(axis=axis) * (gain**2).sum(axis=axis))
 
     options: dict[str, Any] = {"permutation_type": "pairings", "n_resamples": NUM_PERMUTATIONS}
-    found = permutation_test((drift,), statistic, vectorized=True, rng=np.random.default_rng(seed), **options)
-    return {"spearman": statistic(drift), "p": float(found.pvalue)}
+    test = permutation_test((drift,), statistic, vectorized=True, rng=np.random.default_rng(seed), **options)
+    return {"spearman": statistic(drift), "p": float(test.pvalue)}

@@ -41,14 +41,15 @@ LARGE_BYTES = 50_000
 
 
 def written_files(out: Path) -> dict[str, str]:
-    """Name to sha256 of what a report wrote into a folder; empty where no list says so, or one that was changed.
+    """The files that a report wrote into a folder, with their sha256; empty without a list of them as it was written.
 
     ValueError for a files.json of another format.
     """
-    return dict(_written_read(out).get("files", {}))
+    return dict(_read_files_json(out).get("files", {}))
 
 
-def _written_read(out: Path) -> dict[str, Any]:
+def _read_files_json(out: Path) -> dict[str, Any]:
+    """The values of a report's files.json; empty where it is missing, cannot be read, or was changed."""
     try:
         raw = (out / WRITTEN).read_bytes()
         values = parse_object(raw, out / WRITTEN, {"format": int, "files": dict}, version=LIST_FORMAT)
@@ -60,7 +61,7 @@ def _written_read(out: Path) -> dict[str, Any]:
 
 
 def check_written(out: Path) -> tuple[list[str], list[str]]:
-    """One line for each file that is missing or changed, and the names of those that need not be kept and were not.
+    """A message per file that is missing or changed, and the names of missing files that need not be kept.
 
     One line alone where files.json is gone, or not as it was written: its own sha256 says so. Who edits a page and
     makes that sha256 anew with the page's is found by making the report again, and by nothing here. What is made again
@@ -72,10 +73,14 @@ def check_written(out: Path) -> tuple[list[str], list[str]]:
         state = "not as it was written" if (out / WRITTEN).exists() else "missing"
         return [f"{WRITTEN} is {state}: what else the report wrote is not known"], []
     missing = [name for name in expected if not (out / name).is_file()]
-    changed = [n for n in expected if n not in missing and files.sha256_of_file(out / n) != expected[n]]
+    changed = [
+        file_name
+        for file_name in expected
+        if file_name not in missing and files.sha256_of_file(out / file_name) != expected[file_name]
+    ]
     spare = spare_files(out, missing)
-    lines = [f"missing: {name}" for name in missing if name not in spare]
-    return [*lines, *(f"changed: {name}" for name in changed)], spare
+    differences = [f"missing: {name}" for name in missing if name not in spare]
+    return [*differences, *(f"changed: {name}" for name in changed)], spare
 
 
 def large_tables(out: Path, names: Iterable[str]) -> list[str]:
@@ -85,13 +90,15 @@ def large_tables(out: Path, names: Iterable[str]) -> list[str]:
 
 
 def spare_files(out: Path, names: Iterable[str]) -> list[str]:
-    """Which of some names need not be kept."""
-    page, large = out / "report.md", _written_read(out).get("large", [])
-    shown = page.read_text(encoding="utf-8") if page.is_file() else ""
+    """Those of the names whose files need not be kept."""
+    page, large = out / "report.md", _read_files_json(out).get("large", [])
+    page_text = page.read_text(encoding="utf-8") if page.is_file() else ""
 
     def is_spare(name: str) -> bool:
-        is_unseen = name.startswith("figures/") and name.endswith(".png") and bool(shown) and f"({name})" not in shown
-        return is_unseen or name == "index.html" or name.endswith(MADE_AGAIN) or name in large
+        is_not_shown = (
+            name.startswith("figures/") and name.endswith(".png") and bool(page_text) and f"({name})" not in page_text
+        )
+        return is_not_shown or name == "index.html" or name.endswith(MADE_AGAIN) or name in large
 
     return [name for name in names if is_spare(name) and not name.startswith("evidence/")]
 
@@ -115,7 +122,7 @@ PAGE = "page.json"
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a report is made from; a table of what was not kept is empty, without columns."""
+    """All that a report is made from; the table of what was not kept is empty, without columns."""
 
     settings: Mapping[str, Any]
     facts: Mapping[str, Mapping[str, Any]]
@@ -158,19 +165,19 @@ class Evidence:
             for name, table in (("scores", self.scores), ("predictions", self.predictions))
         }
         parameters = self.drift.groupby("run", sort=False)["parameter"].agg(tuple)
-        ends = dict(zip(self.runs["run"], self.runs["last_epoch"], strict=True))
-        found = []
+        last_epochs = dict(zip(self.runs["run"], self.runs["last_epoch"], strict=True))
+        reported_runs = []
         for name, facts in self.facts.items():
-            known = facts["config"]
-            is_recorded = bool(known.get(RECORDED))
-            config = None if is_recorded else RunConfig.from_json(json.dumps(known), f"the config of {name}")
+            config_values = facts["config"]
+            is_recorded = bool(config_values.get(RECORDED))
+            config = None if is_recorded else RunConfig.from_json(json.dumps(config_values), f"the config of {name}")
             scores, answers = (
-                own.get(name, getattr(self, kind).iloc[:0]).drop(columns="run").reset_index(drop=True)
-                for kind, own in parts.items()
+                by_run.get(name, getattr(self, kind).iloc[:0]).drop(columns="run").reset_index(drop=True)
+                for kind, by_run in parts.items()
             )
             # Beside a token task's runs those of others have a column of nothing.
             has_words = "word" not in answers or not answers["word"].isna().all()
-            found.append(
+            reported_runs.append(
                 ReportedRun(
                     name,
                     config,
@@ -178,13 +185,17 @@ class Evidence:
                     scores[facts["scores"]],
                     answers if has_words else answers.drop(columns="word"),
                     (self.settings["tasks"] or {}).get(name),
-                    known_ends=(parameters.get(name, ()), float(ends[name])),
+                    known_ends=(parameters.get(name, ()), float(last_epochs[name])),
                     hashes={f"{key}.json": facts[f"{key}_sha256"] for key in ("manifest", "config")},
                     command=facts["command"],
-                    recorded={k: v for k, v in known.items() if k != RECORDED} if is_recorded else {},
+                    recorded={
+                        field_name: value for field_name, value in config_values.items() if field_name != RECORDED
+                    }
+                    if is_recorded
+                    else {},
                 )
             )
-        return tuple(found)
+        return tuple(reported_runs)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -192,14 +203,14 @@ class Evidence:
         return self.arrange(self.reported)
 
     def arrange(self, runs: Iterable[ReportedRun]) -> tuple[Group, ...]:
-        """Some of its runs, from wherever they are read, under the names that the report gives conditions."""
+        """Runs of the report, from wherever they are read, grouped under the labels that it gives conditions."""
         return arrange_reported(list(runs), self.settings["labels"])
 
     @property
     def tuning(self) -> pd.DataFrame | None:
         """What a study tried and chose; None outside of studies."""
-        known = self.page.get("tuning")
-        table = None if known is None else pd.DataFrame(known)
+        columns = self.page.get("tuning")
+        table = None if columns is None else pd.DataFrame(columns)
         return None if table is None else table.where(table.notna(), np.nan)
 
     def inputs(self, names: Iterable[str], runs: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -212,15 +223,18 @@ def save_evidence(evidence: Evidence, folder: str | Path) -> Evidence:
     """Write ``folder``/evidence; the same evidence with its hashes. What was read from a report is copied as it is."""
     place = Path(folder) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
+    # Its hashes were taken from these very bytes.
     if evidence.folder is not None:
         for source in (evidence.folder / name for name in (*evidence.hashes, f"{FOLDER}/{PAGE}")):
             if source.is_file():
                 files.write_bytes(place / source.name, source.read_bytes())
         return evidence
-    texts = [[json.dumps(each, ensure_ascii=False) for each in own] for own in evidence.facts.items()]
-    lines = ",\n".join(f"{name}: {facts}" for name, facts in texts)
-    settings, page = (json.dumps(own, indent=1, ensure_ascii=False) for own in (evidence.settings, evidence.page))
-    for name, text in zip((*JSONS, PAGE), (settings, f"{{\n{lines}\n}}", page), strict=True):
+    entries = [
+        [json.dumps(part, ensure_ascii=False) for part in name_and_facts] for name_and_facts in evidence.facts.items()
+    ]
+    runs_text = ",\n".join(f"{name}: {facts}" for name, facts in entries)
+    settings, page = (json.dumps(values, indent=1, ensure_ascii=False) for values in (evidence.settings, evidence.page))
+    for name, text in zip((*JSONS, PAGE), (settings, f"{{\n{runs_text}\n}}", page), strict=True):
         files.write_text(place / name, f"{text}\n")
     for name in NAMES[len(JSONS) :]:
         stem, _, kind = name.partition(".")
@@ -233,27 +247,28 @@ def save_evidence(evidence: Evidence, folder: str | Path) -> Evidence:
 
 
 def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as Parquet, packed for size."""
     # Bytes of like weight beside each other: a third less for floats that are no round numbers.
     floats = [str(name) for name in table if pd.api.types.is_float_dtype(table[name])]
-    others = [str(name) for name in table if name not in floats]
+    other_columns = [str(name) for name in table if name not in floats]
     packed: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
-    table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)
+    table.to_parquet(path, index=False, use_dictionary=other_columns, use_byte_stream_split=floats, **packed)
 
 
 def read_evidence(folder: str | Path) -> Evidence:
     """The evidence of a report folder; ValueError when a file is missing, cut short or of another format."""
     place = Path(folder) / FOLDER
-    _check_there(folder, JSONS)
-    settings, facts = (_read(place / name) for name in JSONS)
+    _check_files_exist(folder, JSONS)
+    settings, facts = (_read_file(place / name) for name in JSONS)
     check_format(settings.get("format"), FORMAT, place)
-    _check_there(folder, (*NAMES, PAGE))
-    tables = {name.partition(".")[0]: _read(place / name) for name in NAMES[len(JSONS) :]}
+    _check_files_exist(folder, (*NAMES, PAGE))
+    tables = {name.partition(".")[0]: _read_file(place / name) for name in NAMES[len(JSONS) :]}
     hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in NAMES}
-    return Evidence(settings, facts, **tables, page=_read(place / PAGE), hashes=hashes, folder=Path(folder))
+    return Evidence(settings, facts, **tables, page=_read_file(place / PAGE), hashes=hashes, folder=Path(folder))
 
 
 def making(folder: str | Path) -> AbstractContextManager[None]:
-    """The one wall around what is made of a report's evidence: whatever is wrong in it, edited say, is a ValueError.
+    """The one guard around what is made of a report's evidence: whatever is wrong in it becomes a ValueError.
 
     Its tables and facts are no stranger's, and their hashes say whether they are as they were written; but hashes can
     be made anew.
@@ -274,7 +289,8 @@ def check_evidence(folder: str | Path) -> None:
         raise ValueError(f"{folder} is not as it was written (changed: {', '.join(changed)}): restore it")
 
 
-def _check_there(folder: str | Path, names: Iterable[str]) -> None:
+def _check_files_exist(folder: str | Path, names: Iterable[str]) -> None:
+    """ValueError where files of the evidence are missing: no report, one without evidence, or a part of one."""
     place, page = Path(folder) / FOLDER, Path(folder) / "report.md"
     missing = [f"{FOLDER}/{name}" for name in names if not (place / name).is_file()]
     faults = {
@@ -287,7 +303,8 @@ def _check_there(folder: str | Path, names: Iterable[str]) -> None:
     refuse_first(faults)
 
 
-def _read(path: Path) -> Any:
+def _read_file(path: Path) -> Any:
+    """The JSON or table of one evidence file; ValueError, with its name, where it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else read_table(path)
     except (ValueError, OSError) as error:  # pyarrow's errors are both of these
@@ -305,12 +322,13 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def settled(table: pd.DataFrame) -> pd.DataFrame:
     """A table as it is read back: texts without missing ones, numbers as int64 or float64, lines numbered from 0."""
-    return pd.DataFrame({name: _settled(table[name], str(name)) for name in table}, columns=table.columns).reset_index(
-        drop=True
-    )
+    return pd.DataFrame(
+        {name: _settled_column(table[name], str(name)) for name in table}, columns=table.columns
+    ).reset_index(drop=True)
 
 
-def _settled(column: pd.Series, name: str) -> pd.Series:
+def _settled_column(column: pd.Series, name: str) -> pd.Series:
+    """A column as it is read back: texts without missing ones, whole numbers as int64, other numbers as float64."""
     if name in TEXTS:
         if column.dtype == "str":
             return column.fillna("") if column.hasnans else column

@@ -37,10 +37,12 @@ def _correlation(first: Array, second: Array) -> Influence:
     if not (np.ptp(first, axis=0).any() and np.ptp(second, axis=0).any()):
         return 0.0, np.zeros(len(first))
     x, y = first - first.mean(axis=0), second - second.mean(axis=0)
-    both, own, other = ((one * two).sum(axis=1) for one, two in ((x, y), (x, x), (y, y)))
-    scale = np.sqrt(own.mean() * other.mean())
-    value = float(both.mean() / scale)
-    return value, both / scale - value / 2 * (own / own.mean() + other / other.mean())
+    products, first_squares, second_squares = ((left * right).sum(axis=1) for left, right in ((x, y), (x, x), (y, y)))
+    scale = np.sqrt(first_squares.mean() * second_squares.mean())
+    value = float(products.mean() / scale)
+    return value, products / scale - value / 2 * (
+        first_squares / first_squares.mean() + second_squares / second_squares.mean()
+    )
 
 
 def _spearman(labels: Array, predictions: Array) -> Influence:
@@ -50,16 +52,16 @@ def _spearman(labels: Array, predictions: Array) -> Influence:
     where x_i < x_j, 1/2 where they are equal, else 0.
     """
     places = [np.unique(values, return_inverse=True)[1] for values in (labels, predictions)]
-    ranks = np.array([_upto(place, np.ones(len(place))) for place in places]) / len(labels)
+    ranks = np.array([_weight_below(place, np.ones(len(place))) for place in places]) / len(labels)
     value, influence = _correlation(*ranks[:, :, None])
     x, y = centred = ranks - ranks.mean(axis=1, keepdims=True)
-    for place, own, other in zip(places, centred, (y, x), strict=True) if influence.any() else ():
-        slopes = other / np.sqrt((x @ x) * (y @ y)) - value * own / (own @ own)
-        influence = influence - _upto(place, slopes)
+    for place, own_ranks, other_ranks in zip(places, centred, (y, x), strict=True) if influence.any() else ():
+        slopes = other_ranks / np.sqrt((x @ x) * (y @ y)) - value * own_ranks / (own_ranks @ own_ranks)
+        influence = influence - _weight_below(place, slopes)
     return value, influence - influence.mean()
 
 
-def _upto(place: NDArray[np.intp], weights: Array) -> Array:
+def _weight_below(place: NDArray[np.intp], weights: Array) -> Array:
     """(items,) the weights of all items below each, by ``place``, and half of those of its equals."""
     sums = np.bincount(place, weights)
     return np.asarray((np.cumsum(sums) - sums / 2)[place])
@@ -105,8 +107,13 @@ def influence_of_entities(
     from seqeval.metrics.sequence_labeling import get_entities
 
     starts = np.flatnonzero(sentences[1:] != sentences[:-1]) + 1
-    true, told = ([{*get_entities(list(own))} for own in np.split(tags, starts)] for tags in (labels, predictions))
-    counts = np.array([(len(a & b), len(b), len(a), (len(a) + len(b)) / 2) for a, b in zip(true, told, strict=True)])
+    true, predicted = (
+        [{*get_entities(list(sentence_tags))} for sentence_tags in np.split(tags, starts)]
+        for tags in (labels, predictions)
+    )
+    counts = np.array(
+        [(len(a & b), len(b), len(a), (len(a) + len(b)) / 2) for a, b in zip(true, predicted, strict=True)]
+    )
     bottom = ("", "precision", "recall", "f1").index(score)
     value, influence = _ratio(counts[:, :1], counts[:, [bottom]])
     sizes = np.diff([0, *starts, len(sentences)])

@@ -97,18 +97,18 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95, *, size: float
         if value not in (-1.0, 0.0, 1.0):
             return Interval(value, np.nan, np.nan, np.nan, np.nan, level, EQUAL_VALUES)
         # An item that differs from -1 or 1 can differ by 2, from 0 by 1.
-        half = (1 - (1 - level) ** (1 / num_items)) * (1 + abs(value))
-        ends = max(-1.0, value - half), min(1.0, value + half)
+        half_width = (1 - (1 - level) ** (1 / num_items)) * (1 + abs(value))
+        ends = max(-1.0, value - half_width), min(1.0, value + half_width)
         return Interval(value, *ends, np.nan, 0.0, level, NO_DISCORDANCE, num_items)
     squares = mean_squares(table)
     if num_items == 1:
         return t_interval(mean, squares.seed / num_seeds, num_seeds - 1, level, SEEDS_ONLY)
     if num_seeds == 1:
-        found = t_interval(mean, squares.item / num_items, num_items - 1, level, ITEMS_ONLY)
+        interval = t_interval(mean, squares.item / num_items, num_items - 1, level, ITEMS_ONLY)
     else:
         total, df = combine(squares, num_seeds, num_items)
-        found = t_interval(mean, total / table.size, df, level)
-    return weigh_items(found, table, table != 0) if np.isin(table, (-1, 0, 1)).all() else found
+        interval = t_interval(mean, total / table.size, df, level)
+    return weigh_items(interval, table, table != 0) if np.isin(table, (-1, 0, 1)).all() else interval
 
 
 def count_effective(table: NDArray[np.float64], interval: Interval) -> float:
@@ -202,8 +202,8 @@ def combine(squares: MeanSquares, num_seeds: int, num_items: int) -> tuple[float
 
 def t_interval(mean: float, variance: float, df: float, level: float, note: str = "") -> Interval:
     """Estimate ± t_df·√variance."""
-    half = t_quantile((1 + level) / 2, df) * variance**0.5
-    return Interval(mean, mean - half, mean + half, float(df), variance, level, note)
+    half_width = t_quantile((1 + level) / 2, df) * variance**0.5
+    return Interval(mean, mean - half_width, mean + half_width, float(df), variance, level, note)
 
 
 def t_quantile(p: float, df: float) -> float:
@@ -286,14 +286,14 @@ def detectable_gap_planned(
     if num_items < 2:
         raise ValueError("a planned gap needs at least two items; got 1")
     while True:
-        variance, df = _planned(num_seeds, num_items, discordance, seed_sd, item_share)
+        variance, df = _planned_variance(num_seeds, num_items, discordance, seed_sd, item_share)
         gap = min(1.0, _noncentrality(df, power, alpha) * math.sqrt(variance))
         if gap <= discordance * (1 + 1e-6):
             return gap
         discordance = gap
 
 
-def _planned(
+def _planned_variance(
     num_seeds: int, num_items: int, discordance: float, seed_sd: float, item_share: float
 ) -> tuple[float, float]:
     """Variance of the mean difference and its degrees of freedom from the expected mean squares."""
@@ -318,14 +318,15 @@ def _noncentrality(df: float, power: float, alpha: float) -> float:
     nodes, weights = _legendre()
     scales = np.sqrt(chi2.ppf((nodes + 1) / 2, df) / df) * t_quantile(1 - alpha / 2, df)
 
-    def missing(noncentrality: float) -> float:
+    def missing_power(noncentrality: float) -> float:
         return power - float(weights @ (ndtr(noncentrality - scales) + ndtr(-noncentrality - scales)) / 2)
 
-    return float(brentq(missing, 0.0, float(scales.max()) + 10, xtol=1e-10))
+    return float(brentq(missing_power, 0.0, float(scales.max()) + 10, xtol=1e-10))
 
 
 @cache
 def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nodes and weights of the Gauss-Legendre sum over (-1, 1)."""
     nodes, weights = np.polynomial.legendre.leggauss(200)
     return nodes, weights
 
@@ -359,10 +360,14 @@ def held_near_0(interval: Interval) -> Interval:
     """
     from scipy.special import betaincinv
 
-    share, num = abs(interval.estimate) / interval.item_weight, interval.num_effective
-    if math.isnan(num):
+    share, num_items = abs(interval.estimate) / interval.item_weight, interval.num_effective
+    if math.isnan(num_items):
         return interval
-    end = float(betaincinv(share * num + 1, (1 - share) * num, (1 + interval.level) / 2)) if share < 1 else 1.0
+    end = (
+        float(betaincinv(share * num_items + 1, (1 - share) * num_items, (1 + interval.level) / 2))
+        if share < 1
+        else 1.0
+    )
     end *= interval.item_weight
     low = min(interval.low, -end) if interval.estimate <= 0 else interval.low
     return replace(interval, low=low, high=max(interval.high, end) if interval.estimate >= 0 else interval.high)
@@ -382,14 +387,18 @@ def tost(differences: Interval | ArrayLike, margin: float) -> float:
     interval = interval_of(differences)
     if math.isnan(interval.variance) or math.isnan(interval.low):
         return math.nan
-    share, num = abs(interval.estimate) / interval.item_weight, interval.num_effective
+    share, num_items = abs(interval.estimate) / interval.item_weight, interval.num_effective
     # No difference of right-or-wrong scores is above 1; where each differs by the most that it can, none is in doubt.
-    most = margin / interval.item_weight
-    exact = float(betaincc(share * num + 1, (1 - share) * num, min(most, 1.0))) if share < 1 else float(most <= 1)
+    largest_share = margin / interval.item_weight
+    exact_p = (
+        float(betaincc(share * num_items + 1, (1 - share) * num_items, min(largest_share, 1.0)))
+        if share < 1
+        else float(largest_share <= 1)
+    )
     if interval.variance == 0:
-        return exact
-    found = float(t.sf((margin - abs(interval.estimate)) / math.sqrt(interval.variance), interval.df))
-    return found if math.isnan(num) else max(found, exact)
+        return exact_p
+    p = float(t.sf((margin - abs(interval.estimate)) / math.sqrt(interval.variance), interval.df))
+    return p if math.isnan(num_items) else max(p, exact_p)
 
 
 def _check_margin(margin: float) -> None:

@@ -65,12 +65,12 @@ def measure(
     Settings(margin_points=margin_points, level=level, alpha=alpha)  # refuses what is out of range, before the work
     groups = arrange(runs, labels, tasks, score)
     members = [run for group in groups for run in group.runs]
-    shown = [of_largest_size(group) for group in groups]
-    firsts = [condition.runs[0] for group in shown for condition in group.conditions]
+    largest_groups = [of_largest_size(group) for group in groups]
+    first_runs = [condition.runs[0] for group in largest_groups for condition in group.conditions]
     settings = {
         "format": FORMAT,
-        "labels": None if labels is None else _own(labels, members),
-        "tasks": None if tasks is None else _own(tasks, members),
+        "labels": None if labels is None else _label_by_name(labels, members),
+        "tasks": None if tasks is None else _label_by_name(tasks, members),
         "pairs": None if pairs is None else [list(pair) for pair in pairs],
         "margin_points": margin_points,
         "level": level,
@@ -79,12 +79,12 @@ def measure(
     page = {name: (words or {}).get(name) for name in ("title", "question", "expected", "sources", "command")}
     page["sources"] = dict(page["sources"] or {})
     page["left_out"] = list((words or {}).get("left_out", ()))
-    page["tuning"] = None if tuning is None else {str(name): _plain(tuning[name]) for name in tuning}
+    page["tuning"] = None if tuning is None else {str(name): _plain_values(tuning[name]) for name in tuning}
     facts = describe_runs(members)
 
     drift = led(counted(members, "measuring drift"), drift_of)
-    of_firsts = [measure_first(run) for run in counted(firsts, "measuring rows")]
-    counts, rows = words_of_conditions(shown)
+    tables_of_firsts = [measure_first(run) for run in counted(first_runs, "measuring rows")]
+    word_counts, word_rows = words_of_conditions(largest_groups)
     tables = {
         "predictions": all_answers(groups),
         "runs": runs_table(groups, facts),
@@ -93,39 +93,40 @@ def measure(
         "gauge": led(counted(members, "measuring offsets"), gauge_of),
         "seeds": seeds_table(groups),
         "labels": label_statistics(groups, drift),
-        "strata": led(counted([run for group in shown for run in group.runs], "measuring strata"), strata_of),
-        **{name: together([tables[name] for tables in of_firsts]) for name in OF_FIRST},
-        "word_counts": counts,
-        "words": rows,
+        "strata": led(counted([run for group in largest_groups for run in group.runs], "measuring strata"), strata_of),
+        **{name: together([tables[name] for tables in tables_of_firsts]) for name in OF_FIRST},
+        "word_counts": word_counts,
+        "words": word_rows,
     }
     return Evidence(settings, facts, **{name: settled(table) for name, table in tables.items()}, page=page)
 
 
-def _plain(column: pd.Series) -> list[Any]:
+def _plain_values(column: pd.Series) -> list[Any]:
+    """The values of a column as JSON can hold them: None for each that is missing."""
     return [None if value != value or value is pd.NA else value for value in column.tolist()]
 
 
-def _own(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
-    """Run to its label, in the order of the labels, which is that of conditions."""
-    names: dict[str, list[str]] = {}
+def _label_by_name(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
+    """Run name to label, in the order of the labels, which is that of conditions; labels name directories."""
+    names_of_directory: dict[str, list[str]] = {}
     for run in members:
-        names.setdefault(run.directory_name, []).append(run.name)
-    return {name: label for directory, label in labels.items() for name in names.get(directory, ())}
+        names_of_directory.setdefault(run.directory_name, []).append(run.name)
+    return {name: label for directory, label in labels.items() for name in names_of_directory.get(directory, ())}
 
 
 def led(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
     """One table of all runs, each part led by the run's name."""
-    return together([_led(run, make(run)) for run in runs])
+    return together([_led_by_run(run, make(run)) for run in runs])
 
 
-def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
-    own = table.drop(columns="run", errors="ignore")
-    own.insert(0, "run", run.name)
-    return own
+def _led_by_run(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
+    led_table = table.drop(columns="run", errors="ignore")
+    led_table.insert(0, "run", run.name)
+    return led_table
 
 
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Some tables one below the other; those without lines say nothing of the types of columns."""
+    """Some tables one below the other; empty ones are left out, as they would change the types of columns."""
     filled = [part for part in parts if len(part)] or list(parts[:1])
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
 
@@ -145,10 +146,10 @@ def gauge_of(run: ReportedRun) -> pd.DataFrame:
     is_still = not any((first.tensors[name] != last.tensors[name]).any() for name in tables)
     if is_still or why_no_gauge(run.run.trajectory):
         return pd.DataFrame(columns=["gauge_share", "frequencies", "note"])
-    lines = measure_gauge(run.run, last.epoch)
-    chosen = lines[lines["measure"] == "gauge_share"].rename(columns={"value": "gauge_share"})
-    said = ["; ".join(filter(None, texts)) for texts in zip(chosen["reason"], chosen["note"], strict=True)]
-    return chosen.assign(note=said)[["gauge_share", "frequencies", "note"]]
+    records = measure_gauge(run.run, last.epoch)
+    chosen = records[records["measure"] == "gauge_share"].rename(columns={"value": "gauge_share"})
+    notes = ["; ".join(filter(None, texts)) for texts in zip(chosen["reason"], chosen["note"], strict=True)]
+    return chosen.assign(note=notes)[["gauge_share", "frequencies", "note"]]
 
 
 OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")
@@ -156,15 +157,15 @@ OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")
 
 
 def measure_first(run: ReportedRun) -> dict[str, pd.DataFrame]:
-    """OF_FIRST of one run, led by its name; a table of no lines where the model has no such rows."""
+    """OF_FIRST of one run, each led by its name; empty where the model has no such rows."""
     rows = dict.fromkeys(("word_embeddings", "position_embeddings"), pd.DataFrame())
     for name in (name for name in rows if name in run.parameters):
-        own = measure_rows(run.run.trajectory, name, run.last_epoch)
-        rows[name] = own.assign(stratum=own["stratum"].astype(str))
+        measured = measure_rows(run.run.trajectory, name, run.last_epoch)
+        rows[name] = measured.assign(stratum=measured["stratum"].astype(str))
     words, positions = rows.values()
     boxes, dots = boxes_of(words)
-    found = (boxes, dots, exposure_of(run, words), top_tokens(words), _with_positions(run, positions))
-    return {name: _led(run, table) for name, table in zip(OF_FIRST, found, strict=True)}
+    tables = (boxes, dots, exposure_of(run, words), top_tokens(words), _with_positions(run, positions))
+    return {name: _led_by_run(run, table) for name, table in zip(OF_FIRST, tables, strict=True)}
 
 
 def _with_positions(run: ReportedRun, rows: pd.DataFrame) -> pd.DataFrame:
@@ -185,19 +186,19 @@ def boxes_of(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     Quantiles (5, 25, 50, 75 and 95 %) are of the rows that moved, NaN for fewer than FEW: these are the second table.
     """
     boxes, dots = [], []
-    for stratum, own in rows.groupby("stratum", sort=False, observed=True) if len(rows) else ():
-        values = own["norm"].to_numpy(dtype=float)
+    for stratum, stratum_rows in rows.groupby("stratum", sort=False, observed=True) if len(rows) else ():
+        values = stratum_rows["norm"].to_numpy(dtype=float)
         moved = values[values > 0]
-        ends = np.percentile(moved, (5, 25, 50, 75, 95)) if len(moved) >= FEW else [np.nan] * 5
-        line = {"stratum": str(stratum), "num_rows": len(values), "num_moved": len(moved)}
-        boxes.append(line | dict(zip(("low", "q1", "median", "q3", "high"), map(float, ends), strict=True)))
+        quantiles = np.percentile(moved, (5, 25, 50, 75, 95)) if len(moved) >= FEW else [np.nan] * 5
+        box = {"stratum": str(stratum), "num_rows": len(values), "num_moved": len(moved)}
+        boxes.append(box | dict(zip(("low", "q1", "median", "q3", "high"), map(float, quantiles), strict=True)))
         dots += [{"stratum": str(stratum), "norm": float(value)} for value in moved if len(moved) < FEW]
     columns = ["stratum", "num_rows", "num_moved", "low", "q1", "median", "q3", "high"]
     return pd.DataFrame(boxes, columns=columns), pd.DataFrame(dots, columns=["stratum", "norm"])
 
 
 def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
-    """How far the words that training exposed moved and those that it did not, and what decay leaves; one line."""
+    """How far exposed and unexposed words moved in a run, and what weight decay leaves unexplained; one record."""
     if words.empty:
         return pd.DataFrame()
     words = words[~words["stratum"].isin([ADDED, ADDED_UNSEEN])]
@@ -205,7 +206,7 @@ def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
     exposed, unexposed = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
     is_known = not steps.isna().all()
     log = run.run.optimizer_log if (words["norm"] > 0).any() else None
-    line = {
+    record = {
         "is_recorded": is_known,
         "num_exposed": len(exposed),
         "median_exposed": exposed.median(),
@@ -215,7 +216,7 @@ def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
         "has_log": log is not None,
         "left_by_decay": np.nan if log is None else unexplained_by_decay(run.run.trajectory, log),
     }
-    return pd.DataFrame([line])
+    return pd.DataFrame([record])
 
 
 def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
@@ -233,18 +234,18 @@ def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
 
 
 def words_of_conditions(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """How many words each condition has in which words moved, and the rows of these: `measure_words` over its seeds."""
+    """Of each condition whose words moved: how many words there are, and their rows over its seeds."""
     conditions = [
         (group.title, condition) for group in groups for condition in group.conditions if has_moving_words(condition)
     ]
     share = NUM_WORDS // max(len(conditions), 1)
     counts, tables = [], []
     for title, condition in counted(conditions, "measuring words"):
-        found = measure_condition_words(condition, share)
+        measured = measure_condition_words(condition, share)
         lead = {"group": title, "condition": condition.label}
-        own = {"num_seen": found.num_seen, "num_unseen": found.num_unseen, "num_epochs": found.num_epochs}
-        counts.append(lead | own | {"reason": found.reason})
-        tables.append(found.table.assign(**lead))
+        numbers = {"num_seen": measured.num_seen, "num_unseen": measured.num_unseen, "num_epochs": measured.num_epochs}
+        counts.append(lead | numbers | {"reason": measured.reason})
+        tables.append(measured.table.assign(**lead))
     names = ["group", "condition", "num_seen", "num_unseen", "num_epochs", "reason"]
     return pd.DataFrame(counts, columns=names), together(tables)
 
@@ -252,8 +253,8 @@ def words_of_conditions(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataF
 def has_moving_words(condition: Condition) -> bool:
     """Whether any run of a condition moved a word row."""
     name = "word_embeddings"
-    ends = [run.run.trajectory.snapshots for run in condition.runs if name in run.parameters]
-    return any((each[0].tensors[name] != each[-1].tensors[name]).any() for each in ends)
+    snapshots_of_runs = [run.run.trajectory.snapshots for run in condition.runs if name in run.parameters]
+    return any((snapshots[0].tensors[name] != snapshots[-1].tensors[name]).any() for snapshots in snapshots_of_runs)
 
 
 def measure_condition_words(condition: Condition, share: int) -> WordRows:
@@ -279,8 +280,8 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
 
 
 def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One line per run: where it stands in the comparison, and the sha256 of its manifest."""
-    lines = []
+    """A record per run: its group and condition, what it is scored by, and the sha256 of its manifest."""
+    records = []
     for group in groups:
         for condition in group.conditions:
             lead: dict[str, Any] = {
@@ -290,29 +291,35 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
                 "num_train_examples": condition.num_train_examples,
             }
             for run in condition.runs:
-                own: dict[str, Any] = {
+                run_facts: dict[str, Any] = {
                     "regime": run.regime,
                     "score": run.score,
                     "reported_split": run.reported_split,
                     "last_epoch": run.last_epoch,
                     "manifest_sha256": facts[run.name]["manifest_sha256"],
                 }
-                lines.append({"run": run.name, **lead, "seed": run.seed, **own})
-    return pd.DataFrame(lines)
+                records.append({"run": run.name, **lead, "seed": run.seed, **run_facts})
+    return pd.DataFrame(records)
 
 
 def seeds_table(groups: Sequence[Group]) -> pd.DataFrame:
-    """Each run beside the next seed of its condition: all pairs of 20 seeds would be read 190 times."""
-    lines = [
-        {"group": group.title, "condition": condition.label, "parameter": name, "first": one.name, "second": other.name}
-        | {"distance": distance_of_seeds(one.run, other.run, name)}
+    """The distance of each run from the next seed of its condition: all pairs of 20 seeds would be read 190 times."""
+    records = [
+        {
+            "group": group.title,
+            "condition": condition.label,
+            "parameter": name,
+            "first": first_run.name,
+            "second": second_run.name,
+        }
+        | {"distance": distance_of_seeds(first_run.run, second_run.run, name)}
         for group in groups
         for condition in group.conditions
-        for one, other in pairwise(condition.runs)
-        for name in one.parameters
-        if name in other.parameters
+        for first_run, second_run in pairwise(condition.runs)
+        for name in first_run.parameters
+        if name in second_run.parameters
     ]
-    return pd.DataFrame(lines, columns=["group", "condition", "parameter", "first", "second", "distance"])
+    return pd.DataFrame(records, columns=["group", "condition", "parameter", "first", "second", "distance"])
 
 
 def describe_runs(runs: Sequence[ReportedRun]) -> dict[str, dict[str, Any]]:
@@ -323,16 +330,17 @@ def describe_runs(runs: Sequence[ReportedRun]) -> dict[str, dict[str, Any]]:
 
 
 def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
+    """What evidence keeps of one run: config, parts of its manifest, hashes, command and score names; as plain JSON."""
     config: dict[str, Any] = {**run.recorded, RECORDED: True, "model": model}
     if not run.is_recorded:
         folder = run.config.output_dir
         place = folder if folder == RunConfig().output_dir else shown_path(folder)
         config = {**json.loads(run.config.to_json()), "model": model, "output_dir": place}
     parts = {name: run.manifest[name] for name in PARTS if run.manifest.get(name) is not None}
-    own = {name: value for name, value in run.part("model").items() if name in OF_MODEL}
+    model_facts = {name: value for name, value in run.part("model").items() if name in OF_MODEL}
     proofs = run.part("frozen").get("parameters") or {}
     # Of the encoder's parameters only those that contradict it: the others would be most of the file.
-    kept = {
+    kept_proofs = {
         name: proof
         for name, proof in proofs.items()
         if canonical_name(name) in EMBEDDING_PARAMETERS
@@ -341,7 +349,11 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
     }
     # The losses that led to the head that was chosen would be most of the file.
     parts |= {"head_training": {"chosen": run.part("head_training").get("chosen")}} if run.part("head_training") else {}
-    parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
+    parts |= {
+        "model": {"name": run.model, **model_facts},
+        "regime": {"label": run.regime},
+        "frozen": {"parameters": kept_proofs},
+    }
     if run.is_recorded:
         parts["regime"]["frozen_components"] = run.part("regime").get("frozen_components", [])
         parts |= {name: run.manifest[name] for name in OF_RECORDING if run.manifest.get(name)}

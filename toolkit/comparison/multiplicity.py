@@ -63,13 +63,15 @@ def moderated_p(
     logs = -(seeds - 1) / 2 * (np.log(expected) + between / expected)
     likelihood = np.exp(logs - logs.max(axis=-1, keepdims=True))
     weights = np.full(NUM_SDS, 1 / NUM_SDS)
+    # Expectation: the share of each s in every claim; maximisation: weights as these add up, with the pseudo-claims.
     for _ in range(NUM_ROUNDS):
         shares = weights * likelihood
         shares /= shares.sum(axis=-1, keepdims=True)
         counts = shares.sum(axis=-2, keepdims=True) + PSEUDO_CLAIMS / NUM_SDS
         weights = counts / counts.sum(axis=-1, keepdims=True)
+    # Without its own part: no claim vouches for itself.
     shares = (counts - shares) * likelihood
     shares /= shares.sum(axis=-1, keepdims=True)
     errors = np.sqrt((expected + np.maximum(item - residual, 0)) / (seeds * items))
-    found: NDArray[np.float64] = (shares * 2 * stdtr(items - 1, -means[..., None] / errors)).sum(axis=-1)
-    return np.minimum(found, 1.0)
+    p_values: NDArray[np.float64] = (shares * 2 * stdtr(items - 1, -means[..., None] / errors)).sum(axis=-1)
+    return np.minimum(p_values, 1.0)

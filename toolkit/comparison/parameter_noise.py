@@ -75,55 +75,58 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     """
     trajectory = trajectory_of(source)
     try:
-        used: OptimizerLog | dict[str, str] = resolve_log(source, log)
+        log_or_refusal: OptimizerLog | dict[str, str] = resolve_log(source, log)
     except ValueError as error:
-        run, used = run_of(source), _refused(error)  # evidence names no folder of anybody's machine
-        used["reason"] = used["reason"] if run is None else used["reason"].replace(str(run.path), run.path.name)
-    lines = [_line(trajectory, name, used) for name in trajectory.parameters]
-    return pd.DataFrame(lines, columns=columns_of("measure_beyond_noise"))
+        run, log_or_refusal = run_of(source), _refusal_fields(error)  # evidence names no folder of anybody's machine
+        log_or_refusal["reason"] = (
+            log_or_refusal["reason"] if run is None else log_or_refusal["reason"].replace(str(run.path), run.path.name)
+        )
+    records = [_record_of_parameter(trajectory, name, log_or_refusal) for name in trajectory.parameters]
+    return pd.DataFrame(records, columns=columns_of("measure_beyond_noise"))
 
 
-def _refused(error: ValueError) -> dict[str, str]:
-    """Why there is no number to judge, and of which kind that is."""
+def _refusal_fields(error: ValueError) -> dict[str, str]:
+    """The columns that say why there is no number to judge, and of which kind that reason is."""
     return {"reason": str(error), "reason_kind": getattr(error, "kind", NOT_MEASURABLE)}
 
 
-def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | dict[str, str]) -> dict[str, Any]:
-    """``log``: or why there is none."""
+def _record_of_parameter(trajectory: Trajectory, parameter: str, log: OptimizerLog | dict[str, str]) -> dict[str, Any]:
+    """The record of one parameter in :func:`measure_beyond_noise`; ``log``: or the reason why there is none."""
     first, last = trajectory.snapshots[0], trajectory.snapshots[-1]
-    shown, num_rows = exposed_rows(trajectory, parameter), count_rows(trajectory, parameter)
-    line: dict[str, Any] = dict.fromkeys(
+    exposed, num_rows = exposed_rows(trajectory, parameter), count_rows(trajectory, parameter)
+    record: dict[str, Any] = dict.fromkeys(
         ("offset_free_drift", "null", "null_low", "null_high", "times_noise"), math.nan
     )
-    line |= {"parameter": parameter, "num_rows": num_rows, "reason": "", "reason_kind": ""}
-    line |= _described(first, last, parameter, shown, is_added(trajectory, parameter))
-    line["num_exposed_rows"] = math.nan if shown is None else len(shown)
-    is_held = line.pop("is_held")
-    if not line["has_moved"]:
-        return line | _refused(Refusal("did not move", NOT_APPLICABLE))
+    record |= {"parameter": parameter, "num_rows": num_rows, "reason": "", "reason_kind": ""}
+    record |= _movement_facts(first, last, parameter, exposed, is_added(trajectory, parameter))
+    record["num_exposed_rows"] = math.nan if exposed is None else len(exposed)
+    is_held = record.pop("is_held")
+    # The first reason that holds is the one that is given: it makes those behind it idle.
+    if not record["has_moved"]:
+        return record | _refusal_fields(Refusal("did not move", NOT_APPLICABLE))
     if is_held:
-        return line | _refused(Refusal(ONLY_ADDED, NOT_MEASURABLE))
-    if shown is None:
-        return line | _refused(why_unknown(trajectory, parameter))
-    if parameter in TABLES and len(shown) < 2:
-        return line | _refused(Refusal(SHARED, NOT_IDENTIFIABLE))
-    before, after = (_rows(snapshot, parameter, shown) for snapshot in (first, last))
-    line["offset_free_drift"] = offset_free(before, after, is_table=parameter in TABLES)
+        return record | _refusal_fields(Refusal(ONLY_ADDED, NOT_MEASURABLE))
+    if exposed is None:
+        return record | _refusal_fields(why_unknown(trajectory, parameter))
+    if parameter in TABLES and len(exposed) < 2:
+        return record | _refusal_fields(Refusal(SHARED, NOT_IDENTIFIABLE))
+    before, after = (_row_values(snapshot, parameter, exposed) for snapshot in (first, last))
+    record["offset_free_drift"] = offset_free(before, after, is_table=parameter in TABLES)
     if isinstance(log, dict):
-        return line | log
+        return record | log
     try:
         steps = AdamSteps.of(log, parameter, last.step)
-        history = row_steps(trajectory, parameter, last.step).take(shown)
+        history = row_steps(trajectory, parameter, last.step).take(exposed)
     except ValueError as error:
-        return line | _refused(error)
-    line |= _null(before, steps, history, log, parameter)
-    times = line["offset_free_drift"] / line["null"] if line["null"] > 0 else math.nan
-    line["times_noise"] = times
-    return line if history.has_norms.all() else line | _refused(Refusal(NO_SIZES, NOT_RECORDED))
+        return record | _refusal_fields(error)
+    record |= _null_range(before, steps, history, log, parameter)
+    times_noise = record["offset_free_drift"] / record["null"] if record["null"] > 0 else math.nan
+    record["times_noise"] = times_noise
+    return record if history.has_norms.all() else record | _refusal_fields(Refusal(NO_SIZES, NOT_RECORDED))
 
 
 def exposed_rows(trajectory: Trajectory, parameter: str) -> NDArray[np.int64] | None:
-    """Rows that training showed, ascending; the one row of a LayerNorm vector; None where it was not recorded.
+    """The exposed rows of a parameter, ascending; the one row of a LayerNorm vector; None where it was not recorded.
 
     Those of added tokens are not among them.
     """
@@ -139,12 +142,12 @@ def offset_free(before: Array, after: Array, *, is_table: bool) -> float:
     The least that the rows must have moved whatever offset they share (ours).
     """
     change = after - before
-    return _ratio(change - change.mean(axis=0) if is_table else change, before)
+    return _relative_size(change - change.mean(axis=0) if is_table else change, before)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How far the rows that training showed moved from epoch 0 to the last; arrays (n, hidden) float64."""
+    """How far the exposed rows moved from epoch 0 to the last; arrays (n, hidden) float64."""
 
     rows: NDArray[np.int64]
     before: Array
@@ -156,27 +159,30 @@ class Changes:
         return self.change - self.change.mean(axis=0) if self.is_table else self.change
 
     def agreement(self, other: "Changes") -> float:
-        """Mean cosine between the changes, without offset, of the rows that both showed and that moved in both.
+        """Mean cosine between the changes of two runs, without offset, over the rows exposed and moved in both.
 
         NaN for fewer than two such rows of a table, and for runs that did not start from the same values.
         """
-        rows, mine, theirs = np.intersect1d(self.rows, other.rows, return_indices=True)
-        if not np.array_equal(self.before[mine], other.before[theirs]) or len(rows) < 1 + self.is_table:
+        rows, own_index, other_index = np.intersect1d(self.rows, other.rows, return_indices=True)
+        if not np.array_equal(self.before[own_index], other.before[other_index]) or len(rows) < 1 + self.is_table:
             return math.nan
-        own = (Changes(rows, x.before[i], x.change[i], x.is_table) for x, i in ((self, mine), (other, theirs)))
-        one, two = (x.without_offset() for x in own)
-        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
+        common = (
+            Changes(rows, changes.before[index], changes.change[index], changes.is_table)
+            for changes, index in ((self, own_index), (other, other_index))
+        )
+        first, second = (changes.without_offset() for changes in common)
+        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
         moved = lengths > 0
-        return float(np.mean(np.vecdot(one, two)[moved] / lengths[moved])) if moved.any() else math.nan
+        return float(np.mean(np.vecdot(first, second)[moved] / lengths[moved])) if moved.any() else math.nan
 
 
 def changes_of_shown(trajectory: Trajectory, parameter: str) -> Changes | None:
-    """The changes of the rows that training showed; None where that was not recorded, or one row of a table at most."""
+    """The changes of the exposed rows; None where exposure was not recorded, or for fewer than two rows of a table."""
     rows = exposed_rows(trajectory, parameter)
     is_table = parameter in TABLES
     if rows is None or (is_table and len(rows) < 2):
         return None
-    before, after = (_rows(trajectory.snapshots[at], parameter, rows) for at in (0, -1))
+    before, after = (_row_values(trajectory.snapshots[at], parameter, rows) for at in (0, -1))
     return Changes(rows, before, after - before, is_table)
 
 
@@ -185,29 +191,45 @@ def distance_of_seeds(first: Run, second: Run, parameter: str) -> float:
 
     Over the rows that both showed. NaN where they did not start from the same values, or exposure was not recorded.
     """
-    one, other = first.trajectory, second.trajectory
-    shown = [exposed_rows(t, parameter) for t in (one, other)]
-    if shown[0] is None or shown[1] is None or count_rows(one, parameter) != count_rows(other, parameter):
+    first_trajectory, second_trajectory = first.trajectory, second.trajectory
+    exposed = [exposed_rows(trajectory, parameter) for trajectory in (first_trajectory, second_trajectory)]
+    if (
+        exposed[0] is None
+        or exposed[1] is None
+        or count_rows(first_trajectory, parameter) != count_rows(second_trajectory, parameter)
+    ):
         return math.nan
-    both = np.intersect1d(shown[0], shown[1])
-    starts, ends = ([_rows(t.snapshots[i], parameter, both) for t in (one, other)] for i in (0, -1))
-    if not np.array_equal(starts[0], starts[1]) or (parameter in TABLES and len(both) < 2):
+    common_rows = np.intersect1d(exposed[0], exposed[1])
+    starts, ends = (
+        [
+            _row_values(trajectory.snapshots[place], parameter, common_rows)
+            for trajectory in (first_trajectory, second_trajectory)
+        ]
+        for place in (0, -1)
+    )
+    if not np.array_equal(starts[0], starts[1]) or (parameter in TABLES and len(common_rows) < 2):
         return math.nan
     change = ends[1] - ends[0]
-    return _ratio(change - change.mean(axis=0) if parameter in TABLES else change, starts[0])
+    return _relative_size(change - change.mean(axis=0) if parameter in TABLES else change, starts[0])
 
 
-def _null(before: Array, steps: AdamSteps, history: RowSteps, log: OptimizerLog, parameter: str) -> dict[str, float]:
+def _null_range(
+    before: Array, steps: AdamSteps, history: RowSteps, log: OptimizerLog, parameter: str
+) -> dict[str, float]:
+    """The drift of the exposed rows under sign noise: its root mean square, and the ends of its central 95 %.
+
+    The formulas are those of :func:`measure_beyond_noise`.
+    """
     hidden, num_rows = before.shape[1], len(before)
     decay = before * (_shrinkage(before, log, parameter, steps.num_steps) - 1)
-    kept = 1.0
+    share_left = 1.0
     if parameter in TABLES:
-        decay, kept = decay - decay.mean(axis=0), 1 - 1 / num_rows
-    noise, fixed = expected_squares(steps, history, hidden), np.einsum("ij,ij->i", decay, decay)
-    square, size = kept * float(noise.sum()) + float(fixed.sum()), float(np.vdot(before, before))
-    spread = NORMAL_QUANTILE * math.sqrt(float((2 * noise**2 + 4 * fixed * noise).sum()) / hidden)
-    ends = {"null": square, "null_low": max(square - spread, 0.0), "null_high": square + spread}
-    return {name: math.sqrt(value / size) if size > 0 else math.nan for name, value in ends.items()}
+        decay, share_left = decay - decay.mean(axis=0), 1 - 1 / num_rows
+    noise, decay_squares = expected_squares(steps, history, hidden), np.einsum("ij,ij->i", decay, decay)
+    square, size = share_left * float(noise.sum()) + float(decay_squares.sum()), float(np.vdot(before, before))
+    spread = NORMAL_QUANTILE * math.sqrt(float((2 * noise**2 + 4 * decay_squares * noise).sum()) / hidden)
+    squares = {"null": square, "null_low": max(square - spread, 0.0), "null_high": square + spread}
+    return {name: math.sqrt(value / size) if size > 0 else math.nan for name, value in squares.items()}
 
 
 def _shrinkage(before: Array, log: OptimizerLog, parameter: str, num_steps: int) -> float:
@@ -218,35 +240,45 @@ def _shrinkage(before: Array, log: OptimizerLog, parameter: str, num_steps: int)
     return float(np.vdot(sample, decayed)) / size if size > 0 else 1.0
 
 
-def _described(
-    first: Snapshot, last: Snapshot, parameter: str, shown: NDArray[np.int64] | None, added: NDArray[np.bool_]
+def _movement_facts(
+    first: Snapshot, last: Snapshot, parameter: str, exposed: NDArray[np.int64] | None, added: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """has_moved, relative_drift and share_beyond_decay, in one pass over all rows, a block at a time; and whether
-    only ``added`` rows moved, which count in the first two alone.
+    """has_moved, is_held, relative_drift and share_beyond_decay, in one pass over all rows, a block at a time.
+
+    ``is_held``: whether only ``added`` rows moved, which count in has_moved and relative_drift alone.
     """
     num_rows = len(added)
     row_pass = RowPass({name: MEASURES[name] for name in ("norm", "relative")}, num_rows)
     for rows, (before, after) in iterate_blocks((first, last), parameter, scratch=row_pass.scratch):
         row_pass.add(rows, before, after)
     change, reference = row_pass.squares()
-    found = {
+    facts = {
         "has_moved": bool(change > 0),
         "is_held": not (row_pass.values()["norm"][~added] > 0).any(),
         "relative_drift": whole_values(change, reference)["relative"],
     }
-    is_shown = np.zeros(num_rows, bool)
-    is_shown[[] if shown is None else shown] = True
+    is_exposed = np.zeros(num_rows, bool)
+    is_exposed[[] if exposed is None else exposed] = True
+    # Rows never shown move by decay alone: what moved further than all of them did more than decay.
     relative = row_pass.values()["relative"]
-    seen, unseen = (relative[rows & ~np.isnan(relative)] for rows in (is_shown, ~is_shown & ~added))
-    share = float(np.mean(seen > unseen.max())) if len(unseen) and len(seen) else math.nan
-    return found | {"share_beyond_decay": share}
+    exposed_drift, unexposed_drift = (
+        relative[rows & ~np.isnan(relative)] for rows in (is_exposed, ~is_exposed & ~added)
+    )
+    share = (
+        float(np.mean(exposed_drift > unexposed_drift.max()))
+        if len(unexposed_drift) and len(exposed_drift)
+        else math.nan
+    )
+    return facts | {"share_beyond_decay": share}
 
 
-def _rows(snapshot: Snapshot, parameter: str, rows: NDArray[np.int64]) -> Array:
+def _row_values(snapshot: Snapshot, parameter: str, rows: NDArray[np.int64]) -> Array:
+    """(n, hidden) float64 values of some rows of a parameter; a LayerNorm vector is one row."""
     return np.atleast_2d(np.asarray(snapshot.tensors[parameter]))[rows].astype(np.float64)
 
 
-def _ratio(change: Array, reference: Array) -> float:
+def _relative_size(change: Array, reference: Array) -> float:
+    """‖change‖ / ‖reference‖; NaN where the reference is 0."""
     size = float(np.vdot(reference, reference))
     return math.sqrt(float(np.vdot(change, change)) / size) if size > 0 else math.nan
 
@@ -277,30 +309,32 @@ def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = 
 
     ``drift``: :func:`drift_of` each of their runs, led by the run's name, where it is known.
     """
-    lines = [line for group in groups for condition in group.conditions for line in _table_lines(condition, drift)]
-    return pd.DataFrame(lines, columns=columns_of("drift_table"))
+    records = [
+        record for group in groups for condition in group.conditions for record in _table_records(condition, drift)
+    ]
+    return pd.DataFrame(records, columns=columns_of("drift_table"))
 
 
-def _table_lines(condition: Condition, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
-    """A line per parameter of a condition."""
+def _table_records(condition: Condition, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
+    """A record per parameter of a condition: means and standard deviations over its seeds."""
     parts = [drift_of(run) if drift is None else drift[drift["run"] == run.name] for run in condition.runs]
     table = pd.concat(parts)
     table = table.assign(times_noise=table["times_noise"].where(table["reason"] == ""))
     for value, source in zip(VALUES, ("relative_drift", *PARTS), strict=False):
         table[value] = 100 * table[source]
-    for parameter, own in table.groupby("parameter", sort=False):
-        line: dict[str, Any] = {
+    for parameter, parameter_drift in table.groupby("parameter", sort=False):
+        record: dict[str, Any] = {
             "model": condition.runs[0].model,
             "task": condition.runs[0].task,
             "condition": condition.label,
             "parameter": parameter,
-            "num_seeds": len(own),
+            "num_seeds": len(parameter_drift),
             "is_frozen": condition.is_proven_frozen(str(parameter)),
         }
         for value in VALUES:
-            found = statistics(own[value])
-            line |= {value: found["mean"], f"{value}_sd": found["sd"]}
-        yield line
+            over_seeds = statistics(parameter_drift[value])
+            record |= {value: over_seeds["mean"], f"{value}_sd": over_seeds["sd"]}
+        yield record
 
 
 def drift_of(run: ReportedRun) -> pd.DataFrame:
@@ -313,9 +347,9 @@ def drift_of(run: ReportedRun) -> pd.DataFrame:
 
 def measure_moved(source: Source) -> pd.DataFrame:
     """:func:`measure_beyond_noise`, and PARTS: NaN for LayerNorm, without exposure, and without such a row."""
-    found, trajectory = measure_beyond_noise(source), trajectory_of(source)
+    table, trajectory = measure_beyond_noise(source), trajectory_of(source)
     ends, parts = (trajectory.snapshots[0], trajectory.snapshots[-1]), []
-    for parameter in found["parameter"]:
+    for parameter in table["parameter"]:
         exposed = exposed_rows(trajectory, parameter)
         if parameter not in TABLES or exposed is None:
             parts.append((math.nan, math.nan))
@@ -326,8 +360,8 @@ def measure_moved(source: Source) -> pd.DataFrame:
         for rows, (before, after) in iterate_blocks(ends, parameter, scratch=Scratch()):
             after -= before
             for kind, total in sums.items():
-                own = is_exposed[rows] == kind
-                total += dots(after, after)[own].sum(), dots(before, before)[own].sum()
+                is_of_kind = is_exposed[rows] == kind
+                total += dots(after, after)[is_of_kind].sum(), dots(before, before)[is_of_kind].sum()
         shares = [math.sqrt(change / size) if size > 0 else math.nan for change, size in sums.values()]
         parts.append((shares[0], shares[1]))
-    return found.assign(**dict(zip(PARTS, zip(*parts, strict=True), strict=True)))
+    return table.assign(**dict(zip(PARTS, zip(*parts, strict=True), strict=True)))

@@ -17,14 +17,14 @@ ADAPTED = re.compile(r"([^.]+)\.base_layer\.")
 
 
 def facts_of_recording(run: Run) -> dict[str, Any]:
-    """What stands in place of a config, as evidence keeps it.
+    """The facts of a recording that evidence keeps in place of a config.
 
     ``arguments`` are those of its Trainer; of any other loop what its optimizer log tells. ``first_epoch``: where
     drift is counted from; ``width`` and ``rows``: of its first table; ``moved``: what is not what it was, by the bits;
     ``adapters``: the modules that have one.
     """
-    told, (first, *_, last) = run.recorded, [*run.trajectory.snapshots[:1], *run.trajectory.snapshots]
-    arguments: dict[str, Any] = {k: v for k, v in (told.get("arguments") or {}).items() if k != "seed"}
+    recorded, (first, *_, last) = run.recorded, [*run.trajectory.snapshots[:1], *run.trajectory.snapshots]
+    arguments: dict[str, Any] = {k: v for k, v in (recorded.get("arguments") or {}).items() if k != "seed"}
     if not arguments and (log := run.optimizer_log) is not None:
         rates = [rate for rate in log.learning_rates.tolist() if rate == rate]
         arguments = {"optimizer": log.algorithm, "weight_decay": max(log.weight_decay.values(), default=None)}
@@ -33,8 +33,8 @@ def facts_of_recording(run: Run) -> dict[str, Any]:
     shape = next((first.tensors[name].shape for name in TABLES if name in first.tensors), (None, None))
     return {
         "moved": [name for name in first.tensors if not np.array_equal(first.tensors[name], last.tensors[name])],
-        **{name: told[name] for name in KEPT if told.get(name) is not None},
-        "adapters": sorted({found[1] for name in proofs if (found := ADAPTED.search(name))}),
+        **{name: recorded[name] for name in KEPT if recorded.get(name) is not None},
+        "adapters": sorted({match[1] for name in proofs if (match := ADAPTED.search(name))}),
         "arguments": arguments,
         "first_epoch": first.epoch,
         "rows": shape[0],

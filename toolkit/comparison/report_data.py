@@ -34,7 +34,7 @@ STRATA = tuple(dict.fromkeys((*WORD_STRATA, *POSITION_STRATA)))
 
 @dataclass(frozen=True, eq=False)
 class GroupTables:
-    """Everything a report says of the embeddings of one group, in numbers.
+    """All tables on the embeddings of one group.
 
     Each table is led by LEAD. ``moved`` is `measure_beyond_noise` of every run; ``drift`` `measure_drift`; the tables
     of single rows are of the first seed of each condition. Empty is what was not kept.
@@ -61,45 +61,47 @@ class GroupTables:
 
         ``of``: ``exposed_`` takes the rows alone that training exposed, NaN where it is not known which they are.
         """
-        known = self._relative_drifts[of]
-        return np.array([known.get((name, parameter), np.nan) for name in condition.names], np.float64)
+        drifts = self._relative_drifts[of]
+        return np.array([drifts.get((name, parameter), np.nan) for name in condition.names], np.float64)
 
     @cached_property
     def _relative_drifts(self) -> dict[str, dict[tuple[str, str], float]]:
-        own, found = self.moved, {}
+        """Of the whole parameter ("") and of its exposed rows: run and parameter to relative drift at the end."""
+        moved, drifts = self.moved, {}
         for of in ("", "exposed_"):
-            values = own[f"{of}relative_drift"].astype(float).where(own["has_moved"].astype(bool), 0.0)
-            found[of] = dict(zip(zip(own["run"], own["parameter"], strict=True), values, strict=True))
-        return found
+            values = moved[f"{of}relative_drift"].astype(float).where(moved["has_moved"].astype(bool), 0.0)
+            drifts[of] = dict(zip(zip(moved["run"], moved["parameter"], strict=True), values, strict=True))
+        return drifts
 
     def whole(self, condition: Condition, parameter: str, statistic: str = "value") -> pd.DataFrame:
-        """Relative drift of the whole parameter in every run of a condition and snapshot after its first."""
+        """Relative drift of a whole parameter in every run of a condition, at each snapshot after the first."""
         if self.drift.empty:
             return self.drift
-        lines = self._relative
-        is_chosen = (lines["parameter"] == parameter) & (lines["statistic"] == statistic)
-        return lines[is_chosen & lines["run"].isin(condition.names)]
+        drift = self._relative
+        is_chosen = (drift["parameter"] == parameter) & (drift["statistic"] == statistic)
+        return drift[is_chosen & drift["run"].isin(condition.names)]
 
     @cached_property
     def _relative(self) -> pd.DataFrame:
-        own = after_start(self.drift)
-        return own[(own["stratum"] == "whole parameter") & (own["measure"] == "relative")]
+        """Relative drift of whole parameters, of every run and snapshot after the first."""
+        drift = after_start(self.drift)
+        return drift[(drift["stratum"] == "whole parameter") & (drift["measure"] == "relative")]
 
     def of(self, condition: Condition, parameter: str) -> pd.DataFrame:
-        """Lines of one parameter in every run of a condition at its last epoch, by stratum, measure and statistic."""
+        """All statistics of one parameter in every run of a condition at its last epoch."""
         return at_last_epoch(
             self.drift[self.drift["run"].isin(condition.names) & (self.drift["parameter"] == parameter)]
         )
 
     def with_conditions(self, table: pd.DataFrame) -> pd.DataFrame:
-        """One of these tables with ``condition``, by which charts tell its lines apart."""
+        """One of these tables with ``condition``, by which charts tell its series apart."""
         bases = {name: condition.base for condition in self.group.conditions for name in condition.names}
         return table if table.empty else table.assign(condition=table["run"].map(bases))
 
 
 def order_of(tables: Iterable[GroupTables]) -> list[str]:
-    """The conditions of a report, each once: their order gives their colours, in every chart the same."""
-    return list(dict.fromkeys(condition.base for own in tables for condition in own.group.conditions))
+    """The conditions of a report, each once, in the order that gives them the same colours in every chart."""
+    return list(dict.fromkeys(condition.base for group_tables in tables for condition in group_tables.group.conditions))
 
 
 class ReportData:
@@ -113,10 +115,10 @@ class ReportData:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        own = {name: float(evidence.settings[name]) for name in ("margin_points", "level", "alpha")}
-        self.settings = Settings(**own)  # type: ignore[arg-type]
+        options = {name: float(evidence.settings[name]) for name in ("margin_points", "level", "alpha")}
+        self.settings = Settings(**options)  # type: ignore[arg-type]
         pairs = evidence.settings["pairs"]
-        self.pairs: Pairs | None = None if pairs is None else [(one, other) for one, other in pairs]
+        self.pairs: Pairs | None = None if pairs is None else [(first, second) for first, second in pairs]
         self.lines_of = lines_of_pairs(self.settings)
 
     @property
@@ -125,7 +127,7 @@ class ReportData:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What was named and is not in the report, one sentence each."""
+        """What was named and is left out of the report, one sentence each."""
         return tuple(self.evidence.page.get("left_out", ()))
 
     @cached_property
@@ -151,10 +153,10 @@ class ReportData:
         say("comparing scores")
         table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
         bases = {condition.label: condition.base for group in self.groups for condition in group.conditions}
-        named = {
+        base_columns = {
             f"{side}_base": [bases.get(str(label), str(label)) for label in table[side]] for side in ("first", "second")
         }
-        return table.assign(**named)
+        return table.assign(**base_columns)
 
     @cached_property
     def joined(self) -> pd.DataFrame:
@@ -190,8 +192,8 @@ class ReportData:
     @cached_property
     def labels(self) -> pd.DataFrame:
         """``toolkit.compare_with_shuffled`` of every condition that was also run with shuffled labels."""
-        own = self.settings
-        return contrast(self.groups, self.evidence.labels, level=own.level, alpha=own.alpha)
+        settings = self.settings
+        return contrast(self.groups, self.evidence.labels, level=settings.level, alpha=settings.alpha)
 
     @cached_property
     def floors(self) -> pd.DataFrame:
@@ -204,14 +206,14 @@ class ReportData:
 
         One line per task and split; empty where none were sought. Sizes and seeds draw other training examples.
         """
-        lines = [
+        records = [
             (group.title, run.model, run.task, split, float(count))
             for group in self.groups
             for run in group.runs
             for split, count in (run.part("task").get("num_near_duplicates") or {}).items()
         ]
         keys, name = ["group", "model", "task", "split"], "num_near_duplicates"
-        counts = pd.DataFrame(lines, columns=[*keys, name]).groupby(keys, sort=False)[name]
+        counts = pd.DataFrame(records, columns=[*keys, name]).groupby(keys, sort=False)[name]
         return counts.agg(num_near_duplicates="mean", num_runs="size").reset_index()
 
     @cached_property
@@ -220,78 +222,84 @@ class ReportData:
         return tuple(self._collect(of_largest_size(group)) for group in self.groups)
 
     def _collect(self, group: Group) -> GroupTables:
-        known, leads = self.evidence, {run.name: run.lead() for run in group.runs}
+        """The tables of one group, each led by LEAD."""
+        evidence, leads = self.evidence, {run.name: run.lead() for run in group.runs}
 
-        def own(table: pd.DataFrame) -> pd.DataFrame:
+        def group_part(table: pd.DataFrame) -> pd.DataFrame:
             if not len(table.columns):
                 return table
-            lines = table[table["run"].isin(leads)].reset_index(drop=True)
-            led = {name: [leads[run][name] for run in lines["run"]] for name in LEAD}
-            return pd.concat([pd.DataFrame(led, index=lines.index), lines.drop(columns="run")], axis=1)
+            part = table[table["run"].isin(leads)].reset_index(drop=True)
+            lead_columns = {name: [leads[run][name] for run in part["run"]] for name in LEAD}
+            return pd.concat([pd.DataFrame(lead_columns, index=part.index), part.drop(columns="run")], axis=1)
 
-        known_scores = own(known.scores)
+        score_table = group_part(evidence.scores)
         return GroupTables(
             group=group,
-            moved=own(known.drift),
-            drift=own(known.strata),
-            scores=known_scores.dropna(axis="columns", how="all") if len(known_scores) else known_scores,
+            moved=group_part(evidence.drift),
+            drift=group_part(evidence.strata),
+            scores=score_table.dropna(axis="columns", how="all") if len(score_table) else score_table,
             baselines=_baselines(group),
-            **{name: own(getattr(known, name)) for name in ("boxes", "dots", "exposed", "positions", "tokens")},
+            **{
+                name: group_part(getattr(evidence, name))
+                for name in ("boxes", "dots", "exposed", "positions", "tokens")
+            },
         )
 
     @property
     def words(self) -> list[tuple[str, WordRows]]:
-        """Each condition whose word rows moved, with a name that tells it, and its words."""
+        """The words of each condition whose word rows moved, under its label, with the group's if there are several."""
         counts, rows = self.evidence.word_counts, self.evidence.words
-        found = []
-        for line in counts.to_dict("records"):
-            label = line["condition"] if len(self.groups) == 1 else f"{line['group']}: {line['condition']}"
-            if line["reason"]:
+        words_of_conditions = []
+        for record in counts.to_dict("records"):
+            label = record["condition"] if len(self.groups) == 1 else f"{record['group']}: {record['condition']}"
+            if record["reason"]:
                 table = pd.DataFrame()
             else:
-                table = rows[(rows["group"] == line["group"]) & (rows["condition"] == line["condition"])]
-                counted = dict.fromkeys(("num_steps", "num_tokens"), "Int64")
-                table = table.drop(columns=["group", "condition"]).astype(counted).reset_index(drop=True)
-            own = {name: int(line[name]) for name in ("num_seen", "num_unseen", "num_epochs")}
-            found.append((str(label), WordRows(table, **own, reason=str(line["reason"]))))
-        return found
+                table = rows[(rows["group"] == record["group"]) & (rows["condition"] == record["condition"])]
+                count_types = dict.fromkeys(("num_steps", "num_tokens"), "Int64")
+                table = table.drop(columns=["group", "condition"]).astype(count_types).reset_index(drop=True)
+            numbers = {name: int(record[name]) for name in ("num_seen", "num_unseen", "num_epochs")}
+            words_of_conditions.append((str(label), WordRows(table, **numbers, reason=str(record["reason"]))))
+        return words_of_conditions
 
 
 def at_last_epoch(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of each run's last epoch."""
+    """The records of each run's last epoch."""
     return table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
 
 
 def _baselines(group: Group) -> pd.DataFrame:
     """Per run and labelled split its examples, and for classes the majority rate and the right answers at the end."""
-    lines = []
+    records = []
     for run in group.runs:
         for split in run.splits:
-            line = run.lead() | {"split": split, "num_examples": run.num_items(split)}
-            line |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
+            record = run.lead() | {"split": split, "num_examples": run.num_items(split)}
+            record |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
             if split in run.answers and not run.is_regression:
-                line |= {"majority_rate": run.majority_rate(split), "num_right": run.counts_of_right(split)[0]}
-                line |= {"is_failed": run.shows_nothing_learned(split)}
-            lines.append(line)
-    return pd.DataFrame(lines, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
+                record |= {"majority_rate": run.majority_rate(split), "num_right": run.counts_of_right(split)[0]}
+                record |= {"is_failed": run.shows_nothing_learned(split)}
+            records.append(record)
+    return pd.DataFrame(records, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
 
 
 def strata_table(drift: pd.DataFrame) -> pd.DataFrame:
     """Row strata at each run's last epoch: one line per stratum, one column per measure and statistic."""
     if drift.empty:
         return drift
-    lines = at_last_epoch(drift)
-    lines = lines[(lines["stratum"] != "whole parameter") & ~lines["parameter"].str.startswith("LayerNorm")]
-    lines = lines.assign(column=lines["measure"] + "_" + lines["statistic"])
+    strata = at_last_epoch(drift)
+    strata = strata[(strata["stratum"] != "whole parameter") & ~strata["parameter"].str.startswith("LayerNorm")]
+    strata = strata.assign(column=strata["measure"] + "_" + strata["statistic"])
     index = [*LEAD, "epoch", "parameter", "stratum"]
-    wide = lines.set_index([*index, "column"])["value"].unstack("column")
-    counts = lines.groupby(index, sort=False).agg(
+    wide = strata.set_index([*index, "column"])["value"].unstack("column")
+    counts = strata.groupby(index, sort=False).agg(
         num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max")
     )
-    return counts.join(wide[list(dict.fromkeys(lines["column"]))]).reset_index()
+    return counts.join(wide[list(dict.fromkeys(strata["column"]))]).reset_index()
 
 
 def ordered_strata(found: Iterable[str]) -> list[str]:
     """Strata that were found, in the order of every table."""
     distinct = list(dict.fromkeys(found))
-    return [s for s in STRATA if s in distinct] + [s for s in distinct if s not in STRATA]
+    return [stratum for stratum in STRATA if stratum in distinct] + [
+        stratum for stratum in distinct if stratum not in STRATA
+    ]

@@ -42,7 +42,7 @@ CHANCE_LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False)
 class ReportedRun:
-    """What every table says of one run: plain data, from its directory (:func:`read_reported`) or from evidence."""
+    """One run as plain data, from its directory (:func:`read_reported`) or from a report's evidence."""
 
     name: str
     known_config: RunConfig | None
@@ -76,7 +76,7 @@ class ReportedRun:
 
     @property
     def directory_name(self) -> str:
-        """What labels know it by."""
+        """The name of its directory, by which labels refer to it."""
         return self.name if self.directory is None else self.directory.path.resolve().name
 
     @cached_property
@@ -95,28 +95,28 @@ class ReportedRun:
         return self.known_config is None
 
     def setting(self, name: str) -> Any:
-        """A field of its config; None, which stands for not known, of a run of another loop."""
+        """A field of its config; None, for not known, of a run of another loop."""
         return None if self.known_config is None else getattr(self.config, name)
 
     @property
     def seed(self) -> int | None:
-        """None where it is not known."""
+        """Its seed; None where it is not known."""
         return self.recorded.get("seed") if self.is_recorded else self.config.seed
 
     @property
     def learning_rate(self) -> float:
         """The highest rate of the backbone that was asked for; NaN where that is not known."""
-        found = self.recorded["arguments"].get("learning_rate") if self.is_recorded else self.config.learning_rate
-        return float(found) if isinstance(found, int | float) else np.nan
+        rate = self.recorded["arguments"].get("learning_rate") if self.is_recorded else self.config.learning_rate
+        return float(rate) if isinstance(rate, int | float) else np.nan
 
     @property
     def condition(self) -> str | None:
-        """What whoever recorded it calls its condition."""
+        """The condition that a recording was given; None without one, and for runs of ours."""
         return self.recorded.get("condition")
 
     @property
     def checkpoint(self) -> str:
-        """What training started from, as it was given."""
+        """The checkpoint that training started from, as it was named."""
         return str(self.recorded.get("model")) if self.known_config is None else self.known_config.model
 
     @cached_property
@@ -134,13 +134,13 @@ class ReportedRun:
 
     @property
     def task(self) -> str:
-        """What its data are called; TASK_NOT_GIVEN where nobody said so."""
+        """The name of its task; TASK_NOT_GIVEN where none was given."""
         named = self.recorded.get("task") or TASK_NOT_GIVEN if self.is_recorded else self.config.task
         return str(self.given_task or self.part("task").get("name") or named)
 
     @property
     def weights(self) -> str | None:
-        """What the checkpoint is known by beside its name: the sha256 of its weights or the hub's commit.
+        """The sha256 of the checkpoint's weights, or the hub's commit.
 
         None where that was not kept, and of a start at random, which read no weights.
         """
@@ -154,7 +154,7 @@ class ReportedRun:
 
     @property
     def linear_probe(self) -> dict[str, dict[str, float | None]]:
-        """Split to the scores of the best linear head on the frozen features; empty where none was looked for."""
+        """Split to the scores of the best linear head on the frozen features; empty where none was fitted."""
         return self.part("linear_probe")
 
     @property
@@ -164,7 +164,7 @@ class ReportedRun:
 
     @property
     def regime(self) -> str:
-        """What was frozen; of a run of another loop what its hashes prove to have been."""
+        """Its regime; of a run of another loop what its hashes prove to have been frozen."""
         if label := self.part("regime").get("label"):
             return str(label)
         if self.is_recorded:
@@ -173,21 +173,26 @@ class ReportedRun:
 
     @cached_property
     def end_scores(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """``first`` and ``last`` to split to the line of its scores at that epoch: comparisons look them up a lot.
+        """``first`` and ``last`` to split to the record of its scores at that epoch: comparisons look them up a lot.
 
-        Another loop may score each split at epochs of its own, in several lines, and none before training.
+        Another loop may score each split at epochs of its own, in several records, and none before training.
         """
         epochs = self.scores["epoch"]
         if self.is_recorded:
-            lasts = epochs.groupby(self.scores["split"]).transform("max")
-            own = {"first": self.scores[epochs <= self.recorded["first_epoch"]], "last": self.scores[epochs == lasts]}
+            last_epochs = epochs.groupby(self.scores["split"]).transform("max")
+            tables = {
+                "first": self.scores[epochs <= self.recorded["first_epoch"]],
+                "last": self.scores[epochs == last_epochs],
+            }
             return {
-                name: {line["split"]: line for line in table.groupby("split").last().reset_index().to_dict("records")}
-                for name, table in own.items()
+                name: {
+                    record["split"]: record for record in table.groupby("split").last().reset_index().to_dict("records")
+                }
+                for name, table in tables.items()
             }
         ends = {"first": epochs.min(), "last": epochs.max()}
-        lines = {name: self.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
-        return {name: {line["split"]: line for line in own} for name, own in lines.items()}
+        records_by_end = {name: self.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
+        return {name: {record["split"]: record for record in records} for name, records in records_by_end.items()}
 
     @cached_property
     def is_regression(self) -> bool:
@@ -211,14 +216,14 @@ class ReportedRun:
     @cached_property
     def headlines(self) -> tuple[str, ...]:
         """The scores that it can be judged by: of another loop's names those that are not better when lower."""
-        others = [str(name) for name in self.scores if self.is_recorded and name not in SCORE_COLUMNS]
+        foreign_names = [str(name) for name in self.scores if self.is_recorded and name not in SCORE_COLUMNS]
         names = [
             *HEADLINES,
-            *(name for name in others if LOWER_IS_BETTER.isdisjoint(re.split(r"[^a-z]+", name.lower()))),
+            *(name for name in foreign_names if LOWER_IS_BETTER.isdisjoint(re.split(r"[^a-z]+", name.lower()))),
         ]
-        found = [name for name in names if has_score(self.scores, name)]
+        scored = [name for name in names if has_score(self.scores, name)]
         # Precision or recall alone says little: the headline is one of them only where there is nothing else.
-        return tuple(sorted(found, key=lambda name: self.is_recorded and name in ("precision", "recall")))
+        return tuple(sorted(scored, key=lambda name: self.is_recorded and name in ("precision", "recall")))
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -228,8 +233,8 @@ class ReportedRun:
 
     def num_items(self, split: str) -> float:
         """Items of a split; NaN where that is not known."""
-        known = self.end_scores["last"].get(split, {}).get("num_examples", np.nan)
-        return len(self.answers[split]) if split in self.answers else float(known)
+        recorded_count = self.end_scores["last"].get(split, {}).get("num_examples", np.nan)
+        return len(self.answers[split]) if split in self.answers else float(recorded_count)
 
     @property
     def reported_split(self) -> str:
@@ -261,10 +266,17 @@ class ReportedRun:
     def frozen(self) -> dict[str, bool]:
         """Every frozen parameter, by canonical name where it has one: are its hashes before and after equal?"""
         parameters: dict[str, dict[str, str]] = self.part("frozen").get("parameters") or {}
-        found = {canonical_name(k): v.get("before") == v.get("after") is not None for k, v in parameters.items()}
+        is_unchanged = {
+            canonical_name(key): hashes.get("before") == hashes.get("after") is not None
+            for key, hashes in parameters.items()
+        }
         # Of another loop's model an adapter may change what a frozen parameter gives.
-        named = self.part("regime").get("frozen_components", ()) if self.is_recorded else found
-        return {name: is_same for name, is_same in found.items() if name in named or name not in EMBEDDING_PARAMETERS}
+        proven = self.part("regime").get("frozen_components", ()) if self.is_recorded else is_unchanged
+        return {
+            name: is_same
+            for name, is_same in is_unchanged.items()
+            if name in proven or name not in EMBEDDING_PARAMETERS
+        }
 
     @cached_property
     def answers(self) -> dict[str, pd.DataFrame]:
@@ -276,15 +288,15 @@ class ReportedRun:
     def clusters(self, split: str) -> pd.Series | None:
         """The cluster of each answer to a split, by its index: of a word its sentence, unless clusters of these were
         kept; None where every item is one of its own."""
-        own = self.answers[split]
-        if CLUSTER in own and own[CLUSTER].notna().all():
-            return own[CLUSTER]
-        return own.index.to_series().str[0] if own.index.nlevels > 1 else None
+        answers = self.answers[split]
+        if CLUSTER in answers and answers[CLUSTER].notna().all():
+            return answers[CLUSTER]
+        return answers.index.to_series().str[0] if answers.index.nlevels > 1 else None
 
     def holds_one_class(self, split: str) -> bool:
-        """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
-        own = self.answers.get(split)
-        return not self.is_regression and own is not None and own["label"].nunique() == 1
+        """Whether all items of a labelled split have one label: an accuracy there shows no learning."""
+        answers = self.answers.get(split)
+        return not self.is_regression and answers is not None and answers["label"].nunique() == 1
 
     @cached_property
     def is_failed(self) -> bool:
@@ -294,10 +306,10 @@ class ReportedRun:
         answer to every item or, in any task, a headline score that is undefined although the labels differ. False where
         the split has no labels, or one for all items: nothing shows there what was learned.
         """
-        own = self.answers.get(self.reported_split)
-        if own is None:
+        answers = self.answers.get(self.reported_split)
+        if answers is None:
             return False
-        is_undefined = bool(np.isnan(last_score(self, self.reported_split))) and own["label"].nunique() > 1
+        is_undefined = bool(np.isnan(last_score(self, self.reported_split))) and answers["label"].nunique() > 1
         if is_undefined or not self._shows_learning:
             return is_undefined
         return self.shows_nothing_learned(self.reported_split)
@@ -332,18 +344,18 @@ class ReportedRun:
         NaN in regression, without labels, and where nobody noted that label: a run of another loop, or an older one
         whose floors were not recorded either.
         """
-        label, own = self.part("task").get("commonest_label"), self.answers.get(split)
-        if label is not None and own is not None:
-            return float((own["label"] == label).mean())
-        known = ((self.floors.get("majority") or {}).get(split) or {}).get("accuracy")
-        return np.nan if known is None else float(known)
+        label, answers = self.part("task").get("commonest_label"), self.answers.get(split)
+        if label is not None and answers is not None:
+            return float((answers["label"] == label).mean())
+        recorded_rate = ((self.floors.get("majority") or {}).get(split) or {}).get("accuracy")
+        return np.nan if recorded_rate is None else float(recorded_rate)
 
     def counts_of_right(self, split: str) -> tuple[int, float, int]:
         """Of a labelled split of a classification: right answers, items of train's most frequent label (NaN where that
         is not known), items."""
-        own = self.answers[split]
-        num_majority = float(np.round(self.majority_rate(split) * len(own)))
-        return int((own["label"] == own["prediction"]).sum()), num_majority, len(own)
+        answers = self.answers[split]
+        num_majority = float(np.round(self.majority_rate(split) * len(answers)))
+        return int((answers["label"] == answers["prediction"]).sum()), num_majority, len(answers)
 
     @property
     def _shows_learning(self) -> bool:
@@ -357,13 +369,14 @@ class ReportedRun:
 
 def with_paths(config: RunConfig, show: Callable[[str], str]) -> RunConfig:
     """A config with its absolute paths, but that of the output, as ``show`` gives them."""
-    shown: dict[str, Any] = {
-        k: shorten(getattr(config, k), show) for k in ("model", "train_file", "validation_file", "add_tokens")
+    shortened: dict[str, Any] = {
+        field_name: shorten(getattr(config, field_name), show)
+        for field_name in ("model", "train_file", "validation_file", "add_tokens")
     }
     for flag in ("test_file", "ood_file"):
         pairs = (entry.partition("=") for entry in getattr(config, flag))
-        shown[flag] = tuple(f"{name}={shorten(path, show)}" for name, _, path in pairs)
-    return replace(config, **shown)
+        shortened[flag] = tuple(f"{name}={shorten(path, show)}" for name, _, path in pairs)
+    return replace(config, **shortened)
 
 
 def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -> tuple[str, ...]:
@@ -371,8 +384,8 @@ def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -
 
     Its entry ``out_of_distribution`` says so: the splits that a built-in task or MNLI marks, and those of --ood-file.
     """
-    known = task.get("out_of_distribution", ())
-    return tuple(split for split in dict.fromkeys(splits) if split in known)
+    marked = task.get("out_of_distribution", ())
+    return tuple(split for split in dict.fromkeys(splits) if split in marked)
 
 
 def read_reported(run: Run, name: str, given_task: str | None = None, *, has_answers: bool = True) -> ReportedRun:
@@ -386,6 +399,7 @@ def read_reported(run: Run, name: str, given_task: str | None = None, *, has_ans
         scores = run.scores
     if is_known and (not run.is_recorded or run.has("predictions.parquet")):
         table = run.predictions
+        # Comparisons are of the last epoch, and of items that have a label.
         last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
         answers = last[answer_columns(table)].reset_index(drop=True)
     return ReportedRun(name, config, manifest, scores, answers, given_task, run, recorded=recorded)
@@ -393,8 +407,8 @@ def read_reported(run: Run, name: str, given_task: str | None = None, *, has_ans
 
 def answer_columns(predictions: pd.DataFrame) -> list[str]:
     """The columns of predictions that comparisons rest on."""
-    own = [name for name in ("word", CLUSTER) if name in predictions]
-    return ["epoch", "split", "id", *own, "label", "prediction"]
+    optional = [name for name in ("word", CLUSTER) if name in predictions]
+    return ["epoch", "split", "id", *optional, "label", "prediction"]
 
 
 def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRun]:
@@ -405,10 +419,10 @@ def judged_by(runs: Sequence[ReportedRun], score: str | None) -> list[ReportedRu
     """
     if score is None:
         return list(runs)
-    known = [run.headlines for run in runs]
-    tasks = {run.task for run, own in zip(runs, known, strict=True) if score in own}
+    headlines_of_runs = [run.headlines for run in runs]
+    tasks = {run.task for run, headlines in zip(runs, headlines_of_runs, strict=True) if score in headlines}
     if not tasks:
-        choices = tuple(dict.fromkeys(name for own in known for name in own))
+        choices = tuple(dict.fromkeys(name for headlines in headlines_of_runs for name in headlines))
         raise ValueError(f"no run can be judged by {score}: {unknown(str(score), 'score', choices)}")
     return [
         replace(run, manifest={**run.manifest, "task": {**run.part("task"), "score": score}})
@@ -439,8 +453,8 @@ def least_share(num_right: int, num_items: int) -> float:
 
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:
     """Runs that are not above the majority class by more than chance; None where that does not apply to any of them."""
-    known = [run.is_at_chance for run in runs if run.is_at_chance is not None]
-    return sum(known) if known else None
+    are_at_chance = [run.is_at_chance for run in runs if run.is_at_chance is not None]
+    return sum(are_at_chance) if are_at_chance else None
 
 
 def reported_first(splits: Iterable[str], reported: Collection[str]) -> list[str]:
@@ -458,11 +472,13 @@ def last_fall(scores: pd.DataFrame, split: str, head_training: str | None) -> fl
     ``scores``: a run's, with ``epoch``, ``split`` and ``loss``. NaN where there are no two losses to tell by, and of a
     head that was trained until such a loss stopped falling, as ``head_training`` says.
     """
-    own = scores[scores["split"] == split].sort_values("epoch")
-    own = own[own["epoch"] > own["epoch"].max() - 1 - 1e-6].get("loss", pd.Series(dtype=float))
-    losses = own.dropna().to_numpy(np.float64)
-    is_told = len(losses) > 1 and losses[0] > 0 and head_training != "early-stopping"
-    return float(1 - losses[-1] / losses[0]) if is_told else np.nan
+    split_scores = scores[scores["split"] == split].sort_values("epoch")
+    split_scores = split_scores[split_scores["epoch"] > split_scores["epoch"].max() - 1 - 1e-6].get(
+        "loss", pd.Series(dtype=float)
+    )
+    losses = split_scores.dropna().to_numpy(np.float64)
+    is_known = len(losses) > 1 and losses[0] > 0 and head_training != "early-stopping"
+    return float(1 - losses[-1] / losses[0]) if is_known else np.nan
 
 
 def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
@@ -477,10 +493,10 @@ def counted_score(run: ReportedRun, split: str, score: str | None = None) -> flo
     the correlation of Matthews is 0 there by the same convention. NaN stays where the labels are all equal too, and
     where the score is absent for another reason.
     """
-    value, name, own = last_score(run, split, score), score or run.score, run.answers.get(split)
-    if not np.isnan(value) or name not in CORRELATIONS or own is None:
+    value, name, answers = last_score(run, split, score), score or run.score, run.answers.get(split)
+    if not np.isnan(value) or name not in CORRELATIONS or answers is None:
         return value
-    return 0.0 if own["prediction"].nunique() <= 1 < own["label"].nunique() else value
+    return 0.0 if answers["prediction"].nunique() <= 1 < answers["label"].nunique() else value
 
 
 def item_scores(run: ReportedRun, split: str, score: str, ids: pd.Index) -> NDArray[np.float64] | None:
@@ -489,16 +505,25 @@ def item_scores(run: ReportedRun, split: str, score: str, ids: pd.Index) -> NDAr
     Of an accuracy 1 where an answer is right and 0 elsewhere; all NaN where the score is undefined. None where the
     answers do not give the score: it is not one of ours, or another loop means something else by its name.
     """
-    own, value, found = run.answers[split].reindex(ids), counted_score(run, split, score), None
+    split_answers, value, score_and_influence = run.answers[split].reindex(ids), counted_score(run, split, score), None
     if score == "accuracy":
-        right: NDArray[np.float64] = (own["label"] == own["prediction"]).fillna(False).to_numpy(dtype=float)
+        right: NDArray[np.float64] = (
+            (split_answers["label"] == split_answers["prediction"]).fillna(False).to_numpy(dtype=float)
+        )
         return right
-    if np.isnan(value) or own[["label", "prediction"]].isna().any(axis=None):
+    if np.isnan(value) or split_answers[["label", "prediction"]].isna().any(axis=None):
         return np.full(len(ids), np.nan) if np.isnan(value) else None
     names = spelled_alike(run.part("task").get("label_names") or ())
     if run.is_token_task and score in ENTITY_SCORES and len(names):
-        labels, answers = (names[own[side].to_numpy(dtype=int)] for side in ("label", "prediction"))
-        found = influence_of_entities(score, labels, answers, ids.get_level_values(0).to_numpy())
+        labels, predictions = (names[split_answers[side].to_numpy(dtype=int)] for side in ("label", "prediction"))
+        score_and_influence = influence_of_entities(score, labels, predictions, ids.get_level_values(0).to_numpy())
     elif not run.is_token_task and score in SCORES_OF_ITEMS:
-        found = SCORES_OF_ITEMS[score](*(own[side].to_numpy(dtype=float) for side in ("label", "prediction")))
-    return value + found[1] if found and np.isclose(found[0], value, rtol=0, atol=SAME_SCORE) else None
+        score_and_influence = SCORES_OF_ITEMS[score](
+            *(split_answers[side].to_numpy(dtype=float) for side in ("label", "prediction"))
+        )
+    # Another loop may mean something else by the same name: what the answers do not give is not used.
+    return (
+        value + score_and_influence[1]
+        if score_and_influence and np.isclose(score_and_influence[0], value, rtol=0, atol=SAME_SCORE)
+        else None
+    )

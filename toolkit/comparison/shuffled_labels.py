@@ -61,7 +61,7 @@ OTHER_EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What is taken of both conditions; ``scale`` says how they are compared."""
+    """What is measured under real and under shuffled labels; ``is_ratio`` says how the two are compared."""
 
     claim: str
     how: str
@@ -155,13 +155,14 @@ def compare_with_shuffled(
     not) on the wrong side, other settings than the labels' that differ.
     """
     sides = {"real": runs_of(runs_real), "shuffled": runs_of(runs_shuffled)}
-    for side, own in sides.items():
-        if not own:
+    for side, runs_of_side in sides.items():
+        if not runs_of_side:
             raise ValueError(f"no runs with {side} labels: pass at least one")
-        for run in own:
+        for run in runs_of_side:
             kind = "shuffled" if run.config.shuffle_labels else "real"
             if kind != side:
                 raise ValueError(f"{run.path.resolve().name} learned {kind} labels: pass it with the others of these")
+    # Arranged together: runs of another model or task then show as a second group.
     groups = arrange([*sides["real"], *sides["shuffled"]])
     if len(groups) > 1:
         raise ValueError(f"runs of one model and task are compared; got {', '.join(group.title for group in groups)}")
@@ -170,10 +171,10 @@ def compare_with_shuffled(
         labels = "; ".join(condition.label for condition in real)
         raise ValueError(f"the runs with real labels are of {len(real)} conditions: {labels}; pass one of them")
     for condition in groups[0].conditions:
-        if condition.is_shuffled and (apart := other_settings(real[0], condition)):
+        if condition.is_shuffled and (differing := other_settings(real[0], condition)):
             raise ValueError(
-                f"{condition.label} differs from {real[0].label} in {', '.join(apart)} beside the labels: drift, and "
-                "its multiple of noise, depend on that; train both alike"
+                f"{condition.label} differs from {real[0].label} in {', '.join(differing)} beside the labels: drift, "
+                "and its multiple of noise, depend on that; train both alike"
             )
     return contrast(groups, label_statistics(groups), level=level, alpha=alpha)
 
@@ -182,20 +183,27 @@ def other_settings(real: Condition, shuffled: Condition) -> list[str]:
     """In what else than the labels two conditions differ, as far as embeddings depend on it."""
     names = differing_settings(real, shuffled)
     is_same_regime = real.runs[0].regime == shuffled.runs[0].regime
-    found = [name.replace("_", " ") for name in names if name not in {*SHUFFLING, *without_numbers()}]
-    return found if is_same_regime else ["freeze", *found]
+    differing = [name.replace("_", " ") for name in names if name not in {*SHUFFLING, *without_numbers()}]
+    return differing if is_same_regime else ["freeze", *differing]
 
 
 def controls_of(group: Group, condition: Condition) -> list[Condition]:
-    """The conditions of shuffled labels and the same settings, those of one permutation first; none for one of them."""
+    """The controls of a condition: shuffled labels, else the same settings; one permutation for all seeds first.
+
+    None for a condition that is a control itself.
+    """
     if condition.is_shuffled:
         return []
-    found = [other for other in group.conditions if other.is_shuffled and not other_settings(condition, other)]
-    return sorted(found, key=lambda other: permutation_of(other) != ONE)
+    controls = [
+        candidate
+        for candidate in group.conditions
+        if candidate.is_shuffled and not other_settings(condition, candidate)
+    ]
+    return sorted(controls, key=lambda candidate: permutation_of(candidate) != ONE)
 
 
 def permutation_of(condition: Condition) -> str:
-    """Which permutation of the labels the runs of a condition of shuffled labels share."""
+    """ONE or PER_SEED: which permutation of the labels the runs of a condition with shuffled labels share."""
     return PER_SEED if condition.runs[0].setting("label_seed") is None else ONE
 
 
@@ -205,7 +213,7 @@ def label_statistics(groups: Sequence[Group], drift: pd.DataFrame | None = None)
 
     ``drift``: `measure_beyond_noise` of the runs, led by the run's name, where it is known.
     """
-    lines: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for group in groups:
         pairs = [(condition, controls) for condition in group.conditions if (controls := controls_of(group, condition))]
         conditions = {
@@ -214,47 +222,56 @@ def label_statistics(groups: Sequence[Group], drift: pd.DataFrame | None = None)
         for condition in conditions.values():
             lead = {"group": group.title, "condition": condition.label}
             for run in condition.runs:
-                known = None if drift is None else drift[drift["run"] == run.name]
-                lines += [lead | line for line in _of_run(run, known)]
-            lines += [lead | line for line in _of_pairs(condition)]
-    return pd.DataFrame(lines, columns=columns_of("label_statistics"))
+                drift_of_run = None if drift is None else drift[drift["run"] == run.name]
+                records += [lead | record for record in _statistics_of_run(run, drift_of_run)]
+            records += [lead | record for record in _agreement_of_seeds(condition)]
+    return pd.DataFrame(records, columns=columns_of("label_statistics"))
 
 
-def _of_run(run: ReportedRun, known: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
-    table = measure_beyond_noise(run.run) if known is None else known
-    for line in table[table["has_moved"].astype(bool)].to_dict("records"):
-        parameter, refusal = str(line["parameter"]), str(line["reason"])
-        found = changes_of_shown(run.run.trajectory, parameter)
-        median = math.nan if found is None else float(np.median(np.linalg.norm(found.without_offset(), axis=1)))
+def _statistics_of_run(run: ReportedRun, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
+    """A record per measure of one run and each parameter that moved, agreement apart; a reason where it is undefined.
+
+    ``drift``: `measure_beyond_noise` of the run, where it is known.
+    """
+    table = measure_beyond_noise(run.run) if drift is None else drift
+    for record in table[table["has_moved"].astype(bool)].to_dict("records"):
+        parameter, refusal = str(record["parameter"]), str(record["reason"])
+        changes = changes_of_shown(run.run.trajectory, parameter)
+        median = math.nan if changes is None else float(np.median(np.linalg.norm(changes.without_offset(), axis=1)))
         values = {"median_drift": (median, refusal if math.isnan(median) else "")}
-        values["times_noise"] = (math.nan if refusal else float(line["times_noise"]), refusal)
+        values["times_noise"] = (math.nan if refusal else float(record["times_noise"]), refusal)
         if parameter in TABLES:
-            share, why = math.nan, refusal
-            if found is not None and not refusal:
-                rows = np.sort(np.random.default_rng(0).permutation(found.rows)[:SAMPLED_ROWS])
+            share, reason = math.nan, refusal
+            if changes is not None and not refusal:
+                rows = np.sort(np.random.default_rng(0).permutation(changes.rows)[:SAMPLED_ROWS])
                 draws: dict[str, Any] = {"num_replicates": NUM_REPLICATES, "num_coordinates": NUM_COORDINATES}
                 try:
                     share = float(is_beyond_both(sign_noise(run.run, parameter, None, rows, **draws)).mean())
                 except ValueError as error:
-                    why = str(error).replace(str(run.run.path), run.name)
-            values["share_beyond_nulls"] = share, why
-        for measure, (value, why) in values.items():
+                    # A report must not tell where somebody keeps their files.
+                    reason = str(error).replace(str(run.run.path), run.name)
+            values["share_beyond_nulls"] = share, reason
+        for measure, (value, reason) in values.items():
             lead = {"run": run.name, "second": "", "parameter": parameter, "measure": measure}
-            yield lead | {"value": value, "reason": why}
+            yield lead | {"value": value, "reason": reason}
 
 
-def _of_pairs(condition: Condition) -> Iterator[dict[str, Any]]:
+def _agreement_of_seeds(condition: Condition) -> Iterator[dict[str, Any]]:
     """Agreement of each two seeds of a condition; those of one permutation must have had the same targets."""
     is_one = condition.is_shuffled and permutation_of(condition) == ONE
-    refused = OTHER_EXAMPLES if is_one and len({_tokens_seen(run) for run in condition.runs}) > 1 else ""
+    refusal = OTHER_EXAMPLES if is_one and len({_tokens_seen(run) for run in condition.runs}) > 1 else ""
     for parameter in (name for name in condition.runs[0].parameters if condition.has(name)):
         changes = [(run.name, changes_of_shown(run.run.trajectory, parameter)) for run in condition.runs]
-        moved = [(name, found) for name, found in changes if found is not None and np.any(found.change)]
-        for (one, first), (other, second) in combinations(moved, 2):
-            value = first.agreement(second)
-            why = "two seeds share too few rows that moved, or started otherwise" if math.isnan(value) else refused
-            lead = {"run": one, "second": other, "parameter": parameter, "measure": "agreement"}
-            yield lead | {"value": value, "reason": why}
+        moved = [
+            (name, changes_of_run)
+            for name, changes_of_run in changes
+            if changes_of_run is not None and np.any(changes_of_run.change)
+        ]
+        for (first_name, first_changes), (second_name, second_changes) in combinations(moved, 2):
+            value = first_changes.agreement(second_changes)
+            reason = "two seeds share too few rows that moved, or started otherwise" if math.isnan(value) else refusal
+            lead = {"run": first_name, "second": second_name, "parameter": parameter, "measure": "agreement"}
+            yield lead | {"value": value, "reason": reason}
 
 
 def _tokens_seen(run: ReportedRun) -> bytes | None:
@@ -268,19 +285,20 @@ def contrast(
     groups: Sequence[Group], statistics: pd.DataFrame, *, level: float = 0.95, alpha: float = 0.05
 ) -> pd.DataFrame:
     """:func:`compare_with_shuffled` of each condition that has a control, from :func:`label_statistics`."""
-    lines = []
+    records = []
     for group in groups:
-        own = statistics[statistics["group"] == group.title]
+        group_statistics = statistics[statistics["group"] == group.title]
         for condition in group.conditions:
             for control in controls_of(group, condition):
                 lead = {"group": group.title, "condition": condition.label, "control": control.label}
-                lines += [lead | line for line in _contrasts(own, condition, control, level, alpha)]
-    q = benjamini_hochberg([line["p"] for line in lines])
+                records += [lead | record for record in _contrasts(group_statistics, condition, control, level, alpha)]
+    # One family: all contrasts of this call.
+    q = benjamini_hochberg([record["p"] for record in records])
     num_claims = int(np.isfinite(q).sum())
-    for line, value in zip(lines, q, strict=True):
-        judged = judge(line | {"q": value, "num_claims": num_claims})
-        line |= {"q": value, "verdict": judged.name, "reason": judged.reason}
-    return pd.DataFrame(lines, columns=columns_of("compare_with_shuffled"))
+    for record, claim_q in zip(records, q, strict=True):
+        judged = judge(record | {"q": claim_q, "num_claims": num_claims})
+        record |= {"q": claim_q, "verdict": judged.name, "reason": judged.reason}
+    return pd.DataFrame(records, columns=columns_of("compare_with_shuffled"))
 
 
 def contrast_medians(
@@ -288,13 +306,15 @@ def contrast_medians(
 ) -> dict[str, Any]:
     """What real labels add to ADDED_ROWS, yet to be judged; ``medians``: run to its median, in no unit."""
 
-    def known(of: Condition) -> Values:
-        return {(run.config.seed,): medians[run.name] for run in of.runs if medians.get(run.name, 0) > 0}
+    def medians_by_seed(compared: Condition) -> Values:
+        return {(run.config.seed,): medians[run.name] for run in compared.runs if medians.get(run.name, 0) > 0}
 
     permutation = permutation_of(control)
     refusals = [] if permutation == PER_SEED else [ONE_DRAW]
     lead = {"parameter": "rows", "measure": "median_drift", "permutation": permutation}
-    return lead | _contrast(ADDED_ROWS, known(condition), known(control), refusals, level, alpha, permutation)
+    return lead | _contrast(
+        ADDED_ROWS, medians_by_seed(condition), medians_by_seed(control), refusals, level, alpha, permutation
+    )
 
 
 Values = Mapping[tuple[int, ...], float]
@@ -302,25 +322,26 @@ Values = Mapping[tuple[int, ...], float]
 
 
 def _contrasts(
-    own: pd.DataFrame, condition: Condition, control: Condition, level: float, alpha: float
+    statistics: pd.DataFrame, condition: Condition, control: Condition, level: float, alpha: float
 ) -> Iterator[dict[str, Any]]:
-    """What real labels add to each measure of each parameter."""
+    """What real labels add to each measure of each parameter, in records that are yet to be judged."""
     permutation = permutation_of(control)
     seeds = {run.name: (run.config.seed,) for run in (*condition.runs, *control.runs)} | {"": ()}
     for name, measure in MEASURES.items():
-        for parameter in dict.fromkeys(own.loc[own["condition"] == condition.label, "parameter"]):
-            lines = own[(own["measure"] == name) & (own["parameter"] == parameter)]
-            sides = [lines[lines["condition"] == each.label] for each in (condition, control)]
+        for parameter in dict.fromkeys(statistics.loc[statistics["condition"] == condition.label, "parameter"]):
+            measured = statistics[(statistics["measure"] == name) & (statistics["parameter"] == parameter)]
+            sides = [measured[measured["condition"] == compared.label] for compared in (condition, control)]
             if not all(len(side) for side in sides):
                 continue
             refusals = [str(text) for side in sides for text in side["reason"] if text]
+            # Agreement needs the same targets in all seeds; sizes need more than one draw of the permutation.
             if permutation != (ONE if name == "agreement" else PER_SEED):
                 refusals.append(OTHER_TARGETS if name == "agreement" else ONE_DRAW)
             real, shuffled = (
                 {
-                    (*seeds[line["run"]], *seeds[line["second"]]): float(line["value"])
-                    for line in side.to_dict("records")
-                    if not math.isnan(line["value"])
+                    (*seeds[record["run"]], *seeds[record["second"]]): float(record["value"])
+                    for record in side.to_dict("records")
+                    if not math.isnan(record["value"])
                 }
                 for side in sides
             )
@@ -338,40 +359,44 @@ def _contrast(
     alpha: float,
     permutation: str,
 ) -> dict[str, Any]:
-    """What real labels add to one measure, which has yet to be judged."""
+    """What real labels add to one measure, in a record that is yet to be judged."""
 
-    def shown(x: float) -> float:
+    def in_unit(x: float) -> float:
         return 100 * math.expm1(x) if measure.is_ratio else measure.factor * x
 
-    def mean(own: Values) -> float:
-        value = float(np.mean(list(own.values()))) if own else math.nan
+    def mean(values: Values) -> float:
+        value = float(np.mean(list(values.values()))) if values else math.nan
         return math.exp(value) if measure.is_ratio else measure.factor * value
 
     if measure.is_ratio:
-        real, shuffled = ({k: math.log(v) for k, v in own.items() if v > 0} for own in (real, shuffled))
-    seeds, others = (sorted({seed for key in own for seed in key}) for own in (real, shuffled))
-    wide, narrow = (difference(real, shuffled, at, permutation) for at in (level, EQUIVALENCE_LEVEL))
+        real, shuffled = ({k: math.log(v) for k, v in side_values.items() if v > 0} for side_values in (real, shuffled))
+    real_seeds, shuffled_seeds = (
+        sorted({seed for key in side_values for seed in key}) for side_values in (real, shuffled)
+    )
+    wide, narrow = (
+        difference(real, shuffled, interval_level, permutation) for interval_level in (level, EQUIVALENCE_LEVEL)
+    )
     return {
         "real_mean": mean(real),
         "shuffled_mean": mean(shuffled),
-        "value": shown(wide.estimate),
-        "low": shown(wide.low),
-        "high": shown(wide.high),
-        "low90": shown(narrow.low),
-        "high90": shown(narrow.high),
+        "value": in_unit(wide.estimate),
+        "low": in_unit(wide.low),
+        "high": in_unit(wide.high),
+        "low90": in_unit(narrow.low),
+        "high90": in_unit(narrow.high),
         "margin": measure.margin,
-        "detectable_gap": shown(detectable_gap(wide, alpha=alpha)),
+        "detectable_gap": in_unit(detectable_gap(wide, alpha=alpha)),
         "unit": measure.unit,
         "p": math.nan if refusals or math.isnan(wide.low) else p_value(wide),
-        "num_seeds": len(seeds),
-        "num_seeds_shuffled": len(others),
-        "is_paired": seeds == others and len(seeds) > 0,
+        "num_seeds": len(real_seeds),
+        "num_seeds_shuffled": len(shuffled_seeds),
+        "is_paired": real_seeds == shuffled_seeds and len(real_seeds) > 0,
         "reason": refusals[0] if refusals else "",
     }
 
 
 def judge(line: Mapping[Any, Any]) -> Verdict:
-    """The verdict on "real labels add to this measure" of one line, by the rules of verdicts.py."""
+    """The verdict on "real labels add to this measure", from one record of a contrast, by the rules of verdicts.py."""
     names = ("low", "high", "low90", "high90", "margin", "q")
     return verdict(
         num_seeds=min(line["num_seeds"], line["num_seeds_shuffled"]),
@@ -394,23 +419,29 @@ def difference(real: Values, shuffled: Values, level: float, permutation: str = 
         return Interval(math.nan, math.nan, math.nan, math.nan, math.nan, level, NO_SEED)
     is_of_pairs = any(len(key) == 2 for key in real)
     if real.keys() == shuffled.keys() and not is_of_pairs:
-        found = seeds_interval([real[key] - shuffled[key] for key in real], level)
-        if permutation == ONE or math.isnan(found.variance):
-            return found
-        return t_interval(found.estimate, found.variance * (len(real) + 1), found.df, level)
+        interval = seeds_interval([real[key] - shuffled[key] for key in real], level)
+        if permutation == ONE or math.isnan(interval.variance):
+            return interval
+        return t_interval(interval.estimate, interval.variance * (len(real) + 1), interval.df, level)
     if real.keys() == shuffled.keys():
         estimate, variance, df = over_pairs({key: real[key] - shuffled[key] for key in real})
     else:
         sides = []
-        for own in (real, shuffled):
-            values, n = np.array(list(own.values())), float(len(own))
-            alone = float(values.mean()), float(values.var(ddof=1)) / n if n > 1 else math.nan, n - 1
-            sides.append(over_pairs(own) if is_of_pairs else alone)
-        (one, first, n), (two, second, m) = sides
-        second *= 1 if permutation == ONE or is_of_pairs else len(shuffled) + 1
-        estimate, variance = one - two, first + second
-        known = variance > 0 and n > 0 and m > 0
-        df = variance**2 / (first**2 / n + second**2 / m) if known else math.nan  # Welch 1947
+        for side_values in (real, shuffled):
+            values, num_values = np.array(list(side_values.values())), float(len(side_values))
+            summary = (
+                float(values.mean()),
+                float(values.var(ddof=1)) / num_values if num_values > 1 else math.nan,
+                num_values - 1,
+            )
+            sides.append(over_pairs(side_values) if is_of_pairs else summary)
+        (real_mean, real_variance, real_df), (shuffled_mean, shuffled_variance, shuffled_df) = sides
+        shuffled_variance *= 1 if permutation == ONE or is_of_pairs else len(shuffled) + 1
+        estimate, variance = real_mean - shuffled_mean, real_variance + shuffled_variance
+        is_known = variance > 0 and real_df > 0 and shuffled_df > 0
+        df = (
+            variance**2 / (real_variance**2 / real_df + shuffled_variance**2 / shuffled_df) if is_known else math.nan
+        )  # Welch 1947
     if not variance > 0:
         return Interval(estimate, math.nan, math.nan, math.nan, math.nan, level, NO_SEED)
     return t_interval(estimate, variance, df, level)

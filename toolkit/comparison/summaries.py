@@ -16,19 +16,19 @@ from toolkit.snapshots.formats import SCORES as SCORES
 Lines = Iterable[dict[str, Any]]
 
 
-def _table(name: str, lines: Lines, *counts: str) -> pd.DataFrame:
+def _table(name: str, records: Lines, *counts: str) -> pd.DataFrame:
     """A table of the schema; ``counts``: columns of counts that may be missing (Int64, NA)."""
-    return pd.DataFrame(list(lines), columns=columns_of(name)).astype(dict.fromkeys(counts, "Int64"))
+    return pd.DataFrame(list(records), columns=columns_of(name)).astype(dict.fromkeys(counts, "Int64"))
 
 
-def _lines_of(groups: Sequence[Group], lines_of: Callable[[Condition, str], Lines]) -> Lines:
-    """What ``lines_of`` says of every condition on every split of every group, each line led by both."""
+def _led_records(groups: Sequence[Group], records_of: Callable[[Condition, str], Lines]) -> Lines:
+    """The records of ``records_of`` for every condition on every split, each led by the columns of its condition."""
     return (
-        led_by(group, condition) | line
+        led_by(group, condition) | record
         for group in groups
         for split in splits_of(group)
         for condition in group.conditions
-        for line in lines_of(condition, split)
+        for record in records_of(condition, split)
     )
 
 
@@ -45,7 +45,7 @@ def summarise_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     >>> toolkit.summarise_scores(runs)[["condition", "split", "num_seeds", "mean"]].head(1).to_string(header=False)
     '0  full fine-tuning  validation  3  0.793333'
     """
-    return _table("summarise_scores", _lines_of(arrange(runs, labels), _score_lines), "size", "num_at_chance")
+    return _table("summarise_scores", _led_records(arrange(runs, labels), _score_records), "size", "num_at_chance")
 
 
 @with_columns
@@ -54,7 +54,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
 
     ``seconds`` are NaN where none were recorded. ``labels``: run directory name to condition.
     """
-    lines = (
+    records = (
         led_by(group, condition)
         | {
             "run": run.name,
@@ -72,7 +72,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
         for run in condition.runs
         for split in run.splits
     )
-    return _table("last_scores", lines, "size", "num_train_examples")
+    return _table("last_scores", records, "size", "num_train_examples")
 
 
 def check_table(table: object, columns: Iterable[str], source: str) -> None:
@@ -85,11 +85,12 @@ def check_table(table: object, columns: Iterable[str], source: str) -> None:
 
 def splits_of(group: Group) -> list[str]:
     """Labelled splits of any run, the reported ones first."""
-    found = (split for run in group.runs for split in run.splits)
-    return reported_first(found, {run.reported_split for run in group.runs})
+    splits = (split for run in group.runs for split in run.splits)
+    return reported_first(splits, {run.reported_split for run in group.runs})
 
 
-def _score_lines(condition: Condition, split: str) -> Lines:
+def _score_records(condition: Condition, split: str) -> Lines:
+    """A record per score of one condition on one split: statistics over the runs that have answers or scores there."""
     runs = [run for run in condition.runs if split in run.splits]
     if not runs:
         return []
@@ -101,16 +102,18 @@ def _score_lines(condition: Condition, split: str) -> Lines:
         "num_seeds": len(runs),
         "num_failed": sum(run.is_failed for run in runs),
     }
-    lines = []
+    records = []
     for score in score_names(runs):
         recorded = [last_score(run, split, score) for run in runs]
-        kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
-        of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
+        not_failed = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
+        statistics_not_failed = {f"{name}_not_failed": value for name, value in statistics(not_failed).items()}
         rate = defined_mean(run.majority_rate(split) for run in runs) if score == "accuracy" else np.nan
-        own = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
-        own["num_undefined"] = sum(value != value for value in recorded)
-        lines.append(lead | own | statistics(counted_score(run, split, score) for run in runs) | of_kept)
-    return lines
+        score_facts = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
+        score_facts["num_undefined"] = sum(value != value for value in recorded)
+        records.append(
+            lead | score_facts | statistics(counted_score(run, split, score) for run in runs) | statistics_not_failed
+        )
+    return records
 
 
 FLOORS = {"majority": "majority", "bag_of_words": "bag of words", "untouched": "cosine of the untouched model"}
@@ -127,17 +130,18 @@ def summarise_floors(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     recorded: ``reason`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
     recorded none, and have no line. ``labels``: run directory name to condition.
     """
-    return _table("summarise_floors", _lines_of(arrange(runs, labels), _floor_lines), "size", "num_train_examples")
+    return _table("summarise_floors", _led_records(arrange(runs, labels), _floor_records), "size", "num_train_examples")
 
 
-def _floor_lines(condition: Condition, split: str) -> Lines:
+def _floor_records(condition: Condition, split: str) -> Lines:
+    """The record of one condition's floors on one split, beside its mean score; none where no run recorded floors."""
     runs = [run for run in condition.runs if run.floors and split in run.answers]
     if not runs:
         return
     first, means = runs[0], {}
     for floor in FLOORS:
-        found = [((run.floors.get(floor) or {}).get(split) or {}).get(run.score) for run in runs]
-        means[floor] = defined_mean(float(value) for value in found if value is not None)
+        recorded = [((run.floors.get(floor) or {}).get(split) or {}).get(run.score) for run in runs]
+        means[floor] = defined_mean(float(value) for value in recorded if value is not None)
     mean = defined_mean(counted_score(run, split) for run in runs)
     yield means | {
         "split": split,
@@ -152,7 +156,7 @@ def _floor_lines(condition: Condition, split: str) -> Lines:
 
 
 def _why_no_floor(run: ReportedRun, means: dict[str, float], split: str) -> str:
-    """Why a floor has no value."""
+    """Why floors have no value, each by its name; empty where all have one."""
     reasons = []
     for floor in (floor for floor, mean in means.items() if np.isnan(mean)):
         if split in (run.floors.get(floor) or {}):
@@ -200,6 +204,7 @@ def efficiency_of_groups(
     several = [group for group in groups if len({condition.size for condition in group.conditions}) > 1]
     if not several:
         return pd.DataFrame(columns=columns_of("data_efficiency"))
+    # Of all groups, so that q is that of toolkit.compare; those of one size are left out behind it.
     compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
     points = summarise_scores(several)
     names = {"second": "condition", "first": "against", "num_seeds": "num_paired_seeds"}
@@ -239,26 +244,33 @@ def measure_cost(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     conditions of that size are full fine-tuning (at two learning rates, say): ``reason`` says so. ``note`` says where
     devices or the number of processes differ within a group: seconds and memory are then not comparable.
     """
-    lines = (line for group in arrange(runs, labels) for line in _cost_lines(group))
-    return _table("measure_cost", lines, "size", "num_at_chance")
+    records = (record for group in arrange(runs, labels) for record in _cost_records(group))
+    return _table("measure_cost", records, "size", "num_at_chance")
 
 
-def _cost_lines(group: Group) -> Lines:
+def _cost_records(group: Group) -> Lines:
+    """A record per condition: mean costs, their ratios to full fine-tuning of the same size, and the reported score."""
     num_places = len({place_of(run) for run in group.runs})
-    each = [[cost_of(run) for run in condition.runs] for condition in group.conditions]
-    costs = [{name: defined_mean(one[name] for one in own) for name in own[0]} for own in each]
-    for condition, own in zip(group.conditions, costs, strict=True):
-        full = [
+    costs_of_runs = [[cost_of(run) for run in condition.runs] for condition in group.conditions]
+    costs = [
+        {name: defined_mean(run_cost[name] for run_cost in run_costs) for name in run_costs[0]}
+        for run_costs in costs_of_runs
+    ]
+    for condition, condition_cost in zip(group.conditions, costs, strict=True):
+        full_costs = [
             cost
-            for other, cost in zip(group.conditions, costs, strict=True)
-            if other.is_full and other.size == condition.size
+            for other_condition, cost in zip(group.conditions, costs, strict=True)
+            if other_condition.is_full and other_condition.size == condition.size
         ]
-        of_full = full[0] if len(full) == 1 else dict.fromkeys(RATIOS, np.nan)
-        ratios = {f"{name}_ratio": own[name] / of_full[name] if of_full[name] > 0 else np.nan for name in RATIOS}
+        full_cost = full_costs[0] if len(full_costs) == 1 else dict.fromkeys(RATIOS, np.nan)
+        ratios = {
+            f"{name}_ratio": condition_cost[name] / full_cost[name] if full_cost[name] > 0 else np.nan
+            for name in RATIOS
+        }
         first = condition.runs[0]
         yield (
             led_by(group, condition)
-            | own
+            | condition_cost
             | ratios
             | {
                 "num_seeds": len(condition.runs),
@@ -269,7 +281,7 @@ def _cost_lines(group: Group) -> Lines:
                 "score_mean": defined_mean(counted_score(run, run.reported_split) for run in condition.runs),
                 "devices": "; ".join(dict.fromkeys(place_of(run) for run in condition.runs)),
                 "note": OTHER_DEVICES if num_places > 1 else "",
-                "reason": SEVERAL_FULL.format(len(full)) if len(full) > 1 else "",
+                "reason": SEVERAL_FULL.format(len(full_costs)) if len(full_costs) > 1 else "",
             }
         )
 
@@ -279,13 +291,13 @@ def cost_of(run: ReportedRun) -> dict[str, float]:
     cost, model = run.part("cost"), run.part("model")
     stages = {name: float(value) for name, value in cost.items() if name.startswith("seconds_")}
     absent = 0.0 if stages else np.nan
-    found = {name: stages.get(name, absent) for name in COSTS if name.startswith("seconds_")}
-    found["seconds"] = sum(stages.values()) if stages else np.nan
+    costs = {name: stages.get(name, absent) for name in COSTS if name.startswith("seconds_")}
+    costs["seconds"] = sum(stages.values()) if stages else np.nan
     counts = {name: model.get(name) for name in ("num_trainable", "num_parameters")} | {
         name: cost.get(name) for name in ("peak_memory_bytes", "examples_per_second")
     }
-    found |= {name: np.nan if value is None else float(value) for name, value in counts.items()}
-    return found | {"peak_memory_mib": found.pop("peak_memory_bytes") / 2**20}
+    costs |= {name: np.nan if value is None else float(value) for name, value in counts.items()}
+    return costs | {"peak_memory_mib": costs.pop("peak_memory_bytes") / 2**20}
 
 
 def place_of(run: ReportedRun) -> str:

@@ -98,29 +98,29 @@ def verdict(
     null = "0" if null_low == null_high == 0 else f"0 and the null {_span(null_low, null_high)}"
     is_above, is_below = low > max(0.0, null_high), high < min(0.0, null_low)
     is_apart = (low > 0 or high < 0) and (low > null_high or high < null_low)
-    has_margin, said = margin == margin, f"the interval {_span(low, high)} {unit}"
+    has_margin, interval_text = margin == margin, f"the interval {_span(low, high)} {unit}"
     if -margin < low90 and high90 < margin:
         apart_from_0 = " and excludes 0" if low90 > 0 or high90 < 0 else ""
         inside = f"the 90 % interval {_span(low90, high90)} lies within ±{margin:.3g} {unit}{apart_from_0}"
-        found = Verdict("equivalent", inside)
+        judged = Verdict("equivalent", inside)
     elif has_interval and is_known and (is_above if side == "above" else is_apart):
-        does = "lies above" if side == "above" else "excludes"
-        found = among(Verdict("supported", f"{said} {does} {null}"), q, num_claims, alpha)
+        relation = "lies above" if side == "above" else "excludes"
+        judged = among(Verdict("supported", f"{interval_text} {relation} {null}"), q, num_claims, alpha)
     elif has_interval and is_known and is_below:  # of a claim without a direction the one before has it
-        found = among(Verdict("the other way", f"{said} lies below {null}"), q, num_claims, alpha)
+        judged = among(Verdict("the other way", f"{interval_text} lies below {null}"), q, num_claims, alpha)
     elif not has_interval:
-        found = Verdict("under-powered", NO_INTERVAL)
+        judged = Verdict("under-powered", NO_INTERVAL)
     elif has_margin and not gap <= margin:
         size = "is unknown" if math.isnan(gap) else f"is {gap:.3g} {unit}, above the margin of {margin:.3g}"
-        found = Verdict("under-powered", f"the smallest detectable gap {size}")
+        judged = Verdict("under-powered", f"the smallest detectable gap {size}")
     else:
-        does = "does not lie above" if side == "above" else "does not exclude"
-        found = Verdict("not supported", f"{said} {does} {null}" if is_known else "the null is unknown")
-    return found if do_seeds_differ else replace(found, reason=f"{found.reason}; {SAME_IN_THESE.format(num_seeds)}")
+        relation = "does not lie above" if side == "above" else "does not exclude"
+        judged = Verdict("not supported", f"{interval_text} {relation} {null}" if is_known else "the null is unknown")
+    return judged if do_seeds_differ else replace(judged, reason=f"{judged.reason}; {SAME_IN_THESE.format(num_seeds)}")
 
 
 def among(alone: Verdict, q: float, num_claims: int, alpha: float) -> Verdict:
-    """What is left of the verdict on a claim ``alone`` beside the other claims: a side only where q < ``alpha``."""
+    """The verdict that remains of ``alone`` beside the other claims: one on a side only where q < ``alpha``."""
     if alone.name not in CLAIMED or math.isnan(q) or q < alpha:
         return alone
     claims = f"of {num_claims} claims" if num_claims > 1 else "of this claim"
@@ -131,8 +131,8 @@ def among(alone: Verdict, q: float, num_claims: int, alpha: float) -> Verdict:
 
 def few_seeds(num_seeds: int) -> str:
     """Why nothing is judged by so few seeds."""
-    counted = {0: "no seed", 1: "one seed says nothing of others", 2: "two seeds leave one degree of freedom"}
-    return f"{counted[num_seeds]}: at least {LEAST_SEEDS} are needed"
+    reasons = {0: "no seed", 1: "one seed says nothing of others", 2: "two seeds leave one degree of freedom"}
+    return f"{reasons[num_seeds]}: at least {LEAST_SEEDS} are needed"
 
 
 def _span(low: float, high: float) -> str:
@@ -163,7 +163,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """What the number would be if the claim were empty, as a range."""
+    """The range of the number if the claim were empty."""
 
     what: str
     low: float = 0.0
@@ -217,7 +217,7 @@ class Card(Described):
 
     @property
     def id(self) -> str:
-        """What tells it from every other card of the report."""
+        """The name of the card, which no other of the report has."""
         return f"{self.kind}: {' / '.join([self.group, *self.subject] if self.group else self.subject)}"
 
     @property
@@ -228,12 +228,12 @@ class Card(Described):
     def facts(self) -> dict[str, str]:
         """The claim, its number with the interval that decided, and the verdict with its reason."""
         low, high, level = self.deciding.low, self.deciding.high, self.deciding.level
-        known = {"interval": f"{low:.4g} to {high:.4g} ({100 * level:g} %)"} if low == low else {}
-        known = {"claim": self.claim, "value": f"{self.value:.4g} {self.unit}".strip()} | known
-        return known | {"seeds": str(self.num_seeds), "verdict": self.verdict, "reason": self.reason}
+        fields = {"interval": f"{low:.4g} to {high:.4g} ({100 * level:g} %)"} if low == low else {}
+        fields = {"claim": self.claim, "value": f"{self.value:.4g} {self.unit}".strip()} | fields
+        return fields | {"seeds": str(self.num_seeds), "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
-        """What is written: numbers to ten digits, null for NaN; of what it is about its id alone."""
+        """The card as it is written: numbers to ten digits, null for NaN; of its subject the id alone."""
         values = {name: value for name, value in asdict(self).items() if name not in UNWRITTEN}
         written: dict[str, Any] = _written({"id": self.id, **values})
         return written
@@ -261,6 +261,7 @@ def load_cards(folder: str | Path) -> tuple[list[dict[str, Any]], dict[str, str]
 
 
 def _written(value: Any) -> Any:
+    """A value as cards.json has it: numbers to DIGITS, null for what is not finite, through all nested values."""
     if isinstance(value, Mapping):
         return {str(k): _written(v) for k, v in value.items()}
     if isinstance(value, float):

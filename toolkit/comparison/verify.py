@@ -50,7 +50,7 @@ NAMED = 3
 
 @dataclass
 class Verification:
-    """What a check of a report found."""
+    """The result of a check of a report."""
 
     differences: list[str] = field(default_factory=list)
     away: list[str] = field(default_factory=list)
@@ -91,124 +91,138 @@ def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Ver
         raise ValueError(f"{folder} is neither a run directory nor a report: it has no {CARDS} and no {WRITTEN}")
     if runs_root is not None and not Path(runs_root).is_dir():
         raise ValueError(f"no folder of runs at {runs_root}")
-    found = Verification()
+    verification = Verification()
     if has_cards(folder):
-        _check_evidence(folder, runs_root, found)
-    lines, found.not_kept = check_written(folder)
-    found.differences += [line for line in lines if line not in found.differences]
-    return found
+        _check_evidence(folder, runs_root, verification)
+    differences, verification.not_kept = check_written(folder)
+    verification.differences += [difference for difference in differences if difference not in verification.differences]
+    return verification
 
 
-def _check_evidence(folder: Path, runs_root: str | Path | None, found: Verification) -> None:
-    """Cards against evidence, and evidence against runs."""
+def _check_evidence(folder: Path, runs_root: str | Path | None, verification: Verification) -> None:
+    """Add the differences between cards and evidence, and between evidence and runs, to a verification."""
     try:
         written, hashes = load_cards(folder)
     except ValueError as error:
-        found.differences.append(str(error))
+        verification.differences.append(str(error))
         return
-    found.num_cards = len(written)
-    found.differences += _check_hashes(folder, hashes)
+    verification.num_cards = len(written)
+    verification.differences += _check_hashes(folder, hashes)
     roots = [Path("runs"), folder.parent, folder.parent / "runs"] if runs_root is None else [Path(runs_root)]
     try:
         with making(folder):
             evidence = read_evidence(folder)
             recomputed = [card.to_dict() for card in make_cards(evidence)]
-            found.differences += _check_cards(written, recomputed, are_files_whole=not found.differences)
-            _check_runs(evidence, roots, found)
+            # Where a file has changed, each card on it would differ in its hash: once is enough.
+            verification.differences += _check_cards(written, recomputed, are_files_whole=not verification.differences)
+            _check_runs(evidence, roots, verification)
     except ValueError as error:
-        found.differences.append(f"not all could be recomputed: {' '.join(str(error).split())[:300]}")
+        verification.differences.append(f"not all could be recomputed: {' '.join(str(error).split())[:300]}")
 
 
 def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
-    """What is printed of a check, and whether it found a difference."""
-    found = check_report(folder, runs_root)
-    lines, count = list(found.differences), len(found.not_kept)
-    absent = f"{count} {'file was' if count == 1 else 'files were'} not kept"
+    """The lines that are printed of a check, and whether it found a difference."""
+    check = check_report(folder, runs_root)
+    printed, count = list(check.differences), len(check.not_kept)
+    absent_files = f"{count} {'file was' if count == 1 else 'files were'} not kept"
     if not has_cards(folder):
         number = len(written_files(folder)) - count
-        whole = [] if lines else [f"{folder}: all {number} files are as the report wrote them; it has no cards"]
-        return [*lines, *whole, *([absent] if count else [])], bool(lines)
-    if not found.differences:
-        lines.append(f"{folder}: all {found.num_cards} cards are what the evidence gives")
-    measured = f"{found.num_runs} of {found.num_runs + len(found.away)} runs were at hand and measured again"
-    if found.away:
-        others = f" and {len(found.away) - NAMED:,} more" if len(found.away) > NAMED else ""
-        measured += f"; {len(found.away):,} not at hand: {', '.join(found.away[:NAMED])}{others}"
-    made = "it" if count == 1 else "them"
-    more = [f"{absent}; python -m toolkit report --from {shown_path(folder)} makes {made} again"] if count else []
-    return [*lines, *more, measured], bool(found.differences)
+        summary = [] if printed else [f"{folder}: all {number} files are as the report wrote them; it has no cards"]
+        return [*printed, *summary, *([absent_files] if count else [])], bool(printed)
+    if not check.differences:
+        printed.append(f"{folder}: all {check.num_cards} cards are what the evidence gives")
+    measured = f"{check.num_runs} of {check.num_runs + len(check.away)} runs were at hand and measured again"
+    if check.away:
+        rest = f" and {len(check.away) - NAMED:,} more" if len(check.away) > NAMED else ""
+        measured += f"; {len(check.away):,} not at hand: {', '.join(check.away[:NAMED])}{rest}"
+    pronoun = "it" if count == 1 else "them"
+    hint = (
+        [f"{absent_files}; python -m toolkit report --from {shown_path(folder)} makes {pronoun} again"] if count else []
+    )
+    return [*printed, *hint, measured], bool(check.differences)
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    known = (*NAMES, PAGE)
+    """The evidence files that are missing, have another hash than the cards name, or that no card knows."""
+    expected_names = (*NAMES, PAGE)
     # What a report that was killed left of a file of its evidence is none of it.
-    paths = [path for path in (folder / FOLDER).iterdir() if files.of_temporary(path.name) not in known]
+    paths = [path for path in (folder / FOLDER).iterdir() if files.of_temporary(path.name) not in expected_names]
     present = {f"{FOLDER}/{path.name}": path for path in paths}
-    lines = [f"missing: {name}" for name in expected if name not in present]
+    differences = [f"missing: {name}" for name in expected if name not in present]
     for name, digest in expected.items():
         if name in present and files.sha256_of_file(present[name]) != digest:
-            lines.append(f"changed: {name}")
+            differences.append(f"changed: {name}")
     present.pop(f"{FOLDER}/{PAGE}", None)  # no card rests on it; files.json has its hash
-    return lines + [f"not in {CARDS}: {name}" for name in sorted(present) if name not in expected]
+    return differences + [f"not in {CARDS}: {name}" for name in sorted(present) if name not in expected]
 
 
 def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_files_whole: bool) -> list[str]:
     """Differing fields, card by card; where a file has changed, its hash on each card is not named again."""
     expected = {str(card["id"]): card for card in recomputed}
     ids = [str(card.get("id")) if isinstance(card, dict) else "no card" for card in written]
-    lines = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1] + [
+    differences = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1] + [
         f"card {name!r} is missing from {CARDS}" for name in expected if name not in ids
     ]
     for name, card in zip(ids, written, strict=True):
         if name not in expected:
-            lines.append(f"card {name!r} does not follow from the evidence")
+            differences.append(f"card {name!r} does not follow from the evidence")
             continue
-        now = expected[name]
-        for key in (key for key in dict.fromkeys([*now, *card]) if are_files_whole or key != "inputs"):
-            if json.dumps(card.get(key), sort_keys=True) != json.dumps(now.get(key), sort_keys=True):
-                lines.append(
-                    f"card {name!r}: {key} is written as {card.get(key)!r}, its evidence gives {now.get(key)!r}"
+        current = expected[name]
+        for key in (key for key in dict.fromkeys([*current, *card]) if are_files_whole or key != "inputs"):
+            if json.dumps(card.get(key), sort_keys=True) != json.dumps(current.get(key), sort_keys=True):
+                differences.append(
+                    f"card {name!r}: {key} is written as {card.get(key)!r}, its evidence gives {current.get(key)!r}"
                 )
-    if not lines and ids != list(expected):
-        lines.append(f"the cards of {CARDS} are in another order")
-    return lines
+    if not differences and ids != list(expected):
+        differences.append(f"the cards of {CARDS} are in another order")
+    return differences
 
 
-def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> None:
-    """Compare the evidence with what the runs at hand give: at most two folders down, by name and manifest."""
+def _check_runs(evidence: Evidence, roots: list[Path], verification: Verification) -> None:
+    """Compare the evidence with what the runs at hand give: at most two folders down, by name and manifest hash."""
     at_hand: dict[str, ReportedRun] = {}
     for name, facts in counted(evidence.facts.items(), "looking for runs"):
-        places = (place for root in roots for place in (root / name, *(own / name for own in sorted(root.glob("*/")))))
+        places = (
+            place
+            for root in roots
+            for place in (root / name, *(subfolder / name for subfolder in sorted(root.glob("*/"))))
+        )
         digest = str(facts.get("manifest_sha256"))  # another run of that name is not it
         base = None if "since" in facts["config"] else facts["config"].get("model")
-        there = next((own for place in places if (own := _run_at(place, base, digest)) is not None), None)
-        if there is None:
-            found.away.append(name)
+        run_at_hand = next(
+            (candidate for place in places if (candidate := _run_at(place, base, digest)) is not None), None
+        )
+        if run_at_hand is None:
+            verification.away.append(name)
             continue
         differences = [
-            f"run {name}: {line}" for line in ([] if isinstance(there, OutputFolder) else verify_run(there.path))
+            f"run {name}: {difference}"
+            for difference in ([] if isinstance(run_at_hand, OutputFolder) else verify_run(run_at_hand.path))
         ]
-        found.differences += differences
+        verification.differences += differences
         if not differences:
-            at_hand[name] = read_reported(there, name, (evidence.settings["tasks"] or {}).get(name))
-    found.num_runs = len(evidence.facts) - len(found.away)
+            at_hand[name] = read_reported(run_at_hand, name, (evidence.settings["tasks"] or {}).get(name))
+    verification.num_runs = len(evidence.facts) - len(verification.away)
     # What a task has, all of its runs say, also those that are not at hand.
     judged = judged_by([at_hand.get(run.name, run) for run in evidence.reported], evidence.settings.get("score"))
     at_hand = {run.name: run for run in judged if run.name in at_hand}
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
-    shown = [condition for group in evidence.groups for condition in of_largest_size(group).conditions]
+    largest_conditions = [condition for group in evidence.groups for condition in of_largest_size(group).conditions]
     for name, run in counted(at_hand.items(), "measuring runs again"):
-        made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)} | (
-            {"strata": strata_of(run)} if any(name in condition.names for condition in shown) else {}
-        )
-        made |= measure_first(run) if any(name == condition.names[0] for condition in shown) else {}
+        measured = {
+            "predictions": run.predictions,
+            "scores": run.scores,
+            "drift": drift[name],
+            "gauge": gauge_of(run),
+        } | ({"strata": strata_of(run)} if any(name in condition.names for condition in largest_conditions) else {})
+        measured |= measure_first(run) if any(name == condition.names[0] for condition in largest_conditions) else {}
         parts = list(_other_facts(run, evidence))
-        for table, expected in made.items():
-            known: pd.DataFrame = getattr(evidence, table)
-            known = known[known["run"] == name] if "run" in known else known.iloc[:0]
-            parts += [] if same_values(settled(expected), known) else [f"its part of {table}"]
-        found.differences += [f"run {name}: {what} is not what the run gives" for what in parts]
-    found.differences += _check_together(at_hand, evidence, drift)
+        for table, expected in measured.items():
+            in_evidence: pd.DataFrame = getattr(evidence, table)
+            in_evidence = in_evidence[in_evidence["run"] == name] if "run" in in_evidence else in_evidence.iloc[:0]
+            parts += [] if same_values(settled(expected), in_evidence) else [f"its part of {table}"]
+        verification.differences += [f"run {name}: {part} is not what the run gives" for part in parts]
+    verification.differences += _check_together(at_hand, evidence, drift)
 
 
 def _run_at(place: Path, base: str | None, digest: str) -> Run | None:
@@ -224,24 +238,24 @@ def _run_at(place: Path, base: str | None, digest: str) -> Run | None:
 
 def _other_facts(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
     """The facts of one run that its directory does not give."""
-    facts, made = evidence.facts[run.name], describe_runs([run])[run.name]
-    if any(facts["config"].get(key) != value for key, value in made["config"].items() if key not in PATHS):
+    facts, described = evidence.facts[run.name], describe_runs([run])[run.name]
+    if any(facts["config"].get(key) != value for key, value in described["config"].items() if key not in PATHS):
         yield "its config"
     # The model's may be one of two so called.
-    made["manifest"]["model"]["name"] = facts["manifest"].get("model", {}).get("name")
-    if facts["manifest"] != made["manifest"]:
+    described["manifest"]["model"]["name"] = facts["manifest"].get("model", {}).get("name")
+    if facts["manifest"] != described["manifest"]:
         yield "its manifest"
 
 
 def _check_together(
     at_hand: Mapping[str, ReportedRun], evidence: Evidence, drift: Mapping[str, pd.DataFrame]
 ) -> Iterator[str]:
-    """What takes several runs: distances between seeds, words over seeds, and the rest where every run is at hand."""
-    for line in evidence.seeds.itertuples():
-        if line.first in at_hand and line.second in at_hand:
-            again = distance_of_seeds(at_hand[line.first].run, at_hand[line.second].run, str(line.parameter))
-            if _as_written(again) != _as_written(line.distance):
-                yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
+    """The differences in what takes several runs: distances between seeds, words over seeds, and measures by label."""
+    for pair in evidence.seeds.itertuples():
+        if pair.first in at_hand and pair.second in at_hand:
+            distance = distance_of_seeds(at_hand[pair.first].run, at_hand[pair.second].run, str(pair.parameter))
+            if _as_written(distance) != _as_written(pair.distance):
+                yield f"runs {pair.first} and {pair.second}: their distance in {pair.parameter} is another"
     share = NUM_WORDS // max(len(evidence.word_counts), 1)
     for title, condition in [
         (group.title, condition) for group in evidence.groups for condition in of_largest_size(group).conditions
@@ -250,6 +264,7 @@ def _check_together(
             yield from _check_words(
                 title, replace(condition, runs=tuple(at_hand[name] for name in condition.names)), evidence, share
             )
+    # Labels are compared between conditions: with a run away they cannot be measured again.
     if len(at_hand) == len(evidence.facts):
         groups, together = evidence.arrange(at_hand.values()), pd.concat(drift.values())
         if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):
@@ -257,14 +272,17 @@ def _check_together(
 
 
 def _check_words(title: str, condition: Condition, evidence: Evidence, share: int) -> Iterator[str]:
+    """A difference where the words of one condition, measured again, are not those of the evidence."""
     counts, words = evidence.word_counts, evidence.words
-    known = counts[(counts["group"] == title) & (counts["condition"] == condition.label)]
-    if not (len(known) or has_moving_words(condition)):
+    known_counts = counts[(counts["group"] == title) & (counts["condition"] == condition.label)]
+    if not (len(known_counts) or has_moving_words(condition)):
         return
-    made = measure_condition_words(condition, share)
-    own = words[(words["group"] == title) & (words["condition"] == condition.label)] if len(words) else words
-    counted = [{"num_seen": made.num_seen, "num_unseen": made.num_unseen, "reason": made.reason}]
-    if not (same_values(pd.DataFrame(counted), known) and same_values(settled(made.table), own)):
+    measured = measure_condition_words(condition, share)
+    known_words = words[(words["group"] == title) & (words["condition"] == condition.label)] if len(words) else words
+    measured_counts = [{"num_seen": measured.num_seen, "num_unseen": measured.num_unseen, "reason": measured.reason}]
+    if not (
+        same_values(pd.DataFrame(measured_counts), known_counts) and same_values(settled(measured.table), known_words)
+    ):
         yield f"the words of {condition.label}, {title}, are not what its runs give"
 
 

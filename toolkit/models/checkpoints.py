@@ -81,11 +81,11 @@ class Source:
 
         They are not part of a run's name.
         """
-        now = {
+        current = {
             "config.json": ("config_sha256", self.config_sha256),
             "tokenizer": ("tokenizer_sha256", self.tokenizer_sha256),
         }
-        changed = [name for name, (key, sha256) in now.items() if known.get(key) != sha256]
+        changed = [name for name, (key, sha256) in current.items() if known.get(key) != sha256]
         if changed:
             raise ValueError(
                 f"the {' and the '.join(changed)} of {self.name} changed since {run} was trained: put back what it "
@@ -103,13 +103,13 @@ class Source:
 
         if not self.is_hub and not (Path(self.location) / "config.json").is_file():
             is_adapter = (Path(self.location) / SETTINGS).is_file()
-            why = f"is an adapter, not a model: {MERGE_IT}" if is_adapter else f"holds no config.json: {SAVED}"
-            raise ValueError(f"{self.name} {why}")
+            reason = f"is an adapter, not a model: {MERGE_IT}" if is_adapter else f"holds no config.json: {SAVED}"
+            raise ValueError(f"{self.name} {reason}")
         try:
             written, _ = PreTrainedConfig.get_config_dict(self.location, **self._options())
-            known = tuple(kind for family in FAMILIES.values() for kind in family.model_types)
-            if "auto_map" in written and (kind := str(written.get("model_type", ""))) not in known:
-                raise ValueError(f"its own code (auto_map) is never run: {unknown(kind, 'architecture', known)}")
+            known_types = tuple(kind for family in FAMILIES.values() for kind in family.model_types)
+            if "auto_map" in written and (kind := str(written.get("model_type", ""))) not in known_types:
+                raise ValueError(f"its own code (auto_map) is never run: {unknown(kind, 'architecture', known_types)}")
             return AutoConfig.from_pretrained(self.location, trust_remote_code=False, **self._options())
         except Exception as error:  # transformers checks a config as it builds it, by errors of many kinds
             raise ValueError(self._cannot("config", error)) from None
@@ -145,8 +145,10 @@ class Source:
         """
         from transformers.utils import is_protobuf_available, is_sentencepiece_available
 
-        folder, known = Path(self.location), (is_sentencepiece_available(), is_protobuf_available())
-        lacking = [name for name, is_there in zip(("sentencepiece", "protobuf"), known, strict=True) if not is_there]
+        folder, is_available = Path(self.location), (is_sentencepiece_available(), is_protobuf_available())
+        lacking = [
+            name for name, is_there in zip(("sentencepiece", "protobuf"), is_available, strict=True) if not is_there
+        ]
         if not lacking or (folder / "tokenizer.json").exists() or not any(folder.glob("*.model")):
             return ""
         return f"the tokenizer of {self.name!r} is a sentencepiece model: pip install {' '.join(lacking)}"
@@ -163,8 +165,8 @@ class Source:
         if missing:
             embeddings = set(family_of(config.model_type).embedding_parameters.values())
             kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
-            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            raise LackingError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}", missing)
+            listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            raise LackingError(f"checkpoint {self.name} lacks {kind} that its config asks for: {listed}", missing)
         if getattr(config, "auto_map", None):
             self._check_needs_no_code(backbone, info["unexpected_keys"])
         model: nn.Module = backbone
@@ -216,38 +218,38 @@ class Source:
         service to convert it; ``use_safetensors`` does not keep it from pickles that an index, a field of the config
         or an adapter beside the weights names.
         """
-        folder, place = Path(self.location), None
+        folder, hub_place = Path(self.location), None
         if self.is_hub:
-            place = on_hub(self.name, self.location, self.revision)
-            found = place.fetch(SINGLE) or place.fetch(INDEX)
-            if found is None:
-                raise ValueError(place.missing())
-            folder = found.parent
+            hub_place = on_hub(self.name, self.location, self.revision)
+            path = hub_place.fetch(SINGLE) or hub_place.fetch(INDEX)
+            if path is None:
+                raise ValueError(hub_place.missing())
+            folder = path.parent
         is_sharded = not (folder / SINGLE).is_file()
         if is_sharded and not (folder / INDEX).is_file():
             find_places(self.location)  # which knows why, or finds what is no whole checkpoint
             raise ValueError(f"{self.name} holds neither {SINGLE} nor {INDEX}: {SAVED}")
         shards = read_object(folder / INDEX, {"weight_map": dict})["weight_map"].values() if is_sharded else ()
-        named = {str(name) for name in (*shards, getattr(config, "transformers_weights", None) or SINGLE)}
-        if pickled := sorted(name for name in named if not name.endswith(".safetensors")):
+        weight_names = {str(name) for name in (*shards, getattr(config, "transformers_weights", None) or SINGLE)}
+        if pickled := sorted(name for name in weight_names if not name.endswith(".safetensors")):
             raise ValueError(f"the weights of {self.name} are in part no safetensors ({pickled[0]}): {SAVED}")
-        if place is not None:
-            for name in (*named, SETTINGS):
-                place.fetch(name)
+        if hub_place is not None:
+            for name in (*weight_names, SETTINGS):
+                hub_place.fetch(name)
         if (folder / SETTINGS).is_file():
             raise ValueError(f"{self.name} holds an adapter beside the weights: {MERGE_IT}")
         return folder
 
     def _check_needs_no_code(self, backbone: Any, unexpected: Iterable[str]) -> None:
         """Warn that a checkpoint's own code is not run; ValueError where it has tensors that only that code reads."""
-        own = {name for name, _ in backbone.named_children()}
+        child_names = {name for name, _ in backbone.named_children()}
         prefix = f"{backbone.base_model_prefix}."
-        left = sorted(name for name in unexpected if name.removeprefix(prefix).split(".")[0] in own)
+        unplaced = sorted(name for name in unexpected if name.removeprefix(prefix).split(".")[0] in child_names)
         kind = backbone.config.model_type
-        if left:
+        if unplaced:
             raise ValueError(
                 f"{self.name} needs its own code (auto_map), which is never run: a plain {kind} has no place for "
-                f"{', '.join(left[:3])}" + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+                f"{', '.join(unplaced[:3])}" + (f" and {len(unplaced) - 3} more" if len(unplaced) > 3 else "")
             )
         self._say_code("model", f"plain {kind}")
 
@@ -258,6 +260,7 @@ class Source:
         )
 
     def _cannot(self, part: str, error: Exception) -> str:
+        """One line on what cannot be read: why, and what to pass instead."""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if self.is_hub and not is_hub_reachable():
             reason = f"it is not a folder, it is not in the local cache, and {unreachable_hub()}"

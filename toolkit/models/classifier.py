@@ -83,8 +83,8 @@ class Classifier(nn.Module):
             pooled = self._pool_states(output.last_hidden_state, is_read, dtype)
         else:
             states = [output.hidden_states[layer] for layer in self.layers]
-            parts = [self._pool_states(own, is_read, dtype) for own in states]
-            pooled = torch.stack(parts).sum(dim=0) if self.is_summed else torch.cat(parts, dim=1)
+            by_layer = [self._pool_states(layer_states, is_read, dtype) for layer_states in states]
+            pooled = torch.stack(by_layer).sum(dim=0) if self.is_summed else torch.cat(by_layer, dim=1)
         vectors: torch.Tensor = pooled.reshape(len(pooled) // 2, -1) if self.pair_encoding == "separate" else pooled
         return vectors
 
@@ -168,7 +168,7 @@ def load_classifier(
     config = source.read_config()
     family = family_of(config.model_type)
     kind = getattr(config, "position_embedding_type", "absolute")
-    others = "mean, last" if family.is_causal else "mean, cls, last"
+    poolings = "mean, last" if family.is_causal else "mean, cls, last"
     faults = {
         f"{name} is {family.name}, whose decoder reads what its encoder makes of a text: it has no one state to "
         "classify by; train it in a loop of your own under toolkit.record": family.has_decoder,
@@ -181,7 +181,7 @@ def load_classifier(
             is_token_task and pooling != "mean"
         ),
         "--head bilstm is for token tasks: take linear or mlp": head == "bilstm" and not is_token_task,
-        f"--pooling pooler: {family.name} has no pooler; choose from: {others}": (
+        f"--pooling pooler: {family.name} has no pooler; choose from: {poolings}": (
             pooling == "pooler" and not family.has_pooler
         ),
     }
@@ -193,9 +193,9 @@ def load_classifier(
     chosen_layers(features, num_blocks(config))  # a mistake shows before the weights are read
     masked_head: MaskedHead | None = None
     if is_masked_lm:
-        whole = _masked_lm(source, config, init, seed)
-        backbone: nn.Module = whole.base_model
-        masked_head = MaskedHead(whole, name)
+        masked_lm = _masked_lm(source, config, init, seed)
+        backbone: nn.Module = masked_lm.base_model
+        masked_head = MaskedHead(masked_lm, name)
     elif init == "random":
         backbone = _random_backbone(config, seed, options)
     else:
@@ -270,6 +270,7 @@ def _set_dropout(config: Any, probability: float) -> None:
 
 
 def _random_backbone(config: Any, seed: int, options: dict[str, Any]) -> nn.Module:
+    """A backbone of the config with weights that the seed draws."""
     from transformers import AutoModel
 
     with torch.random.fork_rng(devices=[]):  # torch's generator is as it was afterwards

@@ -96,10 +96,10 @@ class Head(nn.Module):
         if not self.is_paired:
             return texts.squeeze(1)
         u, v = texts.unbind(dim=1)
-        parts = [u, v, (u - v).abs(), u * v]
+        columns = [u, v, (u - v).abs(), u * v]
         if self.has_cosine:
-            parts.append(nn.functional.cosine_similarity(u, v, dim=1).unsqueeze(1))
-        return torch.cat(parts, dim=1)
+            columns.append(nn.functional.cosine_similarity(u, v, dim=1).unsqueeze(1))
+        return torch.cat(columns, dim=1)
 
     def forward(self, features: torch.Tensor, sizes: torch.Tensor | None = None) -> torch.Tensor:
         """(examples, outputs) logits or values, of a token task (words, outputs); ``sizes``: words of each example."""
@@ -126,8 +126,8 @@ class BiLstm(nn.Module):
         """(words, outputs) from (words, inputs), those of one example after another; ``sizes``: (examples,) int64."""
         assert sizes is not None
         sizes = sizes[sizes > 0].cpu()
-        parts = self.entry(inputs).split(sizes.tolist())
-        states, _ = self.lstm(nn.utils.rnn.pack_sequence(parts, enforce_sorted=False))
+        examples = self.entry(inputs).split(sizes.tolist())
+        states, _ = self.lstm(nn.utils.rnn.pack_sequence(examples, enforce_sorted=False))
         padded, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True)
         is_word = torch.arange(padded.shape[1]) < sizes[:, None]
         outputs: torch.Tensor = self.output(self.dropout(padded[is_word.to(padded.device)]))
@@ -164,18 +164,18 @@ class MaskedHead(nn.Module):
 
     def tied(self, parameters: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
         """Those of some parameters of the backbone, by name, that the head uses too."""
-        own = {id(p) for p in self.parameters()}
-        return tuple(name for name, p in parameters.items() if id(p) in own)
+        own_ids = {id(p) for p in self.parameters()}
+        return tuple(name for name, p in parameters.items() if id(p) in own_ids)
 
     @contextlib.contextmanager
     def whole(self, backbone: nn.Module) -> Iterator[Any]:
         """The AutoModelForMaskedLM with the backbone in its place again."""
-        given = getattr(self.model, self.place)
+        stand_in = getattr(self.model, self.place)
         setattr(self.model, self.place, backbone)
         try:
             yield self.model
         finally:
-            setattr(self.model, self.place, given)
+            setattr(self.model, self.place, stand_in)
 
 
 class _Given(nn.Module):

@@ -35,24 +35,24 @@ def put_adapters(loaded: Loaded, config: RunConfig) -> None:
     targets = find_targets(loaded, config.lora)
     from peft import LoraConfig, inject_adapter_in_model
 
-    own = LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=targets)
+    lora_config = LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules=targets)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")  # peft then sets it for GPT-2's layers
         torch.manual_seed(config.seed)
-        inject_adapter_in_model(own, loaded.model.backbone)
+        inject_adapter_in_model(lora_config, loaded.model.backbone)
 
 
 def with_own_names(config: RunConfig, family: ModelFamily) -> RunConfig:
-    """``config`` whose targets that are tables have their names here: two spellings of a table are one run."""
+    """``config`` with tables among its targets under their names here, so that two spellings of a table are one run."""
     if config.lora is None:
         return config
     return replace(config, lora=tuple(dict.fromkeys(_table_at(family, word) or word for word in config.lora)))
 
 
 def _table_at(family: ModelFamily, word: str) -> str | None:
-    """The table whose path, or its end, a word is."""
-    places = ((t, f".{path.removesuffix('.weight')}") for t, path in family.embedding_parameters.items() if t in TABLES)
-    return next((table for table, place in places if place.endswith(f".{word}")), None)
+    """The table that a word names by its path in the model, or by the end of that; None where it names none."""
+    paths = ((t, f".{path.removesuffix('.weight')}") for t, path in family.embedding_parameters.items() if t in TABLES)
+    return next((table for table, module_path in paths if module_path.endswith(f".{word}")), None)
 
 
 def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:
@@ -64,25 +64,27 @@ def find_targets(loaded: Loaded, words: Iterable[str]) -> list[str]:
     from transformers.pytorch_utils import Conv1D
 
     modules = {name: module for name, module in loaded.model.backbone.named_modules() if name}
-    places = {table: loaded.family.embedding_parameters.get(table, "").removesuffix(".weight") for table in TABLES}
-    tables = {table: place for table, place in places.items() if place in modules}
+    paths = {table: loaded.family.embedding_parameters.get(table, "").removesuffix(".weight") for table in TABLES}
+    tables = {table: path for table, path in paths.items() if path in modules}
     linear = {name for name, module in modules.items() if isinstance(module, nn.Linear | Conv1D)}
-    linear = {name for name in linear if not any(matches(own, f"{name}.weight") for own in loaded.family.unused)}
-    fitting = linear | {place for place in tables.values() if type(modules[place]) is nn.Embedding}
-    found: set[str] = set()
+    linear = {
+        name for name in linear if not any(matches(pattern, f"{name}.weight") for pattern in loaded.family.unused)
+    }
+    fitting = linear | {path for path in tables.values() if type(modules[path]) is nn.Embedding}
+    targets: set[str] = set()
     for word in words:
         end = tables.get(word, word)
-        own = linear if word == EVERY_LINEAR else {n for n in modules if n == end or n.endswith(f".{end}")}
-        if not own:
-            known = (EVERY_LINEAR, *tables, *sorted({name.rpartition(".")[2] for name in fitting}))
-            raise ValueError(f"--lora: {unknown(word, 'module', tuple(dict.fromkeys(known)))}")
-        if others := sorted(own - fitting):
+        module_names = linear if word == EVERY_LINEAR else {n for n in modules if n == end or n.endswith(f".{end}")}
+        if not module_names:
+            choices = (EVERY_LINEAR, *tables, *sorted({name.rpartition(".")[2] for name in fitting}))
+            raise ValueError(f"--lora: {unknown(word, 'module', tuple(dict.fromkeys(choices)))}")
+        if misfit := sorted(module_names - fitting):
             raise ValueError(
-                f"--lora {word}: {others[0]} is a {type(modules[others[0]]).__name__}, which takes no adapter here: "
+                f"--lora {word}: {misfit[0]} is a {type(modules[misfit[0]]).__name__}, which takes no adapter here: "
                 "name linear layers, or plain tables of embeddings"
             )
-        found |= own
-    return sorted(found)
+        targets |= module_names
+    return sorted(targets)
 
 
 def merged_state(backbone: nn.Module) -> dict[str, torch.Tensor] | None:
@@ -106,13 +108,13 @@ def save_adapter(loaded: Loaded, config: RunConfig, folder: Path) -> None:
     from peft import get_peft_model_state_dict
 
     folder.mkdir()
-    (own,) = backbone.peft_config.values()
+    (settings,) = backbone.peft_config.values()
     source = loaded.source
-    own.base_model_name_or_path = source.location if source.is_hub else source.name
-    own.revision, own.inference_mode = source.revision, True
-    own.target_modules = sorted(own.target_modules)  # a set has another order in every process
-    own.save_pretrained(folder)
+    settings.base_model_name_or_path = source.location if source.is_hub else source.name
+    settings.revision, settings.inference_mode = source.revision, True
+    settings.target_modules = sorted(settings.target_modules)  # a set has another order in every process
+    settings.save_pretrained(folder)
     # Whether tables are saved whole is not left to peft, which would ask the hub whether their sizes have changed.
     tensors = get_peft_model_state_dict(backbone, save_embedding_layers=False)
-    named = {f"base_model.model.{name}": to_array(tensor) for name, tensor in tensors.items()}
-    write_tensors(folder / WEIGHTS, named, {"format": "pt"})
+    arrays = {f"base_model.model.{name}": to_array(tensor) for name, tensor in tensors.items()}
+    write_tensors(folder / WEIGHTS, arrays, {"format": "pt"})

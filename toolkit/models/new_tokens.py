@@ -30,7 +30,7 @@ def read_tokens(path: str | Path) -> tuple[str, ...]:
         raise ValueError(f"{path} is not UTF-8: --add-tokens names a text file with one token a line") from None
     if lines == [""]:
         raise ValueError(f"{path} is empty: --add-tokens names a text file with one token a line")
-    known: dict[str, int] = {}
+    line_of_token: dict[str, int] = {}
     for number, token in enumerate(lines, start=1):
         if not token.strip():
             raise ValueError(f"{path}, line {number}: a token must be more than white space; remove the line")
@@ -38,8 +38,8 @@ def read_tokens(path: str | Path) -> tuple[str, ...]:
             raise ValueError(
                 f"{path}, line {number}: {token!r} begins or ends with white space, which texts would lack"
             )
-        if (first := known.setdefault(token, number)) < number:
-            raise ValueError(f"{path} names {token!r} twice, in lines {first} and {number}: remove one")
+        if (first_line := line_of_token.setdefault(token, number)) < number:
+            raise ValueError(f"{path} names {token!r} twice, in lines {first_line} and {number}: remove one")
     return tuple(lines)
 
 
@@ -71,22 +71,22 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
     text of them would not give.
     """
     tokenizer, backbone, name = loaded.tokenizer, loaded.model.backbone, loaded.source.name
-    if known := [token for token in tokens if token in tokenizer.get_vocab()]:
-        raise ValueError(f"in the vocabulary of {name} already: {_shown(known)}; remove from --add-tokens")
+    if already_there := [token for token in tokens if token in tokenizer.get_vocab()]:
+        raise ValueError(f"in the vocabulary of {name} already: {_shown(already_there)}; remove from --add-tokens")
     for token in tokens:  # which may be another token but for what the tokenizer takes away, such as upper case
-        read = tokenizer(token, add_special_tokens=False)["input_ids"]
-        if len(read) == 1 and read[0] != tokenizer.unk_token_id:
-            old = tokenizer.convert_ids_to_tokens(read[0])
+        token_ids = tokenizer(token, add_special_tokens=False)["input_ids"]
+        if len(token_ids) == 1 and token_ids[0] != tokenizer.unk_token_id:
+            existing = tokenizer.convert_ids_to_tokens(token_ids[0])
             raise ValueError(
-                f"the tokenizer of {name} reads {token!r} as its token {old!r} already, whose texts the added one "
+                f"the tokenizer of {name} reads {token!r} as its token {existing!r} already, whose texts the added one "
                 "would take over; remove it from --add-tokens"
             )
     tokenizer.add_tokens(list(tokens))
     rows = tokenizer.convert_tokens_to_ids(list(tokens))
-    lost = [t for t, row in zip(tokens, rows, strict=True) if row not in tokenizer(t)["input_ids"]]
-    if lost or rows != list(range(rows[0], rows[0] + len(rows))):
+    unread = [t for t, row in zip(tokens, rows, strict=True) if row not in tokenizer(t)["input_ids"]]
+    if unread or rows != list(range(rows[0], rows[0] + len(rows))):
         raise ValueError(
-            f"the tokenizer of {name} does not give a row of its own to {_shown(lost or tokens)}: is it the same as "
+            f"the tokenizer of {name} does not give a row of its own to {_shown(unread or tokens)}: is it the same as "
             "another token but for what the tokenizer takes away, such as upper case?"
         )
     _warn_of_split_words(tokenizer, rows[0], tokens)
@@ -94,26 +94,29 @@ def add_tokens(loaded: Loaded, tokens: Sequence[str], *, init: str, seed: int) -
         with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
             backbone.resize_token_embeddings(rows[-1] + 1, mean_resizing=False)  # type: ignore[operator]
     table: nn.Parameter = backbone.get_input_embeddings().weight  # type: ignore[operator]
-    first = min(rows[0], size)  # of rows to fill: a tokenizer may have had tokens before that the table has no row for
+    # Of rows to fill: a tokenizer may have had tokens before that the table has no row for.
+    first_row = min(rows[0], size)
     with torch.no_grad():
         if init == "mean":
-            table[first : rows[-1] + 1] = table[:first].double().mean(dim=0).to(table.dtype)
+            table[first_row : rows[-1] + 1] = table[:first_row].double().mean(dim=0).to(table.dtype)
         elif (deviation := getattr(backbone.config, "initializer_range", None)) is None:
             raise ValueError(f"the config of {name} has no initializer_range for --new-token-init random: take mean")
         else:
-            shape = (rows[-1] + 1 - first, table.shape[1])
+            shape = (rows[-1] + 1 - first_row, table.shape[1])
             draws = np.random.default_rng([*b"new tokens", seed]).normal(0, deviation, shape)
-            table[first : rows[-1] + 1] = torch.from_numpy(draws).to(table.dtype)
+            table[first_row : rows[-1] + 1] = torch.from_numpy(draws).to(table.dtype)
     return replace(loaded, added={"tokens": list(tokens), "first_row": rows[0], "init": init})
 
 
 def _warn_of_split_words(tokenizer: Any, first_row: int, tokens: Sequence[str]) -> None:
     """Say so where words of the old vocabulary hold an added token, which the tokenizer now takes out of them."""
-    old = [token for token, row in tokenizer.get_vocab().items() if row < first_row and token not in tokens]
-    words = sorted({word for token in old if (word := tokenizer.convert_tokens_to_string([token]).strip()).isalpha()})
-    read = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
+    old_tokens = [token for token, row in tokenizer.get_vocab().items() if row < first_row and token not in tokens]
+    words = sorted(
+        {word for token in old_tokens if (word := tokenizer.convert_tokens_to_string([token]).strip()).isalpha()}
+    )
+    ids_of_words = tokenizer(words, add_special_tokens=False)["input_ids"] if words else []
     added = {token.casefold() for token in tokens}
-    split = [w for w, ids in zip(words, read, strict=True) if max(ids, default=0) >= first_row]
+    split = [w for w, ids in zip(words, ids_of_words, strict=True) if max(ids, default=0) >= first_row]
     if split := [word for word in split if word.casefold() not in added]:
         warnings.warn(
             f"added tokens are taken out of longer words too: of the vocabulary, {_shown(split)} are read in parts now",
@@ -134,19 +137,19 @@ class HeldTable(nn.Module):
 
     def __init__(self, table: nn.Embedding, rows: range) -> None:
         super().__init__()
-        whole = table.weight.detach()
+        all_rows = table.weight.detach()
         self.first_row, self.num_embeddings, self.padding_idx = rows.start, table.num_embeddings, table.padding_idx
-        self.weight = nn.Parameter(whole[rows.start : rows.stop].clone())
-        self.old_rows = nn.Parameter(torch.cat([whole[: rows.start], whole[rows.stop :]]), requires_grad=False)
+        self.weight = nn.Parameter(all_rows[rows.start : rows.stop].clone())
+        self.old_rows = nn.Parameter(torch.cat([all_rows[: rows.start], all_rows[rows.stop :]]), requires_grad=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """(..., hidden) the rows of (...) ids."""
-        place = ids - self.first_row
-        is_new = (place >= 0) & (place < len(self.weight))
-        others = torch.where(place < 0, ids, ids - len(self.weight))
-        old = functional.embedding(others.masked_fill(is_new, 0), self.old_rows)
-        new = functional.embedding(place.masked_fill(~is_new, 0), self.weight)
-        return torch.where(is_new.unsqueeze(-1), new, old)
+        new_index = ids - self.first_row
+        is_new = (new_index >= 0) & (new_index < len(self.weight))
+        old_ids = torch.where(new_index < 0, ids, ids - len(self.weight))
+        old_vectors = functional.embedding(old_ids.masked_fill(is_new, 0), self.old_rows)
+        new_vectors = functional.embedding(new_index.masked_fill(~is_new, 0), self.weight)
+        return torch.where(is_new.unsqueeze(-1), new_vectors, old_vectors)
 
     @property
     def whole_table(self) -> torch.Tensor:
@@ -160,12 +163,14 @@ def hold_old_rows(loaded: Loaded) -> None:
     table, name = backbone.get_input_embeddings(), loaded.source.name
     if type(table) is not nn.Embedding:
         raise ValueError(f"--train-rows new: the word table of {name} is a {type(table).__name__}, not a plain table")
-    uses = [own for own, p in backbone.named_parameters(remove_duplicate=False) if p is table.weight]
+    uses = [
+        parameter_name for parameter_name, p in backbone.named_parameters(remove_duplicate=False) if p is table.weight
+    ]
     if len(uses) > 1:
         raise ValueError(f"--train-rows new: the word table of {name} is tied to {uses[1]}, which would lose its rows")
     assert loaded.added is not None
-    first = loaded.added["first_row"]
-    backbone.set_input_embeddings(HeldTable(table, range(first, first + len(loaded.added["tokens"]))))
+    first_row = loaded.added["first_row"]
+    backbone.set_input_embeddings(HeldTable(table, range(first_row, first_row + len(loaded.added["tokens"]))))
 
 
 def whole_state(backbone: nn.Module, state: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
@@ -176,6 +181,6 @@ def whole_state(backbone: nn.Module, state: dict[str, torch.Tensor] | None) -> d
     table: Any = backbone.get_input_embeddings()  # type: ignore[operator]
     if not isinstance(table, HeldTable):
         return state
-    (place,) = (name for name, module in backbone.named_modules() if module is table)
-    state = {n: tensor for n, tensor in (state or backbone.state_dict()).items() if n != f"{place}.old_rows"}
-    return state | {f"{place}.weight": table.whole_table.detach()}
+    (name_of_table,) = (name for name, module in backbone.named_modules() if module is table)
+    state = {n: tensor for n, tensor in (state or backbone.state_dict()).items() if n != f"{name_of_table}.old_rows"}
+    return state | {f"{name_of_table}.weight": table.whole_table.detach()}

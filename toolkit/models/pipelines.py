@@ -91,27 +91,29 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
     the library for modules and settings that are not rebuilt here.
     """
     folder = _fetch(source, "*.json", "*.txt", "*.model", "*.safetensors")
-    whole = _settings(folder, "config_sentence_transformers.json")
-    if (kind := whole.get("model_type", KIND)) != KIND:
+    settings = _settings(folder, "config_sentence_transformers.json")
+    if (kind := settings.get("model_type", KIND)) != KIND:
         raise ValueError(f"{source.name} is a {kind}, which gives no one vector of a text: pass a {KIND}")
     _check_code_and_pickles(source.name, folder, modules)
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        return _rebuilt(source.name, folder, modules, whole)
+        return _rebuilt(source.name, folder, modules, settings)
     try:
         with quiet():
             options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
             model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
     except Exception as error:  # each of its modules checks its files in its own way
         raise ValueError(f"sentence-transformers cannot read {source.name}: {' '.join(str(error).split())}") from None
-    for path in (path for own, path in modules if own.endswith(".Transformer")):
+    for path in (path for class_name, path in modules if class_name.endswith(".Transformer")):
         # The library leaves what is missing at random numbers. Poolers are missing often, and nothing reads them.
         encoder: Any = model.transformers_model
         _, info = Source(source.name, str(folder / path)).load_weights(type(encoder), encoder.config, {})
-        if missing := sorted(own for own in info["missing_keys"] if not own.startswith("pooler.")):
+        if missing := sorted(
+            tensor_name for tensor_name in info["missing_keys"] if not tensor_name.startswith("pooler.")
+        ):
             raise ValueError(f"checkpoint {source.name} lacks tensors that its config asks for: {missing[0]}")
-    return Pipeline(_said(folder, modules, whole, model.max_seq_length), model, str(folder))
+    return Pipeline(_describe(folder, modules, settings, model.max_seq_length), model, str(folder))
 
 
 def _fetch(source: Source, *patterns: str) -> Path:
@@ -141,7 +143,11 @@ def _settings(folder: Path, *patterns: str) -> dict[str, Any]:
 
 def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
     """ValueError where sentence-transformers or transformers would open a pickle or import what it does not hold."""
-    classes, weights, places = [own for own, _ in modules], [], {folder, *(folder / path for _, path in modules)}
+    classes, weights, places = (
+        [class_name for class_name, _ in modules],
+        [],
+        {folder, *(folder / path for _, path in modules)},
+    )
     for place in list(places):  # of a Router, whose modules lie below it
         types = _settings(place, "router_config.json").get("types")
         places |= {place / str(name) for name in types} if isinstance(types, dict) else set()
@@ -149,15 +155,15 @@ def _check_code_and_pickles(name: str, folder: Path, modules: Modules) -> None:
         fields = read_object(path)
         if path.name == SETTINGS:
             raise ValueError(f"{name} holds an adapter: {MERGE_IT}")
-        named = [own for own in (fields.get("types"), fields.get("auto_map")) if isinstance(own, dict)]
-        classes += [str(value) for own in named for value in own.values()]
+        mappings = [mapping for mapping in (fields.get("types"), fields.get("auto_map")) if isinstance(mapping, dict)]
+        classes += [str(value) for mapping in mappings for value in mapping.values()]
         classes += [fields["activation_function"]] if {"in_features", "activation_function"} <= set(fields) else []
         weights += [fields.get("transformers_weights") or SAFE, *dict(fields.get("weight_map") or ()).values()]
-    if foreign := [own for own in classes if not str(own).startswith(OWN_CODE)]:
+    if foreign := [class_name for class_name in classes if not str(class_name).startswith(OWN_CODE)]:
         raise ValueError(f"{name} asks for {foreign[0]}, which is no part of sentence-transformers: it is never run")
     pickles = [place / "pytorch_model.bin" for place in places if not any(place.glob(f"model*{SAFE}"))]
     weights += [str(path.relative_to(folder)) for path in pickles if path.is_file()]
-    if pickled := [own for own in weights if not str(own).endswith(SAFE)]:
+    if pickled := [weight_name for weight_name in weights if not str(weight_name).endswith(SAFE)]:
         raise ValueError(f"{name} holds weights only as a pickle ({pickled[0]}): {CONVERT}")
 
 
@@ -168,36 +174,41 @@ def _modes(folder: Path, path: str) -> tuple[str, ...]:
     return (mode,) if isinstance(mode, str) else tuple(mode)
 
 
-def _said(folder: Path, modules: Modules, whole: dict[str, Any], max_length: int | None) -> str:
-    parts = [
-        f"Pooling ({' + '.join(_modes(folder, path))})" if own.endswith(".Pooling") else _name((own, path))
-        for own, path in modules
+def _describe(folder: Path, modules: Modules, settings: dict[str, Any], max_length: int | None) -> str:
+    """How a folder makes vectors, in words: its modules, prompts, and whatever else changes a vector."""
+    module_texts = [
+        f"Pooling ({' + '.join(_modes(folder, path))})"
+        if class_name.endswith(".Pooling")
+        else _name((class_name, path))
+        for class_name, path in modules
     ]
-    prompts, default = whole.get("prompts") or {}, whole.get("default_prompt_name")
-    others = [name for name, prompt in prompts.items() if prompt and name != default]
-    asked = {
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    other_prompts = [name for name, prompt in prompts.items() if prompt and name != default]
+    applies_by_text = {
         f"of {max_length} tokens at most": max_length and max_length < 10**9,
         f"after the prompt {prompts.get(default)!r}": prompts.get(default),
-        f"without the prompts {', '.join(others)}, which its encode() does not add": others,
-        f"cut to {whole.get('truncate_dim')} numbers": whole.get("truncate_dim"),
-        f"by cosine, where the folder asks for {whole.get('similarity_fn_name')}": (
-            whole.get("similarity_fn_name") not in (None, "cosine")
+        f"without the prompts {', '.join(other_prompts)}, which its encode() does not add": other_prompts,
+        f"cut to {settings.get('truncate_dim')} numbers": settings.get("truncate_dim"),
+        f"by cosine, where the folder asks for {settings.get('similarity_fn_name')}": (
+            settings.get("similarity_fn_name") not in (None, "cosine")
         ),
     }
-    return ", ".join([*parts, *(text for text, applies in asked.items() if applies)])
+    return ", ".join([*module_texts, *(text for text, applies in applies_by_text.items() if applies)])
 
 
-def _rebuilt(name: str, folder: Path, modules: Modules, whole: dict[str, Any]) -> Pipeline:
+def _rebuilt(name: str, folder: Path, modules: Modules, settings: dict[str, Any]) -> Pipeline:
     """The encoder with one of our own poolings, where that is all that the folder asks for."""
-    own = {_name(module): module[1] for module in modules}
-    encoder, modes = folder / own.get("Transformer", ""), _modes(folder, own.get("Pooling", ""))
+    path_by_module = {_name(module): module[1] for module in modules}
+    encoder, modes = folder / path_by_module.get("Transformer", ""), _modes(folder, path_by_module.get("Pooling", ""))
     fields = _settings(encoder, "sentence_*_config.json")
-    own_length = _settings(encoder, "tokenizer_config.json").get("model_max_length")
-    length = fields.pop("max_seq_length", None) or own_length
-    said = _said(folder, modules, whole, length)
+    tokenizer_length = _settings(encoder, "tokenizer_config.json").get("model_max_length")
+    length = fields.pop("max_seq_length", None) or tokenizer_length
+    description = _describe(folder, modules, settings, length)
     kinds = [_name(module) for module in modules]
     is_plain = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= NO_TURN and modes[1:] == ()
     is_plain &= modes[0] in POOLINGS and all(DEFAULTS.get(field) == value for field, value in fields.items())
-    if not is_plain or whole.get("default_prompt_name") or whole.get("truncate_dim"):
-        raise ValueError(f"the vectors of {name} ({said}) are not rebuilt here: pip install sentence-transformers")
-    return Pipeline(said, None, str(encoder), POOLINGS[modes[0]], length)
+    if not is_plain or settings.get("default_prompt_name") or settings.get("truncate_dim"):
+        raise ValueError(
+            f"the vectors of {name} ({description}) are not rebuilt here: pip install sentence-transformers"
+        )
+    return Pipeline(description, None, str(encoder), POOLINGS[modes[0]], length)

@@ -84,6 +84,7 @@ class Reinjection:
         return functional.linear(part, self._projection.weight.to(part.dtype))  # which may be a half-precision copy
 
     def _on_layer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Add the positions' part to what a layer reads; the first layer has it already."""
         if self._is_first:
             self._is_first = False
             return None
@@ -120,8 +121,8 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
     stay. ValueError where the model has no position table, or the table cannot be had.
     """
     parameter = loaded.family.embedding_parameters.get("position_embeddings", "")
-    found = find_parameter(loaded.model.backbone, parameter) if parameter else None
-    if found is None:
+    located = find_parameter(loaded.model.backbone, parameter) if parameter else None
+    if located is None:
         flags = [f"--positions {config.positions}"] * (config.positions != "checkpoint")
         flags += ["--reinject-positions"] * config.reinject_positions
         if flags:
@@ -133,18 +134,18 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
             f"--reinject-positions: not applicable, the embedding layer of {loaded.family.name} is not LayerNorm of a "
             "sum of rows"
         )
-    table = found.parameter
-    before = to_array(table)
-    first = loaded.position_offset
-    num_reached = min(config.max_length, len(before) - first)
+    table = located.parameter
+    rows_before = to_array(table)
+    first_row = loaded.position_offset
+    num_reached = min(config.max_length, len(rows_before) - first_row)
     if config.positions != "checkpoint":
-        rows = position_rows(config.positions, before[first:], num_reached=num_reached, seed=config.seed)
+        rows = position_rows(config.positions, rows_before[first_row:], num_reached=num_reached, seed=config.seed)
         with torch.no_grad():
-            table[first:] = torch.from_numpy(rows).to(table)
+            table[first_row:] = torch.from_numpy(rows).to(table)
     if config.reinject_positions:
         Reinjection(loaded.model.backbone, loaded.family)
         loaded.model.is_hooked = True
-    return replace(loaded, positions=_describe(config, before, to_array(table), first, num_reached))
+    return replace(loaded, positions=_describe(config, rows_before, to_array(table), first_row, num_reached))
 
 
 def position_rows(kind: str, rows: PositionRows, *, num_reached: int, seed: int = 0) -> PositionRows:
@@ -193,14 +194,14 @@ POSITION_TABLES: Mapping[str, Callable[[PositionRows, int, int], PositionRows]] 
 
 
 def _describe(
-    config: RunConfig, before: PositionRows, after: PositionRows, first: int, num_reached: int
+    config: RunConfig, rows_before: PositionRows, rows_after: PositionRows, first_row: int, num_reached: int
 ) -> dict[str, Any]:
     """What the manifest says: enough to see which table training started from, and which one it replaced."""
     return {
         "table": config.positions,
         "is_reinjected": config.reinject_positions,
-        "first_row": first,
+        "first_row": first_row,
         "num_reached": num_reached,
-        "checkpoint_sha256": sha256_of_array(before),
-        "start_sha256": sha256_of_array(after),
+        "checkpoint_sha256": sha256_of_array(rows_before),
+        "start_sha256": sha256_of_array(rows_after),
     }

@@ -58,11 +58,12 @@ class Embeddings:
         return {name: to_array(self._now(name)) for name in self.parameters}
 
     def _now(self, name: str) -> torch.Tensor:
+        """The parameter as the model uses it now: under its adapters, and with the rows held."""
         if name in self.adapted:
             return self.adapted[name]()
         owner = _module_at(self.backbone, self.family.embedding_parameters[name].rpartition(".")[0])
-        whole: torch.Tensor = getattr(owner, "whole_table", self.parameters[name])  # of `new_tokens.HeldTable`
-        return whole
+        table: torch.Tensor = getattr(owner, "whole_table", self.parameters[name])  # of `new_tokens.HeldTable`
+        return table
 
     @property
     def position_offset(self) -> int:
@@ -82,8 +83,8 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
-    found = list(find_backbones(model))
-    if not found:
+    backbones = list(find_backbones(model))
+    if not backbones:
         supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
         raise ValueError(
             f"{type(model).__name__} holds no backbone of a supported family (model types: {supported}) "
@@ -91,28 +92,28 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
             "compiled alone; FSDP2, DDP, torch.compile of the whole model and, of peft's ways to adapt tables, LoRA, "
             f"DoRA and trainable tokens are understood; of others, {SAVE_IT})"
         )
-    if len(found) > 1:
-        names = ", ".join(repr(name) for name, _, _ in found)
-        raise ValueError(f"{type(model).__name__} holds {len(found)} backbones ({names}): pass one of them")
-    _, backbone, family = found[0]
+    if len(backbones) > 1:
+        names = ", ".join(repr(name) for name, _, _ in backbones)
+        raise ValueError(f"{type(model).__name__} holds {len(backbones)} backbones ({names}): pass one of them")
+    _, backbone, family = backbones[0]
     places = {key: find_parameter(backbone, name) for key, name in family.embedding_parameters.items()}
     for key, name in family.embedding_parameters.items():
         if places[key] is None and hasattr(_module_at(backbone, name.rpartition(".")[0]), "base_layer"):
             raise ValueError(f"{key} of {type(model).__name__} is adapted in a way that cannot be read live: {SAVE_IT}")
-    parameters = {key: found.parameter for key, found in places.items() if found}
-    adapted = {key: found.effective for key, found in places.items() if found and found.effective}
-    words, name_of_words = places["word_embeddings"], family.embedding_parameters["word_embeddings"]
-    assert words is not None
+    parameters = {key: located.parameter for key, located in places.items() if located}
+    adapted = {key: located.effective for key, located in places.items() if located and located.effective}
+    word_place, name_of_words = places["word_embeddings"], family.embedding_parameters["word_embeddings"]
+    assert word_place is not None
     if family.has_decoder and (
-        words.effective or words.module is not backbone.get_submodule(name_of_words.rpartition(".")[0])
+        word_place.effective or word_place.module is not backbone.get_submodule(name_of_words.rpartition(".")[0])
     ):
         raise ValueError(f"{type(model).__name__}: an adapter on the table that encoder and decoder share is not read")
-    place = name_of_words.rpartition(".")[0].rpartition(".")[0]
-    if place:
-        lookups = [_module_at(backbone, place) or backbone]
+    module_path = name_of_words.rpartition(".")[0].rpartition(".")[0]
+    if module_path:
+        lookups = [_module_at(backbone, module_path) or backbone]
     else:
-        lookups = [words.module] if words.effective else _holders(backbone, words.parameter)
-    return Embeddings(backbone, family, tuple(lookups), parameters, words.padding_row, adapted)
+        lookups = [word_place.module] if word_place.effective else _holders(backbone, word_place.parameter)
+    return Embeddings(backbone, family, tuple(lookups), parameters, word_place.padding_row, adapted)
 
 
 def _holders(backbone: nn.Module, table: nn.Parameter) -> list[nn.Module]:
@@ -131,7 +132,7 @@ class Found:
 
     @property
     def padding_row(self) -> int | None:
-        """What a table says itself, or the one beneath an adapter."""
+        """The padding row as the table says it, or the table beneath an adapter."""
         table: Any = self.module if self.effective is None else _adapter_of(self.module).get_base_layer()
         row: int | None = getattr(table, "padding_idx", None)
         return row
@@ -139,12 +140,12 @@ class Found:
 
 def find_parameter(backbone: nn.Module, name: str) -> Found | None:
     """The parameter at a name in the family's AutoModel, through what peft puts there; None where it cannot be read."""
-    place, _, leaf = name.rpartition(".")
-    module = _module_at(backbone, place)
+    module_path, _, leaf = name.rpartition(".")
+    module = _module_at(backbone, module_path)
     if module is None:
         return None
-    if (own := dict(module.named_parameters(recurse=False, remove_duplicate=False)).get(leaf)) is not None:
-        return Found(module, own, None)
+    if (parameter := dict(module.named_parameters(recurse=False, remove_duplicate=False)).get(leaf)) is not None:
+        return Found(module, parameter, None)
     layer = _adapter_of(module)
     if hasattr(layer, "trainable_tokens_delta"):
         return Found(module, layer.get_base_layer().weight, lambda: layer.get_merged_weights(layer.active_adapters))
@@ -154,7 +155,7 @@ def find_parameter(backbone: nn.Module, name: str) -> Found | None:
 
 
 def _adapter_of(module: nn.Module) -> Any:
-    """The layer of peft, which single rows have in a wrapper."""
+    """The adapter layer of peft; where single rows are adapted, it is inside a wrapper."""
     return getattr(module, "token_adapter", module)
 
 
@@ -183,8 +184,8 @@ def has_adapters(model: nn.Module) -> bool:
 
 def word_table(backbone: nn.Module) -> Any:
     """The module that holds the word table, beneath an adapter too."""
-    words: Any = backbone.get_input_embeddings()  # type: ignore[operator]
-    return getattr(words, "base_layer", words)
+    embedding: Any = backbone.get_input_embeddings()  # type: ignore[operator]
+    return getattr(embedding, "base_layer", embedding)
 
 
 def _module_at(backbone: nn.Module, place: str) -> nn.Module | None:
@@ -238,11 +239,11 @@ def list_components(model: nn.Module, family: ModelFamily) -> dict[str, tuple[st
 
     Ordered: the embedding parameters, projection, layers by number, encoder_other, decoder, pooler, head.
     """
-    parts: dict[str, list[str]] = {}
+    names_by_leaf: dict[str, list[str]] = {}
     for name, _ in model.named_parameters():
         leaf = "head" if name.startswith(HEAD) else component_of(family, name.removeprefix(BACKBONE))
-        parts.setdefault(leaf, []).append(name)
-    return {leaf: tuple(parts[leaf]) for leaf in sorted(parts, key=rank_of)}
+        names_by_leaf.setdefault(leaf, []).append(name)
+    return {leaf: tuple(names_by_leaf[leaf]) for leaf in sorted(names_by_leaf, key=rank_of)}
 
 
 def rank_of(leaf: str) -> tuple[int, int]:
@@ -289,16 +290,17 @@ def parse_regime(text: str, leaves: tuple[str, ...]) -> Regime:
 
 
 def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozenset[str]]) -> set[str]:
+    """The leaves that one word of ``--freeze`` names: a union, a leaf or a range of layers."""
     if word in unions:
         return set(unions[word])
     if word in leaves:
         return {word}
     if match := re.fullmatch(r"layers\.(\d+)-(\d+)", word):
         first, last = int(match[1]), min(int(match[2]), len(leaves))  # no model has a layer of that number
-        wanted = [f"layers.{k}" for k in range(first, last + 1)]
-        missing = [leaf for leaf in wanted if leaf not in leaves]
-        if wanted and not missing:
-            return set(wanted)
+        in_range = [f"layers.{k}" for k in range(first, last + 1)]
+        missing = [leaf for leaf in in_range if leaf not in leaves]
+        if in_range and not missing:
+            return set(in_range)
         layers = [leaf for leaf in leaves if leaf.startswith("layers.")]
         order = ", and the lower one comes first" if first > last else ""
         raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}{order}")
@@ -314,26 +316,26 @@ def _label(frozen: frozenset[str], leaves: tuple[str, ...], unions: Mapping[str,
         with contextlib.suppress(ValueError):  # names a component that this model lacks
             if frozen == frozenset().union(*(_leaves_of(part, leaves, unions) for part in parts)):
                 return name
-    words: list[str] = []
-    rest = set(frozen)
+    names: list[str] = []
+    remaining = set(frozen)
     for name in ("backbone", "embeddings", "encoder"):
-        if unions[name] and unions[name] <= rest:
-            words.append(name)
-            rest -= unions[name]
-    numbers = sorted(int(leaf.removeprefix("layers.")) for leaf in rest if leaf.startswith("layers."))
-    words += [leaf for leaf in leaves if leaf in rest and not leaf.startswith("layers.")]
-    return ",".join(words + layer_ranges(numbers))
+        if unions[name] and unions[name] <= remaining:
+            names.append(name)
+            remaining -= unions[name]
+    numbers = sorted(int(leaf.removeprefix("layers.")) for leaf in remaining if leaf.startswith("layers."))
+    names += [leaf for leaf in leaves if leaf in remaining and not leaf.startswith("layers.")]
+    return ",".join(names + layer_ranges(numbers))
 
 
 def layer_ranges(numbers: list[int]) -> list[str]:
     """[0, 1, 2, 5] -> layers.0-2, layers.5."""
-    words: list[str] = []
+    ranges: list[str] = []
     for i, number in enumerate(numbers):
         if i and numbers[i - 1] == number - 1:
             continue
         end = next(n for n in numbers[i:] if n + 1 not in numbers)
-        words.append(f"layers.{number}" if end == number else f"layers.{number}-{end}")
-    return words
+        ranges.append(f"layers.{number}" if end == number else f"layers.{number}-{end}")
+    return ranges
 
 
 def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple[str, ...]:
@@ -343,11 +345,11 @@ def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple
     part in the forward pass is frozen under any regime: it gets no gradient, which DDP waits for. So are old rows that
     are held, and of a model with adapters all of the backbone but these and added rows.
     """
-    is_adapted, known = has_adapters(model), dict(model.named_parameters())
+    is_adapted, parameters = has_adapters(model), dict(model.named_parameters())
     frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
-    for name, parameter in known.items():
+    for name, parameter in parameters.items():
         is_unused = any(matches(pattern, name.removeprefix(BACKBONE)) for pattern in family.unused)
-        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name and held_name(name) not in known
+        is_base = is_adapted and name.startswith(BACKBONE) and ADAPTER not in name and held_name(name) not in parameters
         if is_unused or is_base or name.endswith(f".{OLD_ROWS}"):
             frozen.add(name)
         parameter.requires_grad_(name not in frozen)

@@ -40,8 +40,8 @@ def load_tuned(run: Run) -> Loaded:
         is_whole = not isinstance(loaded.model.head, MaskedHead)
         loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE), strict=is_whole)
     except (RuntimeError, SafetensorError) as error:  # torch's is of several lines
-        said = " ".join(str(error).split())[:300]
-        raise ValueError(f"{folder / HEAD_FILE} is not this model's head ({said}): {REMEDY}") from None
+        message = " ".join(str(error).split())[:300]
+        raise ValueError(f"{folder / HEAD_FILE} is not this model's head ({message}): {REMEDY}") from None
     loaded.model.eval()
     # The position table is among the weights, so it stays as it is ("checkpoint"); the hooks of --reinject-positions
     # are not, so they are put on again.
@@ -73,10 +73,10 @@ def name_of_start(run: Run) -> str:
     ValueError where the weights, config or tokenizer that lie there now are not those that the run's manifest has the
     hash or commit of. Of a start at random the weights do not count.
     """
-    name, known = run.config.model, run.manifest["model"]
+    name, recorded = run.config.model, run.manifest["model"]
     source = find_checkpoint(name)
-    commit, sha256 = known.get("revision"), known.get("weights_sha256")
-    source.check_settings(known, run.path.name)
+    commit, sha256 = recorded.get("revision"), recorded.get("weights_sha256")
+    source.check_settings(recorded, run.path.name)
     if run.config.init == "random":
         return name
     if sha256 not in (None, source.sha256) or (commit and not source.is_hub):

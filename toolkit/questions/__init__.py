@@ -67,12 +67,14 @@ def declare(
     columns: Collection[schema.Column] = (),
     tables: Mapping[str, str] = MappingProxyType({}),
 ) -> Question:
-    """A question, whose columns and tables the schema then has."""
+    """A question; its columns and tables are added to the schema."""
     schema.add(columns, tables)
-    return Question(name, readme, public, commands, drift, frozenset(each.name for each in columns), frozenset(tables))
+    return Question(
+        name, readme, public, commands, drift, frozenset(column.name for column in columns), frozenset(tables)
+    )
 
 
 @cache
 def load_questions() -> tuple[Question, ...]:
-    """Every question of QUESTIONS; from now on the schema has their tables."""
+    """Every question of QUESTIONS, imported, so that the schema has their tables."""
     return tuple(import_module(f"{__name__}.{name}").QUESTION for name in QUESTIONS)

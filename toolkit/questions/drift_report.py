@@ -65,7 +65,7 @@ def makers_of(parts: Iterable[DriftPart], opened: Opened) -> Makers:
 
 
 def open_places(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
-    """As :func:`open_sources`, with what the questions read off the places."""
+    """As :func:`open_sources`; then each question adds what it reads off the places."""
     opened = open_sources(places, at_least=at_least)
     for part in drift_parts().values():
         opened = part.read(opened)
@@ -92,17 +92,21 @@ def show_drift(
     parts = select(drift_parts(), only or drift_parts(), "section")
     with shows_progress("opening files"):
         opened = open_places(places, at_least=2)
-        brief = [part for part in parts.values() if part.is_brief(opened) or (only and out is None)]
-        computed = Computed(opened).add(makers_of([movement.HEAD, *brief], opened))
-    short = Page(
+        brief_parts = [part for part in parts.values() if part.is_brief(opened) or (only and out is None)]
+        computed = Computed(opened).add(makers_of([movement.HEAD, *brief_parts], opened))
+    screen = Page(
         title=title if title is not None else opened.title,
-        tiles=_tiles(computed, brief),
+        tiles=_tiles(computed, brief_parts),
         tiles_show=TILES_SHOW,
         facts_show=FACTS_SHOW,
-        answers=_answers(computed, brief),
-        sections=(*_sections(computed, brief, is_screen=True), *_empty(computed, parts, only), *_notes(opened)),
+        answers=_answers(computed, brief_parts),
+        sections=(
+            *_sections(computed, brief_parts, is_screen=True),
+            *_empty_sections(computed, parts, only),
+            *_note_sections(opened),
+        ),
     )
-    print_page(short, has_charts=out is not None)
+    print_page(screen, has_charts=out is not None)
     if out is None:
         show(
             "Why the rows moved: --only why. " * (opened.is_run and "why" not in only)
@@ -118,16 +122,17 @@ TILES_SHOW, FACTS_SHOW = "moved, in % of its norm", "of which"
 
 
 def problems_of(opened: Opened) -> Iterator[str]:
-    """What was not seen of the runs, or is not as it seems, which stands before any number."""
+    """Each problem of the runs as a sentence: what was not seen or is not as it seems. They stand before any number."""
     yield from (f"{problem[:1].upper()}{problem[1:]}." for problem in opened.problems)
     for run, name in zip(opened.runs, opened.names, strict=True):
-        who, manifest = f"{name}: " if len(opened.runs) > 1 else "", run.manifest if run.is_finished else {}
-        if taken := manifest.get("begins_after_steps"):
-            yield f"{who}drift is since step {taken}, where recording began: the first snapshot had been trained."
-        yield from (f"{who}{problem}." for problem in manifest.get("problems", ()))
+        prefix, manifest = f"{name}: " if len(opened.runs) > 1 else "", run.manifest if run.is_finished else {}
+        if step := manifest.get("begins_after_steps"):
+            yield f"{prefix}drift is since step {step}, where recording began: the first snapshot had been trained."
+        yield from (f"{prefix}{problem}." for problem in manifest.get("problems", ()))
 
 
 def _write(computed: Computed, parts: Sequence[DriftPart], out: Path, title: str | None, command: str) -> Path:
+    """Compute the tables of these sections and write the page, the CSV files and drift.tex; the path of report.md."""
     with report_folder(out) as folder, shows_progress("computing tables"):
         computed.add(makers_of(parts, computed.opened))
         say("drawing figures")
@@ -156,8 +161,8 @@ def drift_page(
         picture=movement.first_picture(computed),
         sections=(
             *_sections(computed, parts),
-            *_notes(opened),
-            *_untold(computed),
+            *_note_sections(opened),
+            *_untold_sections(computed),
             Section(
                 id="definitions",
                 title="Definitions",
@@ -174,36 +179,36 @@ def _tiles(computed: Computed, parts: Sequence[DriftPart]) -> tuple[Tile, ...]:
 
 
 def _answers(computed: Computed, parts: Sequence[DriftPart]) -> tuple[Answer, ...]:
-    """What stands before any number, then the questions with their answers, as a comparison has them."""
+    """The problems of the runs, which stand before any number, the answers of the sections, and what stays open."""
     answers = [part.answer(computed) for part in (movement.HEAD, *parts)]
-    return (*stated(problems_of(computed.opened)), *filter(None, answers), _open(computed.opened))
+    return (*stated(problems_of(computed.opened)), *filter(None, answers), _open_answer(computed.opened))
 
 
-def _open(opened: Opened) -> Answer:
-    """What these data cannot tell."""
-    said = ["Whether this holds for other models or tasks."]
+def _open_answer(opened: Opened) -> Answer:
+    """The answer that says what these data cannot tell."""
+    open_questions = ["Whether this holds for other models or tasks."]
     if not opened.is_run:
-        said.append(f"Why rows moved: {NEEDS_RUN}.")
+        open_questions.append(f"Why rows moved: {NEEDS_RUN}.")
     elif any(causes.could_have_control(run) for run in opened.runs):
-        said.append("How much of the movement is learning: no run had shuffled labels.")
+        open_questions.append("How much of the movement is learning: no run had shuffled labels.")
     if len(opened.runs) == 1:
-        said.append("Whether another seed would move the same rows: this is one run.")
-    return Answer(question=OPEN if opened.is_run else OPEN_OF_DATA, text=" ".join(said))
+        open_questions.append("Whether another seed would move the same rows: this is one run.")
+    return Answer(question=OPEN if opened.is_run else OPEN_OF_DATA, text=" ".join(open_questions))
 
 
 def _sections(computed: Computed, parts: Sequence[DriftPart], *, is_screen: bool = False) -> list[Section]:
     """The sections that have something to show, on a page or in a terminal."""
-    made = ((part.on_screen or part.section if is_screen else part.section)(computed) for part in parts)
-    return [section for section in made if section.blocks]
+    sections = ((part.on_screen or part.section if is_screen else part.section)(computed) for part in parts)
+    return [section for section in sections if section.blocks]
 
 
-def _empty(computed: Computed, parts: Mapping[str, DriftPart], only: Sequence[str]) -> list[Section]:
+def _empty_sections(computed: Computed, parts: Mapping[str, DriftPart], only: Sequence[str]) -> list[Section]:
     """Why sections that were asked for have nothing to show."""
-    texts, known = [], computed.frames.keys() | computed.missing.keys()
+    texts, computed_names = [], computed.frames.keys() | computed.missing.keys()
     for name in only:
-        part, made = parts[name], parts[name].makers(computed.opened)
-        if made.keys() <= known and not (part.on_screen or part.section)(computed).blocks:
-            reasons = dict.fromkeys(computed.missing[table] for table in made if table in computed.missing)
+        part, table_makers = parts[name], parts[name].makers(computed.opened)
+        if table_makers.keys() <= computed_names and not (part.on_screen or part.section)(computed).blocks:
+            reasons = dict.fromkeys(computed.missing[table] for table in table_makers if table in computed.missing)
             texts.append(f"{name}: {'; '.join(reasons) or EMPTY.get(name, NOTHING)}")
     return [texts_section("empty", "What has nothing to show", texts)] if texts else []
 
@@ -231,33 +236,34 @@ def compact_table(computed: Computed) -> TableBlock:
     strata = movement.strata_table(computed)
     if len(strata):
         strata = strata.assign(percent=100 * strata["relative"])
-    whole = pd.DataFrame()
+    whole_parameters = pd.DataFrame()
     if "drift" in computed.frames:
-        whole = lines_of(whole_lines(computed.frames["drift"]), epoch=computed.epoch)
-        whole = whole.assign(stratum="whole parameter", num_rows="", norm="")
-    table = pd.concat([part.astype(object) for part in (whole, strata)]).reindex(columns=list(columns))
+        whole_parameters = lines_of(whole_lines(computed.frames["drift"]), epoch=computed.epoch)
+        whole_parameters = whole_parameters.assign(stratum="whole parameter", num_rows="", norm="")
+    table = pd.concat([frame.astype(object) for frame in (whole_parameters, strata)]).reindex(columns=list(columns))
     return TableBlock(table=table, caption=f"Embedding drift of {computed.opened.title}.", columns=columns)
 
 
-def _notes(opened: Opened) -> tuple[Section, ...]:
-    half = (
+def _note_sections(opened: Opened) -> tuple[Section, ...]:
+    """The section of what to read the numbers with; none where there is nothing to say."""
+    half_note = (
         "Some weights are stored in half precision, where small updates are rounded away: no drift is no verdict there."
     )
-    notes = [*opened.notes, *([half] if opened.is_half else [])]
+    notes = [*opened.notes, *([half_note] if opened.is_half else [])]
     blocks: tuple[Block, ...] = tuple(NoteBlock(text=note) for note in notes)
     return (Section(id="notes", title="Read with it", blocks=blocks),) if blocks else ()
 
 
-def _untold(computed: Computed) -> tuple[Section, ...]:
-    """What does not apply or was refused, once, with each analysis' own reason."""
-    lines = [(name.replace("_", " "), reason) for name, reason in computed.missing.items()]
-    lines += refused(computed.frames)
+def _untold_sections(computed: Computed) -> tuple[Section, ...]:
+    """The section of what does not apply or was refused, each with its reason; none where there is nothing."""
+    rows = [(name.replace("_", " "), reason) for name, reason in computed.missing.items()]
+    rows += refused(computed.frames)
     opened = computed.opened
     if not opened.is_run:
-        lines.append(("exposure, causes, sign noise, regression", "they need a run directory"))
+        rows.append(("exposure, causes, sign noise, regression", "they need a run directory"))
     if len(opened.runs) < 2:
-        lines.append(("agreement of seeds", "it needs runs of several seeds"))
+        rows.append(("agreement of seeds", "it needs runs of several seeds"))
     if "segments" in computed.frames and computed.frames["segments"].empty:
-        lines.append(("segments", "the model has no token_type_embeddings"))
-    table = rows_block(("what", "why not"), lines, "")
-    return (Section(id="untold", title="What these data cannot tell", blocks=(table,)),) if lines else ()
+        rows.append(("segments", "the model has no token_type_embeddings"))
+    table = rows_block(("what", "why not"), rows, "")
+    return (Section(id="untold", title="What these data cannot tell", blocks=(table,)),) if rows else ()

@@ -43,8 +43,8 @@ TEXTS = "train"
 def task_of_texts(texts: Sequence[tuple[str, ...]], name: str = "texts") -> Task:
     """Texts without labels as a task of one split, TEXTS."""
     split = Split(ids=np.arange(len(texts)), texts=tuple(texts), labels=None)
-    known: dict[str, Any] = {"kind": "classification", "label_names": (), "score": "accuracy", "file_hashes": {}}
-    return Task(name=name, splits={TEXTS: split}, reported_split=TEXTS, **known)
+    fixed: dict[str, Any] = {"kind": "classification", "label_names": (), "score": "accuracy", "file_hashes": {}}
+    return Task(name=name, splits={TEXTS: split}, reported_split=TEXTS, **fixed)
 
 
 def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: int | None = None) -> EncodedTask:
@@ -108,14 +108,14 @@ def batch_on(
 @contextlib.contextmanager
 def replaced(parameter: torch.Tensor, values: torch.Tensor) -> Iterator[None]:
     """A parameter holds other values inside the block, and its own, bit for bit, after it."""
-    kept = parameter.detach().clone()
+    original = parameter.detach().clone()
     with torch.no_grad():
         parameter.copy_(values)
     try:
         yield
     finally:
         with torch.no_grad():
-            parameter.copy_(kept)
+            parameter.copy_(original)
 
 
 def stream_states(
@@ -170,14 +170,14 @@ class Parts:
 
 
 def find_parts(loaded: Loaded) -> Parts:
-    """The embedding layer of a model; ValueError for a family whose is not LayerNorm of a sum of rows."""
+    """The embedding layer of a model; ValueError for a family whose layer is not LayerNorm of a sum of rows."""
     if not loaded.family.is_plain_sum:
         raise ValueError(
             f"not applicable: {loaded.source.name} is of the family {loaded.family.name}, whose embedding layer is not "
             "LayerNorm of the sum of its tables' rows; drift, layers and positions read its weights"
         )
     backbone = loaded.model.backbone
-    found = {
+    modules = {
         canonical: _module(backbone, name.rpartition(".")[0])
         for canonical, name in loaded.family.embedding_parameters.items()
     }
@@ -187,10 +187,10 @@ def find_parts(loaded: Loaded) -> Parts:
     encoder = getattr(backbone, "encoder", None)
     return Parts(
         embeddings=backbone.get_submodule("embeddings"),
-        word=found["word_embeddings"],
-        position=found.get("position_embeddings"),
-        segment=found.get("token_type_embeddings"),
-        layer_norm=found["LayerNorm.weight"],
+        word=modules["word_embeddings"],
+        position=modules.get("position_embeddings"),
+        segment=modules.get("token_type_embeddings"),
+        layer_norm=modules["LayerNorm.weight"],
         inner_projection=projection if is_inner else None,
         outer_projection=None if is_inner else projection,
         relative=getattr(encoder, "rel_embeddings", getattr(encoder, "relative_attention_bias", None)),
@@ -226,36 +226,38 @@ def why_absent(loaded: Loaded, parameter: str) -> str:
 
 
 def list_differences(loaded: Loaded) -> tuple[str, ...]:
-    """Read off the modules and the config, not off the family's name; none for a BERT."""
+    """How the embedding layer differs from BERT's, a sentence each, read off modules and config; none for a BERT."""
     parts = find_parts(loaded)
     config: Any = loaded.model.backbone.config
-    found: list[str] = []
+    differences: list[str] = []
     for parameter in TABLES[1:]:
         if reason := why_absent(loaded, parameter):
-            found.append(f"There are no {parameter.replace('_', ' ')}, {reason.removeprefix('not applicable: ')}.")
+            differences.append(
+                f"There are no {parameter.replace('_', ' ')}, {reason.removeprefix('not applicable: ')}."
+            )
     if parts.position is not None and loaded.position_offset:
         last = loaded.position_offset - 1
         rows = f"rows 0 to {last} belong" if last else "row 0 belongs"
-        found.append(
+        differences.append(
             f"The first token has position row {last + 1}: {rows} to padding, so that the table reads as many tokens "
             "less."
         )
     if parts.num_segments == 1:
-        found.append("The segment table has one row, which every token gets: it cannot tell two sentences apart.")
+        differences.append("The segment table has one row, which every token gets: it cannot tell two sentences apart.")
     width, hidden = parts.word.embedding_dim, config.hidden_size
     for projection, where in ((parts.inner_projection, "before"), (parts.outer_projection, "after")):
         if projection is not None:
-            found.append(f"Rows have {width} numbers; a projection {where} LayerNorm makes {hidden} of them.")
+            differences.append(f"Rows have {width} numbers; a projection {where} LayerNorm makes {hidden} of them.")
     if parts.layer_norm.bias is None:
-        found.append("LayerNorm has no bias here.")
+        differences.append("LayerNorm has no bias here.")
     if parts.relative is not None and parts.position is not None:
-        found.append("Besides the position table, relative distances enter in the attention of every layer.")
+        differences.append("Besides the position table, relative distances enter in the attention of every layer.")
     if parts.convolution is not None:
-        found.append("A convolution over neighbouring tokens follows the first layer.")
+        differences.append("A convolution over neighbouring tokens follows the first layer.")
     groups = getattr(config, "num_hidden_groups", config.num_hidden_layers)
     if groups < config.num_hidden_layers:
-        found.append(f"{config.num_hidden_layers} layers share {groups} set(s) of weights.")
-    return tuple(found)
+        differences.append(f"{config.num_hidden_layers} layers share {groups} set(s) of weights.")
+    return tuple(differences)
 
 
 Ids = NDArray[np.int64]
@@ -284,7 +286,7 @@ class Sentence:
     def rows(self) -> dict[str, Ids]:
         """Table to the (tokens,) rows that the text takes of it, of those that the model has."""
         rows = dict(zip(TABLES, (self.words, self.positions, self.segments), strict=True))
-        return {name: own for name, own in rows.items() if own is not None}
+        return {name: row_ids for name, row_ids in rows.items() if row_ids is not None}
 
 
 def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentence:
@@ -301,16 +303,16 @@ def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentenc
         if not loaded.tokenizer(value, add_special_tokens=False, verbose=False)["input_ids"]:
             raise ValueError(f"{flag} {value!r} has no token that {loaded.source.name} knows: pass a sentence")
     encoded = loaded.tokenizer(*texts, truncation=False, verbose=False)
-    words = np.asarray(encoded["input_ids"], np.int64)
-    if loaded.max_length is not None and len(words) > loaded.max_length:
-        what = "--text and --pair together are" if pair is not None else "--text is"
+    ids = np.asarray(encoded["input_ids"], np.int64)
+    if loaded.max_length is not None and len(ids) > loaded.max_length:
+        subject = "--text and --pair together are" if pair is not None else "--text is"
         raise ValueError(
-            f"{what} {len(words)} tokens long, and {loaded.source.name} reads {loaded.max_length} at most: shorten it"
+            f"{subject} {len(ids)} tokens long, and {loaded.source.name} reads {loaded.max_length} at most: shorten it"
         )
-    check_word_rows(loaded.source.name, int(words.max()) + 1, find_parts(loaded).word.num_embeddings)
-    given = encoded.get("token_type_ids")
-    types = None if given is None else np.asarray(given, np.int64)
-    return make_sentence(loaded, words, types, texts)
+    check_word_rows(loaded.source.name, int(ids.max()) + 1, find_parts(loaded).word.num_embeddings)
+    token_type_ids = encoded.get("token_type_ids")
+    type_ids = None if token_type_ids is None else np.asarray(token_type_ids, np.int64)
+    return make_sentence(loaded, ids, type_ids, texts)
 
 
 def make_sentence(loaded: Loaded, words: Ids, token_type_ids: Ids | None, texts: tuple[str, ...] = ()) -> Sentence:
@@ -387,14 +389,14 @@ class Outputs:
 def run_model(loaded: Loaded, sentence: Sentence, **changes: Any) -> Outputs:
     """One forward pass in eval mode; ``changes`` replace or add arguments of the backbone."""
     backbone = loaded.model.backbone
-    seen: list[torch.Tensor] = []
-    hook = find_parts(loaded).embeddings.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    embedded: list[torch.Tensor] = []
+    hook = find_parts(loaded).embeddings.register_forward_hook(lambda module, inputs, output: embedded.append(output))
     try:
         with in_eval_mode(backbone), torch.inference_mode():
             output = backbone(**(make_inputs(loaded, sentence) | changes))
     finally:
         hook.remove()
-    return Outputs(as_array(seen[0][0]), as_array(output.last_hidden_state[0]))
+    return Outputs(as_array(embedded[0][0]), as_array(output.last_hidden_state[0]))
 
 
 def as_array(tensor: torch.Tensor) -> Array:
@@ -434,7 +436,7 @@ def open_model(name: str) -> Loaded:
         try:
             loaded = load_classifier(name, pooling="pooler", num_outputs=1)
         except LackingError as error:
-            if not any(own.startswith("pooler.") for own in error.names):
+            if not any(tensor_name.startswith("pooler.") for tensor_name in error.names):
                 raise
     loaded = loaded or load_classifier(name, pooling="mean", num_outputs=1)
     loaded.model.eval()

@@ -67,7 +67,7 @@ def mean_and_sd(values: Iterable[float]) -> str:
 
 
 def span(values: Iterable[float]) -> str:
-    """One count, or the least and the greatest of several; of those that are known."""
+    """A count, or the least and the greatest of several; NaN are left out."""
     counts = [value for value in values if value == value]
     if not counts:
         return "not known"
@@ -81,7 +81,7 @@ def stratum_text(stratum: str) -> str:
 
 
 def p_value(value: object, digits: int = 3) -> str:
-    """A p or q value: what is below .001 is not known so well that its digits would tell anything."""
+    """A p or q value as a text; below .001 its digits mean nothing and are not shown."""
     return "< 0.001" if isinstance(value, float) and value < 0.001 else text_of(value, digits)
 
 
@@ -119,16 +119,17 @@ def mean_text(mean: float, sd: float) -> str:
 
 def estimate_text(value: float, low: float, high: float, digits: int = 3, *, is_signed: bool = False) -> str:
     """``0.267 (0.226 to 0.305)`` with fixed decimals; the value alone where there is no interval."""
-    shown = [_decimal(number, digits, is_signed) for number in (value, low, high)]
-    return shown[0] if math.isnan(low) or math.isnan(high) else f"{shown[0]} ({shown[1]} to {shown[2]})"
+    texts = [_decimal(end, digits, is_signed) for end in (value, low, high)]
+    return texts[0] if math.isnan(low) or math.isnan(high) else f"{texts[0]} ({texts[1]} to {texts[2]})"
 
 
 def estimate_of(line: "Mapping[Any, Any] | pd.Series", digits: int = 3, *, is_signed: bool = False) -> str:
-    """The value of a line with its interval, as :func:`estimate_text` writes them."""
+    """The value of a record with its interval, as :func:`estimate_text` writes them."""
     return estimate_text(line["value"], line["low"], line["high"], digits, is_signed=is_signed)
 
 
 def _decimal(value: float, digits: int, is_signed: bool) -> str:
+    """A number with fixed decimals, signed if asked for; an undefined one says so."""
     if math.isnan(value):
         return UNDEFINED
     rounded = round(value, digits) + 0.0  # no -0.000
@@ -137,10 +138,10 @@ def _decimal(value: float, digits: int, is_signed: bool) -> str:
 
 def percent_text(value: float, low: float, high: float) -> str:
     """A share as ``1.93 % (1.90 to 1.96 %)``; the value alone where there is no interval."""
-    shown = [number(100 * each) for each in (value, low, high)]
+    texts = [number(100 * share) for share in (value, low, high)]
     if math.isnan(value):
         return UNDEFINED
-    return f"{shown[0]} %" if math.isnan(low) else f"{shown[0]} % ({shown[1]} to {shown[2]} %)"
+    return f"{texts[0]} %" if math.isnan(low) else f"{texts[0]} % ({texts[1]} to {texts[2]} %)"
 
 
 _REGIMES = {
@@ -152,5 +153,5 @@ _REGIMES = {
 
 def spoken(table: pd.DataFrame, columns: Sequence[str] = ("condition",)) -> pd.DataFrame:
     """The same table with the regimes in those columns by the names that papers give them; other labels stay."""
-    own = [name for name in columns if name in table]
-    return table.assign(**{name: table[name].replace(_REGIMES, regex=True) for name in own}) if own else table
+    present = [name for name in columns if name in table]
+    return table.assign(**{name: table[name].replace(_REGIMES, regex=True) for name in present}) if present else table

@@ -24,7 +24,7 @@ def image_of(chart: Chart, kind: str) -> bytes:
 
     svg = _svg_of(json.dumps(_without_inputs(chart if isinstance(chart, dict) else spec_of(chart))))
     if kind == "png":
-        return _packed(bytes(vl_convert.svg_to_png(svg, scale=SCALE)))
+        return _repacked(bytes(vl_convert.svg_to_png(svg, scale=SCALE)))
     if kind == "pdf":
         # A pixel is .75 points, and what is drawn keeps its coordinates.
         smaller = re.sub(
@@ -36,10 +36,10 @@ def image_of(chart: Chart, kind: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _svg_of(spec: str) -> str:
-    """Laying a chart out takes most of the time, and every kind starts from it."""
+    """The SVG of a specification; kept, as laying a chart out takes most of the time and every kind starts from it."""
     import vl_convert
 
-    return _shared_shapes(str(vl_convert.vegalite_to_svg(spec)))
+    return _with_shared_shapes(str(vl_convert.vegalite_to_svg(spec)))
 
 
 _MARK = re.compile(
@@ -47,24 +47,24 @@ _MARK = re.compile(
 )
 
 
-def _shared_shapes(svg: str) -> str:
-    """With a shape that stands at hundreds of places written once: a fifth of the bytes of a scatter."""
+def _with_shared_shapes(svg: str) -> str:
+    """The SVG with each shape that stands at hundreds of places written once: a fifth of the bytes of a scatter."""
     counts = Counter(match[3] for match in _MARK.finditer(svg))
-    names = {shape: f"shape{i}" for i, (shape, count) in enumerate(counts.items()) if count > 200}
+    names = {shape: f"shape{index}" for index, (shape, count) in enumerate(counts.items()) if count > 200}
     if not names:
         return svg
 
-    def placed(match: re.Match[str]) -> str:
+    def reference_to(match: re.Match[str]) -> str:
         if match[3] not in names:
             return match[0]
         return f'<use href="#{names[match[3]]}" x="{float(match[1]):.1f}" y="{float(match[2]):.1f}"/>'
 
     shapes = "".join(f'<path id="{name}" {shape}/>' for shape, name in names.items())
     start = svg.index(">") + 1
-    return f"{svg[:start]}<defs>{shapes}</defs>{_MARK.sub(placed, svg[start:])}"
+    return f"{svg[:start]}<defs>{shapes}</defs>{_MARK.sub(reference_to, svg[start:])}"
 
 
-def _packed(png: bytes) -> bytes:
+def _repacked(png: bytes) -> bytes:
     """The same pixels in two fifths of the bytes: vl-convert packs them for speed, and a page of heat maps is large."""
     parts, pixels, place = [], b"", 8
     while place < len(png):
@@ -80,7 +80,7 @@ def _packed(png: bytes) -> bytes:
 
 
 def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:
-    """Without lists and sliders, which nobody can use on paper."""
+    """The specification without lists and sliders, which nobody can use on paper."""
     return spec | {
         "params": [
             {key: value for key, value in param.items() if key != "bind" or value == "legend"}
@@ -110,31 +110,34 @@ def in_order(pdf: bytes) -> bytes:
     ends = dict(zip(sorted(places.values()), [*sorted(places.values())[1:], int(start[1])], strict=True))
     bodies = {number: pdf[place : ends[place]].partition(b"obj")[2] for number, place in places.items()}
     parts = {number: _sorted_resources(body) for number, body in bodies.items()}
+    # From the trailer on, depth first: equal pages then have equal numbers.
     order: dict[int, int] = {}
     waiting = [int(number) for number in _REFERENCE.findall(trailer)][::-1]
     while waiting:
         number = waiting.pop()
         if number not in order:
             order[number] = len(order) + 1
-            waiting += [int(found) for found in _REFERENCE.findall(parts[number][0])][::-1]
+            waiting += [int(reference) for reference in _REFERENCE.findall(parts[number][0])][::-1]
 
     def renamed(text: bytes) -> bytes:
-        return _REFERENCE.sub(lambda found: b"%d 0 R" % order[int(found[1])], text)
+        return _REFERENCE.sub(lambda reference: b"%d 0 R" % order[int(reference[1])], text)
 
-    made = pdf[: min(places.values())]
+    written = pdf[: min(places.values())]
     rows = [b"0000000000 65535 f\r\n"]
-    for number, new in order.items():
-        rows.append(b"%010d 00000 n\r\n" % len(made))
-        made += b"%d 0 obj" % new + renamed(parts[number][0]) + parts[number][1]
+    for number, new_number in order.items():
+        rows.append(b"%010d 00000 n\r\n" % len(written))
+        written += b"%d 0 obj" % new_number + renamed(parts[number][0]) + parts[number][1]
     count = b"%d" % len(rows)
     trailer = renamed(re.sub(rb"/Size \d+", b"/Size " + count, trailer))
-    return b"%sxref\n0 %s\n%strailer%sstartxref\n%d\n%%%%EOF" % (made, count, b"".join(rows), trailer, len(made))
+    return b"%sxref\n0 %s\n%strailer%sstartxref\n%d\n%%%%EOF" % (written, count, b"".join(rows), trailer, len(written))
 
 
 def _sorted_resources(body: bytes) -> tuple[bytes, bytes]:
-    """What an object says of itself, its resources by their names, and its stream, which refers to them by these."""
+    """The dictionary of an object, its resources sorted by name, and its stream, which refers to them by name."""
     head, stream, rest = body.partition(b"stream\n")
-    return _RESOURCES.sub(lambda found: b"".join(sorted(found[0].splitlines(keepends=True))), head), stream + rest
+    return _RESOURCES.sub(
+        lambda resources: b"".join(sorted(resources[0].splitlines(keepends=True))), head
+    ), stream + rest
 
 
 def write_charts(folder: Path, charts: Mapping[str, Chart]) -> None:

@@ -96,16 +96,16 @@ Charts: TypeAlias = dict[str, Chart]
 
 
 def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
-    """The lines of a table as inline data: numbers to five significant digits, what is undefined as null."""
-    own = table if columns is None else table[list(columns)]
-    parts = {str(name): [_plain(value) for value in own[name]] for name in own}
+    """The records of a table as inline data: numbers to five significant digits, what is undefined as null."""
+    selected = table if columns is None else table[list(columns)]
+    parts = {str(name): [_json_value(value) for value in selected[name]] for name in selected}
     # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
-    lines = tuple(dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
-    return altair.Data(values=lines)
+    records = tuple(dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
+    return altair.Data(values=records)
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON has."""
+def _json_value(value: Any) -> Any:
+    """A value as JSON has it: numbers to five significant digits, what is undefined as None, else a text."""
     if value is None or value is pd.NA or value is pd.NaT:
         return None
     if isinstance(value, bool | np.bool_):
@@ -132,15 +132,15 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
     names = [str(value) for value in values]
     slug = "".join(character if character.isalnum() else "_" for character in field)
     legend = altair.selection_point(name=f"legend_{slug}", fields=[field], bind="legend")
-    every = "all"
+    all_series = "all"
     choice = altair.param(
         name=f"chosen_{slug}",
-        value=every,
-        bind=altair.binding_select(options=[every, *names], name=f"{label or field.replace('_', ' ')} "),
+        value=all_series,
+        bind=altair.binding_select(options=[all_series, *names], name=f"{label or field.replace('_', ' ')} "),
     )
-    shown = f"chosen_{slug} == '{every}' || chosen_{slug} == datum[{json.dumps(field)}]"
-    both = altair.PredicateComposition({"and": [{"param": legend.name}, shown]})
-    opacity = altair.when(both).then(altair.value(1.0)).otherwise(altair.value(0.12))
+    is_chosen = f"chosen_{slug} == '{all_series}' || chosen_{slug} == datum[{json.dumps(field)}]"
+    is_picked = altair.PredicateComposition({"and": [{"param": legend.name}, is_chosen]})
+    opacity = altair.when(is_picked).then(altair.value(1.0)).otherwise(altair.value(0.12))
     return Picker((legend, choice), opacity)
 
 
@@ -154,14 +154,14 @@ def colour(field: str, values: Iterable[str], /, title: str | None = None, **leg
 
 
 def shape(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
-    """Shape by series, so that colour is never all that tells them; the same legend as :func:`colour`."""
+    """Shape by series, so that colour alone never tells them apart; the same legend as :func:`colour`."""
     names = [str(value) for value in values]
     scale = altair.Scale(domain=names, range=_shifted(SHAPES, names))
     return altair.Shape(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
 
 
 def _legend(names: Sequence[str], title: str | None, options: Mapping[str, Any]) -> Any:
-    """In as many columns as names of this length have room for."""
+    """A legend in as many columns as names of this length have room for."""
     columns = next((number for number, letters in ((3, 32), (2, 50)) if max(map(len, names), default=0) <= letters), 1)
     return altair.Legend(title=title, **({"columns": columns, "labelLimit": WIDTH // columns - 40} | dict(options)))
 
@@ -198,7 +198,7 @@ MUCH_LONGER = 2
 
 
 def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
-    """What to call the series of each line: by ``base``, ``condition`` or ``regime`` (``none``, ``backbone`` ...)."""
+    """The series of each record: its ``base``, ``condition`` or ``regime`` (``none``, ``backbone`` ... in words)."""
     for name in ("base", "condition", "regime"):
         if name in table:
             if name != "regime":
@@ -209,24 +209,24 @@ def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
 
 
 def ordered(found: Iterable[str], order: Iterable[str] | None) -> list[str]:
-    """Distinct names: those of ``order`` first, so that each has its colour in every chart, then whatever else."""
+    """Distinct names, those of ``order`` first: each then has its colour in every chart."""
     return list(dict.fromkeys([*(order or ()), *found]))
 
 
 def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Mean, least and greatest of ``value`` over the lines of each ``by``: mean, low, high, num_seeds, spread (text).
+    """Mean, least and greatest of ``value`` over the records of each ``by``: mean, low, high, num_seeds, spread (text).
 
     Lines whose value is undefined count nowhere; a mean of equal values is that value.
     """
     defined = table[table[value].notna()]
-    found = defined.groupby(list(by), sort=False)[value].agg(["mean", "min", "max", "size"]).reset_index()
-    found = found.rename(columns={"min": "low", "max": "high", "size": "num_seeds"})
-    found["mean"] = found["mean"].clip(found["low"], found["high"])  # a rounding may put it beside them
-    found["spread"] = [
-        "one seed" if n == 1 else f"{low:.4g} to {high:.4g} ({n} seeds)"
-        for low, high, n in zip(found["low"], found["high"], found["num_seeds"], strict=True)
+    means = defined.groupby(list(by), sort=False)[value].agg(["mean", "min", "max", "size"]).reset_index()
+    means = means.rename(columns={"min": "low", "max": "high", "size": "num_seeds"})
+    means["mean"] = means["mean"].clip(means["low"], means["high"])  # a rounding may put it beside them
+    means["spread"] = [
+        "one seed" if num_seeds == 1 else f"{low:.4g} to {high:.4g} ({num_seeds} seeds)"
+        for low, high, num_seeds in zip(means["low"], means["high"], means["num_seeds"], strict=True)
     ]
-    return found
+    return means
 
 
 def padded(values: Iterable[float], share: float = 0.06, most: float = math.inf) -> Any:
@@ -249,8 +249,8 @@ def log_ticks(low: float, high: float) -> list[float]:
         return [float(f"{i * step:.6g}") for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
     steps = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
     stride = max(1, math.ceil(decades / 6)) if steps == (1,) else 1
-    found = [float(f"{step}e{power}") for power in powers for step in steps if power % stride == 0]
-    return [value for value in found if low <= value <= high]
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps if power % stride == 0]
+    return [value for value in ticks if low <= value <= high]
 
 
 def log_axis(values: Iterable[float], num_floors: int = 0, height: float = 150) -> "LogAxis":
@@ -285,11 +285,11 @@ class LogAxis:
         """With ``exactly 0`` beside the places below it."""
         ticks = log_ticks(self.low, self.high)
         floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
-        named = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
+        label_expression = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
         look = {"format": "~g", "grid": True, "labelOverlap": "greedy", "labelSeparation": 4}
         if floor:  # a line amid the places for zeros would say that some lie above it, and others below
-            unlined = {"condition": {"test": f"datum.value < {self.low}", "value": 0}, "value": 1}
-            look |= {"labelExpr": named, "gridOpacity": unlined}
+            grid_opacity = {"condition": {"test": f"datum.value < {self.low}", "value": 0}, "value": 1}
+            look |= {"labelExpr": label_expression, "gridOpacity": grid_opacity}
         return altair.Axis(values=[*floor, *ticks], **(look | options))
 
     def band(self, **options: Any) -> Any:
@@ -301,7 +301,7 @@ class LogAxis:
 
 
 def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
-    """The lines with ``time``, its axis, and what the legend says besides; ``run`` and ``epoch`` must be there.
+    """The table with a column ``time``, its axis, and options of the legend; ``run`` and ``epoch`` must be there.
 
     A few epochs beside dozens would all be one spot at the start of an axis: each regime then has its own time.
     """
@@ -314,18 +314,20 @@ def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
         scale = altair.Scale(zero=False, nice=False, padding=14)
         axis = altair.Axis(format="~f", grid=False, **marks)
         return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
-    own = lines["run"].map(last)
-    shortest = lines.assign(last=own).groupby("regime")["last"].min()
+    last_of_record = lines["run"].map(last)
+    shortest = lines.assign(last=last_of_record).groupby("regime")["last"].min()
     spans = {name: f"{shortest[name]:g} to {epochs:g}" for name, epochs in longest.items()} | {
         name: f"{epochs:g}" for name, epochs in longest.items() if shortest[name] == epochs
     }
     labels = {name: f"{name} ({span} epochs)" for name, span in spans.items()}
-    said = " ".join(f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items())
+    label_expression = " ".join(
+        f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items()
+    )
     scale = altair.Scale(domain=[0, 100], padding=10)
     x = altair.X(
         "time:Q", title="of the regime's epochs (%)", scale=scale, axis=altair.Axis(values=[0, 50, 100], grid=False)
     )
-    return lines.assign(time=100 * lines["epoch"] / own), x, {"labelExpr": f"{said} datum.label"}
+    return lines.assign(time=100 * lines["epoch"] / last_of_record), x, {"labelExpr": f"{label_expression} datum.label"}
 
 
 def look_of(
@@ -342,34 +344,34 @@ def look_of(
 def picked(
     found: Iterable[str], order: Iterable[str] | None, label: str | None = None, **legend: Any
 ) -> tuple[list[str], Picker | None, dict[str, Any]]:
-    """The regimes that are shown, what lets a reader pick one of several, and their look."""
+    """The regimes of a chart in order, their picker where there are several, and their look."""
     found = list(found)
     names = ordered(found, order)
-    shown = [name for name in names if name in set(found)]
-    picker = pick("regime", shown, label) if len(shown) > 1 else None
-    return shown, picker, look_of(names, shown, picker, **legend)
+    present = [name for name in names if name in set(found)]
+    picker = pick("regime", present, label) if len(present) > 1 else None
+    return present, picker, look_of(names, present, picker, **legend)
 
 
 def tips(**titles: str | tuple[str, str]) -> list[Any]:
-    """What hovering shows: column to its title, or to title and number format (``.3g``)."""
+    """A tooltip's fields: column to its title, or to title and number format (``.3g``)."""
     return [
-        altair.Tooltip(f"{name}:N", title=said)
-        if isinstance(said, str)
-        else altair.Tooltip(f"{name}:Q", title=said[0], format=said[1])
-        for name, said in titles.items()
+        altair.Tooltip(f"{name}:N", title=caption)
+        if isinstance(caption, str)
+        else altair.Tooltip(f"{name}:Q", title=caption[0], format=caption[1])
+        for name, caption in titles.items()
     ]
 
 
 def once() -> Chart:
-    """A chart of one line without columns: for a rule, a band or words that stand somewhere once."""
+    """A chart of one empty record: for a rule, a band or a text that stands somewhere once."""
     return altair.Chart(altair.Data(values=[{}]))
 
 
 def along(axis: Any, column: str) -> Any:
-    """Another column on the same axis: the end of an interval, say."""
-    other = axis.copy(deep=False)
-    other["shorthand"] = f"{column}:Q"
-    return other
+    """Another column on the same axis, such as the end of an interval."""
+    copy_of_axis = axis.copy(deep=False)
+    copy_of_axis["shorthand"] = f"{column}:Q"
+    return copy_of_axis
 
 
 def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
@@ -403,7 +405,7 @@ def over_seeds_layers(base: Chart, y: Any, look: Mapping[str, Any], **line: Any)
 def panels(
     charts: Sequence[Chart], columns: int = 3, picker: Picker | None = None, titles: Sequence[str | list[str]] = ()
 ) -> Chart:
-    """Panels in lines of ``columns`` with one legend, and what lets a reader pick; one alone as it is; themed.
+    """Panels in lines of ``columns`` with one legend and one picker; a single chart as it is; themed.
 
     ``titles``: of several panels; one alone has none.
     """
@@ -421,12 +423,14 @@ def panels(
 
 
 def _listening(chart: Chart, picker: Picker) -> Chart:
-    """The chart with what a reader picks by: in its first layer with a legend: Vega-Lite hears clicks there only."""
+    """The chart with what a reader picks by, in its first layer with a legend: Vega-Lite hears clicks there only."""
     if not isinstance(chart, altair.LayerChart):
         return chart.add_params(*picker.params)
     layers = list(chart.layer)
-    heard = min((i for i, layer in enumerate(layers) if isinstance(layer.encoding.color, altair.Color)), default=0)
-    layers[heard] = layers[heard].add_params(*picker.params)
+    first_coloured = min(
+        (i for i, layer in enumerate(layers) if isinstance(layer.encoding.color, altair.Color)), default=0
+    )
+    layers[first_coloured] = layers[first_coloured].add_params(*picker.params)
     return altair.layer(*layers, data=chart.data, width=chart.width, height=chart.height, title=chart.title)
 
 
@@ -437,28 +441,30 @@ def themed(chart: Chart) -> Chart:
 
 def unthemed(chart: Chart) -> Chart:
     """The chart without its look, so that it may stand beside others in one of Altair's compound charts."""
-    own = chart.copy(deep=False)
-    own.config = altair.Undefined
-    return own
+    bare = chart.copy(deep=False)
+    bare.config = altair.Undefined
+    return bare
 
 
-def _shifted(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """In turn, one further on each time round, so that beside as many colours no two series look alike."""
-    return [known[(i + i // len(known)) % len(known)] for i in range(len(names))]
+def _shifted(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """The choices in turn, one further on each time round, so that with as many colours no two series look alike."""
+    return [choices[(i + i // len(choices)) % len(choices)] for i in range(len(names))]
 
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
     with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
         spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
-    own = spec.get("config", {})
+    chart_config = spec.get("config", {})
     merged = {
-        key: ({**value, **own[key]} if isinstance(own.get(key), dict) else own.get(key, value))
+        key: (
+            {**value, **chart_config[key]} if isinstance(chart_config.get(key), dict) else chart_config.get(key, value)
+        )
         if isinstance(value, dict)
-        else own.get(key, value)
+        else chart_config.get(key, value)
         for key, value in CONFIG.items()
     }
-    return {**spec, "config": {**own, **merged}}
+    return {**spec, "config": {**chart_config, **merged}}
 
 
 TICK = 10
@@ -470,23 +476,23 @@ UNDEFINED = "undefined: it was 0 before"
 
 
 def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Chart:
-    """A lying bar per line, in the table's order, with its number beside it; an exact 0 and what is undefined say so.
+    """A horizontal bar per record, in the table's order, with its number beside it; exact 0 and undefined are named.
 
     ``label`` and ``value`` are columns, ``title`` that of the axis with its unit.
     """
-    said = ["exactly 0" if each == 0 else f"{each:.3g} %" if each == each else UNDEFINED for each in table[value]]
-    shown = table[[label, value]].fillna({value: 0.0}).assign(said=said)
-    reach = float(shown[value].max()) or 1.0, min(float(shown[value].min()), 0.0)
+    labels = ["exactly 0" if size == 0 else f"{size:.3g} %" if size == size else UNDEFINED for size in table[value]]
+    bars = table[[label, value]].fillna({value: 0.0}).assign(said=labels)
+    reach = float(bars[value].max()) or 1.0, min(float(bars[value].min()), 0.0)
     room = 0.16 * (reach[0] - reach[1])
     scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
-    base = altair.Chart(data_of(shown)).encode(
+    base = altair.Chart(data_of(bars)).encode(
         y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
         x=altair.X(f"{value}:Q", scale=scale, title=title, axis=altair.Axis(tickCount=5, format="~f")),
         tooltip=tips(**{label: label, "said": title}),
     )
     texts = base.mark_text(align="left", dx=5).encode(text=altair.Text("said:N"))
     drawn = base.mark_bar(color=COLOURS[0], height=13)
-    return altair.layer(drawn, texts, width=440, height=max(26 * len(shown), 40))
+    return altair.layer(drawn, texts, width=440, height=max(26 * len(bars), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:

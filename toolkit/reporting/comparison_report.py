@@ -69,36 +69,38 @@ def commands_of(
     *,
     is_arranged: bool,
 ) -> str:
-    """The commands that make the runs and the report, with no absolute path in them, below the line that says where.
+    """The commands that make the runs and the report, below a line that says where; without absolute paths.
 
     ``is_arranged``: conditions or pairs were named in Python, for which there is no flag.
     """
-    made = [run.command for group in groups for run in group.runs if run.command]
-    if len(made) > MANY_RUNS:
-        made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
+    commands = [run.command for group in groups for run in group.runs if run.command]
+    if len(commands) > MANY_RUNS:
+        commands = [f"# the {len(commands)} commands of the runs are in tables/runs.csv"]
     if is_arranged:
-        made.append("# conditions or pairs were named in Python (toolkit.write_report); this command names its own")
-    words = ["--out", command_path(out)]
+        commands.append("# conditions or pairs were named in Python (toolkit.write_report); this command names its own")
+    arguments = ["--out", command_path(out)]
     for name, value in settings.items():
-        words += [f"--{name}", str(value)] if value is not None else []
+        arguments += [f"--{name}", str(value)] if value is not None else []
     places = " ".join(_shown_places([run.path if isinstance(run, Run) else Path(run) for run in runs]))
-    return "\n".join([command_place(), *made, f"python -m toolkit report {places} {shlex.join(words)}"])
+    return "\n".join([command_place(), *commands, f"python -m toolkit report {places} {shlex.join(arguments)}"])
 
 
 def _shown_places(paths: Sequence[Path]) -> list[str]:
-    """Run directories as words for a shell; many as one pattern, if a shell finds these with it in this order only."""
-    shown = [command_path(path) for path in paths]
+    """Run directories as words for a shell; many as one pattern, if a shell finds exactly these by it, in order."""
+    words = [command_path(path) for path in paths]
     parents = {path.resolve().parent for path in paths}
-    is_here = all(Path(word).resolve() == path.resolve() for word, path in zip(shown, paths, strict=True))
+    is_here = all(Path(word).resolve() == path.resolve() for word, path in zip(words, paths, strict=True))
     if len(paths) > MANY_RUNS and len(parents) == 1 and is_here:
-        names = [Path(word).name for word in shown]
-        there = sorted(path.name for path in parents.pop().iterdir())
+        names = [Path(word).name for word in words]
+        names_there = sorted(path.name for path in parents.pop().iterdir())
         ends = zip(min(names), max(names), strict=False)
-        common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+        common = "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
         for start in ("", common):
-            if names == [name for name in there if name.startswith(start) and (start or not name.startswith("."))]:
-                return [shlex.join([(Path(shown[0]).parent / start).as_posix()]) + ("*" if start else "/*")]
-    return [shlex.join([word]) for word in shown]
+            if names == [
+                name for name in names_there if name.startswith(start) and (start or not name.startswith("."))
+            ]:
+                return [shlex.join([(Path(words[0]).parent / start).as_posix()]) + ("*" if start else "/*")]
+    return [shlex.join([word]) for word in words]
 
 
 COMPACT = "Drift of the embedding parameters since the first snapshot, means ± standard deviations over seeds"
@@ -147,18 +149,19 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "tuning": data.tuning if data.tuning is not None else pd.DataFrame(),
         "runs": runs_frame(data.groups),
         "last_scores": data.scores,
-        "scores": _joined([each.scores for each in data.details]),
-        "baselines": _joined([each.baselines for each in data.details]),
-        "drift": _joined([each.drift for each in data.details]),
-        "drift_compact": drift_table_of_groups([each.group for each in data.details], data.evidence.drift),
-        "strata": _joined([strata_table(each.drift) for each in data.details]),
-        "positions": _joined([each.positions for each in data.details]),
-        "tokens": _joined([each.tokens for each in data.details]),
+        "scores": _joined([tables.scores for tables in data.details]),
+        "baselines": _joined([tables.baselines for tables in data.details]),
+        "drift": _joined([tables.drift for tables in data.details]),
+        "drift_compact": drift_table_of_groups([tables.group for tables in data.details], data.evidence.drift),
+        "strata": _joined([strata_table(tables.drift) for tables in data.details]),
+        "positions": _joined([tables.positions for tables in data.details]),
+        "tokens": _joined([tables.tokens for tables in data.details]),
     }
     return {name: table for name, table in parts.items() if len(table)}
 
 
 def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The tables of all groups one below the other, those without lines left out."""
     filled = [frame for frame in frames if len(frame)]
     return pd.concat(filled, ignore_index=True) if filled else frames[0]
 
@@ -170,17 +173,18 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -
         if len(table) <= MOST_CSV_LINES:
             files.write_text(folder / f"{name}.csv", csv_of(table))
         files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
-    printed = paper_tables(tables)
+    latex_tables = paper_tables(tables)
     if "drift_compact" in tables:
-        printed["drift_compact"] = export_table(tables["drift_compact"], caption=COMPACT, label="drift-compact")
-    for name, text in printed.items():
+        latex_tables["drift_compact"] = export_table(tables["drift_compact"], caption=COMPACT, label="drift-compact")
+    for name, text in latex_tables.items():
         files.write_text(folder / f"{name}.tex", text)
-    files.write_text(folder / "tables.tex", latex.document(printed, title))
+    files.write_text(folder / "tables.tex", latex.document(latex_tables, title))
 
 
 def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as Parquet, a column of numbers and words as texts."""
     # One type per column: Parquet has no column of numbers and words, as a tuning table may have.
-    mixed = [c for c in table if table[c].dtype == object and table[c].map(type).nunique() > 1]
+    mixed = [column for column in table if table[column].dtype == object and table[column].map(type).nunique() > 1]
     table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression="zstd")
 
 
@@ -197,15 +201,15 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
                 table, sources.get("comparison_by_seed", pd.DataFrame(columns=columns_of("compare_seeds")))
             )
         elif name == "verdicts":
-            spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
-            table = table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
-        over = covered(table) if name == "comparison" else ""
-        caption += f", with intervals over {over}" if over else ""
-        own = [column for column in columns.split() or map(str, table) if column in table]
-        same, said = latex.shared(table, [column for column in SHARED if column in own])
-        shown_here = table_block(table, [column for column in own if column not in same], caption + said)
-        if isinstance(shown_here, TableBlock):
-            printed[name] = latex.booktabs(shown(shown_here), name.replace("_", "-"))
+            intervals = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
+            table = table.assign(interval=intervals, value=[text_of(value) for value in table["value"]])
+        units = covered(table) if name == "comparison" else ""
+        caption += f", with intervals over {units}" if units else ""
+        present = [column for column in columns.split() or map(str, table) if column in table]
+        constant, caption_end = latex.shared(table, [column for column in SHARED if column in present])
+        block = table_block(table, [column for column in present if column not in constant], caption + caption_end)
+        if isinstance(block, TableBlock):
+            printed[name] = latex.booktabs(shown(block), name.replace("_", "-"))
     return printed
 
 
@@ -269,9 +273,9 @@ def write_report(
     )
     if command is None:
         margin = None if margin_points == 1 else margin_points
-        known: dict[str, object] = {"title": title, "question": question, "margin-points": margin, "score": score}
-        known["base"] = command_path(base) if base is not None and Path(base).exists() else base
-        command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
+        options: dict[str, object] = {"title": title, "question": question, "margin-points": margin, "score": score}
+        options["base"] = command_path(base) if base is not None and Path(base).exists() else base
+        command = commands_of(runs, evidence.groups, out, options, is_arranged=bool(labels or pairs or tasks))
     evidence = replace(evidence, page={**evidence.page, "command": command})
     return publish_evidence(evidence, out)
 
@@ -305,7 +309,7 @@ def publish_evidence(evidence: Evidence, out: Path) -> Report:
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:
-    """What the file names of each group's figures begin with: nothing for one group, else its number and title."""
+    """The beginning of the file names of each group's figures: nothing for one group, else its number and title."""
     if len(groups) == 1:
         return [""]
     slugs = (re.sub(r"[^a-z0-9]+", "-", group.title.lower()).strip("-")[:60] for group in groups)
@@ -313,7 +317,7 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
 
 
 def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
-    """All that a report says, for report.md and index.html alike."""
+    """The page of a report, for report.md and index.html alike."""
     title = data.evidence.page.get("title")
     question = data.evidence.page.get("question")
     return Page(
@@ -329,32 +333,40 @@ def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
 
 def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
-    study = {section.id: section for section in study_sections(data)}
-    moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
+    study_parts = {section.id: section for section in study_sections(data)}
+    drift_sections = {
+        topic.id: topic for topic in drift_topics(data.details, _file_names(data.groups), described(cards))
+    }
     commands, expected, sources = (data.evidence.page.get(name) for name in ("command", "expected", "sources"))
-    said = tuple(TextBlock(text=f"Data of {name}: {source}") for name, source in (sources or {}).items())
+    data_sources = tuple(TextBlock(text=f"Data of {name}: {source}") for name, source in (sources or {}).items())
     repeat = (CodeBlock(text=commands) if commands else TextBlock(text="Which command made it was not kept."),)
-    scores, comparison = study["scores"], study.get("comparison")
+    scores, comparison = study_parts["scores"], study_parts.get("comparison")
     # One task is one point: beside its score there is no relation to be seen.
-    main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
-    main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
-    rest = [name for name in study if name not in ("scores", "comparison", *main)]
-    words = words_section(data.words)
-    added = cards_section(data, cards)
+    main_names = [
+        section_name
+        for section_name in ("shuffled-labels", "drift-and-score", "data-efficiency")
+        if section_name in study_parts
+    ]
+    main_names = [name for name in main_names if name != "drift-and-score" or len(data.groups) > 1]
+    other_names = [name for name in study_parts if name not in ("scores", "comparison", *main_names)]
+    words_part = words_section(data.words)
+    new_tokens = cards_section(data, cards)
     exposed = folds(
         [tables.group.title for tables in data.details], [[exposure_block(tables)] for tables in data.details]
     )
-    parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments") if name in moved]
+    row_parts = [
+        folded(drift_sections[name]) for name in ("word-rows", "positions", "segments") if name in drift_sections
+    ]
     adapted = any(condition.adapts_embeddings for group in data.groups for condition in group.conditions)
     lead = words_lead(EXPOSED, data.groups) + f" {ADAPTED}" * adapted
-    why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *parts))
+    why = Section(id="why", title="Why rows moved: what training exposed", lead=lead, blocks=(*exposed, *row_parts))
     return [
-        *([words] if words else []),
-        replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
-        moved["drift"],
-        *([added] if added else []),
-        *([why] if parts else []),
-        *(study[name] for name in main),
+        *([words_part] if words_part else []),
+        replace(scores, blocks=(*scores.blocks, folded(drift_sections["training"]))),
+        drift_sections["drift"],
+        *([new_tokens] if new_tokens else []),
+        *([why] if row_parts else []),
+        *(study_parts[name] for name in main_names),
         Section(
             id="sure",
             title="How sure this is",
@@ -362,7 +374,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
             blocks=(
                 claims_block(decided(cards), "Questions with an answer"),
                 *((folded(comparison),) if comparison else ()),
-                *(folded(study[name]) for name in rest),
+                *(folded(study_parts[name]) for name in other_names),
             ),
         ),
         limits_section(data, cards),
@@ -371,7 +383,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
             id="details",
             title="Runs, data, versions, definitions",
             lead=ABOUT,
-            blocks=said
+            blocks=data_sources
             + tuple(
                 folded(section)
                 for section in (run_section(data), data_section(data), versions_section(data), definitions_section())

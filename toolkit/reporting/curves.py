@@ -76,19 +76,21 @@ def curve_panels(
     """
     if all(panel.curves.empty for panel in panels):
         return None
-    beside = BARE if is_shared else AXIS
-    width = (WIDTH - FIRST_AXIS - (columns - 1) * (beside + GAP)) // columns
+    axis_width = BARE if is_shared else AXIS
+    width = (WIDTH - FIRST_AXIS - (columns - 1) * (axis_width + GAP)) // columns
     picker = pick("series", series, label) if len(series) > 1 else None
     drawn = []
-    for i, panel in enumerate(panels):
-        is_first, is_last = i % columns == 0, i + columns >= len(panels)
-        line = panels[i - i % columns : i - i % columns + columns] if is_shared else [panel]
-        low, high = _ends(line) if not panel.curves.empty else (0.0, 1.0)
+    for number, panel in enumerate(panels):
+        is_first, is_last = number % columns == 0, number + columns >= len(panels)
+        panels_of_line = (
+            panels[number - number % columns : number - number % columns + columns] if is_shared else [panel]
+        )
+        low, high = _vertical_ends(panels_of_line) if not panel.curves.empty else (0.0, 1.0)
         has_labels = is_first or not is_shared
         x = altair.X(
             "layer:Q",
             title="layer" if is_last else None,
-            axis=_layer_axis(line, layer_names or {}),
+            axis=_layer_axis(panels_of_line, layer_names or {}),
             scale=altair.Scale(nice=False, padding=9),
         )
         y = altair.Y(
@@ -98,9 +100,9 @@ def curve_panels(
             axis=altair.Axis(labels=has_labels, ticks=has_labels, domain=has_labels, tickCount=5),
         )
         layers = _layers(panel, x, y, series, kinds, layer_names or {}, digits, picker)
-        head = {"subtitle": panel.subtitle} if panel.subtitle else {}
-        lines = panel.title.split("\n")
-        title = altair.Title(lines if len(lines) > 1 else panel.title, limit=width + beside, **head)
+        subtitle = {"subtitle": panel.subtitle} if panel.subtitle else {}
+        title_lines = panel.title.split("\n")
+        title = altair.Title(title_lines if len(title_lines) > 1 else panel.title, limit=width + axis_width, **subtitle)
         drawn.append(altair.layer(*layers, width=width, height=height, title=title))
     if len(drawn) == 1:
         return drawn[0]
@@ -119,25 +121,26 @@ def _layers(
     digits: str,
     picker: Any,
 ) -> list[Chart]:
+    """The layers of one panel: bands, lines and marks of its curves, its dots and references; a note without curves."""
     if panel.curves.empty:
         return [once().mark_text(text=textwrap.wrap(panel.note or "not applicable", 24))]
     ends = list(zip(panel.curves["low"], panel.curves["high"], strict=True))
-    own = panel.curves.assign(
+    curves = panel.curves.assign(
         place=[layer_names.get(int(layer), str(int(layer))) for layer in panel.curves["layer"]],
         low=panel.curves["low"].fillna(panel.curves["mean"]),
         high=panel.curves["high"].fillna(panel.curves["mean"]),
         interval=["none" if low != low else f"{low:{digits}} to {high:{digits}}" for low, high in ends],
     )
     value = (panel.y_title.replace("\n", " ") or "value", digits)
-    what = {"kind": "what"} if kinds else {}
-    said = tips(series="regime", place="layer", **what, mean=value, interval="95 % interval")
+    kind_tip = {"kind": "what"} if kinds else {}
+    tip_fields = tips(series="regime", place="layer", **kind_tip, mean=value, interval="95 % interval")
     hue = colour("series", series) if len(series) > 1 else colour("series", series).legend(None)
     marks = shape("series", series) if len(series) > 1 else altair.value("circle")
-    common = {"x": x, "color": hue} | ({"opacity": picker.opacity} if picker else {})
+    shared_encoding = {"x": x, "color": hue} | ({"opacity": picker.opacity} if picker else {})
     # Without the detail a band or a line would join the values of two kinds.
-    apart = {"detail": "kind:N"} if "kind" in own else {}
-    names = ["series", *(["kind"] if apart else []), "layer", "place", "mean", "low", "high", "interval"]
-    base = altair.Chart(data_of(own, names)).encode(**common, **apart)
+    by_kind = {"detail": "kind:N"} if "kind" in curves else {}
+    names = ["series", *(["kind"] if by_kind else []), "layer", "place", "mean", "low", "high", "interval"]
+    base = altair.Chart(data_of(curves, names)).encode(**shared_encoding, **by_kind)
     area = base.mark_area(fillOpacity=0.16, strokeWidth=0.7)
     band = area.encode(y=along(y, "low"), y2=altair.Y2("high:Q"), stroke=outline(hue))
     strokes = {}
@@ -147,20 +150,21 @@ def _layers(
     layers = [
         band.add_params(*picker.params) if picker else band,
         base.mark_line().encode(y=y, strokeWidth=thickness("series", series), **strokes),
-        base.mark_point(filled=True, size=26, opacity=1).encode(y=y, shape=marks, tooltip=said),
+        base.mark_point(filled=True, size=26, opacity=1).encode(y=y, shape=marks, tooltip=tip_fields),
     ]
     if len(panel.dots):
         single = altair.Chart(data_of(panel.dots, ["series", "label", "layer", "mean"]))
         dots = single.mark_point(filled=True, size=9, shape="circle", opacity=1)
-        layers.append(dots.encode(y=y, tooltip=tips(series="regime", label="run", mean=value), **common))
+        layers.append(dots.encode(y=y, tooltip=tips(series="regime", label="run", mean=value), **shared_encoding))
     return [*(_reference(panel.reference, x, y, digits) if len(panel.reference) else []), *layers]
 
 
 def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
+    """A dotted grey line per label of a table, named where it ends."""
     names = ["label", "layer", "mean"]
-    line = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
+    lines = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
     drawn = [
-        line.encode(x=x, y=y, detail=altair.Detail("label:N"), tooltip=tips(label="reference", mean=("value", digits)))
+        lines.encode(x=x, y=y, detail=altair.Detail("label:N"), tooltip=tips(label="reference", mean=("value", digits)))
     ]
     if (table["label"] != "").any():
         last = table.loc[table.groupby("label")["layer"].idxmax()]
@@ -169,25 +173,29 @@ def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
     return drawn
 
 
-def _ends(line: Sequence[Panel]) -> tuple[float, float]:
-    """The vertical axis of panels that share it: all means, and their intervals as far as these leave room for them."""
-    parts = [table for panel in line for table in (panel.curves, panel.dots, panel.reference) if len(table)]
+def _vertical_ends(panels: Sequence[Panel]) -> tuple[float, float]:
+    """The vertical axis of panels that share it: all means, and their intervals as far as these leave room.
+
+    An interval may reach half the range of the means beyond them: a wider one would flatten all lines.
+    """
+    parts = [table for panel in panels for table in (panel.curves, panel.dots, panel.reference) if len(table)]
     values = pd.concat([part["mean"] for part in parts]).dropna()
-    least, most = float(values.min()), float(values.max())
-    room = 0.5 * max(most - least, 1e-9)
-    bounds = pd.concat([panel.curves[["low", "high"]].astype(float) for panel in line])
-    low, high = max(bounds["low"].min(), least - room), min(bounds["high"].max(), most + room)
-    low, high = (least if low != low else min(low, least)), (most if high != high else max(high, most))
-    fixed = [[end for panel in line if (end := getattr(panel, side)) is not None] for side in ("low", "high")]
+    least, greatest = float(values.min()), float(values.max())
+    room = 0.5 * max(greatest - least, 1e-9)
+    bounds = pd.concat([panel.curves[["low", "high"]].astype(float) for panel in panels])
+    low, high = max(bounds["low"].min(), least - room), min(bounds["high"].max(), greatest + room)
+    low, high = (least if low != low else min(low, least)), (greatest if high != high else max(high, greatest))
+    fixed = [[end for panel in panels if (end := getattr(panel, side)) is not None] for side in ("low", "high")]
     low, high = fixed[0][0] if fixed[0] else low, fixed[1][0] if fixed[1] else high
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _layer_axis(line: Sequence[Panel], names: Mapping[int, str]) -> Any:
-    layers = sorted({int(layer) for panel in line for layer in panel.curves["layer"]})
-    every = -(-max(len([layer for layer in layers if layer > 0]), 1) // MOST_TICKS)
-    ticks = [layer for layer in layers if layer <= 0 or layer % every == 0 or len(layers) <= MOST_TICKS]
-    shown = "datum.label"
+def _layer_axis(panels: Sequence[Panel], names: Mapping[int, str]) -> Any:
+    """The axis of layers, at most MOST_TICKS of them numbered, some by a name."""
+    layers = sorted({int(layer) for panel in panels for layer in panel.curves["layer"]})
+    step = -(-max(len([layer for layer in layers if layer > 0]), 1) // MOST_TICKS)
+    ticks = [layer for layer in layers if layer <= 0 or layer % step == 0 or len(layers) <= MOST_TICKS]
+    label_expression = "datum.label"
     for layer, name in names.items():
-        shown = f"datum.value == {layer} ? '{name}' : {shown}"
-    return altair.Axis(values=ticks, labelExpr=shown, grid=False, labelOverlap=True, labelFlush=False)
+        label_expression = f"datum.value == {layer} ? '{name}' : {label_expression}"
+    return altair.Axis(values=ticks, labelExpr=label_expression, grid=False, labelOverlap=True, labelFlush=False)

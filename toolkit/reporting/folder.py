@@ -54,18 +54,18 @@ def check_out(out: str | Path) -> Path:
     file = next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None)
     run, owned = run_around(out), read_list(out, WRITTEN)
     # Leftovers of a report that was killed are none of the user's.
-    lying = (
+    paths = (
         [path for path in out.iterdir() if path.name != LOCK and not is_temporary_folder(path)] if out.is_dir() else []
     )
     names = (*owned.files, *PAGES) if owned is not None else ()
     changed = [name for name in names if owned is not None and not owned.is_free(out / name)]
-    found = sorted(path.name for path in lying)
+    present = sorted(path.name for path in paths)
     faults = {
         f"{shown_path(file or out)} is a file where the report's folder should go: pass another --out": file,
         f"the report would lie inside the run {(run or out).name}: pass another --out": run,
         f"{shown_path(out)} is a link to nothing: pass another --out": out.is_symlink() and not out.exists(),
-        f"{shown_path(out)} holds {shown(found)}, and no {WRITTEN} of a report: pass another --out, a folder of its "
-        "own; nothing there was touched": found and owned is None,
+        f"{shown_path(out)} holds {shown(present)}, and no {WRITTEN} of a report: pass another --out, a folder of its "
+        "own; nothing there was touched": present and owned is None,
         f"{shown_path(out)} holds {shown(changed)}, not as an earlier report wrote it: move that away, or pass another "
         "--out; nothing there was touched": changed,
     }
@@ -121,42 +121,43 @@ def report_folder(out: str | Path) -> Iterator[Path]:
             remove_temporary_folders(out)  # of a report that was killed
             with temporary_folder(out) as folder:
                 yield folder
-                _publish(folder, out)
+                _move_into_place(folder, out)
     except BaseException:
         if is_new:
             remove_empty_folder(out)
         raise
 
 
-def _publish(folder: Path, out: Path) -> None:
-    made = files_in(folder)
-    hashes = {name: files.sha256_of_file(path) for name, path in made.items()}
-    large = large_tables(folder, made)
+def _move_into_place(folder: Path, out: Path) -> None:
+    """Move a finished report from its temporary folder into its place, and remove what an earlier one had besides."""
+    new_files = files_in(folder)
+    hashes = {name: files.sha256_of_file(path) for name, path in new_files.items()}
+    large = large_tables(folder, new_files)
     earlier = read_list(out, WRITTEN) or Owned(out, "")  # a files.json that is none of ours is not replaced either
-    for name in made:
+    for name in new_files:
         check_replaceable(out / name, earlier)  # all of them before any is touched
-    odd = [name for name in made if not re.fullmatch(LISTED[WRITTEN], name)]
-    refuse_first({f"no list of a report may name {shown(odd)}, which it could not replace later": odd})
-    before = {name: files.sha256_of_file(out / name) for name in earlier.files if (out / name).is_file()}
-    before = {name: digest for name, digest in before.items() if digest in earlier.files[name]}
+    unlisted = [name for name in new_files if not re.fullmatch(LISTED[WRITTEN], name)]
+    refuse_first({f"no list of a report may name {shown(unlisted)}, which it could not replace later": unlisted})
+    earlier_hashes = {name: files.sha256_of_file(out / name) for name in earlier.files if (out / name).is_file()}
+    earlier_hashes = {name: digest for name, digest in earlier_hashes.items() if digest in earlier.files[name]}
     # First: what is moved next must be known as a report's, as it was and as it will be, if this is cut short.
-    owned = _save(folder, earlier, hashes, before)
-    for name, path in made.items():
+    owned = _save_list(folder, earlier, hashes, earlier_hashes)
+    for name, path in new_files.items():
         make_folder((out / name).parent)
         replace_file(path, out / name, owned)
-    for name in before.keys() - hashes.keys():
+    for name in earlier_hashes.keys() - hashes.keys():
         remove_file(out / name, owned)
-    _save(folder, owned, hashes, large=large)
+    _save_list(folder, owned, hashes, large=large)
 
 
-def _save(
+def _save_list(
     folder: Path,
     owned: Owned,
     hashes: Mapping[str, str],
     before: Mapping[str, str] | None = None,
     large: Sequence[str] = (),
 ) -> Owned:
-    """Put files.json in place, made in ``folder``; what is ours from then on."""
+    """Put files.json in place, made in ``folder``; the files that are ours from then on."""
     values = (
         {"files": dict(sorted(hashes.items()))}
         | ({"before": dict(sorted(before.items()))} if before else {})
@@ -164,5 +165,13 @@ def _save(
     )
     files.write_text(folder / WRITTEN, seal(values))
     replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
-    known = [hashes, before or {}]
-    return Owned(owned.folder, WRITTEN, {n: [each[n] for each in known if n in each] for each in known for n in each})
+    versions = [hashes, before or {}]
+    return Owned(
+        owned.folder,
+        WRITTEN,
+        {
+            name: [hashes_of_version[name] for hashes_of_version in versions if name in hashes_of_version]
+            for hashes_of_version in versions
+            for name in hashes_of_version
+        },
+    )

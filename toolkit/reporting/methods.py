@@ -48,7 +48,7 @@ CITED = "Analysed with the Embedding drift toolkit{own} (the embedding drift too
 
 
 def methods_of(folder: str | Path, *, latex: bool = False) -> str:
-    """What a paper says of its methods, from the evidence of a report alone: paragraphs to be read and then changed.
+    """The paragraphs on methods of a paper, from the evidence of a report alone: to be read and then changed.
 
     Model, data, conditions, seeds, settings, items, tests with their corrections, versions and citation; what the
     evidence does not hold is said to be unknown. ``latex``: escaped, for a document. ValueError where ``folder`` is no
@@ -65,72 +65,87 @@ def methods_of(folder: str | Path, *, latex: bool = False) -> str:
         paragraphs = paragraphs_of(ReportData(read_evidence(folder)))
     if latex:
         numbers = r"(?<![\w.])\d[\d.]*e[+-]\d+"
-        paragraphs = [re.sub(numbers, lambda found: cell(found[0]), escape(text)) for text in paragraphs]
+        paragraphs = [re.sub(numbers, lambda match: cell(match[0]), escape(text)) for text in paragraphs]
     return "\n\n".join(paragraphs)
 
 
 def paragraphs_of(data: ReportData) -> list[str]:
     """A paragraph for all groups that were made alike, then what holds of all of them."""
-    lines, compared = headline(data.comparison), ALONE
-    if lines["low_points"].notna().any():
+    headlines, compared = headline(data.comparison), ALONE
+    if headlines["low_points"].notna().any():
         compared = COMPARED.format(
-            count=_count(len(lines), "comparison"),
+            count=_count(len(headlines), "comparison"),
             pairing="seed" if all(run.seed is not None for run in data.runs) else "the order of their names",
             level=f"{100 * data.settings.level:g}",
-            over=covered(lines),
-            family=_count(int(lines["p"].notna().sum()), "difference"),
+            over=covered(headlines),
+            family=_count(int(headlines["p"].notna().sum()), "difference"),
             least=LEAST_SEEDS,
             alpha=f"{data.settings.alpha:g}",
             equal=f"{100 * EQUIVALENCE_LEVEL:g}",
             margin=_count(data.settings.margin_points, "point"),
         )
-    alike: dict[tuple[str, ...], list[Group]] = {}
+    # Groups whose runs were made alike share a paragraph.
+    groups_by_making: dict[tuple[str, ...], list[Group]] = {}
     for group in data.groups:
-        alike.setdefault(_made(group), []).append(group)
+        groups_by_making.setdefault(_making_of(group), []).append(group)
     packages = dict.fromkeys(name for run in data.runs for name in run.part("versions"))
-    versions = [f"{name} {_said(run.part('versions').get(name) for run in data.runs)}" for name in packages]
-    own = "".join(text.removeprefix(PACKAGE) for text in versions if text.startswith(PACKAGE))
+    versions = [f"{name} {_known_values(run.part('versions').get(name) for run in data.runs)}" for name in packages]
+    version = "".join(text.removeprefix(PACKAGE) for text in versions if text.startswith(PACKAGE))
     sources = [f" Data of {name}: {source}." for name, source in (data.evidence.page.get("sources") or {}).items()]
     software = VERSIONS.format(
-        versions=listing(versions) or UNKNOWN, devices=_said(runs_frame(data.groups)["devices"].replace(NOT_KEPT, ""))
+        versions=listing(versions) or UNKNOWN,
+        devices=_known_values(runs_frame(data.groups)["devices"].replace(NOT_KEPT, "")),
     )
-    told = [_of_groups(made, groups) for made, groups in alike.items()]
-    return [*told, f"{DRIFT} {compared}", software + "".join(sources), CITED.format(own=own)]
+    paragraphs = [_paragraph_of(made, groups) for made, groups in groups_by_making.items()]
+    return [*paragraphs, f"{DRIFT} {compared}", software + "".join(sources), CITED.format(own=version)]
 
 
-def _said(values: Iterable[object]) -> str:
-    """Those that are known, each once."""
+def _known_values(values: Iterable[object]) -> str:
+    """The values that are known, each once, as "a or b"; UNKNOWN without any."""
     return " or ".join(dict.fromkeys(str(value) for value in values if value)) or UNKNOWN
 
 
-def _count(num: float, noun: str) -> str:
-    return f"{num:,g} {noun}{'' if num == 1 else 's'}"
+def _count(number: float, noun: str) -> str:
+    """A number with its noun, in the plural where there is not one."""
+    return f"{number:,g} {noun}{'' if number == 1 else 's'}"
 
 
-def _made(group: Group) -> tuple[str, ...]:
-    """How the runs of a group were made: model, conditions, seeds, settings, and what is not known of these."""
-    frame = spoken(runs_frame([group])).assign(**{name: [_field(run, name) for run in group.runs] for name in BESIDE})
-    conditions = list(dict.fromkeys(frame["condition"]))
-    seeds = [list(dict.fromkeys(own)) for _, own in frame.groupby("condition", sort=False)["seed"]]
-    are_named = all(own == seeds[0] for own in seeds) and len(seeds[0]) <= MOST_NAMED and NOT_KNOWN not in seeds[0]
-    said, unknown = [], []
+def _making_of(group: Group) -> tuple[str, ...]:
+    """How the runs of a group were made: model, conditions, seeds, settings, and the settings that are not known."""
+    runs_table = spoken(runs_frame([group])).assign(
+        **{name: [_setting_text(run, name) for run in group.runs] for name in BESIDE}
+    )
+    conditions = list(dict.fromkeys(runs_table["condition"]))
+    seeds = [
+        list(dict.fromkeys(seeds_of_condition))
+        for _, seeds_of_condition in runs_table.groupby("condition", sort=False)["seed"]
+    ]
+    are_named = (
+        all(seeds_of_condition == seeds[0] for seeds_of_condition in seeds)
+        and len(seeds[0]) <= MOST_NAMED
+        and NOT_KNOWN not in seeds[0]
+    )
+    known_settings, unknown_settings = [], []
     for name in (*SETTINGS, *BESIDE):
-        own = frame[~frame[name].astype(str).str.startswith(NOT_APPLICABLE)].astype({name: str})
-        values = own.groupby(name, sort=False)["condition"].unique()
-        each = [f"{value} ({listing(list(of))})" for value, of in values.items()]
-        if own["condition"].nunique() == len(conditions) and len(each) == 1:
-            each = [str(values.index[0])]
-        words = name.replace("_", " ")
-        if not values.index.isin([UNKNOWN, NOT_KEPT, NOT_KNOWN]).any():
-            said += [f"{words} {', '.join(each) if len(each) <= MOST_VALUES else _several(values)}"] if each else []
+        applicable = runs_table[~runs_table[name].astype(str).str.startswith(NOT_APPLICABLE)].astype({name: str})
+        by_value = applicable.groupby(name, sort=False)["condition"].unique()
+        texts = [f"{value} ({listing(list(with_value))})" for value, with_value in by_value.items()]
+        # One value under every condition needs no conditions beside it.
+        if applicable["condition"].nunique() == len(conditions) and len(texts) == 1:
+            texts = [str(by_value.index[0])]
+        setting = name.replace("_", " ")
+        if not by_value.index.isin([UNKNOWN, NOT_KEPT, NOT_KNOWN]).any():
+            known_settings += (
+                [f"{setting} {', '.join(texts) if len(texts) <= MOST_VALUES else _several(by_value)}"] if texts else []
+            )
         else:
-            unknown.append(words)
+            unknown_settings.append(setting)
     return (
         group.runs[0].model,
         listing(conditions) if len(conditions) <= MOST_CONDITIONS else f"{len(conditions)} conditions",
         f"seeds {listing(seeds[0])}" if are_named else f"{span(map(len, seeds))} seeds each",
-        "; ".join(said),
-        f" Not known: {listing(unknown)}." if unknown else "",
+        "; ".join(known_settings),
+        f" Not known: {listing(unknown_settings)}." if unknown_settings else "",
     )
 
 
@@ -138,28 +153,30 @@ def _several(values: pd.Series) -> str:
     """Values of a setting, which lead a table, in order where all are numbers; of many these from least to greatest."""
     numbers = pd.to_numeric(values.index.str.replace(",", ""), errors="coerce")
     names = list(values.index if numbers.hasnans else values.index[numbers.argsort()])
-    many = f"one of {len(names)} values" if numbers.hasnans else f"from {names[0]} to {names[-1]}"
-    return listing(names) if len(names) <= MOST_NAMED else many
+    summary = f"one of {len(names)} values" if numbers.hasnans else f"from {names[0]} to {names[-1]}"
+    return listing(names) if len(names) <= MOST_NAMED else summary
 
 
-def _field(run: ReportedRun, name: str) -> str:
+def _setting_text(run: ReportedRun, name: str) -> str:
+    """A setting of a run as a text; of a run of another loop an argument of its training."""
     value = run.recorded["arguments"].get(name, NOT_KNOWN) if run.is_recorded else run.setting(name)
     return NOT_APPLICABLE if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _of_groups(made: tuple[str, ...], groups: Sequence[Group]) -> str:
+def _paragraph_of(making: tuple[str, ...], groups: Sequence[Group]) -> str:
+    """The paragraph on groups whose runs were made alike."""
     runs = [run for group in groups for run in group.runs]
     num_failed = sum(run.is_failed for run in runs)
     tasks, scores = [], []
     for group in groups:
-        first, sizes = (
+        first_run, sizes = (
             group.runs[0],
             [condition.num_train_examples for condition in group.conditions if condition.num_train_examples],
         )
-        tasks.append(first.task + (f" ({span(sizes)} training examples)" if sizes else ""))
-        splits = [f"{split} ({span([first.num_items(split)])} items)" for split in splits_of(group)]
-        scores += [f"{first.score} of {first.task} on {listing(splits)}"] if splits else []
-    model, conditions, seeds, settings, unknown = made
+        tasks.append(first_run.task + (f" ({span(sizes)} training examples)" if sizes else ""))
+        splits = [f"{split} ({span([first_run.num_items(split)])} items)" for split in splits_of(group)]
+        scores += [f"{first_run.score} of {first_run.task} on {listing(splits)}"] if splits else []
+    model, conditions, seeds, settings, unknown = making
     return GROUP.format(
         model=model,
         tasks=listing(tasks),

@@ -73,7 +73,7 @@ class CodeBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldBlock:
-    """Blocks under a line that opens and closes them: what only some readers want, or one task among many."""
+    """Blocks under a heading that opens and closes them: what only some readers want, or one task among many."""
 
     title: str
     blocks: "tuple[Block, ...]"
@@ -115,7 +115,7 @@ Tone = Literal["", "same", "apart", "open"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one task says to a question that is asked of several."""
+    """The answer of one task to a question that is asked of several."""
 
     name: str
     verdict: str = ""
@@ -125,7 +125,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A question that the report is read for, and what its data say to it."""
+    """A question of the report's readers, and the answer of its data."""
 
     text: str
     """The numbers, in one sentence or two."""
@@ -171,7 +171,7 @@ def stated(texts: Iterable[str]) -> tuple[Answer, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything that index.html and report.md say."""
+    """The contents of index.html and report.md."""
 
     title: str
     question: str = ""
@@ -201,14 +201,19 @@ class Shown:
 
 
 def shown_tiles(page: Page) -> Shown:
-    """The tiles of a page as a table, a line each; their further facts are one column where their names differ."""
+    """The tiles of a page as a table, a row each; their facts are one column where their names differ."""
     facts = [dict(tile.lines) for tile in page.tiles]
-    if any(list(each) != list(facts[0]) for each in facts):
-        facts = [{page.facts_show: "; ".join(f"{name} {value}" for name, value in each.items())} for each in facts]
+    if any(list(tile_facts) != list(facts[0]) for tile_facts in facts):
+        facts = [
+            {page.facts_show: "; ".join(f"{name} {value}" for name, value in tile_facts.items())}
+            for tile_facts in facts
+        ]
     values = [f"{tile.value} ({tile.detail})" if tile.detail else tile.value for tile in page.tiles]
     rows = zip(page.tiles, values, facts, strict=True)
     return Shown(
-        ("", page.tiles_show, *facts[0]), tuple((tile.title, value, *own.values()) for tile, value, own in rows), ""
+        ("", page.tiles_show, *facts[0]),
+        tuple((tile.title, value, *facts_of_tile.values()) for tile, value, facts_of_tile in rows),
+        "",
     )
 
 
@@ -218,7 +223,7 @@ def columns_of(block: TableBlock) -> Mapping[str, Column]:
 
 
 def shown(block: TableBlock) -> Shown:
-    """Every line of a block's table, with its numbers rounded as its columns say."""
+    """A block's table as texts, with its numbers rounded as its columns say."""
     columns = columns_of(block)
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
     parts: list[Sequence[str]] = [
@@ -238,9 +243,9 @@ def wide_rows(
     """The distinct values of a column, and for each key a row: the key, then the cell of each value, None without."""
     names = list(map(str, table[column].unique()))
     rows: list[list[object]] = []
-    for key, own in table.groupby(list(keys), sort=False):
-        lines = {str(line[column]): line for line in own.to_dict("records")}
-        rows.append([*key, *(cell(lines[name]) if name in lines else None for name in names)])
+    for key, key_rows in table.groupby(list(keys), sort=False):
+        records = {str(record[column]): record for record in key_rows.to_dict("records")}
+        rows.append([*key, *(cell(records[name]) if name in records else None for name in names)])
     return names, rows
 
 
@@ -251,14 +256,14 @@ def rows_block(
     header: Sequence[str], rows: Iterable[Sequence[object]], caption: str, hows: Mapping[str, str] | None = None
 ) -> Block:
     """A table of cells of any kind, two columns of which may have the same heading; a sentence without rows."""
-    lines = [list(row) for row in rows]
-    if not lines:
+    cells = [list(row) for row in rows]
+    if not cells:
         return TextBlock(text=NOTHING)
     names = [f"column_{i}" for i in range(len(header))]
     columns = {
         name: Column(label=label, how=(hows or {}).get(label, "")) for name, label in zip(names, header, strict=True)
     }
-    return TableBlock(table=pd.DataFrame(lines, columns=names, dtype=object), caption=caption, columns=columns)
+    return TableBlock(table=pd.DataFrame(cells, columns=names, dtype=object), caption=caption, columns=columns)
 
 
 def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, **own: str | Column) -> Block:
@@ -279,7 +284,7 @@ def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, *
 
 
 def heading(name: str, own: str | Column | None = None) -> Column:
-    """How a column is shown, wherever a table does not say otherwise with a label or a column of its ``own``."""
+    """How a column is shown: by ``own`` where a table gives a label or a column of its own, else by the schema."""
     if isinstance(own, Column):
         return own
     column = COLUMNS.get(name)
@@ -316,7 +321,7 @@ def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]]) -> tuple[Blo
 
 
 def varying(table: pd.DataFrame) -> pd.DataFrame:
-    """Without the number of training examples where all lines have the same."""
+    """The table without its numbers of training examples where these are all the same."""
     name = "num_train_examples"
     return table.drop(columns=name) if table[name].nunique(dropna=False) <= 1 else table
 
@@ -347,7 +352,7 @@ MOST_CASES = 3
 def judged(
     text: str, low: float, high: float, note: str = "", *, below: str = "no", num_seeds: int | None = None
 ) -> Case:
-    """What an interval says of a number's being above 0, or with ``below="yes"`` other than 0; ``note``: why none."""
+    """The verdict of an interval on a number above 0, or with ``below="yes"`` other than 0; ``note``: why none."""
     if low == high == 0:
         return "no", text
     if num_seeds == 1 or math.isnan(low) or math.isnan(high):
@@ -356,8 +361,8 @@ def judged(
 
 
 def answer(question: str, cases: Iterable[Case], otherwise: str = NOTHING) -> Answer:
-    """The verdict, or how many cases have which, and the numbers of the first, a line each; ``otherwise``: why none."""
-    found = list(cases) or [(NOT_JUDGED, otherwise)]
-    counts = Counter(verdict for verdict, _ in found)
-    verdict = ", ".join(f"{word} ({n})" for word, n in counts.items()) if len(counts) > 1 else found[0][0]
-    return Answer(question=question, verdict=verdict, text="\n".join(text for _, text in found[:MOST_CASES]))
+    """An answer from the verdicts of several cases, with the numbers of the first; ``otherwise``: without cases."""
+    known_cases = list(cases) or [(NOT_JUDGED, otherwise)]
+    counts = Counter(verdict for verdict, _ in known_cases)
+    verdict = ", ".join(f"{word} ({count})" for word, count in counts.items()) if len(counts) > 1 else known_cases[0][0]
+    return Answer(question=question, verdict=verdict, text="\n".join(text for _, text in known_cases[:MOST_CASES]))

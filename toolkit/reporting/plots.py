@@ -82,9 +82,9 @@ def plot_drift(
     --------
     >>> toolkit.plot_drift(runs, "position_embeddings").configure_axis(labelFontSize=14).save("drift.svg")
     """
-    drift = _only(_of_each(source, measure_drift), "parameter", parameter, panels)
+    drift = _with_value(_table_of_each(source, measure_drift), "parameter", parameter, panels)
     why = "No embedding parameter moved" if panels else f"{parameter} did not move"
-    return _shown(drift_chart(drift, regimes=regimes), why)
+    return _or_empty(drift_chart(drift, regimes=regimes), why)
 
 
 @of_tables
@@ -102,8 +102,8 @@ def plot_change(source: Plotted) -> Chart:
     True
     """
     opened = source if isinstance(source, pd.DataFrame) else _opened(source)
-    drift = _of_each(opened, partial(measure_drift, measures=("norm", "relative")))
-    return _shown(
+    drift = _table_of_each(opened, partial(measure_drift, measures=("norm", "relative")))
+    return _or_empty(
         change_chart(drift, names_of_snapshots(opened[0]) if isinstance(opened, list) and len(opened) == 1 else {}),
         "Nothing moved",
     )
@@ -121,7 +121,7 @@ def plot_word_drift(source: Plotted, *, regimes: Iterable[str] | None = None) ->
     --------
     >>> chart = toolkit.plot_word_drift(runs)
     """
-    return _shown(word_drift_chart(_rows(source, TABLES[0]), regimes=regimes), "No word moved")
+    return _or_empty(word_drift_chart(_rows_of_each(source, TABLES[0]), regimes=regimes), "No word moved")
 
 
 @of_tables
@@ -136,7 +136,9 @@ def plot_position_drift(source: Plotted, *, panels: bool = False, regimes: Itera
     --------
     >>> chart = toolkit.plot_position_drift(runs)
     """
-    return _shown(position_chart(_rows(source, TABLES[1]), regimes=regimes, is_zoomed=panels), "No position moved")
+    return _or_empty(
+        position_chart(_rows_of_each(source, TABLES[1]), regimes=regimes, is_zoomed=panels), "No position moved"
+    )
 
 
 @of_tables
@@ -152,7 +154,7 @@ def plot_words(source: Plotted) -> Chart:
     --------
     >>> chart = toolkit.plot_words(run)
     """
-    return _shown(words_chart(_rows(source, TABLES[0])), "No word moved")
+    return _or_empty(words_chart(_rows_of_each(source, TABLES[0])), "No word moved")
 
 
 @of_tables
@@ -169,14 +171,14 @@ def plot_exposure(source: Plotted, parameter: str = TABLES[0], *, with_null: boo
     """
     if isinstance(source, pd.DataFrame):
         check_table(source, EXPOSURE, f"columns {', '.join(EXPOSURE)}")
-        return _shown(exposure_chart(source), "")
-    said = ""
-    for one in _opened(source):
+        return _or_empty(exposure_chart(source), "")
+    why = ""
+    for run in _opened(source):
         try:
-            return _shown(exposure_chart(measure_exposure(one, parameter, with_null=with_null)), "")
+            return _or_empty(exposure_chart(measure_exposure(run, parameter, with_null=with_null)), "")
         except NothingToPlot as reason:
-            said = str(reason)
-    return _shown(None, said)
+            why = str(reason)
+    return _or_empty(None, why)
 
 
 @of_tables
@@ -190,8 +192,8 @@ def plot_added_rows(source: Plotted, *, panels: bool = False) -> Chart:
     --------
     >>> chart = toolkit.plot_added_rows(run)
     """
-    rows = _of_each(source, measure_added_rows, are_seeds=False)
-    return _shown(added_rows_chart(rows, has_lengths=panels), "No added token at two snapshots")
+    rows = _table_of_each(source, measure_added_rows, are_seeds=False)
+    return _or_empty(added_rows_chart(rows, has_lengths=panels), "No added token at two snapshots")
 
 
 @of_tables
@@ -206,8 +208,8 @@ def plot_scores(source: Plotted, *, panels: bool = False, regimes: Iterable[str]
     --------
     >>> chart = toolkit.plot_scores(runs).properties(width=300, title="Scores")
     """
-    scores = _in_one(_of_all(source, last_scores), "split", panels)
-    return _shown(scores_chart(scores, regimes=regimes), "No score was kept")
+    scores = _in_one_panel(_table_of_all(source, last_scores), "split", panels)
+    return _or_empty(scores_chart(scores, regimes=regimes), "No score was kept")
 
 
 @of_tables
@@ -230,8 +232,10 @@ def plot_scores_over_epochs(
     --------
     >>> chart = toolkit.plot_scores_over_epochs(runs, "accuracy", "validation")
     """
-    scores = _only(_of_each(source, lambda run: _opened(run, have_scores=True)[0].scores), "split", split, panels)
-    return _shown(epochs_chart(scores, score, regimes=regimes), "No two epochs were scored")
+    scores = _with_value(
+        _table_of_each(source, lambda run: _opened(run, have_scores=True)[0].scores), "split", split, panels
+    )
+    return _or_empty(epochs_chart(scores, score, regimes=regimes), "No two epochs were scored")
 
 
 @of_tables
@@ -245,8 +249,8 @@ def plot_data_efficiency(source: Plotted, *, panels: bool = False, regimes: Iter
     --------
     >>> chart = toolkit.plot_data_efficiency(runs)  # whose title says that there is but one size
     """
-    scores = _in_one(_of_all(source, last_scores), "base", panels, keeps_sizes=True)
-    return _shown(efficiency_chart(scores, regimes=regimes), "No task was run with two numbers of training examples")
+    scores = _in_one_panel(_table_of_all(source, last_scores), "base", panels, keeps_sizes=True)
+    return _or_empty(efficiency_chart(scores, regimes=regimes), "No task was run with two numbers of training examples")
 
 
 @of_tables
@@ -260,8 +264,8 @@ def plot_cost(source: Plotted, *, panels: bool = False, regimes: Iterable[str] |
     --------
     >>> chart = toolkit.plot_cost(runs)
     """
-    scores = _in_one(_of_all(source, last_scores), "base", panels)
-    return _shown(cost_chart(scores, regimes=regimes), "Fewer than two runs recorded seconds and a score")
+    scores = _in_one_panel(_table_of_all(source, last_scores), "base", panels)
+    return _or_empty(cost_chart(scores, regimes=regimes), "Fewer than two runs recorded seconds and a score")
 
 
 @of_tables
@@ -277,7 +281,7 @@ def plot_differences(source: Plotted, *, panels: bool = False) -> Chart:
     >>> toolkit.plot_differences(toolkit.compare(runs, margin_points=2)).save("differences.svg")
     """
     why = "Nothing to compare: no two conditions of one model and task have scores of one split"
-    return _shown(differences_chart(_of_all(source, compare), is_one_panel=not panels), why)
+    return _or_empty(differences_chart(_table_of_all(source, compare), is_one_panel=not panels), why)
 
 
 @of_tables
@@ -294,32 +298,32 @@ def plot_drift_and_score(
     --------
     >>> chart = toolkit.plot_drift_and_score(runs, margin_points=1)
     """
-    joined = _in_one(_only(_of_all(source, join_drift), "parameter", parameter, False), "", panels)
+    joined = _in_one_panel(_with_value(_table_of_all(source, join_drift), "parameter", parameter, False), "", panels)
     chart = drift_and_score_chart(joined, parameter, margin_points=margin_points)
-    return _shown(chart, f"No run moved {parameter} beside one that froze it")
+    return _or_empty(chart, f"No run moved {parameter} beside one that froze it")
 
 
 def _opened(source: Any, *, have_scores: bool = False) -> list[Any]:
-    """What is to be measured, one by one; ``have_scores``: runs alone.
+    """The runs or checkpoints of a source, opened; ``have_scores``: runs alone.
 
     ValueError for anything else, and for none.
     """
     is_one = isinstance(source, Run | Imported | Trajectory | str | Path | pd.Series)
-    given = list(source) if isinstance(source, Iterable) and not is_one else [source]
-    if len(given) == 1 and isinstance(given[0], Imported | Trajectory) and not have_scores:
-        return given
-    others = [type(each).__name__ for each in given if not isinstance(each, Run | str | Path)]
+    places = list(source) if isinstance(source, Iterable) and not is_one else [source]
+    if len(places) == 1 and isinstance(places[0], Imported | Trajectory) and not have_scores:
+        return places
+    refused = [type(place).__name__ for place in places if not isinstance(place, Run | str | Path)]
     refuse_first(
         {
             "expected a run or its path, several of these, a table, or, where no score is drawn, imported checkpoints "
-            f"alone; got {(others or ['none'])[0]}": others or not given
+            f"alone; got {(refused or ['none'])[0]}": refused or not places
         }
     )
-    return list(open_runs(given))
+    return list(open_runs(places))
 
 
-def _of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are_seeds: bool = True) -> pd.DataFrame:
-    """The table itself, or that of each run, those of several led by run and condition.
+def _table_of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are_seeds: bool = True) -> pd.DataFrame:
+    """The table itself, or that of each run; those of several are led by run and condition.
 
     ``are_seeds``: of all seeds of a condition, else of its first alone.
     """
@@ -339,27 +343,28 @@ def _of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are_seeds
     return pd.concat(tables, ignore_index=True)
 
 
-def _rows(source: Plotted, parameter: str) -> pd.DataFrame:
-    return _of_each(source, partial(measure_rows, parameter=parameter), are_seeds=False)
+def _rows_of_each(source: Plotted, parameter: str) -> pd.DataFrame:
+    """The rows of one table of embeddings, of the first seed of each condition."""
+    return _table_of_each(source, partial(measure_rows, parameter=parameter), are_seeds=False)
 
 
-def _of_all(source: Plotted, measure: Callable[[list[Any]], pd.DataFrame]) -> pd.DataFrame:
+def _table_of_all(source: Plotted, measure: Callable[[list[Any]], pd.DataFrame]) -> pd.DataFrame:
     """The table itself, or that of all runs together."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is nothing to compare: the chart's title says so
         return source if isinstance(source, pd.DataFrame) else measure(_opened(source, have_scores=True))
 
 
-def _only(table: pd.DataFrame, column: str, value: str | None, has_panels: bool) -> pd.DataFrame:
-    """The lines of one value of a column, None: of the first that it has; another table as it is, to be refused."""
+def _with_value(table: pd.DataFrame, column: str, value: str | None, has_panels: bool) -> pd.DataFrame:
+    """The lines of one value of a column (None: its first); with panels, or of a table without it, all lines."""
     if has_panels or column not in table or table.empty:
         return table
-    known = dict.fromkeys(map(str, table[column]))
-    lookup(known, chosen := next(iter(known)) if value is None else value, column)
+    values = dict.fromkeys(map(str, table[column]))
+    lookup(values, chosen := next(iter(values)) if value is None else value, column)
     return table[table[column] == chosen]
 
 
-def _in_one(table: pd.DataFrame, into: str, has_panels: bool, *, keeps_sizes: bool = False) -> pd.DataFrame:
+def _in_one_panel(table: pd.DataFrame, column: str, has_panels: bool, *, keeps_sizes: bool = False) -> pd.DataFrame:
     """Several tasks as one, each named before what a column of the table says; ``""``: conditions as tasks too.
 
     Of several sizes the largest of each task are left, or all of them, which are then no other task's.
@@ -369,15 +374,15 @@ def _in_one(table: pd.DataFrame, into: str, has_panels: bool, *, keeps_sizes: bo
     table = table if keeps_sizes else largest_size(table)
     tasks, conditions = task_names(table), regimes_of(table)
     sizes = table.groupby(["group", "size"], dropna=False).ngroup() if keeps_sizes else None
-    if not into:
+    if not column:
         return table.assign(group=tasks + ", " + conditions, base="", model="", size=None)
-    named = tasks + ": " + (table[into] if into == "split" else conditions)
+    names = tasks + ": " + (table[column] if column == "split" else conditions)
     score = " or ".join(dict.fromkeys(table["score"]))
     is_one = table["group"].nunique() == 1
-    return table if is_one else table.assign(group="", model="", size=sizes, score=score, **{into: named})
+    return table if is_one else table.assign(group="", model="", size=sizes, score=score, **{column: names})
 
 
-def _shown(chart: Chart | None, why: str) -> Chart:
+def _or_empty(chart: Chart | None, why: str) -> Chart:
     """The chart, or an empty one whose title says why."""
     nothing = altair.Chart(altair.Data(values=[]), title=why, width=440, height=60).mark_point()
     return themed(nothing if chart is None else chart)

@@ -78,19 +78,23 @@ def render_page(page: Page) -> str:
 
 
 def _check_ids(page: Page) -> None:
+    """ValueError for a section's id that no address can hold, and for an id or figure name that stands twice."""
     sections = [section.id for section in page.sections]
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    own = ["main", "repeat", "tip", "theme", "copy"]
-    for kind, names in (("section id", [*own, *sections]), ("figure name", [block.name for block in charts_of(page)])):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{kind} {twice[0]!r} stands twice on the page, or is one of its own: choose another")
+    page_ids = ["main", "repeat", "tip", "theme", "copy"]
+    for kind, names in (
+        ("section id", [*page_ids, *sections]),
+        ("figure name", [block.name for block in charts_of(page)]),
+    ):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"{kind} {repeated[0]!r} stands twice on the page, or is one of its own: choose another")
 
 
 def _view(block: Block) -> dict[str, Any]:
-    """What the template shows of a block."""
+    """What the template takes of a block."""
 
     if isinstance(block, TextBlock):
         return {"kind": "text", "paragraphs": _paragraphs(block.text)}
@@ -101,30 +105,31 @@ def _view(block: Block) -> dict[str, Any]:
     if isinstance(block, CodeBlock):
         return {"kind": "code", "text": block.text}
     if isinstance(block, FoldBlock):
-        inner = [_view(each) for each in block.blocks]
+        inner = [_view(inner_block) for inner_block in block.blocks]
         return {"kind": "fold", "title": block.title, "is_open": block.is_open, "blocks": inner}
     return _table_view(block)
 
 
 def _chart_view(block: ChartBlock) -> dict[str, Any]:
+    """What the template takes of a chart: its picture, its specification, and whether it is wide."""
     from markupsafe import Markup
 
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
     config = {key: value for key, value in block.spec["config"].items() if charts.CONFIG.get(key) != value}
     if block.is_dense:
         picture = base64.b64encode(chart_files.image_of(block.spec, "png")).decode("ascii")
-        still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
+        picture_markup = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
         svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", chart_files.image_of(block.spec, "svg").decode()))
-        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
+        picture_markup = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
     return {
         "kind": "chart",
         "id": name,
-        "still": still,
+        "still": picture_markup,
         "spec": Markup(script_json({**block.spec, "config": config})),
         "caption": block.caption,
         "alt": block.alt,
-        "is_wide": not (width := re.search(r' width="([\d.]+)"', still)) or float(width[1]) > BESIDE,
+        "is_wide": not (width := re.search(r' width="([\d.]+)"', picture_markup)) or float(width[1]) > BESIDE,
     }
 
 
@@ -140,8 +145,8 @@ _PLACES = re.compile(r' (?:d|transform)="[^"]*"')
 
 
 def _rounded(places: re.Match[str]) -> str:
-    """To a tenth of a pixel."""
-    return re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), places[0])
+    """The coordinates of a path or a transformation, to a tenth of a pixel."""
+    return re.sub(r"\d+\.\d\d+", lambda decimals: f"{float(decimals[0]):.1f}".removesuffix(".0"), places[0])
 
 
 _OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
@@ -163,10 +168,11 @@ def start_library() -> "Future[str]":
 
 
 def _table_view(block: TableBlock) -> dict[str, Any]:
-    unknown = [name for name in block.columns if name not in block.table]
-    if unknown:
+    """What the template takes of a table; ValueError for a column that the table lacks."""
+    lacking = [name for name in block.columns if name not in block.table]
+    if lacking:
         raise ValueError(
-            f"the table {block.caption!r} has no column {unknown[0]!r}; it has {', '.join(map(str, block.table))}"
+            f"the table {block.caption!r} has no column {lacking[0]!r}; it has {', '.join(map(str, block.table))}"
         )
     texts = shown(block)
     columns = [
@@ -174,9 +180,9 @@ def _table_view(block: TableBlock) -> dict[str, Any]:
             "label": column.label,
             "unit": column.unit,
             "how": column.how,
-            "kind": _column_kind(row[i] for row in texts.rows),
+            "kind": _column_kind(row[place] for row in texts.rows),
         }
-        for i, column in enumerate(columns_of(block).values())
+        for place, column in enumerate(columns_of(block).values())
     ]
     return {
         "kind": "table",
@@ -189,7 +195,7 @@ def _table_view(block: TableBlock) -> dict[str, Any]:
 
 
 def _column_kind(cells: Iterable[str]) -> str:
-    """How wide a column may become: numbers and short texts stay on one line, long ones are not squeezed."""
+    """The kind of a column, which says how wide it may become: numbers and short texts stay on one line."""
     filled = [cell for cell in cells if cell]
     if filled and all(map(is_number, filled)):
         return "number"
@@ -198,6 +204,7 @@ def _column_kind(cells: Iterable[str]) -> str:
 
 
 def _paragraphs(text: str) -> Sequence[str]:
+    """The paragraphs of a text, which empty lines separate."""
     return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
@@ -217,6 +224,7 @@ def script_json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
+    """A value with None for every number that JSON does not have, through all nested values."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

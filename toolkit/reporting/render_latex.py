@@ -78,10 +78,11 @@ _NUMBER = re.compile(r"(?P<sign>[+-]?)(?P<digits>\d[\d,]*\.?\d*)(?:e(?P<exponent
 
 def escape(value: object) -> str:
     """Text that LaTeX prints and never obeys; a character that no base font of pdflatex has becomes U+XXXX."""
-    return "".join(_shown(character) for character in str(value))
+    return "".join(_character(character) for character in str(value))
 
 
-def _shown(character: str) -> str:
+def _character(character: str) -> str:
+    """One character in LaTeX: itself, its command, its letter with an accent, or U+XXXX."""
     if character in _SYMBOLS:
         return _SYMBOLS[character]
     if " " <= character <= "~":
@@ -93,7 +94,7 @@ def _shown(character: str) -> str:
 
 
 def cell(text: str) -> str:
-    """A cell as it is shown elsewhere, escaped; a number in mathematics, so that its minus is one."""
+    """A text as a cell, escaped; a number in mathematics, so that its minus is one."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return escape(text)
@@ -107,16 +108,22 @@ def booktabs(shown: Shown, label: str) -> str:
     Texts of a long line wrap, then the type is smaller, and what does not fit even so shrinks to the width of the text.
     """
     columns = [[row[place] for row in shown.rows] for place in range(len(shown.header))]
-    wide = [max(map(len, texts), default=0) for texts in columns]
+    longest_cells = [max(map(len, texts), default=0) for texts in columns]
     heads = [
-        textwrap.wrap(name, max(own, NARROW), break_long_words=False) or [""]
-        for name, own in zip(shown.header, wide, strict=True)
+        textwrap.wrap(name, max(width, NARROW), break_long_words=False) or [""]
+        for name, width in zip(shown.header, longest_cells, strict=True)
     ]
-    needed = [max(own, *map(len, head)) + GAP for own, head in zip(wide, heads, strict=True)]
+    letters_by_column = [max(width, *map(len, head)) + GAP for width, head in zip(longest_cells, heads, strict=True)]
     kinds = ["r" if _is_numeric(shown, place) else "l" for place in range(len(columns))]
-    if sum(needed) > LETTERS:
-        kinds = [WRAPPED if kind == "l" and own > LEAST else kind for own, kind in zip(needed, kinds, strict=True)]
-    letters = sum(LEAST if kind == WRAPPED else own for own, kind in zip(needed, kinds, strict=True))
+    if sum(letters_by_column) > LETTERS:
+        kinds = [
+            WRAPPED if kind == "l" and letters_needed > LEAST else kind
+            for letters_needed, kind in zip(letters_by_column, kinds, strict=True)
+        ]
+    letters = sum(
+        LEAST if kind == WRAPPED else letters_needed
+        for letters_needed, kind in zip(letters_by_column, kinds, strict=True)
+    )
     size = r"\small" if letters <= LETTERS else r"\scriptsize\setlength{\tabcolsep}{4pt}"
     begin, end = r"\begin{tabular}{%s}", r"\end{tabular}"
     if letters > SMALLER * LETTERS:
@@ -124,7 +131,7 @@ def booktabs(shown: Shown, label: str) -> str:
         begin, end = r"\resizebox{\linewidth}{!}{%%" + "\n" + begin, end + "}"
     elif WRAPPED in kinds:
         begin, end = r"\begin{tabularx}{\linewidth}{%s}", r"\end{tabularx}"
-    lines = [" & ".join(map(_in_column, row, kinds)) + r" \\" for row in shown.rows]
+    body_lines = [" & ".join(map(_in_column, row, kinds)) + r" \\" for row in shown.rows]
     head = " & ".join(map(_stacked, heads, kinds)) + r" \\"
     tables = [
         [
@@ -133,10 +140,10 @@ def booktabs(shown: Shown, label: str) -> str:
             rf"\caption{{{escape(shown.caption)}{' (continued)' if start else ''}}}"
             + ("" if start else rf"\label{{tab:{label}}}"),
             begin % "".join(kinds),
-            *(r"\toprule", head, r"\midrule", *lines[start : start + MOST_LINES], r"\bottomrule"),
+            *(r"\toprule", head, r"\midrule", *body_lines[start : start + MOST_LINES], r"\bottomrule"),
             *(end, r"\end{table}"),
         ]
-        for start in range(0, max(len(lines), 1), MOST_LINES)
+        for start in range(0, max(len(body_lines), 1), MOST_LINES)
     ]
     return "\n".join(line for table in tables for line in table) + "\n"
 
@@ -153,8 +160,9 @@ def _stacked(lines: Sequence[str], kind: str) -> str:
     return rf"\shortstack[{kind}]{{{text}}}" if is_stacked else text
 
 
-def _is_numeric(shown: Shown, place: int) -> bool:
-    cells = [row[place] for row in shown.rows if row[place]]
+def _is_numeric(table: Shown, place: int) -> bool:
+    """Whether every filled cell of a column is a number, so that it stands to the right."""
+    cells = [row[place] for row in table.rows if row[place]]
     return bool(cells) and all(is_number(text) for text in cells)
 
 
@@ -217,97 +225,115 @@ def export_table(
     keys = list(table)
     spreads = {place: keys.index(_spread(key)) for place, key in enumerate(keys) if _spread(key) in keys}
     if columns is None:
-        same, said = shared(table, [name for name in SHARED if name in keys and set(keys) - set(SHARED)])
-        places = [i for i, key in enumerate(keys) if key not in same and i not in spreads.values()]
+        shared_columns, caption_end = shared(
+            table, [name for name in SHARED if name in keys and set(keys) - set(SHARED)]
+        )
+        places = [i for i, key in enumerate(keys) if key not in shared_columns and i not in spreads.values()]
     else:
-        known, said = {_name(key): keys.index(key) for key in keys}, ""
-        asked = [columns] if isinstance(columns, str) else columns
-        places = [lookup(known, _name(key), "column") for key in asked]
+        place_by_name, caption_end = {_name(key): keys.index(key) for key in keys}, ""
+        wanted = [columns] if isinstance(columns, str) else columns
+        places = [lookup(place_by_name, _name(key), "column") for key in wanted]
         refuse_first({"columns names none: pass those to show, or None for all": not places})
     constant, header = _headings([keys[place] for place in places])
-    by = " by ".join(str(name) for name in table.columns.names if name is not None)
-    unit = "".join(f", {text}" for text in (*constant, f"by {by}" * bool(by), PERCENT * is_drift) if text)
+    index_names = " by ".join(str(name) for name in table.columns.names if name is not None)
+    unit = "".join(
+        f", {text}" for text in (*constant, f"by {index_names}" * bool(index_names), PERCENT * is_drift) if text
+    )
     parts = [
-        _texts(table.iloc[:, place], None if (sd := spreads.get(place)) is None or sd in places else table.iloc[:, sd])
+        _cell_texts(
+            table.iloc[:, place], None if (sd := spreads.get(place)) is None or sd in places else table.iloc[:, sd]
+        )
         for place in places
     ]
-    return booktabs(Shown(tuple(header), tuple(zip(*parts, strict=True)), f"{caption}{unit}{said}".strip(", ")), label)
+    return booktabs(
+        Shown(tuple(header), tuple(zip(*parts, strict=True)), f"{caption}{unit}{caption_end}".strip(", ")), label
+    )
 
 
 PERCENT = "in % of the norm before (0: not one bit changed)"
 
 
 def drift_by_condition(table: pd.DataFrame) -> pd.DataFrame:
-    """The table of :func:`toolkit.drift_table` with a line per condition; those that froze every parameter are one.
+    """The table of :func:`toolkit.drift_table` with a line per condition; fully frozen conditions share a line.
 
     Groups of one model and task stay apart: the second's task has " (2)" after it, as its title has.
     """
     lead = ["model", "task", "num_seeds"]
-    line, in_order = [*lead[:2], "condition", "parameter"], table.sort_index() if table.index.is_unique else table
-    nth = in_order.groupby(line, sort=False).cumcount()
-    group = nth.groupby([in_order[name] for name in lead[:2]]).cummax()  # a condition of the second alone is its too
-    is_clear = not in_order.assign(group=group).duplicated([*line, "group"]).any()
-    table = table.assign(task=table["task"] + (group if is_clear else nth).map(lambda n: f" ({n + 1})" if n else ""))
+    line_keys, in_order = [*lead[:2], "condition", "parameter"], table.sort_index() if table.index.is_unique else table
+    repetition = in_order.groupby(line_keys, sort=False).cumcount()
+    # From the second group's first repeated condition on, every line is its: also a condition that it alone has.
+    group = repetition.groupby([in_order[name] for name in lead[:2]]).cummax()
+    is_clear = not in_order.assign(group=group).duplicated([*line_keys, "group"]).any()
+    table = table.assign(
+        task=table["task"]
+        + (group if is_clear else repetition).map(lambda number: f" ({number + 1})" if number else "")
+    )
     is_still = table.groupby([*lead, "condition"], sort=False)["is_frozen"].transform("all")
-    still = table[is_still].groupby(lead)["condition"].agg(lambda own: listing(list(own.unique())))
+    still = table[is_still].groupby(lead)["condition"].agg(lambda conditions: listing(list(conditions.unique())))
     names = [
         still[tuple(key)] if is_one else condition
         for is_one, condition, *key in zip(is_still, *(table[name] for name in ("condition", *lead)), strict=True)
     ]
     keys = ["model", "task", "condition", "num_seeds"]
-    own = table.assign(condition=names)[lambda own: ~(is_still & own.duplicated([*keys, "parameter"]))]
-    wide = own.pivot(index=keys, columns="parameter", values=["drift_percent", "drift_percent_sd"])
-    wide = wide.loc[pd.MultiIndex.from_frame(own[keys].drop_duplicates())]  # in the order in which they came
+    drift = table.assign(condition=names)[lambda drift: ~(is_still & drift.duplicated([*keys, "parameter"]))]
+    wide = drift.pivot(index=keys, columns="parameter", values=["drift_percent", "drift_percent_sd"])
+    wide = wide.loc[pd.MultiIndex.from_frame(drift[keys].drop_duplicates())]  # in the order in which they came
     columns = {
         name.replace(".", " ") + end: wide[f"drift_percent{end}", name]
         for end in ("", "_sd")
-        for name in dict.fromkeys(own["parameter"])
+        for name in dict.fromkeys(drift["parameter"])
     }
     return pd.DataFrame(columns).reset_index()
 
 
 def _spread(key: Any) -> Any:
-    """What the column of a standard deviation would be called."""
+    """The name that the column of a standard deviation would have."""
     return (_spread(key[0]), *key[1:]) if isinstance(key, tuple) else f"{key}_sd"
 
 
 def _name(key: Any) -> str:
-    """A column as it is asked for: the levels of several in one text, 0.0 as 0."""
+    """The name of a column as users write it: several levels in one text, 0.0 as 0."""
     if isinstance(key, tuple):
         return " ".join(filter(None, map(_name, key)))
     return f"{key:g}" if isinstance(key, float) else str(key)
 
 
 def _headings(keys: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """What all columns of several levels have in common, and the heading of each, without that."""
+    """The names that all columns of several levels have in common, and the heading of each without these."""
     levels = [[_name(part) for part in key] if isinstance(key, tuple) else [_name(key)] for key in keys]
-    deep = [own for own in levels if len(own) > 1 and all(own)]
-    common = {(place, own[place]) for own in deep for place in range(len(own)) if len({o[place] for o in deep}) == 1}
-    common = common if len(deep) > 1 else set()
+    several = [names_of_key for names_of_key in levels if len(names_of_key) > 1 and all(names_of_key)]
+    common = {
+        (place, names_of_key[place])
+        for names_of_key in several
+        for place in range(len(names_of_key))
+        if len({other_names[place] for other_names in several}) == 1
+    }
+    common = common if len(several) > 1 else set()
 
-    def said(parts: Iterable[str]) -> str:
+    def joined(parts: Iterable[str]) -> str:
         columns = [heading(part) for part in parts if part]
-        return ", ".join(f"{own.label} ({own.unit})" if own.unit else own.label for own in columns)
+        return ", ".join(f"{column.label} ({column.unit})" if column.unit else column.label for column in columns)
 
-    kept = [
-        [part for place, part in enumerate(own) if (place, part) not in common or own not in deep] for own in levels
+    remaining = [
+        [part for place, part in enumerate(names_of_key) if (place, part) not in common or names_of_key not in several]
+        for names_of_key in levels
     ]
-    return [said([part]) for _, part in sorted(common)], list(map(said, kept))
+    return [joined([part]) for _, part in sorted(common)], list(map(joined, remaining))
 
 
-def _texts(column: pd.Series, spread: pd.Series | None) -> list[str]:
+def _cell_texts(column: pd.Series, spread: pd.Series | None) -> list[str]:
     """The cells of a column, each with its standard deviation where that is known and the value is not exactly 0."""
     key = column.name[0] if isinstance(column.name, tuple) else column.name
-    shown = heading(_name(key))
+    look = heading(_name(key))
     return [
-        _cell(value, shown)
+        _cell(value, look)
         + (f" ± {number(sd, 2)}" if isinstance(sd, Real) and sd == sd and value and value == value else "")
         for value, sd in zip(column, [None] * len(column) if spread is None else spread, strict=True)
     ]
 
 
 def _cell(value: Any, column: Column) -> str:
-    """Any value: a number as its column says, — for what is missing, and the text of whatever else."""
+    """A value as a cell: a number as its column says, — for what is missing, else its text."""
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return ABSENT
     is_number = isinstance(value, Real | np.bool_)
@@ -315,10 +341,10 @@ def _cell(value: Any, column: Column) -> str:
 
 
 def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
-    """Those columns in which all of several lines have the same, and what a caption says of them instead."""
-    same = [name for name in names if len(table) > 1 and table[name].nunique(dropna=False) == 1]
-    said = ", ".join(f"{COLUMNS[name].label}: {text_of(table[name].iloc[0])}" for name in same)
-    return same, f" ({said})" if said else ""
+    """The columns in which all of several lines have the same value, and what a caption says of them instead."""
+    constant = [name for name in names if len(table) > 1 and table[name].nunique(dropna=False) == 1]
+    facts = ", ".join(f"{COLUMNS[name].label}: {text_of(table[name].iloc[0])}" for name in constant)
+    return constant, f" ({facts})" if facts else ""
 
 
 SHARED = ("model", "task", "num_seeds")

@@ -41,42 +41,54 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
 
     ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
     """
-    parts = [f"# {escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
+    parts = [f"# {escape(page.title)}", *_escaped_paragraphs(page.question), *_escaped_paragraphs(page.lead)]
     tiles = shown_tiles(page) if page.tiles else None
     parts += [table(tiles.header, tiles.rows)] if tiles else []
     for answer in page.answers:
-        said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
+        question = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
         text = "  \n".join(map(escape, (*answer.text.split("\n"), *part_lines(answer))))
-        parts.append(f"**{escape(said)}** {text}" if said else text)
-    parts += _block(page.picture, 2) if page.picture else []
+        parts.append(f"**{escape(question)}** {text}" if question else text)
+    parts += _block_texts(page.picture, 2) if page.picture else []
     parts += ["## How to make this again", code_block(page.commands.splitlines())] if page.commands else []
     parts += [RELATIVE_PATHS]
     for section in page.sections:
-        parts += [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
-    parts += _texts(page.footer)
+        parts += [
+            f"## {escape(section.title)}",
+            *_escaped_paragraphs(section.lead),
+            *_blocks_texts(section.blocks, tasks, TOP),
+        ]
+    parts += _escaped_paragraphs(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _texts(text: str) -> list[str]:
+def _escaped_paragraphs(text: str) -> list[str]:
     """Paragraphs, each escaped as a whole."""
     return [escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
 
 
-def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
+def _blocks_texts(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
     """The blocks in order; many folds of a task each are shortened, wherever they stand."""
     folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
     if len(folds) > MOST_FOLDS:
         place = next(i for i, block in enumerate(blocks) if block is folds[0])
-        before, after = blocks[:place], [b for b in blocks[place:] if all(b is not fold for fold in folds)]
-        return [*_blocks(before, tasks, level), *_shortened(folds, level), *_blocks(after, tasks, level)]
-    alike: dict[tuple[str, ...], list[Block]] = {}
+        before, after = (
+            blocks[:place],
+            [later_block for later_block in blocks[place:] if all(later_block is not fold for fold in folds)],
+        )
+        return [*_blocks_texts(before, tasks, level), *_shortened(folds, level), *_blocks_texts(after, tasks, level)]
+    blocks_by_columns: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
         if columns := _columns_of_list(block):
-            alike.setdefault(columns, []).append(block)
-    left_out = [block for same in alike.values() if len(same) > MOST_FOLDS for block in same[1:]]  # a run each, say
-    kept = [block for block in blocks if all(block is not each for each in left_out)]
-    more = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
-    return [*(text for block in kept for text in _block(block, level, tasks)), *more]
+            blocks_by_columns.setdefault(columns, []).append(block)
+    left_out = [
+        block
+        for blocks_alike in blocks_by_columns.values()
+        if len(blocks_alike) > MOST_FOLDS
+        for block in blocks_alike[1:]
+    ]  # a run each, say
+    kept_blocks = [block for block in blocks if all(block is not omitted for omitted in left_out)]
+    note = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
+    return [*(text for block in kept_blocks for text in _block_texts(block, level, tasks)), *note]
 
 
 def _columns_of_list(block: Block) -> tuple[str, ...]:
@@ -90,38 +102,41 @@ def _columns_of_list(block: Block) -> tuple[str, ...]:
 
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
-    """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
-    told = f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."
-    firsts = [(fold.title, block) for fold in folds for block in fold.blocks if isinstance(block, TableBlock)]
-    found = [(title, shown(block)) for title, block in dict(reversed(firsts)).items()][::-1]
-    rows = [(title, *row) for title, cells in found for row in cells.rows]
-    is_one = level == TOP and len(rows) <= MOST_LINES and len({cells.header for _, cells in found}) == 1
-    return [*([table(["model and task", *found[0][1].header], rows)] if is_one else []), told]
+    """Of many tasks the first table of each, all in one where they have the same columns; and where the rest is."""
+    note = f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."
+    first_tables = [(fold.title, block) for fold in folds for block in fold.blocks if isinstance(block, TableBlock)]
+    shown_tables = [(title, shown(block)) for title, block in dict(reversed(first_tables)).items()][::-1]
+    rows = [(title, *row) for title, cells in shown_tables for row in cells.rows]
+    is_one = level == TOP and len(rows) <= MOST_LINES and len({cells.header for _, cells in shown_tables}) == 1
+    return [*([table(["model and task", *shown_tables[0][1].header], rows)] if is_one else []), note]
 
 
-def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
+def _block_texts(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
+    """The Markdown of one block; of a closed fold with a long table its charts alone, and where the table is."""
     if isinstance(block, TextBlock):
-        return _texts(block.text)
+        return _escaped_paragraphs(block.text)
     if isinstance(block, NoteBlock):
-        return [f"> {text}" for text in _texts(block.text)]
+        return [f"> {text}" for text in _escaped_paragraphs(block.text)]
     if isinstance(block, ChartBlock):
         place = f"figures/{block.name}"
         links = f"([SVG]({place}.svg), [PDF]({place}.pdf))"
         return [f"![{escape(block.alt)}]({place}.png)", f"*{escape(block.caption)}* {links}"]
     if isinstance(block, TableBlock):
-        return _table(block)
+        return _table_texts(block)
     if isinstance(block, CodeBlock):
         return [code_block(block.text.splitlines())]
-    lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
-    if not block.is_open and lines > MOST_FOLDED:
+    num_lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
+    # What is folded away on the page is not worth so many lines of text.
+    if not block.is_open and num_lines > MOST_FOLDED:
         charts = [inner for inner in block.blocks if isinstance(inner, ChartBlock)]
-        parts = [text for chart in charts for text in _block(chart, level)]
-        return [*parts, f"{escape(block.title)} ({lines} lines): in index.html and tables/."]
+        parts = [text for chart in charts for text in _block_texts(chart, level)]
+        return [*parts, f"{escape(block.title)} ({num_lines} lines): in index.html and tables/."]
     heading = f"{'#' * min(level, 6)} {escape(block.title)}"
-    return [heading, *_blocks(block.blocks, tasks, level + 1)]
+    return [heading, *_blocks_texts(block.blocks, tasks, level + 1)]
 
 
-def _table(block: TableBlock) -> list[str]:
+def _table_texts(block: TableBlock) -> list[str]:
+    """The first MOST_LINES lines of a table, and how many more there are."""
     cells = shown(block)
     rows = cells.rows[:MOST_LINES]
     text = [table(cells.header, rows)]
@@ -135,10 +150,11 @@ def escape(value: object) -> str:
     text = str(value)
     # An underscore inside a word is no markup, and parameter names stay readable in the source.
     inner = {match.start() for match in re.finditer(r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])", text)}
-    return "".join(character if i in inner else _shown(character) for i, character in enumerate(text))
+    return "".join(character if i in inner else _escaped(character) for i, character in enumerate(text))
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
+    """One character as a Markdown reader takes it for text; an invisible one as U+XXXX."""
     if character in _SPECIAL:
         return f"&#{ord(character)};"
     if character != " " and unicodedata.category(character)[0] in "CZ":

@@ -44,47 +44,53 @@ def print_page(page: Page, console: Console | None = None, *, has_charts: bool =
     ``has_charts``: where no report is written.
     """
     console = console or open_console()
-    _heading(console, page.title, 0)
-    _texts(console, page.question, page.lead)
+    _print_heading(console, page.title, 0)
+    _print_texts(console, page.question, page.lead)
     if page.tiles:
-        _table(console, shown_tiles(page))
+        _print_table(console, shown_tiles(page))
     for answer in page.answers:
-        asked = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
-        _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
-        for line in part_lines(answer):
-            _text(console, f"· {line}")
+        lead_in = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
+        _print_text(console, f"- {lead_in} {answer.text}".replace("-  ", "- "))
+        for part_line in part_lines(answer):
+            _print_text(console, f"· {part_line}")
     sections = [section for section in page.sections if section.id != "definitions"]
-    folds = [FoldBlock(title=each.title, blocks=(TextBlock(text=each.lead), *each.blocks)) for each in sections]
+    folds = [
+        FoldBlock(title=shown_section.title, blocks=(TextBlock(text=shown_section.lead), *shown_section.blocks))
+        for shown_section in sections
+    ]
     for block in (page.picture, *folds, TextBlock(text=page.footer)):
         if block:
-            _block(console, block, 1, has_charts=has_charts)
+            _print_block(console, block, 1, has_charts=has_charts)
 
 
-def _block(console: Console, block: Block, level: int, *, has_charts: bool) -> None:
+def _print_block(console: Console, block: Block, level: int, *, has_charts: bool) -> None:
+    """Print one block, and those under its fold one level deeper."""
     if isinstance(block, TableBlock):
-        _table(console, shown(block))
+        _print_table(console, shown(block))
     elif isinstance(block, FoldBlock):
-        _heading(console, block.title, level)
+        _print_heading(console, block.title, level)
         for inner in block.blocks:
-            _block(console, inner, level + 1, has_charts=has_charts)
+            _print_block(console, inner, level + 1, has_charts=has_charts)
     elif isinstance(block, ChartBlock):
-        _texts(console, f"Chart in figures/{block.name}.png: {block.caption}" * has_charts)
+        _print_texts(console, f"Chart in figures/{block.name}.png: {block.caption}" * has_charts)
     else:
-        _texts(console, "Note: " * isinstance(block, NoteBlock) + block.text)
+        _print_texts(console, "Note: " * isinstance(block, NoteBlock) + block.text)
 
 
-def _heading(console: Console, text: str, level: int) -> None:
+def _print_heading(console: Console, text: str, level: int) -> None:
+    """Print a heading by its level: of the page, a section, or a fold."""
     style = ("bold underline", "bold", "italic")[min(level, 2)]
     console.print(Text(visible(text), style=style, overflow="fold"), width=_width(console))
 
 
-def _texts(console: Console, *texts: str) -> None:
-    for part in (part for text in texts for part in re.split(r"\n\s*\n", text) if part.strip()):
-        _text(console, part)
+def _print_texts(console: Console, *texts: str) -> None:
+    """Print every paragraph of some texts, an empty line behind each."""
+    for paragraph in (paragraph for text in texts for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()):
+        _print_text(console, paragraph)
         console.print()
 
 
-def _text(console: Console, text: str) -> None:
+def _print_text(console: Console, text: str) -> None:
     console.print(Text(visible(text.strip()), overflow="fold"), width=_width(console))
 
 
@@ -92,17 +98,18 @@ def _width(console: Console) -> int:
     return min(console.width, WIDEST)
 
 
-def _table(console: Console, cells: Shown) -> None:
-    """A table, or a paragraph per line of it where a column would have to break its words."""
+def _print_table(console: Console, cells: Shown) -> None:
+    """Print a table, or a paragraph per row of it where a column would have to break its words."""
     header = [visible(name) for name in cells.header]
     rows = [[visible(cell) for cell in row] for row in cells.rows[:MOST_LINES]]
-    columns = [[name, *own] for name, *own in zip(header, *rows, strict=True)]
-    least = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
+    columns = [[name, *cells_below] for name, *cells_below in zip(header, *rows, strict=True)]
+    longest_words = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
     is_prose = len(header) > 3 and max((len(cell) for row in rows for cell in row), default=0) > LONGEST_CELL
-    if sum(least) + 2 * (len(least) - 1) <= console.width and not is_prose:
-        _grid(console, header, rows, _widths(columns, least, console.width))
+    # Cells may fold between words, and not within them.
+    if sum(longest_words) + 2 * (len(longest_words) - 1) <= console.width and not is_prose:
+        _print_grid(console, header, rows, _widths(columns, longest_words, console.width))
     else:
-        _paragraphs(console, header, rows)
+        _print_paragraphs(console, header, rows)
     if cells.caption:
         console.print(Text(visible(cells.caption), style="dim", overflow="fold"), width=_width(console))
     if len(rows) < len(cells.rows):
@@ -111,25 +118,27 @@ def _table(console: Console, cells: Shown) -> None:
 
 
 def _widths(columns: Sequence[Sequence[str]], least: Sequence[int], room: int) -> list[int]:
-    """What each column wants, the widest ones narrowed until all fit; none below its longest word."""
+    """The widths of columns, the widest narrowed until all fit, none below its longest word."""
     widths = [max(map(len, column)) for column in columns]
     while sum(widths) + 2 * (len(widths) - 1) > room:
-        widths[max((w, i) for i, w in enumerate(widths) if w > least[i])[1]] -= 1
+        widths[max((width, i) for i, width in enumerate(widths) if width > least[i])[1]] -= 1
     return widths
 
 
-def _grid(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+def _print_grid(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+    """Print a table in columns of these widths, those of numbers to the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for i, (name, width) in enumerate(zip(header, widths, strict=True)):
         filled = [row[i] for row in rows if row[i]]
-        right = bool(filled) and all(map(is_number, filled))
-        table.add_column(Text(name), width=width, overflow="fold", justify="right" if right else "left")
+        is_numeric = bool(filled) and all(map(is_number, filled))
+        table.add_column(Text(name), width=width, overflow="fold", justify="right" if is_numeric else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
 
 
-def _paragraphs(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_paragraphs(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as a paragraph per line: its first cell, then every other with its heading."""
     for row in rows:
         facts = [f"{name}: {cell}" for name, cell in zip(header[1:], row[1:], strict=True) if cell]
         console.print(Text(row[0], style="italic", overflow="fold"))
@@ -137,7 +146,7 @@ def _paragraphs(console: Console, header: Sequence[str], rows: Sequence[Sequence
 
 
 def show_page(page: Page, out: Path | None, tables: Mapping[str, pd.DataFrame], *, is_result: bool = True) -> int:
-    """Print a page, and write it beside its tables where a report is asked for; not ``is_result``: write it only."""
+    """Print a page, and write it with its tables where ``out`` names a folder; not ``is_result``: only write it."""
     if is_result:
         print_page(page, has_charts=out is not None)
     if out is not None:

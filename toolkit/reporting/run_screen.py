@@ -31,7 +31,7 @@ def print_task(
     rows: Iterable[tuple[str, int, int, int, float]],
     max_length: int,
 ) -> None:
-    """What was taken as texts and labels, and the splits of a task.
+    """Print the columns taken as texts and labels, and the splits of a task.
 
     Each row is (split, examples, truncated, pairs with an empty text, share unknown).
     """
@@ -41,23 +41,23 @@ def print_task(
         share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
     console = open_console()
-    for line in taken:
-        console.print(escape(" ".join(line.split())), soft_wrap=True)
+    for sentence in taken:
+        console.print(escape(" ".join(sentence.split())), soft_wrap=True)
     console.print(table)
     if carrier:
         console.print(f"What carries the label: {escape(carrier)}")
 
 
 def print_components(title: str, answer: str, lines: pd.DataFrame) -> None:
-    """What will train: the answer in a line, and what :func:`toolkit.what_trains` knows of each component.
+    """Print what will train: the answer in a line, and a table of the components from :func:`toolkit.what_trains`.
 
     Layers with the same fate share a line, and a column in which nothing is said is left out.
     """
-    part = lines["component"].where(~lines["component"].str.startswith("layers."), "layers")
+    component = lines["component"].where(~lines["component"].str.startswith("layers."), "layers")
     fates = ["adapter", "learning_rates", "weight_decays", "tied_to", "will_move", "reason", "note"]
-    grouped = lines.groupby([part, *fates], sort=False)
-    lines = grouped.agg({"component": _named, "num_parameters": "sum", "share": "sum"}).reset_index(fates)
-    shown = {
+    grouped = lines.groupby([component, *fates], sort=False)
+    lines = grouped.agg({"component": _layers_text, "num_parameters": "sum", "share": "sum"}).reset_index(fates)
+    columns = {
         "component": lines["component"].map(escape),
         "adapter": lines["adapter"],
         "parameters": lines["num_parameters"].map("{:,}".format),
@@ -68,9 +68,9 @@ def print_components(title: str, answer: str, lines: pd.DataFrame) -> None:
         "will it move?": lines["will_move"],
         "why": lines["reason"],
     }
-    shown = {name: column for name, column in shown.items() if column.any()}
-    table = _table(*shown, title=escape(title))
-    for cells in zip(*shown.values(), strict=True):
+    columns = {name: column for name, column in columns.items() if column.any()}
+    table = _table(*columns, title=escape(title))
+    for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     console = open_console()
     console.print(escape(answer), soft_wrap=True)
@@ -79,8 +79,8 @@ def print_components(title: str, answer: str, lines: pd.DataFrame) -> None:
         console.print(escape(f"{', '.join(names)}: {note}."), soft_wrap=True)
 
 
-def _named(components: pd.Series) -> str:
-    """One component by its name, several layers as ``layers.0-5``."""
+def _layers_text(components: pd.Series) -> str:
+    """The name of one component, or several layers as ``layers.0-5``."""
     numbers = [name.removeprefix("layers.") for name in components]
     return components.iloc[0] if len(numbers) == 1 else ",".join(layer_ranges([int(number) for number in numbers]))
 
@@ -153,33 +153,33 @@ def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Why the run may have learned nothing, or lost what it knew."""
     task, doubts = run.manifest["task"], []
     score, split = task["score"], task["reported_split"]
-    own = run.scores[run.scores["split"] == split].sort_values("epoch")
-    first, last = own.iloc[0], own.iloc[-1]
+    scores_of_split = run.scores[run.scores["split"] == split].sort_values("epoch")
+    first, last = scores_of_split.iloc[0], scores_of_split.iloc[-1]
     if last["loss"] > first["loss"]:
         doubts.append(f"The loss on {split} is {last['loss']:.3g}, and was {first['loss']:.3g} before training.")
     floor = (((run.manifest.get("floors") or {}).get("majority") or {}).get(split) or {}).get(score)
     if floor is not None and last[score] <= floor:
         doubts.append(f"Its {score} on {split}, {last[score]:.3f}, is no better than always giving the same answer.")
-    far = [name for name, values in drift.items() if values["relative"] > 1]
-    if far:
-        doubts.append(f"Moved by more than its own length: {', '.join(far)}. Is the learning rate too high?")
+    moved_far = [name for name, values in drift.items() if values["relative"] > 1]
+    if moved_far:
+        doubts.append(f"Moved by more than its own length: {', '.join(moved_far)}. Is the learning rate too high?")
     return doubts
 
 
 def _head_lines(run: Run) -> list[str]:
-    """How the head of a frozen backbone was trained, and how far it is from the linear probe; nothing of others."""
+    """How the head of a frozen backbone was trained, and how far it is from the linear probe; nothing for others."""
     manifest, score, lines = run.manifest, run.manifest["task"]["score"], []
-    probe, known = manifest.get("linear_probe") or {}, manifest.get("head_training") or {}
-    if known.get("chosen") == "convex":
+    probe, head = manifest.get("linear_probe") or {}, manifest.get("head_training") or {}
+    if head.get("chosen") == "convex":
         lines = [
-            f"Head: convex, strength {known['convex']['strength']:g} by cross-validation within train; error on "
-            f"{known['num_held_out']} held-out examples {known['convex']['held_out_error']:.4g}, of the trained head "
-            f"{known['held_out_error']:.4g}"
+            f"Head: convex, strength {head['convex']['strength']:g} by cross-validation within train; error on "
+            f"{head['num_held_out']} held-out examples {head['convex']['held_out_error']:.4g}, of the trained head "
+            f"{head['held_out_error']:.4g}"
         ]
-    elif known.get("mode") == "early-stopping":
-        end = "it stopped falling" if known["has_stopped"] else f"not done after {known['most_epochs']} epochs"
+    elif head.get("mode") == "early-stopping":
+        end = "it stopped falling" if head["has_stopped"] else f"not done after {head['most_epochs']} epochs"
         lines = [
-            f"Head: best at epoch {known['epochs']}, by the loss on {known['num_held_out']} held-out examples: {end}"
+            f"Head: best at epoch {head['epochs']}, by the loss on {head['num_held_out']} held-out examples: {end}"
         ]
     elif manifest["regime"]["label"] == "backbone":
         lines = [f"Head: epochs of training: {run.scores['epoch'].max():g}"]
@@ -193,11 +193,13 @@ def _head_lines(run: Run) -> list[str]:
 
 
 def _floor_lines(run: Run) -> list[str]:
-    """What needs no fine-tuning scores on the reported split; nothing of runs that recorded no floors."""
+    """The scores of the floors on the reported split, in one line; nothing for runs that recorded none."""
     task, floors = run.manifest["task"], run.manifest.get("floors") or {}
     score, split = task["score"], task["reported_split"]
-    known = {name: (own.get(split) or {}).get(score) for name, own in floors.items()}
-    parts = [f"{FLOORS[name]} {value:.3f}" for name, value in known.items() if name in FLOORS and value is not None]
+    score_by_floor = {name: (scores_by_split.get(split) or {}).get(score) for name, scores_by_split in floors.items()}
+    parts = [
+        f"{FLOORS[name]} {value:.3f}" for name, value in score_by_floor.items() if name in FLOORS and value is not None
+    ]
     return [f"Floors: {', '.join(parts)} ({score}, {split})"] if parts else []
 
 
@@ -205,11 +207,12 @@ def _fall_lines(run: Run) -> list[str]:
     """Whether more epochs may score more, by the loss on the reported split; nothing of a head that was stopped."""
     split = run.manifest["task"]["reported_split"]
     fall = last_fall(run.scores, split, run.config.head_training)
-    said = f"Not converged: the loss on {split} still fell by {fall:.1%} in the last epoch. Try more epochs before "
-    return [f"{said}fine-tuning is compared with feature extraction"] if fall > STILL_FALLING else []
+    warning = f"Not converged: the loss on {split} still fell by {fall:.1%} in the last epoch. Try more epochs before "
+    return [f"{warning}fine-tuning is compared with feature extraction"] if fall > STILL_FALLING else []
 
 
 def _score_table(run: Run) -> Table:
+    """The headline score of every split and the training loss, a line per epoch."""
     score, scores = run.manifest["task"]["score"], run.scores
     wide = scores.pivot(index="epoch", columns="split", values=score)[scores["split"].unique()]
     losses = scores.groupby("epoch")["train_loss"].first()
@@ -228,6 +231,7 @@ def _whole_drift(run: Run) -> dict[str, dict[str, float]]:
 
 
 def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]], yardsticks: Mapping[str, float]) -> Table:
+    """Every embedding parameter: whether it was trained, how far it moved, and the same if it were re-initialised."""
     frozen = dict.fromkeys(run.manifest["regime"]["frozen_components"], "frozen")
     frozen |= {"word_embeddings": "added rows"} if run.config.train_rows == "new" else {}
     trained = "by an adapter" if run.config.lora else "yes"
@@ -238,14 +242,14 @@ def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]], yardsticks:
         if name not in drift:
             table.add_row(name, "not applicable", "", "")
             continue
-        shown = UNDEFINED if math.isnan(yardsticks[name]) else f"{100 * yardsticks[name]:.0f} %"
-        moved = _drift(drift[name]["norm"], drift[name]["relative"])
-        table.add_row(name, frozen.get(name, trained), moved, shown)
+        yardstick = UNDEFINED if math.isnan(yardsticks[name]) else f"{100 * yardsticks[name]:.0f} %"
+        moved = _drift_text(drift[name]["norm"], drift[name]["relative"])
+        table.add_row(name, frozen.get(name, trained), moved, yardstick)
     return table
 
 
-def _drift(norm: float, relative: float) -> str:
-    """Drift in % of the norm; what stays 0 has none and is exactly 0 all the same, which the absolute change tells."""
+def _drift_text(norm: float, relative: float) -> str:
+    """Drift in % of the norm; exactly 0 where nothing moved, also of a parameter that was 0 before."""
     if norm == 0:
         return "0 exactly"
     return UNDEFINED if math.isnan(relative) else f"{100 * relative:.3g} %"

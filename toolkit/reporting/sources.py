@@ -30,7 +30,7 @@ WHY_DIVERGED = "its training diverged (the loss was not finite), which counts ag
 
 @dataclass(frozen=True)
 class Sources:
-    """The runs of a report, and those that were named and cannot be in it."""
+    """The runs of a report, and the places that cannot be in it."""
 
     runs: tuple[Run, ...]
     left_out: tuple[str, ...]
@@ -51,17 +51,18 @@ class Sources:
             run.path: names.get(run.path.name, str(run.recorded.get("task")) if run.is_recorded else run.config.task)
             for run in (*self.runs, *self.diverged)
         }
-        kept = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
+        surviving = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
         tasks: dict[str, dict[str, None]] = {}
         for run in self.diverged:
             label, task = labels.get(run.path.name), tasks_of[run.path]
-            if label is not None and (label, task) not in kept:
+            if label is not None and (label, task) not in surviving:
                 tasks.setdefault(label, {})[task] = None
         sentences = [
             f"Every run of {label} on {listing(list(names))} diverged: it is compared with nothing there."
             for label, names in tasks.items()
         ]
-        lost = frozenset(tasks) - {label for label, _ in kept if label is not None}
+        # A condition with a run left on some task is compared there.
+        lost = frozenset(tasks) - {label for label, _ in surviving if label is not None}
         return replace(self, left_out=(*sentences, *self.left_out), lost=lost)
 
 
@@ -85,16 +86,16 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
         else:
             runs.append(opened)
     if not runs:
-        found = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
+        reasons = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
         hidden = len(left_out) - SHOWN_REASONS
-        more = f" So {'is' if hidden == 1 else 'are'} {hidden:,} more." if hidden > 0 else ""
+        rest = f" So {'is' if hidden == 1 else 'are'} {hidden:,} more." if hidden > 0 else ""
         hints = " ".join(["", *filter(None, map(_runs_within, places))][: SHOWN_REASONS + 1])
-        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{more}{hints}")
+        raise ValueError(f"no runs to report on: pass at least one finished run directory. {reasons}{rest}{hints}")
     return Sources(tuple(runs), tuple(left_out), tuple(diverged))
 
 
 def _runs_within(place: Run | str | Path) -> str:
-    """What to pass instead of a folder that only holds run directories; empty for any other place."""
+    """A hint to pass the runs within a folder that only holds run directories; empty for any other place."""
     if isinstance(place, Run) or not Path(place).is_dir() or run_at(Path(place)) is not None:
         return ""
     count = sum(
@@ -127,7 +128,7 @@ def _reason_against(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Opened:
-    """One trajectory to analyse, the runs of other seeds beside it, and what must be said with any number of them."""
+    """One trajectory to analyse, the runs of other seeds beside it, and notes that belong to any of its numbers."""
 
     trajectory: Trajectory
     title: str
@@ -153,7 +154,7 @@ class Opened:
 
     @property
     def source(self) -> Source:
-        """What the analysis takes: the run, for its exposure and its log, or the snapshots alone."""
+        """The source that analyses take: the run, for its exposure and its log, or the snapshots alone."""
         return self.runs[0] if self.runs else self.trajectory
 
 
@@ -173,26 +174,30 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         _check_seeds(runs, names)
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
-        said = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
+        unfinished_note = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
         recorded = [(run, name) for run, name in zip(runs, names, strict=True) if run.is_recorded]
-        known = [read_reported(run, name, has_answers=False) for run, name in recorded]
-        notes = [*filter(None, [beside]), *([said] if unfinished else []), *notes_on(known)]
-        notes += notes_on_several(known) if len(runs) > 1 else []
+        reported = [read_reported(run, name, has_answers=False) for run, name in recorded]
+        notes = [*filter(None, [beside]), *([unfinished_note] if unfinished else []), *notes_on(reported)]
+        notes += notes_on_several(reported) if len(runs) > 1 else []
         opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
     else:
         imported = import_checkpoints(places)
-        shown = [snapshot.name for snapshot in imported.trajectory]
+        snapshot_names = [snapshot.name for snapshot in imported.trajectory]
         is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
-        title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
+        title = " → ".join(
+            snapshot_names
+            if len(snapshot_names) <= 3
+            else (snapshot_names[0], f"{len(snapshot_names) - 2} more", snapshot_names[-1])
+        )
         length = _default_length(places[0])
         notes = [note for note in imported.notes if note not in imported.problems]
         if len(places) > 1 and any(is_run(place) for place in places):
-            ends = f"{shown[0]} with {shown[-1]}"
+            ends = f"{snapshot_names[0]} with {snapshot_names[-1]}"
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        told = tuple(notes), imported.problems
-        opened = Opened(imported.trajectory, title, (), (), *told, is_half, length)
+        notes_and_problems = tuple(notes), imported.problems
+        opened = Opened(imported.trajectory, title, (), (), *notes_and_problems, is_half, length)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"
         if opened.is_run and not opened.runs[0].is_finished:
@@ -204,7 +209,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
 
 
 def _check_finite(trajectory: Trajectory, name: str) -> None:
-    """ValueError where a snapshot of a run holds NaN or infinity: nothing can be said of it."""
+    """ValueError where a snapshot of a run holds NaN or infinity."""
     for snapshot in trajectory:
         for parameter, tensor in snapshot.tensors.items():
             if where := name_undefined(parameter, tensor, trajectory.vocabulary, trajectory.position_offset):
@@ -218,24 +223,31 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
     """ValueError when a run differs from the first in more than its seed: their rows would not compare."""
     first = runs[0]
     for run, name in zip(runs[1:], names[1:], strict=True):
-        one, other = (read_reported(each, known, has_answers=False) for each, known in ((first, names[0]), (run, name)))
-        fields = differences_beside_seed(one, other)
-        shapes = [{k: v.shape for k, v in r.trajectory.snapshots[0].tensors.items()} for r in (first, run)]
+        first_reported, reported = (
+            read_reported(compared, compared_name, has_answers=False)
+            for compared, compared_name in ((first, names[0]), (run, name))
+        )
+        fields = differences_beside_seed(first_reported, reported)
+        shapes = [
+            {parameter: tensor.shape for parameter, tensor in shown_run.trajectory.snapshots[0].tensors.items()}
+            for shown_run in (first, run)
+        ]
         if shapes[0] != shapes[1]:
             fields.append("shapes")
         if fields:
-            words = " and ".join(field.replace("_", " ") for field in fields)
+            differences = " and ".join(field_name.replace("_", " ") for field_name in fields)
             raise ValueError(
-                f"{name} is no other seed of {names[0]}: it differs in {words}; give runs of one model, "
+                f"{name} is no other seed of {names[0]}: it differs in {differences}; give runs of one model, "
                 "task, regime and settings, or compare regimes with python -m toolkit report"
             )
     seeds = [run.recorded.get("seed") if run.is_recorded else run.config.seed for run in runs]
-    for (seed, name), (same, second) in combinations(zip(seeds, names, strict=True), 2):
-        if seed is not None and seed == same:
-            raise ValueError(f"{name} and {second} have the same seed, {seed}: give runs of different seeds")
+    for (seed, name), (other_seed, other_name) in combinations(zip(seeds, names, strict=True), 2):
+        if seed is not None and seed == other_seed:
+            raise ValueError(f"{name} and {other_name} have the same seed, {seed}: give runs of different seeds")
 
 
 def _default_length(place: str | Path) -> int | None:
+    """The tokens that a checkpoint reads by default, by its file of sentence-transformers; None without one."""
     path = (find_embedded(str(place)) or Path(place)) / "sentence_bert_config.json"
     if not path.is_file():
         return None
@@ -261,20 +273,20 @@ class Computed:
         return float(self.opened.trajectory.snapshots[-1].epoch)
 
     def add(self, makers: Makers) -> "Computed":
-        """Compute the tables that are not known yet."""
+        """Compute the tables that are not there yet."""
         unknown = {name: make for name, make in makers.items() if name not in self.frames}
         for name, make in counted(unknown.items(), "computing tables"):
             try:
                 self.frames[name] = make()
             except ValueError as error:  # every analysis says in one line why it does not apply
-                said = str(error)
+                reason = str(error)
                 for run in self.opened.runs:
-                    said = said.replace(str(run.path), run.path.name)
-                self.missing[name] = said
+                    reason = reason.replace(str(run.path), run.path.name)
+                self.missing[name] = reason
         return self
 
     def get(self, name: str, **where: Any) -> pd.DataFrame:
-        """The lines of a table that have these values; an empty table where it is missing."""
+        """The records of a table that have these values; an empty table where it is missing."""
         return lines_of(self.frames.get(name, pd.DataFrame()), **where)
 
 
@@ -297,25 +309,27 @@ class DriftPart:
 
 
 def lines_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """The lines of a table that have these values; an empty table stays empty, whatever its columns."""
+    """The records of a table that have these values; an empty table stays empty, whatever its columns."""
     for column, value in where.items():
         frame = frame[frame[column] == value] if len(frame) else frame
     return frame
 
 
 def refused(frames: Mapping[str, pd.DataFrame]) -> Iterable[tuple[str, str]]:
-    """What an analysis would not say although its table exists, with its reason: pairs of both."""
+    """Pairs of a measure that an analysis refused, although its table exists, and its reason."""
     for name, frame in frames.items():
         if "reason" not in frame or frame.empty:
             continue
         if "step" in frame:  # of every snapshot: before the first step nothing has moved, and that is no refusal
             frame = frame[frame["epoch"] == frame["epoch"].max()]
-        for reason, own in frame[frame["reason"] != ""].groupby("reason", sort=False):
-            of = [column for column in ("parameter", "measure", "variant") if column in own]
-            parts = dict.fromkeys(" ".join(map(str, line)).replace("_", " ") for line in own[of].to_numpy())
+        for reason, refusals in frame[frame["reason"] != ""].groupby("reason", sort=False):
+            columns = [column for column in ("parameter", "measure", "variant") if column in refusals]
+            parts = dict.fromkeys(
+                " ".join(map(str, values)).replace("_", " ") for values in refusals[columns].to_numpy()
+            )
             yield f"{name.replace('_', ' ')}: {', '.join(parts)}", str(reason)
 
 
 def computed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without the lines that an analysis refused: :func:`refused` says them once, for the whole page."""
+    """The table without the records that an analysis refused: :func:`refused` lists them once, for the whole page."""
     return frame[frame["reason"] == ""] if len(frame) else frame

@@ -43,6 +43,7 @@ class SlurmExecutor(Executor):
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
+        """ValueError where this machine cannot hand jobs to Slurm."""
         super().__init__(options)
         if options.cluster != "slurm":
             return
@@ -85,16 +86,17 @@ class SlurmExecutor(Executor):
                     task.cancel(check=False)
 
     def _build(self, folder: Path) -> Any:
+        """Submitit's executor with the options of this one; None and 0 stay the cluster's defaults."""
         import submitit
 
         options = self.options
         executor = submitit.AutoExecutor(folder=folder, cluster=options.cluster)
-        asked: dict[str, Any] = {"gpus_per_node": options.gpus_per_run, "slurm_partition": options.partition}
+        resources: dict[str, Any] = {"gpus_per_node": options.gpus_per_run, "slurm_partition": options.partition}
         executor.update_parameters(
             name="embedding-drift",
             timeout_min=options.timeout_minutes,
             cpus_per_task=options.cpus_per_run,
             slurm_array_parallelism=options.workers,
-            **{name: value for name, value in asked.items() if value},
+            **{name: value for name, value in resources.items() if value},
         )
         return executor

@@ -31,8 +31,8 @@ def dry_run(
     check_limit(limit)
     with shows_progress("planning"):
         plan = plan_study(study, output_dir)
-        told = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)
-        blocks = (runs_block(plan), *(TextBlock(text=text) for text in told), gaps_block(study, plan))
+        notes = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)
+        blocks = (runs_block(plan), *(TextBlock(text=text) for text in notes), gaps_block(study, plan))
     expected = f"Expected: {study.hypothesis}" if study.hypothesis else ""
     section = Section(id="runs", title="", lead="No run of the study was started.", blocks=blocks)
     print_page(
@@ -47,8 +47,10 @@ def runs_block(plan: StudyPlan) -> Block:
     """One row per stage, task, condition and size: how many runs, and how many are finished."""
     names = ["stage", "task", "condition", "examples", "finished", "diverged"]
     cells = [(run.cell, run) for run in plan.runs]
-    lines = [[c.stage, c.task, c.condition, c.size, run.is_finished, run.has_diverged] for c, run in cells]
-    grouped = pd.DataFrame(lines, columns=names).groupby(names[:4], sort=False, dropna=False)
+    records = [
+        [cell.stage, cell.task, cell.condition, cell.size, run.is_finished, run.has_diverged] for cell, run in cells
+    ]
+    grouped = pd.DataFrame(records, columns=names).groupby(names[:4], sort=False, dropna=False)
     table = grouped[names[4:]].sum().astype(int)
     table.insert(0, "runs", grouped.size())
     table["to do"] = table["runs"] - table["finished"] - table["diverged"]
@@ -59,7 +61,7 @@ def runs_block(plan: StudyPlan) -> Block:
 def gaps_block(study: Study, plan: StudyPlan) -> Block:
     """The smallest difference in accuracy that the final runs can detect, per task, split and seed sd, in points."""
     rows: list[list[object]] = []
-    others: list[str] = []
+    other_scores: list[str] = []
     sizes: dict[str, tuple[int, int]] = {}
     for task, run in counted({run.cell.task: run for run in plan.final}.items(), "data of tasks"):
         data = read_data(run.config)
@@ -73,12 +75,17 @@ def gaps_block(study: Study, plan: StudyPlan) -> Block:
             for sd in SEED_SDS
             if split != "train"
         ]
-        first = next((size for split, size in data.sizes.items() if split != "train"), 0)
-        sizes[task] = len(study.seeds), first
+        first_size = next((size for split, size in data.sizes.items() if split != "train"), 0)
+        sizes[task] = len(study.seeds), first_size
         score = study.score if study.score in data.scores else data.score
-        others += [f"{task} ({score})"] if score != "accuracy" else []
-    other = f" The headline score is another on {', '.join(others)}, where the table is only a guide." if others else ""
-    caption = f"{GAPS} Margin of equivalence: {study.margin_points:g} points.{other}"
+        other_scores += [f"{task} ({score})"] if score != "accuracy" else []
+    # Gaps are of an accuracy, whose differences are -1, 0 or 1 on each item.
+    other_text = (
+        f" The headline score is another on {', '.join(other_scores)}, where the table is only a guide."
+        if other_scores
+        else ""
+    )
+    caption = f"{GAPS} Margin of equivalence: {study.margin_points:g} points.{other_text}"
     caption = " ".join(filter(None, (planned_gaps_text(sizes), caption)))
     header = ["task", "split", "items", "seeds", "seed sd", *(f"{share:.0%} differ" for share in DISCORDANCES)]
     return rows_block(header, rows, caption)

@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """What an executor may use; each takes what means something to it."""
+    """What an executor may use; each executor takes the options that apply to it."""
 
     workers: int = 1
     """Number of runs at a time (Slurm: array tasks at a time)."""
@@ -129,7 +129,7 @@ class Executor:
 
     @contextlib.contextmanager
     def engine(self) -> Iterator[Submit]:
-        """What jobs are handed in to; leaving it ends those that still run."""
+        """A function that takes jobs; leaving the context ends those that still run."""
         raise NotImplementedError
         yield
 
@@ -140,29 +140,31 @@ class Executor:
         KeyboardInterrupt, also for SIGTERM and SIGHUP, once the commands have been ended.
         """
         watches = {job.name: _Watch(job, on_event) for job in jobs}
-        left = deque[Job]()
+        waiting = deque[Job]()
         for job in jobs:
             if job.is_done():
                 on_event(Event(job.name, "finished", "was done already"))
             else:
-                left.append(job)
-        if not left:
+                waiting.append(job)
+        if not waiting:
             return
         pending: list[tuple[Job, Handle]] = []
         # Twice: an engine may put signal handlers of its own in between.
         with interruptible(self.signals), self.engine() as submit, interruptible(self.signals):
-            while left or pending:
-                room = len(left) if self.most_pending is None else min(len(left), self.most_pending - len(pending))
-                batch = [left.popleft() for _ in range(room)]
+            while waiting or pending:
+                num_free = (
+                    len(waiting) if self.most_pending is None else min(len(waiting), self.most_pending - len(pending))
+                )
+                batch = [waiting.popleft() for _ in range(num_free)]
                 pending += zip(batch, submit(batch), strict=True) if batch else []
-                started = [watches[job.name] for job, _ in pending if watches[job.name].has_news()]
-                ended = [entry for entry in pending if entry[1].done()]
-                for job, handle in ended:  # before what has begun in their place
+                begun_watches = [watches[job.name] for job, _ in pending if watches[job.name].has_news()]
+                ended_jobs = [entry for entry in pending if entry[1].done()]
+                for job, handle in ended_jobs:  # before what has begun in their place
                     pending.remove((job, handle))
                     watches[job.name].end(_outcome_of(job, handle))
-                for watch in started:
+                for watch in begun_watches:
                     watch.tell()
-                if pending and not ended:
+                if pending and not ended_jobs:
                     time.sleep(self.poll_seconds)
 
 
@@ -180,12 +182,13 @@ class _Watch:
         if self.job.log.is_file():
             with self.job.log.open("rb") as log:
                 log.seek(self.offset)
-                whole, newline, _ = log.read().rpartition(b"\n")
-            self.offset += len(whole + newline)
-            self.num_seen += sum(line.startswith(START.encode()) for line in whole.split(b"\n"))
+                complete_lines, newline, _ = log.read().rpartition(b"\n")
+            self.offset += len(complete_lines + newline)
+            self.num_seen += sum(line.startswith(START.encode()) for line in complete_lines.split(b"\n"))
         return self.num_seen > self.num_told
 
     def tell(self) -> None:
+        """Send the events of the tries that have begun since the last call."""
         for number in range(self.num_told, self.num_seen):
             if number:
                 self.on_event(Event(self.job.name, "retried", "the try before was killed"))
@@ -193,6 +196,7 @@ class _Watch:
         self.num_told = self.num_seen
 
     def end(self, outcome: Outcome) -> None:
+        """Send the events that are left, and the one that says how the job ended."""
         self.has_news()
         self.tell()
         state: State = "finished" if outcome.is_finished else "failed"
@@ -200,14 +204,14 @@ class _Watch:
 
 
 def _outcome_of(job: Job, handle: Handle) -> Outcome:
-    """What a job that is over gave; work that is there counts, whatever became of the process that did it."""
+    """The outcome of a job that is over; work that is done counts, whatever became of the process that did it."""
     try:
         outcome: Outcome = handle.result()
         return outcome
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
-        lost = f"its process was lost ({type(error).__name__}: {lines[-1]})"
-        return Outcome(True) if job.is_done() else Outcome(False, lost)
+        detail = f"its process was lost ({type(error).__name__}: {lines[-1]})"
+        return Outcome(True) if job.is_done() else Outcome(False, detail)
 
 
 class Commands:
@@ -232,6 +236,7 @@ class Commands:
         return outcome
 
     def _try(self, job: Job, environment: Mapping[str, str]) -> Outcome:
+        """One try of a job: waits for its log, runs the command and reads how it ended."""
         from toolkit.snapshots.unfinished import try_lock
 
         job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -306,18 +311,18 @@ def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) ->
 
 
 def _failure(code: int, output: str, seconds: float) -> Outcome:
-    """What the exit code and the end of the log say of a job that is not done.
+    """The outcome of a job that is not done, from its exit code and the end of its log.
 
     A launcher exits with 1 whatever became of its program. Where that was killed it says so, or nothing at all; any
     other end has left an error.
     """
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(START)]
-    last = lines[-1] if lines else "no output"
+    log_lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(START)]
+    last_line = log_lines[-1] if log_lines else "no output"
     if code < 0:
         return Outcome(False, f"killed by {signal.Signals(-code).name}", seconds, is_killed=True)
-    has_error = any("rror" in line for line in lines)
-    is_killed = code == 1 and (not has_error or any("SIGKILL" in line for line in lines))
-    return Outcome(False, f"exit code {code}: {last}", seconds, is_killed)
+    has_error = any("rror" in line for line in log_lines)
+    is_killed = code == 1 and (not has_error or any("SIGKILL" in line for line in log_lines))
+    return Outcome(False, f"exit code {code}: {last_line}", seconds, is_killed)
 
 
 def end_with_parent() -> None:
@@ -363,8 +368,8 @@ def check_log(log: Path) -> None:
         raise ValueError(f"{log} is in the way of a run's log: move it away")
     if log.exists():
         with log.open("rb") as file:
-            begun = file.read(len(START))
-        if begun and begun != START.encode():
+            beginning = file.read(len(START))
+        if beginning and beginning != START.encode():
             raise ValueError(f"{log} is not the log of a run, which begins with {START.strip()!r}: move it away")
 
 

@@ -57,8 +57,8 @@ def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun
     ValueError for a config that cannot work, as far as that shows before data are read, for two cells that would be
     the same run, and for a finished run whose checkpoint has another config.json or tokenizer now.
     """
-    for known in (_family, _leaves, _source):  # in a notebook a folder may be another by now
-        known.cache_clear()
+    for cached in (_family, _leaves, _source):  # in a notebook a folder may be another by now
+        cached.cache_clear()
     runs: dict[str, PlannedRun] = {}
     for cell in cells:
         config = resolve(replace(cell.config, output_dir=str(output_dir), overwrite=False))
@@ -71,23 +71,24 @@ def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun
 
 
 def _check_settings(run: PlannedRun) -> None:
+    """ValueError where the checkpoint of a finished run has another config.json or tokenizer by now."""
     if not run.is_finished:
         return
     try:
-        known = open_run(run.path).manifest["model"]
+        model_facts = open_run(run.path).manifest["model"]
     except (ValueError, KeyError):  # a damaged manifest: the report says so
         return
-    _source(run.config.model).check_settings(known, run.name)
+    _source(run.config.model).check_settings(model_facts, run.name)
 
 
 def describe(cell: Cell) -> str:
     """A cell in words: ``sst2, embeddings frozen, seed 1``."""
-    words = (
+    parts = (
         [cell.task, cell.condition, f"seed {cell.seed}"]
         + ([f"{cell.size} examples"] if cell.size is not None else [])
         + ([f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else [])
     )
-    return ", ".join(words)
+    return ", ".join(parts)
 
 
 def run_path(resolved: RunConfig) -> Path:
@@ -123,6 +124,7 @@ def _regime_label(freeze: str, model: str, pooling: str) -> str:
 
 @lru_cache
 def _family(model: str) -> ModelFamily:
+    """The family of a checkpoint, by its config; ValueError where it cannot be found."""
     from toolkit.models.checkpoints import find_checkpoint
 
     return family_of(find_checkpoint(model).read_config().model_type)
@@ -142,11 +144,12 @@ def _leaves(model: str, pooling: str) -> tuple[str, ...]:
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
     with torch.device("meta"):
         parts = {BACKBONE: AutoModel.from_config(config, trust_remote_code=False, **options), HEAD: nn.Linear(1, 1)}
-    return tuple(list_components(nn.ModuleDict({k.rstrip("."): part for k, part in parts.items()}), family))
+    return tuple(list_components(nn.ModuleDict({prefix.rstrip("."): part for prefix, part in parts.items()}), family))
 
 
 @lru_cache
 def _source(model: str) -> "Source":
+    """What a checkpoint is read from, with its revision; ValueError where it cannot be found."""
     from toolkit.models.checkpoints import find_checkpoint
 
     return find_checkpoint(model).pinned()
@@ -158,10 +161,11 @@ def _data_hashes(config: RunConfig) -> dict[str, str]:
 
     roles = file_roles(config) if config.train_file else {}
     roles |= {"add_tokens": Path(config.add_tokens)} if config.add_tokens else {}
-    return {role: _hash(path) for role, path in roles.items()}
+    return {role: _hash_of_file(path) for role, path in roles.items()}
 
 
-def _hash(path: Path) -> str:
+def _hash_of_file(path: Path) -> str:
+    """The sha256 of a data file; ValueError where there is none."""
     if not path.is_file():
         raise ValueError(f"no file at {path}, which the study names: its first lines may say where the data belong")
     return _hash_of_version(path, path.stat().st_mtime_ns, path.stat().st_size)
@@ -183,34 +187,40 @@ def without_repeats(cells: Sequence[Cell]) -> list[Cell]:
 
     Reads the data of a study with sizes, and of no other. ValueError where they cannot be read.
     """
-    whole: dict[tuple[object, ...], int] = {}
+    size_with_all: dict[tuple[object, ...], int] = {}
     for cell in cells:
         if cell.size is not None and cell.size >= num_train(cell.config):
-            whole[_but_for_size(cell)] = min(cell.size, whole.get(_but_for_size(cell), cell.size))
-    return [cell for cell in cells if cell.size is None or cell.size <= whole.get(_but_for_size(cell), cell.size)]
+            size_with_all[_but_for_size(cell)] = min(cell.size, size_with_all.get(_but_for_size(cell), cell.size))
+    return [
+        cell for cell in cells if cell.size is None or cell.size <= size_with_all.get(_but_for_size(cell), cell.size)
+    ]
 
 
 def notes_on(cells: Sequence[Cell]) -> list[str]:
     """One sentence per task and size that is more than train has: what is trained instead."""
-    kept = set(without_repeats(cells))
+    kept_cells = set(without_repeats(cells))
     notes = {}
     for cell in cells:
-        if cell.size is not None and cell.size > (number := num_train(cell.config)):
-            known = min(c.size for c in kept if _but_for_size(c) == _but_for_size(cell) and (c.size or 0) >= number)  # type: ignore[type-var]
-            lead = f"{cell.task} has {number:,} training examples: size {cell.size:,}"
-            same = "is all of them" if cell in kept else f"would repeat size {known:,} and is left out"
-            notes[cell.task, cell.size] = f"{lead} {same}."
+        if cell.size is not None and cell.size > (num_examples := num_train(cell.config)):
+            whole_size = min(  # type: ignore[type-var]
+                kept_cell.size
+                for kept_cell in kept_cells
+                if _but_for_size(kept_cell) == _but_for_size(cell) and (kept_cell.size or 0) >= num_examples
+            )
+            lead = f"{cell.task} has {num_examples:,} training examples: size {cell.size:,}"
+            outcome = "is all of them" if cell in kept_cells else f"would repeat size {whole_size:,} and is left out"
+            notes[cell.task, cell.size] = f"{lead} {outcome}."
     return list(notes.values())
 
 
 def _but_for_size(cell: Cell) -> tuple[object, ...]:
-    """What two cells share if they differ in nothing but the size."""
+    """A key that cells share if they differ in nothing but the size."""
     return (cell.stage, cell.task, cell.condition, cell.seed, cell.setting)
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a study needs to know of a task's data."""
+    """The facts of a task's data that a study needs."""
 
     sizes: Mapping[str, int]
     """Split to its number of examples; of train, before any are drawn, held out or removed."""
@@ -234,23 +244,24 @@ def check_score(study: Study, runs: Iterable[PlannedRun]) -> None:
     """
     if study.score is None:
         return
-    known: dict[str, None] = {}
+    scores: dict[str, None] = {}
     for run in {run.cell.task: run for run in runs}.values():
-        known |= dict.fromkeys(read_data(run.config).scores)
-        if study.score in known:
+        scores |= dict.fromkeys(read_data(run.config).scores)
+        if study.score in scores:
             return
-    if known:
-        raise ValueError(f"no task of the study has that score: {unknown(study.score, 'score', tuple(known))}")
+    if scores:
+        raise ValueError(f"no task of the study has that score: {unknown(study.score, 'score', tuple(scores))}")
 
 
 def read_data(config: RunConfig) -> Data:
-    """What the data of a run are, read once."""
-    own = RunConfig(**{name: getattr(config, name) for name in fields_that(say=("data", "examples"))})
-    return _read_version(own, tuple(_data_hashes(own).values()))
+    """The facts of a run's data, read once."""
+    data_config = RunConfig(**{name: getattr(config, name) for name in fields_that(say=("data", "examples"))})
+    return _read_version(data_config, tuple(_data_hashes(data_config).values()))
 
 
 @lru_cache
 def _read_version(config: RunConfig, hashes: tuple[str, ...]) -> Data:
+    """:func:`read_data` of a config of data fields, whose files have these hashes; kept for as long as they do."""
     from toolkit.data.tasks import load_task
     from toolkit.training.evaluation import scores_of
 
@@ -272,23 +283,27 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     score is undefined, or that diverged (None), counts as the worst. ValueError when a tuning run is missing, or
     scored anything but ``selection``: a choice that has seen the reported split would spoil the claim.
     """
-    lines = []
+    records = []
     for task in study.tasks:
-        own = [run.scores for cell, run in runs.items() if cell.task == task and run is not None]
-        wanted = study.score if study.score and any(has_score(scores, study.score) for scores in own) else None
+        scores_of_task = [run.scores for cell, run in runs.items() if cell.task == task and run is not None]
+        wanted_score = (
+            study.score if study.score and any(has_score(scores, study.score) for scores in scores_of_task) else None
+        )
         for condition in study.grid:
             tries = [
-                _try(study, runs, task, condition, index, wanted) for index in range(len(study.tries(task, condition)))
+                _try_record(study, runs, task, condition, index, wanted_score)
+                for index in range(len(study.tries(task, condition)))
             ]
-            means = np.array([line["mean_score"] for line in tries], dtype=np.float64)
+            means = np.array([record["mean_score"] for record in tries], dtype=np.float64)
+            # A try that diverged, or whose score is undefined, counts as the worst.
             means = np.where(np.isnan(means), -np.inf, means)
             best = int(np.argmax(means))
             at_edge = is_at_edge(study.settings_of(task, condition), means, best)
-            lines += [
-                {**line, "is_chosen": index == best, "is_at_edge": index == best and at_edge}
-                for index, line in enumerate(tries)
+            records += [
+                {**record, "is_chosen": index == best, "is_at_edge": index == best and at_edge}
+                for index, record in enumerate(tries)
             ]
-    return pd.DataFrame(lines, columns=columns_of("choose"))
+    return pd.DataFrame(records, columns=columns_of("choose"))
 
 
 def is_at_edge(settings: Sequence[Mapping[str, Any]], scores: NDArray[np.float64], chosen: int) -> bool:
@@ -299,17 +314,18 @@ def is_at_edge(settings: Sequence[Mapping[str, Any]], scores: NDArray[np.float64
     are any. No end: a least value of 0 (no field goes below), and a field with one value. ``settings``: per try the
     value of every field that the grid names; ``scores``: (tries,) float64, -inf for the worst.
     """
-    own = settings[chosen]
-    for name, value in own.items():
-        values = sorted({each[name] for each in settings if _is_number(each[name])})
+    chosen_setting = settings[chosen]
+    for name, value in chosen_setting.items():
+        values = sorted({setting[name] for setting in settings if _is_number(setting[name])})
         if not _is_number(value) or len(values) < 2:
             continue
-        ends = {values[-1]: values[-2]} | ({values[0]: values[1]} if values[0] != 0 else {})
-        if value not in ends:
+        next_inward = {values[-1]: values[-2]} | ({values[0]: values[1]} if values[0] != 0 else {})
+        if value not in next_inward:
             continue
-        beside = [index for index, each in enumerate(settings) if each[name] == ends[value]]
-        same = [index for index in beside if {**settings[index], name: value} == own]
-        if scores[chosen] > max(scores[index] for index in same or beside):
+        # Where the grid is no full product, no neighbour may agree in all other fields: then all of them count.
+        neighbours = [index for index, setting in enumerate(settings) if setting[name] == next_inward[value]]
+        agreeing = [index for index in neighbours if {**settings[index], name: value} == chosen_setting]
+        if scores[chosen] > max(scores[index] for index in agreeing or neighbours):
             return True
     return False
 
@@ -318,41 +334,46 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _try(
-    study: Study, runs: Mapping[Cell, Run | None], task: str, condition: str, index: int, wanted: str | None
+def _try_record(
+    study: Study, runs: Mapping[Cell, Run | None], task: str, condition: str, index: int, wanted_score: str | None
 ) -> dict[str, Any]:
-    own = [run for cell, run in runs.items() if (cell.task, cell.condition, cell.setting) == (task, condition, index)]
-    if len(own) != len(study.tuning_seeds):
+    """The record of one setting of a condition on a task: its mean score over tuning seeds, NaN where one diverged."""
+    runs_of_try = [
+        run for cell, run in runs.items() if (cell.task, cell.condition, cell.setting) == (task, condition, index)
+    ]
+    if len(runs_of_try) != len(study.tuning_seeds):
         raise ValueError(
-            f"{task}, {condition}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs"
+            f"{task}, {condition}: setting {index} has {len(runs_of_try)} of {len(study.tuning_seeds)} tuning runs"
         )
-    tried = [_selection_score(run, wanted) for run in own if run is not None]
-    has_diverged = len(tried) < len(own)
-    shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, condition)[index].items()) or "as it is"
+    selection_scores = [_selection_score(run, wanted_score) for run in runs_of_try if run is not None]
+    has_diverged = len(selection_scores) < len(runs_of_try)
+    fields_text = (
+        ", ".join(f"{key} {value}" for key, value in study.tries(task, condition)[index].items()) or "as it is"
+    )
     return {
         "task": task,
         "condition": condition,
         "setting": index,
-        "fields": f"{shown} (diverged)" if has_diverged else shown,
-        "num_seeds": len(own),
-        "num_items": tried[0][1] if tried else 0,
+        "fields": f"{fields_text} (diverged)" if has_diverged else fields_text,
+        "num_seeds": len(runs_of_try),
+        "num_items": selection_scores[0][1] if selection_scores else 0,
         "split": SELECTION,
-        "score": tried[0][0] if tried else "",
-        "mean_score": np.nan if has_diverged else float(np.mean([score for _, _, score in tried])),
+        "score": selection_scores[0][0] if selection_scores else "",
+        "mean_score": np.nan if has_diverged else float(np.mean([score for _, _, score in selection_scores])),
     }
 
 
-def _selection_score(run: Run, wanted: str | None) -> tuple[str, int, float]:
+def _selection_score(run: Run, wanted_score: str | None) -> tuple[str, int, float]:
     """Name of the score, items, and the score at the last epoch; ValueError if it saw any other split."""
     split, name = run.manifest["task"]["reported_split"], run.manifest["task"]["score"]
     if set(run.scores["split"]) != {SELECTION} or split != SELECTION:
         seen = sorted(set(run.scores["split"]))
         raise ValueError(f"{run.path.name} scored {seen}: tuning may see {SELECTION} only")
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
-    name = wanted or name
+    name = wanted_score or name
     return name, int(last["num_examples"].iloc[0]), float(last[name].iloc[0])
 
 
 def chosen_settings(table: pd.DataFrame) -> dict[tuple[str, str], int]:
     """(task, condition) to the index of its chosen setting."""
-    return {(line.task, line.condition): int(line.setting) for line in table[table["is_chosen"]].itertuples()}
+    return {(record.task, record.condition): int(record.setting) for record in table[table["is_chosen"]].itertuples()}

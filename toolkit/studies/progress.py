@@ -22,7 +22,7 @@ not from the last ones alone."""
 
 @dataclass
 class _Line:
-    """What has become of one run of a stage."""
+    """The state of one run of a stage."""
 
     run: PlannedRun
     state: State
@@ -65,48 +65,54 @@ class StudyProgress:
         self._hearing.close()
         self._bars.stop()
 
-    def _hear(self, *said: Any) -> None:
+    def _hear(self, *message: Any) -> None:
+        """Show what another part of the toolkit says of its progress, in the bar of the stage or as lines."""
         if self.console.is_terminal:
-            self._bars.update(self._stage, description=self._stages.describe(*said), visible=True)
+            self._bars.update(self._stage, description=self._stages.describe(*message), visible=True)
         else:
-            self._stages.log(*said)
+            self._stages.log(*message)
 
     def on_stage(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Begin a stage; a run that diverged before is not run again."""
         self._lines = {run.name: _Line(run, _state_of(run)) for run in runs}
         done, diverged = self._count("finished"), self._count("failed")
-        words = f"{stage}: {len(runs)} runs, {done} finished{f', {diverged} diverged' if diverged else ''}"
-        self._print(f"{words}, {self._count('waiting')} to do")
+        summary = f"{stage}: {len(runs)} runs, {done} finished{f', {diverged} diverged' if diverged else ''}"
+        self._print(f"{summary}, {self._count('waiting')} to do")
         self._bars.reset(self._stage, total=len(runs), completed=done + diverged, visible=True)
         self._bars.update(self._stage, description=f"{stage} runs", told=f"{done}/{len(runs)}")
 
     def on_event(self, event: Event) -> None:
         """Show what has become of a run."""
-        line = self._lines[event.name]
-        line.state = event.state
-        if line.row is not None:
-            self._bars.remove_task(line.row)
-            line.row = None
+        entry = self._lines[event.name]
+        entry.state = event.state
+        if entry.row is not None:
+            self._bars.remove_task(entry.row)
+            entry.row = None
         if event.state == "running":
-            name, now = describe(line.run.cell), time.time()
-            line.row = self._bars.add_task(name, total=None, run=line.run, since=now)
+            name, now = describe(entry.run.cell), time.time()
+            entry.row = self._bars.add_task(name, total=None, run=entry.run, since=now)
+        # On a terminal a run that has begun is a bar; a log gets a line.
         if event.state == "waiting" or (event.state == "running" and self.console.is_terminal):
             return
         self._bars.update(self._stage, completed=self._count("finished") + self._count("failed"))
-        left = self._bars.tasks[self._bars.task_ids.index(self._stage)].time_remaining
-        number = f"{self._count('finished')}/{len(self._lines)}"
-        words = (
-            [f"[{number}] {event.state}: {describe(line.run.cell)}"]
-            + ([last_score(line.run)] if event.state == "finished" else [])
+        seconds_left = self._bars.tasks[self._bars.task_ids.index(self._stage)].time_remaining
+        finished_of_all = f"{self._count('finished')}/{len(self._lines)}"
+        parts = (
+            [f"[{finished_of_all}] {event.state}: {describe(entry.run.cell)}"]
+            + ([last_score(entry.run)] if event.state == "finished" else [])
             + [event.detail]
         )
-        took = f" ({timedelta(seconds=round(event.seconds))})" if event.seconds else ""
-        rest = f", about {timedelta(seconds=round(left))} left" if left and event.state == "finished" else ""
-        self._print("; ".join(word for word in words if word) + took + rest)
-        self._bars.update(self._stage, told=number + rest)
+        duration = f" ({timedelta(seconds=round(event.seconds))})" if event.seconds else ""
+        estimate = (
+            f", about {timedelta(seconds=round(seconds_left))} left"
+            if seconds_left and event.state == "finished"
+            else ""
+        )
+        self._print("; ".join(part for part in parts if part) + duration + estimate)
+        self._bars.update(self._stage, told=finished_of_all + estimate)
 
     def _count(self, state: State) -> int:
-        return sum(line.state == state for line in self._lines.values())
+        return sum(entry.state == state for entry in self._lines.values())
 
     def _print(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
@@ -132,7 +138,7 @@ def last_score(run: PlannedRun, since: float = 0.0) -> str:
             return ""
         scores = pd.read_csv(path)
         last = scores[scores["epoch"] == scores["epoch"].max()].iloc[0]
-        name = next(n for n in ("accuracy", "pearson") if n in scores)
+        name = next(score_name for score_name in ("accuracy", "pearson") if score_name in scores)
         return f"epoch {last['epoch']:.3g}: {name} {last[name]:.3f}"
     except (OSError, ValueError, KeyError, IndexError, StopIteration):  # not there yet, or being replaced
         return ""

@@ -102,6 +102,7 @@ def run_study(
     stages.carry_out("tuning", tuning)
     if left_to_do(tuning):
         return None
+    # Only now is it known which settings the final runs take.
     table = choose(study, open_all(tuning))
     final = plan_runs(without_repeats(study.final_cells(chosen_settings(table))), output_dir)
     check_score(study, left_to_do(final))
@@ -130,12 +131,13 @@ class _Stages:
         """Run what is missing of ``runs``, or damaged, as far as the limit allows; ValueError for those that failed."""
         finished, damaged = [run for run in runs if run.is_finished], {}
         for run in counted(finished, "checking finished runs"):
-            if said := put_aside(run.path):
-                damaged[run.name] = said
+            if reason := put_aside(run.path):
+                damaged[run.name] = reason
         if runs:
             self.on_stage(stage, runs)
-        for name, said in damaged.items():
-            self.on_event(Event(name, "damaged", f"{said}; it is made again"))
+        for name, reason in damaged.items():
+            self.on_event(Event(name, "damaged", f"{reason}; it is made again"))
+        # The limit is one for both stages.
         missing = left_to_do(runs)[: self.limit]
         if not missing:
             return
@@ -145,17 +147,18 @@ class _Stages:
             raise ValueError(self._describe(failed))
 
     def _note(self, event: Event) -> None:
+        """Keep why a run failed, for the one line in the end, and pass the event on."""
         if event.state == "failed":
             self.reasons[event.name] = event.detail
         self.on_event(event)
 
     def _describe(self, failed: Sequence[PlannedRun]) -> str:
         """One line: which runs failed, why, and where to read more."""
-        shown = [f"{describe(run.cell)} ({self.reasons.get(run.name, 'no reason given')})" for run in failed]
-        more = f" and {len(failed) - SHOWN_FAILURES} more" if len(failed) > SHOWN_FAILURES else ""
+        failures = [f"{describe(run.cell)} ({self.reasons.get(run.name, 'no reason given')})" for run in failed]
+        rest = f" and {len(failed) - SHOWN_FAILURES} more" if len(failed) > SHOWN_FAILURES else ""
         number = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
         logs = failed[0].path.parent / FOLDER
-        return f"{number} failed: {'; '.join(shown[:SHOWN_FAILURES])}{more}. The others are kept; logs are in {logs}"
+        return f"{number} failed: {'; '.join(failures[:SHOWN_FAILURES])}{rest}. The others are kept; logs are in {logs}"
 
 
 def open_all(runs: Sequence[PlannedRun]) -> dict[Cell, Run | None]:
@@ -181,7 +184,7 @@ def write_study_report(
         "sources": study.sources,
         "labels": {run.name: run.cell.condition for run in runs},
         "tasks": {run.name: run.cell.task for run in runs},
-        "pairs": [(each.first, each.second) for each in study.comparisons] or None,
+        "pairs": [(comparison.first, comparison.second) for comparison in study.comparisons] or None,
         "margin_points": study.margin_points,
         "score": study.score,
         "tuning": tuning if tuning is not None and len(tuning) else None,
@@ -192,10 +195,10 @@ def write_study_report(
 
 def study_command(file: Path, out: Path, output_dir: Path = Path("runs")) -> str:
     """The command that makes a study's report again, with no absolute path in it."""
-    words = ["python", "-m", "toolkit", "study", command_path(file), "--out", command_path(out)]
+    arguments = ["python", "-m", "toolkit", "study", command_path(file), "--out", command_path(out)]
     if output_dir != Path("runs"):  # elsewhere than by default: without it everything would be run again
-        words += ["--output-dir", command_path(output_dir)]
-    return f"{command_place()}\n{shlex.join(words)}"
+        arguments += ["--output-dir", command_path(output_dir)]
+    return f"{command_place()}\n{shlex.join(arguments)}"
 
 
 def launch_command(config: Path) -> tuple[str, ...]:
@@ -207,10 +210,11 @@ def launch_command(config: Path) -> tuple[str, ...]:
 
 def make_jobs(runs: Sequence[PlannedRun]) -> list[Job]:
     """Write each run's config file, beside its log, and describe its job."""
-    return [_job(run) for run in runs]
+    return [_job_of(run) for run in runs]
 
 
-def _job(run: PlannedRun) -> Job:
+def _job_of(run: PlannedRun) -> Job:
+    """Write the config file of one run beside its log; the job that carries it out."""
     log = run.path.parent / FOLDER / f"{run.name}.log"
     text = run.config.to_json()
     # Another text gets another name: runs of one name may differ in what their digest leaves out.

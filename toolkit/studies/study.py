@@ -84,13 +84,14 @@ class Study(Described):
     """Fields that tuning runs have besides: they score a part of train and nothing else."""
 
     def facts(self) -> dict[str, str]:
-        """What it asks, of what, and by how many runs."""
+        """Its question, its conditions and tasks, and the number of runs."""
         lists = {"conditions": self.conditions, "tasks": self.tasks, "seeds": self.seeds, "sizes": self.sizes}
-        known = {name: ", ".join(map(str, values)) for name, values in lists.items() if values}
+        lists_given = {name: ", ".join(map(str, values)) for name, values in lists.items() if values}
         runs = {"runs": str(len(self.final_cells({}))), "tuning runs": str(len(self.tuning_cells()))}
-        return {"title": self.title, "question": self.question} | known | runs
+        return {"title": self.title, "question": self.question} | lists_given | runs
 
     def __post_init__(self, arms: Mapping[str, Mapping[str, Any]] | None) -> None:
+        """ValueError, in one line, for a study that cannot be run."""
         if arms is not None:
             _require(not self.conditions, "arms is another name for conditions: give one of the two")
             object.__setattr__(self, "conditions", arms)
@@ -100,10 +101,10 @@ class Study(Described):
             values = getattr(self, name)
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             _require(is_list, f"{name} must be a list; got {values!r}")
-        for each in self.comparisons:
+        for entry in self.comparisons:
             _require(
-                isinstance(each, Comparison),
-                f'comparisons must be Comparison("first condition", "second condition"); got {each!r}',
+                isinstance(entry, Comparison),
+                f'comparisons must be Comparison("first condition", "second condition"); got {entry!r}',
             )
         faults = {
             "a study needs conditions, tasks and seeds": not (self.conditions and self.tasks and self.seeds),
@@ -115,20 +116,24 @@ class Study(Described):
             unknown(str(self.score), "score", HEADLINES): self.score not in (None, *HEADLINES),
         }
         refuse_first(faults)
-        asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
-        for pair in asked:
+        compared_pairs = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
+        for pair in compared_pairs:
             _require(len(pair) == 2, f"a condition is compared with itself: {', '.join(pair)}")
-            _require(asked.count(pair) == 1, f"{' and '.join(sorted(pair))} are compared twice")
-        conditions = [*(condition for each in self.comparisons for condition in (each.first, each.second)), *self.grid]
+            _require(compared_pairs.count(pair) == 1, f"{' and '.join(sorted(pair))} are compared twice")
+        conditions = [
+            *(condition for entry in self.comparisons for condition in (entry.first, entry.second)),
+            *self.grid,
+        ]
         tasks = [task for settings in self.grid.values() if isinstance(settings, Mapping) for task in settings]
-        for kind, names, known in (("condition", conditions, self.conditions), ("task", tasks, self.tasks)):
+        for kind, names, known_names in (("condition", conditions, self.conditions), ("task", tasks, self.tasks)):
             for name in names:
-                _require(name in known, unknown(name, kind, tuple(known)))
+                _require(name in known_names, unknown(name, kind, tuple(known_names)))
         self._check_grid()
         self._check_fields()
         self.final_cells({})  # every config is built once, so that a mistake shows before anything runs
 
     def _check_grid(self) -> None:
+        """ValueError unless tuning is fair: equal numbers of settings, seeds of its own, a part of train to score."""
         if not self.grid:
             return
         for task in self.tasks:
@@ -148,37 +153,44 @@ class Study(Described):
         )
 
     def _check_fields(self) -> None:
-        names = tuple(f.name for f in fields(RunConfig))
-        groups = (
+        """ValueError for a field that RunConfig lacks, that the study sets itself, or that is for tuning alone."""
+        names = tuple(config_field.name for config_field in fields(RunConfig))
+        settings_by_place = (
             [("common", self.common), ("tuning", self.tuning)]
             + [(f"condition {condition!r}", values) for condition, values in self.conditions.items()]
             + [(f"task {task!r}", values) for task, values in self.tasks.items()]
         )
-        groups += [
-            (f"the grid of condition {condition!r}", each)
+        settings_by_place += [
+            (f"the grid of condition {condition!r}", setting)
             for condition in self.grid
             for task in self.tasks
-            for each in self.tries(task, condition)
+            for setting in self.tries(task, condition)
         ]
-        for place, values in groups:
+        for place, values in settings_by_place:
             for name in values:
                 nearest = mistyped(name, "field", names)
                 _require(name in names, f"{place}: {nearest}; finetune.py --help lists the fields")
-                owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
-                _require(not owned, f"{name} is set by the study itself: leave it out of conditions, tasks and common")
-                held_out = name == "selection_fraction" and values is not self.tuning
-                _require(not held_out, "selection_fraction is for tuning alone: a final run would score nothing else")
+                is_owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
+                _require(
+                    not is_owned, f"{name} is set by the study itself: leave it out of conditions, tasks and common"
+                )
+                is_held_out = name == "selection_fraction" and values is not self.tuning
+                _require(
+                    not is_held_out, "selection_fraction is for tuning alone: a final run would score nothing else"
+                )
 
     def tries(self, task: str, condition: str) -> Sequence[Mapping[str, Any]]:
         """The settings of a condition that are tried on a task; none without a grid."""
-        own = self.grid.get(condition, ())
-        return own.get(task, ()) if isinstance(own, Mapping) else own
+        settings = self.grid.get(condition, ())
+        return settings.get(task, ()) if isinstance(settings, Mapping) else settings
 
     def settings_of(self, task: str, condition: str) -> list[dict[str, Any]]:
         """Per try of a condition on a task, the value of every field that its grid names, whoever sets it."""
         tries = self.tries(task, condition)
         names = dict.fromkeys(name for setting in tries for name in setting)
-        configs = [self._cell(task, condition, 0, None, "tuning", i, own).config for i, own in enumerate(tries)]
+        configs = [
+            self._cell(task, condition, 0, None, "tuning", index, tried).config for index, tried in enumerate(tries)
+        ]
         return [{name: getattr(config, name) for name in names} for config in configs]
 
     def tuning_cells(self) -> list[Cell]:
@@ -218,6 +230,7 @@ class Study(Described):
         index: int | None,
         setting: Mapping[str, Any],
     ) -> Cell:
+        """One run of the study: fields of a setting win over the condition's, those over the task's and the common."""
         values = {**self.common, **self.tasks[task], **self.conditions[condition], **setting, "seed": seed}
         if size is not None:
             values["max_train_examples"] = size
@@ -236,8 +249,8 @@ def load_study(path: str | Path) -> Study:
     except (Exception, SystemExit) as error:
         raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     if not isinstance(study, Study):
-        found = "nothing" if study is None else f"a {type(study).__name__}"
-        raise ValueError(f"{path} must define {NAME} = toolkit.Study(...); it defines {found} of that name")
+        defined = "nothing" if study is None else f"a {type(study).__name__}"
+        raise ValueError(f"{path} must define {NAME} = toolkit.Study(...); it defines {defined} of that name")
     return study
 
 

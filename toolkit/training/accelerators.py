@@ -25,18 +25,18 @@ def start_together(path: Path, *, is_main: bool, **options: Any) -> tuple[RunWri
     Beside it, on all processes, the state from which the run goes on. Every process calls this: one that did not hear
     of the error would wait for the main process.
     """
-    writer, told = None, list[Exception | State | None]([None])
+    writer, outcome = None, list[Exception | State | None]([None])
     if is_main:
         try:
             writer = start_run(path, **options)
-            told = [writer.resumed]
+            outcome = [writer.resumed]
         except (ValueError, OSError) as error:
-            told = [error]
+            outcome = [error]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(told)
-    if isinstance(told[0], Exception):
-        raise told[0]
-    return writer, told[0]
+        torch.distributed.broadcast_object_list(outcome)
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return writer, outcome[0]
 
 
 def one_thread() -> AbstractContextManager[Any]:
@@ -90,9 +90,9 @@ def has_bf16() -> bool:
 
 
 def build_accelerator(config: RunConfig) -> Any:
-    """The Accelerator of a run; ValueError when a batch cannot be shared out or the tracker is not installed.
+    """The Accelerator of a run.
 
-    So it is under an engine that shards the model.
+    ValueError where a batch cannot be shared out, the tracker is not installed, or an engine shards the model.
     """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -138,7 +138,7 @@ def build_accelerator(config: RunConfig) -> Any:
 
 
 def _handlers(config: RunConfig) -> list[Any]:
-    """How long processes wait for each other, and of DDP: blocks above those whose states are read get no gradient."""
+    """Settings for Accelerate: how long processes wait for each other, and that of DDP some blocks get no gradient."""
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
     waiting: list[Any] = [InitProcessGroupKwargs(timeout=timedelta(seconds=config.ddp_timeout))]
@@ -148,7 +148,7 @@ def _handlers(config: RunConfig) -> list[Any]:
 @contextmanager
 def as_configured(accelerator: Any, config: RunConfig) -> Iterator[None]:
     """Inside, torch is as deterministic as asked for, and a process that the others have lost is a ConnectionError."""
-    before = torch.are_deterministic_algorithms_enabled()
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses cuBLAS
         torch.use_deterministic_algorithms(True)
@@ -162,7 +162,7 @@ def as_configured(accelerator: Any, config: RunConfig) -> Iterator[None]:
             "same command goes on from the last state"
         ) from error
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(was_deterministic)
 
 
 def is_of_a_lost_process(accelerator: Any, error: RuntimeError) -> bool:

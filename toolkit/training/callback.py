@@ -120,15 +120,16 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Start recording and take the first snapshot; ValueError where the Trainer itself writes there."""
-        model, before = kwargs["model"], self._recording
+        model, previous = kwargs["model"], self._recording
         has_length = _has_length(kwargs.get("train_dataloader"))
-        if before is not None and model is self._model and args.auto_find_batch_size:
-            before.drop_passes()
+        # Started again by itself with smaller batches, from the weights that it had moved: the recording goes on.
+        if previous is not None and model is self._model and args.auto_find_batch_size:
+            previous.drop_passes()
             self._passes = _Passes(math.ceil(self._last[0]), state.global_step, has_length)
             return
         self._check_apart(args.output_dir)
-        if before is not None:
-            before.close()
+        if previous is not None:
+            previous.close()
         facts = {"recorded_by": type(self).__name__, "arguments": {k: getattr(args, k, None) for k in ARGUMENTS}}
         if state.global_step:
             facts["resumed_after_steps"] = state.global_step
@@ -143,10 +144,10 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._model, self._last = model, (-1.0, -1)
         self._passes = _Passes(0 if has_length else math.floor(epoch), state.global_step, has_length)
         self._snapshot(epoch)
-        if before is not None and before.first_digests != self._recording.first_digests:
+        if previous is not None and previous.first_digests != self._recording.first_digests:
             self._recording.note(
                 "an earlier training of this callback was interrupted: the first snapshot is of the weights as that "
-                f"left them after {before.num_steps} steps"
+                f"left them after {previous.num_steps} steps"
             )
 
     def on_pre_optimizer_step(
@@ -229,6 +230,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
             )
 
     def _snapshot(self, epoch: float) -> None:
+        """Take the snapshot of an epoch, unless it or a later one is there, and have the Trainer log live drift."""
         recording = self._recording
         if recording is not None and epoch > self._last[0]:
             recording.snapshot(epoch=epoch)
@@ -254,16 +256,16 @@ class _Passes:
         """Epochs done: whole at the end of a pass, a fraction within one."""
         if self.has_length:
             return self.done + _rounded(state.epoch or 0.0)
-        taken = state.global_step - self.start
-        return _rounded(self.done + taken / (self.num_steps or max(state.max_steps, taken + 1)))
+        num_taken = state.global_step - self.start
+        return _rounded(self.done + num_taken / (self.num_steps or max(state.max_steps, num_taken + 1)))
 
     def end(self, state: TrainerState) -> float:
         """:meth:`epoch` where a pass ends, or is cut short by the end of training."""
-        taken = state.global_step - self.start
-        if not self.has_length and (state.global_step < state.max_steps or taken == self.num_steps):
-            self.done, self.start, self.num_steps = self.done + 1, state.global_step, taken
+        num_taken = state.global_step - self.start
+        if not self.has_length and (state.global_step < state.max_steps or num_taken == self.num_steps):
+            self.done, self.start, self.num_steps = self.done + 1, state.global_step, num_taken
         elif not self.has_length:
-            self.num_steps = self.num_steps or taken  # a first pass that is cut short: how long it is, nobody knows
+            self.num_steps = self.num_steps or num_taken  # a first pass that is cut short: how long it is, nobody knows
         return self.epoch(state)
 
 

@@ -54,22 +54,22 @@ def look_at(
         (values,) fp32 on the device, and what reads them on the host, by table; it keeps no view of them.
     """
     with_gradient = [(k, gradient.detach()) for k, gradient in enumerate(gradients.values()) if gradient is not None]
-    parts = [rows.view(torch.float32).flatten()]
+    pieces = [rows.view(torch.float32).flatten()]
     if with_gradient:
         picked = torch.stack([rows[k] for k, _ in with_gradient])  # an index would be copied, and waited for
-        parts += _sizes([gradient for _, gradient in with_gradient], picked)
+        pieces += _sizes([gradient for _, gradient in with_gradient], picked)
 
     def read(values: NDArray[np.float32]) -> dict[str, SeenTable]:
-        used = values[: rows.numel()].view(np.int32).reshape(rows.shape)
-        is_real = used[0] >= 0
-        norms, ends = np.full(rows.shape, np.nan, np.float32), np.zeros((2, len(rows)))
+        token_rows = values[: rows.numel()].view(np.int32).reshape(rows.shape)
+        is_real = token_rows[0] >= 0
+        norms, largest_sizes = np.full(rows.shape, np.nan, np.float32), np.zeros((2, len(rows)))
         for k, (table, _) in enumerate(with_gradient):
             norms[table] = values[rows.numel() :].reshape(-1)[k * rows.shape[1] : (k + 1) * rows.shape[1]]
-            ends[:, table] = values[len(values) - 2 * len(with_gradient) :].reshape(2, -1)[:, k]
-        tables = zip(used[:, is_real], norms[:, is_real], *ends.tolist(), strict=True)
+            largest_sizes[:, table] = values[len(values) - 2 * len(with_gradient) :].reshape(2, -1)[:, k]
+        tables = zip(token_rows[:, is_real], norms[:, is_real], *largest_sizes.tolist(), strict=True)
         return {name: SeenTable(*table) for name, table in zip(gradients, tables, strict=True)}
 
-    return torch.cat(parts), read
+    return torch.cat(pieces), read
 
 
 @lru_cache(maxsize=8)
@@ -85,11 +85,11 @@ def _sizes(gradients: Sequence[torch.Tensor], rows: torch.Tensor) -> list[torch.
     call that starts something on a GPU takes a loop's time, however little it does.
     """
     lengths, device = [len(gradient) for gradient in gradients], rows.device
-    starts, nothing = _places_of(tuple(lengths), device)
+    starts, zero = _places_of(tuple(lengths), device)
     norms = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float32).to(device) for g in gradients]
     largest = torch.cat([torch.linalg.vector_norm(g, torch.inf, dim=1).float().to(device) for g in gradients])
     places = torch.where(rows < 0, len(largest), rows + starts).flatten()  # behind them all what stands for no row
     is_used = torch.zeros(len(largest) + 1, dtype=torch.bool, device=device).index_fill_(0, places, True)
-    both = torch.stack([largest.masked_fill(is_used[:-1], 0), largest])
-    ends = torch.stack([table.amax(dim=1) for table in torch.split(both, lengths, dim=1)], dim=1)
-    return [torch.cat([*norms, nothing]).index_select(0, places), ends.flatten()]
+    elsewhere_and_all = torch.stack([largest.masked_fill(is_used[:-1], 0), largest])
+    table_maxima = torch.stack([table.amax(dim=1) for table in torch.split(elsewhere_and_all, lengths, dim=1)], dim=1)
+    return [torch.cat([*norms, zero]).index_select(0, places), table_maxima.flatten()]

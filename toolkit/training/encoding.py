@@ -44,16 +44,16 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         name: encode_split(split, tokenizer, max_length, num_segments, pair_encoding=encoding)
         for name, split in task.splits.items()
     }
-    words = word_table(loaded.model.backbone)
+    word_module = word_table(loaded.model.backbone)
     for name, split in splits.items():
         # A decoder that pads with its end-of-text token tells the two apart by the mask alone.
-        own = () if tokenizer.pad_token_id == tokenizer.eos_token_id else (tokenizer.pad_token_id,)
-        _refuse_padding(name, split, tokenizer, {*own, words.padding_idx} - {None})
+        pad_rows = () if tokenizer.pad_token_id == tokenizer.eos_token_id else (tokenizer.pad_token_id,)
+        _refuse_padding(name, split, tokenizer, {*pad_rows, word_module.padding_idx} - {None})
         if not (sizes := np.diff(split.offsets)).all():
             row = split.ids[int(sizes.argmin()) // split.num_sequences] + 1
             raise ValueError(f"split {name!r}, row {row}: a text has no token; drop the row")
     check_word_rows(
-        loaded.source.name, max(int(split.tokens.max()) for split in splits.values()) + 1, words.num_embeddings
+        loaded.source.name, max(int(split.tokens.max()) for split in splits.values()) + 1, word_module.num_embeddings
     )
     if (share := unknown_share(splits["train"], tokenizer)) > DOUBTFUL_SHARE:
         warnings.warn(
@@ -99,12 +99,12 @@ def unknown_share(split: EncodedSplit, tokenizer: Any) -> float:
     A tokenizer of bytes may have no unknown token, or name another special one in its place. The mask token counts as
     known: in masked splits it stands for tokens that are.
     """
-    others = [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "cls", "eos", "pad", "sep")]
-    if tokenizer.unk_token_id is None or tokenizer.unk_token_id in others:
+    special_rows = [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "cls", "eos", "pad", "sep")]
+    if tokenizer.unk_token_id is None or tokenizer.unk_token_id in special_rows:
         return math.nan
-    others = [number for number in others if number is not None]
-    words = split.tokens[~np.isin(split.tokens, others)]
-    return float(np.mean(words == tokenizer.unk_token_id)) if len(words) else math.nan
+    special_rows = [number for number in special_rows if number is not None]
+    ordinary_rows = split.tokens[~np.isin(split.tokens, special_rows)]
+    return float(np.mean(ordinary_rows == tokenizer.unk_token_id)) if len(ordinary_rows) else math.nan
 
 
 def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any, rows: Collection[int]) -> None:
@@ -112,9 +112,9 @@ def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any, rows: Collec
 
     ``rows``: those of the tokenizer's padding token and of the model's, which its config may put elsewhere.
     """
-    found = np.flatnonzero(np.isin(split.tokens, list(rows)))
-    if len(found):
-        sequence, row = int(np.searchsorted(split.offsets, found[0], side="right")) - 1, int(split.tokens[found[0]])
+    places = np.flatnonzero(np.isin(split.tokens, list(rows)))
+    if len(places):
+        sequence, row = int(np.searchsorted(split.offsets, places[0], side="right")) - 1, int(split.tokens[places[0]])
         example = sequence // split.num_sequences
         if row == tokenizer.pad_token_id:
             remedy = "drop the row or take the word out"

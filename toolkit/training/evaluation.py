@@ -50,7 +50,7 @@ def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDAr
 
 
 def score_split(data: EncodedTask, split: str, outputs: NDArray[np.float32]) -> dict[str, float]:
-    """:func:`compute_scores` of what answers (rows, outputs) to one split of a task."""
+    """The scores (:func:`compute_scores`) of outputs, (rows, outputs), on one split of a task."""
     encoded, task = data.splits[split], data.task
     offsets = None if encoded.words is None else encoded.words.offsets
     return compute_scores(task.kind, encoded.labels, outputs, offsets=offsets, label_names=task.label_names)
@@ -87,6 +87,7 @@ def compute_scores(
 
 
 def _classification(labels: NDArray[np.int64], outputs: NDArray[np.float32]) -> dict[str, float]:
+    """The loss and all scores of classes."""
     predictions = outputs.argmax(axis=1)
     log_probabilities = torch.log_softmax(torch.from_numpy(outputs).double(), dim=1).numpy()
     return {
@@ -102,20 +103,24 @@ def _tokens(
     offsets: NDArray[np.int64] | None,
     label_names: Sequence[str],
 ) -> dict[str, float]:
+    """The loss and all scores of a token task; those of entities are NaN where its tags mark none."""
     assert offsets is not None
-    found = {name: value for name, value in _classification(labels, outputs).items() if name in ("loss", "accuracy")}
+    scores = {name: value for name, value in _classification(labels, outputs).items() if name in ("loss", "accuracy")}
     if not has_entities(label_names):
-        return found | dict.fromkeys(TOKEN_SCORES[1:], float("nan"))
+        return scores | dict.fromkeys(TOKEN_SCORES[1:], float("nan"))
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     names = spelled_alike(label_names)
-    true, predicted = (
-        [names[part].tolist() for part in np.split(tags, offsets[1:-1])] for tags in (labels, outputs.argmax(axis=1))
+    true_tags, predicted_tags = (
+        [names[example_tags].tolist() for example_tags in np.split(tags, offsets[1:-1])]
+        for tags in (labels, outputs.argmax(axis=1))
     )
     functions = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where nothing is marked at all, seqeval warns whatever its options
-        return found | {name: float(score(true, predicted, zero_division=0)) for name, score in functions.items()}
+        return scores | {
+            name: float(score(true_tags, predicted_tags, zero_division=0)) for name, score in functions.items()
+        }
 
 
 def _from_confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], num_classes: int) -> dict[str, float]:
@@ -125,18 +130,19 @@ def _from_confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], n
     """
     table = np.bincount(labels * num_classes + predictions, minlength=num_classes**2).reshape(num_classes, num_classes)
     hits, of_labels, of_predictions = np.diag(table).astype(float), table.sum(axis=1), table.sum(axis=0)
-    total, both = float(table.sum()), of_labels + of_predictions
+    total, occurrences = float(table.sum()), of_labels + of_predictions
     spread = (total**2 - float(of_labels @ of_labels)) * (total**2 - float(of_predictions @ of_predictions))
     covariance = hits.sum() * total - float(of_labels @ of_predictions)
-    f1 = 2 * hits / np.maximum(both, 1)
+    f1 = 2 * hits / np.maximum(occurrences, 1)
     return {
-        "macro_f1": float(f1[both > 0].mean()),
+        "macro_f1": float(f1[occurrences > 0].mean()),
         "matthews": float(covariance / spread**0.5) if spread > 0 else 0.0,
         **({"f1": float(f1[1])} if num_classes == 2 else {}),
     }
 
 
 def _regression(labels: NDArray[np.float64], outputs: NDArray[np.float32]) -> dict[str, float]:
+    """The loss and all scores of a regression."""
     from scipy.stats import pearsonr, spearmanr
 
     values = outputs[:, 0].astype(np.float64)
@@ -160,14 +166,16 @@ THREAD_TOKENS, GPU_TOKENS = 2048, 16_384
 
 def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str, NDArray[np.float32]]:
     """Outputs of every split but ``train``, on all processes; dropout off, and the mode put back afterwards."""
-    others = {name: split for name, split in data.splits.items() if name != "train"}
+    scored_splits = {name: split for name, split in data.splits.items() if name != "train"}
 
     def score(batch: Batch) -> torch.Tensor:
         outputs: torch.Tensor = model(**batch)
         return told_of_tokens(outputs, batch[LABELS]) if LABELS in batch else outputs
 
     with scoring(accelerator, model) as precision:
-        return {name: run_over(accelerator, model, score, split, data, precision) for name, split in others.items()}
+        return {
+            name: run_over(accelerator, model, score, split, data, precision) for name, split in scored_splits.items()
+        }
 
 
 def told_of_tokens(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -276,8 +284,8 @@ def run_batches(
             results = [run(indices) for indices in batches]
             if not results:  # of several processes one may have none
                 return []
-            whole = torch.cat(results).cpu().numpy()
-            return np.split(whole, np.cumsum([len(result) for result in results])[:-1])
+            joined = torch.cat(results).cpu().numpy()
+            return np.split(joined, np.cumsum([len(result) for result in results])[:-1])
         try:
             with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
                 return [result.numpy() for result in pool.map(run, batches)]

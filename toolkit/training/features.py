@@ -80,10 +80,12 @@ def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, con
     does not move and nothing is recorded: exposure and the optimizer log are those of the second stage.
     """
     tensors = _on_device(extract_features(accelerator, model, data, ("train",)), accelerator)
-    own = replace(config, epochs=config.head_epochs, max_steps=None)
-    epochs = [epoch_batches(data.splits["train"].lengths, own, epoch) for epoch in range(own.num_epochs)]
-    factors = learning_rate_factors(sum(map(len, epochs)), own.warmup_fraction)
-    stepper = HeadStepper(model.head, tensors["train"], data, own, factors, None)
+    head_config = replace(config, epochs=config.head_epochs, max_steps=None)
+    epochs = [
+        epoch_batches(data.splits["train"].lengths, head_config, epoch) for epoch in range(head_config.num_epochs)
+    ]
+    factors = learning_rate_factors(sum(map(len, epochs)), head_config.warmup_fraction)
+    stepper = HeadStepper(model.head, tensors["train"], data, head_config, factors, None)
     step = count()
     return [float(np.mean([stepper.take(batch, next(step)).loss for batch in batches])) for batches in epochs]
 
@@ -151,19 +153,20 @@ def train_head_until_it_stops(
     split, head = data.splits["train"], model.head
     assert split.labels is not None
     held_out = hold_out(split.labels if data.task.kind == "classification" else None, len(split), config.seed)
-    kept = np.setdiff1d(np.arange(len(split)), held_out)
+    trained_on = np.setdiff1d(np.arange(len(split)), held_out)
     least_fall = LEAST_FALL * constant_loss(data.task.kind, split.labels[split.rows_of(held_out)])
 
     def outputs(step: int) -> dict[str, NDArray[np.float32]]:
-        check_outputs(found := _outputs(head, tensors, data), step)
-        return found
+        check_outputs(answers := _outputs(head, tensors, data), step)
+        return answers
 
     def batches_of(epoch: int) -> list[NDArray[np.int64]]:
-        return [kept[batch] for batch in epoch_batches(split.lengths[kept], config, epoch)]
+        return [trained_on[batch] for batch in epoch_batches(split.lengths[trained_on], config, epoch)]
 
     if not resumer.step:
         yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
     per_epoch = len(batches_of(0))
+    # A small split has few steps in an epoch, so both limits are in steps too.
     patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / per_epoch))
     most_epochs = max(MOST_EPOCHS, math.ceil(MOST_STEPS / per_epoch))
     rising = np.ceil(config.warmup_fraction * per_epoch)
@@ -173,30 +176,31 @@ def train_head_until_it_stops(
     train_losses: list[float] = []
     ends: list[int] = []
     best, lowest = 0, float("inf")
-    with standardised(head, tensors["train"], split.rows_of(kept)):
+    with standardised(head, tensors["train"], split.rows_of(trained_on)):
         stepper = HeadStepper(head, tensors["train"], data, config, factors, None)
         weights = {name: value.clone() for name, value in head.state_dict().items()}
-        if kept_of := resumer.restore(stepper):
-            logs = [StepLog(int(step), *own) for step, *own in kept_of["logs"].tolist()]
-            losses, train_losses = kept_of["held_out"].tolist(), kept_of["losses"].tolist()
-            ends, best, lowest = kept_of["ends"].tolist(), int(kept_of["best"]), float(kept_of["lowest"])
-            weights = {name: torch.from_numpy(kept_of[f"best.{name}"]) for name in weights}
+        if restored := resumer.restore(stepper):
+            logs = [StepLog(int(step), *fields) for step, *fields in restored["logs"].tolist()]
+            losses, train_losses = restored["held_out"].tolist(), restored["losses"].tolist()
+            ends, best, lowest = restored["ends"].tolist(), int(restored["best"]), float(restored["lowest"])
+            weights = {name: torch.from_numpy(restored[f"best.{name}"]) for name in weights}
         while len(losses) < most_epochs and len(losses) - best < patience:
-            first = len(logs)
+            first_step = len(logs)
             for batch in batches_of(len(losses)):
                 started = time.perf_counter()
                 logs.append(stepper.take(batch, len(logs)))
                 on_step(logs[-1], time.perf_counter() - started)
             ends.append(len(logs))
-            train_losses.append(float(np.mean([log.loss for log in logs[first:]])))
+            train_losses.append(float(np.mean([log.loss for log in logs[first_step:]])))
             losses.append(stepper.loss(held_out))
             if losses[-1] < lowest * (1 - MIN_FALL) and losses[-1] < lowest - least_fall:
                 best, lowest = len(losses), losses[-1]
                 weights = {name: value.clone() for name, value in head.state_dict().items()}
-            own = {f"best.{name}": value.cpu() for name, value in weights.items()}
-            own |= {"logs": [astuple(log) for log in logs], "held_out": losses, "losses": train_losses}
-            resumer.after_epoch(len(logs), stepper, ends=ends, best=best, lowest=lowest, **own)
+            extra = {f"best.{name}": value.cpu() for name, value in weights.items()}
+            extra |= {"logs": [astuple(log) for log in logs], "held_out": losses, "losses": train_losses}
+            resumer.after_epoch(len(logs), stepper, ends=ends, best=best, lowest=lowest, **extra)
         head.load_state_dict(weights)
+    # What came after the best epoch led to no weights that are kept, and is not recorded.
     for epoch in range(best):
         recorder.expect(batches := batches_of(epoch))
         for batch, log in zip(batches, logs[ends[epoch] - len(batches) : ends[epoch]], strict=True):
@@ -212,15 +216,16 @@ def train_head_until_it_stops(
         has_stopped=len(losses) - best >= patience,
         num_held_out=len(held_out),
         held_out_losses=losses,
-        standardised_on=len(kept),
+        standardised_on=len(trained_on),
         chosen="trained",
         convex=None,
     )
     if config.head == "linear" and (probe := linear_probe(head, features, data, config.seed)) is not None:
         inputs = _inputs(head, features["train"])
-        facts |= {"probe": probe} | keep_the_better(head, probe, inputs, data, kept, held_out)
-    own_loss = train_losses[best - 1] if facts["chosen"] == "trained" else stepper.loss(np.arange(len(split)))
-    yield Moment(best, ends[best - 1], True, own_loss, partial(outputs, ends[best - 1]))
+        facts |= {"probe": probe} | keep_the_better(head, probe, inputs, data, trained_on, held_out)
+    # The convex head is fitted to all of train, and so its loss is over all of it.
+    final_loss = train_losses[best - 1] if facts["chosen"] == "trained" else stepper.loss(np.arange(len(split)))
+    yield Moment(best, ends[best - 1], True, final_loss, partial(outputs, ends[best - 1]))
 
 
 def keep_the_better(
@@ -243,18 +248,19 @@ def keep_the_better(
     words with another tag are held out, so that the convex one cannot be fitted without them.
     """
     split, (weight, bias) = data.splits["train"], first_weights(head)[0]
-    labels, rows, others = split.labels, split.rows_of(held_out), split.rows_of(kept)
+    labels, rows, trained_rows = split.labels, split.rows_of(held_out), split.rows_of(kept)
     assert labels is not None
     choice, kind, losses, errors = (probe.choice["strength"], probe.choice["is_standardised"]), data.task.kind, [], []
-    if kind != "regression" and len(np.unique(labels[others])) < 2:
+    if kind != "regression" and len(np.unique(labels[trained_rows])) < 2:
         return {}
-    fitted = fit_linear(inputs[others], labels[others], *choice, len(bias))
-    for own, offset in ([p.detach().double().cpu().numpy() for p in (weight, bias)], fitted):
-        outputs = inputs[rows] @ own.T + offset
+    fitted = fit_linear(inputs[trained_rows], labels[trained_rows], *choice, len(bias))
+    for matrix, offset in ([p.detach().double().cpu().numpy() for p in (weight, bias)], fitted):
+        outputs = inputs[rows] @ matrix.T + offset
         losses.append(example_losses(kind, torch.from_numpy(outputs), torch.from_numpy(labels[rows])).numpy())
         errors.append(losses[-1] if kind == "regression" else outputs.argmax(axis=1) != labels[rows])
     gains = np.bincount(np.repeat(np.arange(len(held_out)), split.sizes_of(held_out)), errors[1] - 1.0 * errors[0])
     error = float(np.sqrt(np.square(gains).sum()))
+    # The trained head was stopped by these very examples, so it has to be better by more than chance.
     is_convex = gains.sum() <= LEAST_ERRORS * error
     if is_convex:
         weight.data, bias.data = (torch.from_numpy(values).to(weight) for values in probe.linear_map)
@@ -277,14 +283,14 @@ def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> 
     if num_examples < 2:
         raise ValueError("early stopping holds out a part of train, which has 1 example: pass --head-training epochs")
     order = np.random.default_rng([*b"held out", seed]).permutation(num_examples)
-    place = np.arange(num_examples) + 0.5
-    share = place / num_examples
+    ranks = np.arange(num_examples) + 0.5
+    share = ranks / num_examples
     if labels is not None:
         for label in np.unique(labels):
-            own = np.flatnonzero(labels[order] == label)
-            share[own] = place[: len(own)] / len(own)
-    wanted = max(1, round(HELD_OUT_SHARE * num_examples), min(LEAST_HELD_OUT, num_examples // 3))
-    return np.sort(order[np.argsort(share, kind="stable")[:wanted]])
+            members = np.flatnonzero(labels[order] == label)
+            share[members] = ranks[: len(members)] / len(members)
+    num_held_out = max(1, round(HELD_OUT_SHARE * num_examples), min(LEAST_HELD_OUT, num_examples // 3))
+    return np.sort(order[np.argsort(share, kind="stable")[:num_held_out]])
 
 
 @contextmanager
@@ -295,8 +301,8 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
     head mixes layers when the block is entered. The layer's weights change to answer as before, and back at the end,
     with what they learned in between.
     """
-    own_inputs = _inputs(head, features.cpu().numpy()[rows])
-    moments = (function(own_inputs, axis=0, dtype=np.float64) for function in (np.mean, np.std))
+    inputs_now = _inputs(head, features.cpu().numpy()[rows])
+    moments = (function(inputs_now, axis=0, dtype=np.float64) for function in (np.mean, np.std))
     mean, scale = (torch.from_numpy(moment).to(features.device) for moment in moments)
     with torch.no_grad():
         # A coordinate that varies by rounding only would be blown up; it says nothing, and stays as small as it is.
@@ -305,9 +311,9 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
         def change(*, is_back: bool) -> None:
             for layer_weight, layer_bias in first_weights(head):
                 weight, bias = layer_weight.double(), layer_bias.double()
-                own = weight / scale if is_back else weight * scale
-                layer_bias.copy_(bias - own @ mean if is_back else bias + weight @ mean)
-                layer_weight.copy_(own)
+                new_weight = weight / scale if is_back else weight * scale
+                layer_bias.copy_(bias - new_weight @ mean if is_back else bias + weight @ mean)
+                layer_weight.copy_(new_weight)
 
         change(is_back=False)
     center, spread = mean.float(), scale.float()
@@ -400,13 +406,14 @@ class HeadStepper:
     def loss(self, indices: NDArray[np.int64]) -> float:
         """Mean loss of some examples, without dropout."""
         with in_eval_mode(self.head):
-            parts = [indices[start : start + CHUNK_ROWS] for start in range(0, len(indices), CHUNK_ROWS)]
-            losses = [self._losses(part) for part in parts]
+            chunks = [indices[start : start + CHUNK_ROWS] for start in range(0, len(indices), CHUNK_ROWS)]
+            losses = [self._losses(chunk) for chunk in chunks]
         return float(torch.cat(losses).double().mean())
 
 
 @torch.inference_mode()
 def _outputs(head: nn.Module, tensors: Mapping[str, torch.Tensor], data: EncodedTask) -> dict[str, NDArray[np.float32]]:
+    """(rows, outputs) of the head, in eval mode, for each scored split of which there are features."""
     splits = {name: data.splits[name] for name in tensors if name != "train"}
     with in_eval_mode(head):
         return {
@@ -459,25 +466,28 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
     """
     labels = data.splits["train"].labels
     assert labels is not None
-    started, own = time.perf_counter(), _inputs(head, features["train"])
+    started, inputs = time.perf_counter(), _inputs(head, features["train"])
     is_regression = data.task.kind == "regression"
-    chosen = np.arange(len(own))
-    limit = max(LEAST_COMPARED, PROBE_CELLS // own.shape[1])
+    chosen = np.arange(len(inputs))
+    limit = max(LEAST_COMPARED, PROBE_CELLS // inputs.shape[1])
     if len(chosen) > limit:
-        chosen = np.sort(np.random.default_rng([*b"probe", seed]).permutation(len(own))[:limit])
+        chosen = np.sort(np.random.default_rng([*b"probe", seed]).permutation(len(inputs))[:limit])
     num_folds = min(PROBE_FOLDS, len(chosen))
     if not is_regression:
         counts = np.bincount(labels[chosen], minlength=2)
+        # Two classes at least must have an example in every fold; rarer ones take no part in the choice.
         num_folds = min(num_folds, int(np.sort(counts)[-2]))
         chosen = chosen[counts[labels[chosen]] >= num_folds]
     if num_folds < 2:
         return None
-    given = own[chosen], labels[chosen], num_folds, seed
+    arguments = inputs[chosen], labels[chosen], num_folds, seed
     with quiet_fits() as num_threads:
-        strength, is_standardised = choose_ridge(*given) if is_regression else choose_strength(*given, num_threads)
-    weight, bias = fit_linear(own, labels, strength, is_standardised, data.task.num_outputs)
-    others = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
-    outputs = {name: (array @ weight.T + bias).astype(np.float32) for name, array in others.items()}
+        strength, is_standardised = (
+            choose_ridge(*arguments) if is_regression else choose_strength(*arguments, num_threads)
+        )
+    weight, bias = fit_linear(inputs, labels, strength, is_standardised, data.task.num_outputs)
+    scored_inputs = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
+    outputs = {name: (array @ weight.T + bias).astype(np.float32) for name, array in scored_inputs.items()}
     choice = {"strength": strength, "is_standardised": is_standardised, "num_compared": len(chosen)}
     return LinearProbe((weight, bias), outputs, choice, time.perf_counter() - started)
 
@@ -485,8 +495,10 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
 def fit_linear(
     inputs: NDArray[np.float32], labels: NDArray[Any], strength: float, is_standardised: bool, num_outputs: int
 ) -> LinearMap:
-    """Of inputs as they are, (rows, inputs), the ridge of labels (rows,) that are float64, or the logistic regression
-    of classes, int64."""
+    """Weight and bias of a ridge regression (float64 labels) or a logistic regression (int64 classes), (rows,).
+
+    They are for inputs as they are, (rows, inputs), however these were scaled for the fit.
+    """
     center, scale = _scaling(inputs, is_standardised)
     scaled = (inputs - center) / scale
     with quiet_fits():
@@ -500,7 +512,7 @@ def fit_linear(
 
 @contextmanager
 def quiet_fits() -> Iterator[int]:
-    """No warning of an unfinished fit, and one thread; what it gives is how many there were."""
+    """Inside, an unfinished fit warns of nothing and fits take one thread; what it yields is how many there were."""
     from sklearn.exceptions import ConvergenceWarning
 
     num_threads = torch.get_num_threads()
@@ -514,8 +526,10 @@ def _inputs(head: nn.Module, features: NDArray[np.float32]) -> NDArray[np.float3
     """(examples, inputs) fp32 what the first linear layer of ``head`` reads."""
     device = next(head.parameters()).device
     with in_eval_mode(head):
-        parts = [inputs_of(head, part.to(device)).cpu() for part in torch.split(torch.from_numpy(features), CHUNK_ROWS)]
-    return torch.cat(parts).numpy()
+        chunks = [
+            inputs_of(head, chunk.to(device)).cpu() for chunk in torch.split(torch.from_numpy(features), CHUNK_ROWS)
+        ]
+    return torch.cat(chunks).numpy()
 
 
 def _scaling(features: NDArray[np.float32], is_standardised: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -539,14 +553,14 @@ def _folds(
     """
     for train, held_out in cuts:
         center, scale = _scaling(features[train], is_standardised)
-        own, held = (features[train] - center) / scale, (features[held_out] - center) / scale
-        if own.shape[1] > 2 * len(own):
-            squares, vectors = np.linalg.eigh(own.astype(np.float64) @ own.T)
+        fit_inputs, held_inputs = (features[train] - center) / scale, (features[held_out] - center) / scale
+        if fit_inputs.shape[1] > 2 * len(fit_inputs):
+            squares, vectors = np.linalg.eigh(fit_inputs.astype(np.float64) @ fit_inputs.T)
             is_real = squares > squares[-1] * 1e-10
             lengths, vectors = np.sqrt(squares[is_real]), vectors[:, is_real]
-            held = (held @ (own.T @ (vectors / lengths))).astype(np.float32)
-            own = (vectors * lengths).astype(np.float32)
-        yield own, held
+            held_inputs = (held_inputs @ (fit_inputs.T @ (vectors / lengths))).astype(np.float32)
+            fit_inputs = (vectors * lengths).astype(np.float32)
+        yield fit_inputs, held_inputs
 
 
 def choose_strength(
@@ -567,29 +581,33 @@ def choose_strength(
     from sklearn.model_selection import StratifiedKFold
 
     cuts = list(StratifiedKFold(num_folds, shuffle=True, random_state=seed).split(features, labels))
-    found: dict[tuple[float, bool], tuple[NDArray[np.float64], float]] = {}
+    results: dict[tuple[float, bool], tuple[NDArray[np.float64], float]] = {}
     for is_standardised in (True, False):
-        parts = list(_folds(features, cuts, is_standardised))
+        scaled_folds = list(_folds(features, cuts, is_standardised))
+        # Each strength starts where the one before ended, which takes a third of the iterations.
         fits = [_logistic().set_params(warm_start=True) for _ in cuts]
 
-        def told(k: int, strength: float, parts: Any = parts, fits: Any = fits) -> tuple[NDArray[np.bool_], float]:
-            (train, held_out), (own, held) = cuts[k], parts[k]
-            shares = fits[k].set_params(C=strength).fit(own, labels[train]).predict_proba(held)
+        def score_fold(
+            k: int, strength: float, scaled_folds: Any = scaled_folds, fits: Any = fits
+        ) -> tuple[NDArray[np.bool_], float]:
+            (train, held_out), (fit_inputs, held_inputs) = cuts[k], scaled_folds[k]
+            shares = fits[k].set_params(C=strength).fit(fit_inputs, labels[train]).predict_proba(held_inputs)
             is_right = fits[k].classes_[shares.argmax(axis=1)] == labels[held_out]
             return is_right, log_loss(labels[held_out], shares, labels=fits[k].classes_)
 
         means: list[float] = []
         for strength in PROBE_STRENGTHS:
             run = Parallel(n_jobs=num_threads, prefer="threads")
-            are_right, losses = zip(*run(delayed(told)(k, strength) for k in range(len(cuts))), strict=True)
+            are_right, losses = zip(*run(delayed(score_fold)(k, strength) for k in range(len(cuts))), strict=True)
             means.append(float(np.mean(losses)))
-            found[strength, is_standardised] = np.concatenate(are_right).astype(np.float64), means[-1]
+            results[strength, is_standardised] = np.concatenate(are_right).astype(np.float64), means[-1]
+            # Beyond two strengths in turn that lost more, fits take longest and lose most.
             if len(means) > 2 and means[-1] > means[-2] > means[-3]:
                 break
-    best = max((is_right for is_right, _ in found.values()), key=np.mean)
-    gaps = {choice: best - is_right for choice, (is_right, _) in found.items()}
-    near = [choice for choice, gap in gaps.items() if gap.mean() <= gap.std() / len(gap) ** 0.5]
-    return min(near, key=lambda choice: found[choice][1])
+    best = max((is_right for is_right, _ in results.values()), key=np.mean)
+    gaps = {choice: best - is_right for choice, (is_right, _) in results.items()}
+    within_error = [choice for choice, gap in gaps.items() if gap.mean() <= gap.std() / len(gap) ** 0.5]
+    return min(within_error, key=lambda choice: results[choice][1])
 
 
 def choose_ridge(
@@ -599,14 +617,18 @@ def choose_ridge(
     from sklearn.model_selection import KFold
 
     cuts = list(KFold(num_folds, shuffle=True, random_state=seed).split(features))
-    found: dict[tuple[float, bool], float] = {}
+    error_of: dict[tuple[float, bool], float] = {}
     for is_standardised in (True, False):
         errors = []
-        for (train, held_out), (own, held) in zip(cuts, _folds(features, cuts, is_standardised), strict=True):
-            values = held @ _ridge(own, labels[train], PROBE_STRENGTHS).T + labels[train].mean()
+        for (train, held_out), (fit_inputs, held_inputs) in zip(
+            cuts, _folds(features, cuts, is_standardised), strict=True
+        ):
+            values = held_inputs @ _ridge(fit_inputs, labels[train], PROBE_STRENGTHS).T + labels[train].mean()
             errors.append(np.square(values - labels[held_out][:, None]).mean(axis=0))
-        found |= {(s, is_standardised): float(e) for s, e in zip(PROBE_STRENGTHS, np.mean(errors, axis=0), strict=True)}
-    return min(found, key=found.__getitem__)
+        error_of |= {
+            (s, is_standardised): float(e) for s, e in zip(PROBE_STRENGTHS, np.mean(errors, axis=0), strict=True)
+        }
+    return min(error_of, key=error_of.__getitem__)
 
 
 def _ridge(inputs: NDArray[np.float32], labels: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
@@ -615,15 +637,15 @@ def _ridge(inputs: NDArray[np.float32], labels: NDArray[np.float64], strengths: 
     From one eigendecomposition, of the smaller of the two matrices of products; a direction that the inputs do not
     have gets no weight, however small the penalty.
     """
-    own, centred = inputs.astype(np.float64), labels - labels.mean()
-    is_wide = own.shape[1] > len(own)
-    squares, vectors = np.linalg.eigh(own @ own.T if is_wide else own.T @ own)
+    examples, centred = inputs.astype(np.float64), labels - labels.mean()
+    is_wide = examples.shape[1] > len(examples)
+    squares, vectors = np.linalg.eigh(examples @ examples.T if is_wide else examples.T @ examples)
     is_real = squares > squares[-1] * 1e-10
     squares, vectors = squares[is_real], vectors[:, is_real]
     shares = [1 / (squares + 1 / strength) for strength in strengths]
     if is_wide:
-        return np.stack([own.T @ (vectors @ (share * (vectors.T @ centred))) for share in shares])
-    products = vectors.T @ (own.T @ centred)
+        return np.stack([examples.T @ (vectors @ (share * (vectors.T @ centred))) for share in shares])
+    products = vectors.T @ (examples.T @ centred)
     return np.stack([vectors @ (share * products) for share in shares])
 
 
@@ -634,13 +656,15 @@ def _logistic() -> Any:
 
 
 def linear_map(fitted: Any, num_outputs: int) -> LinearMap:
-    """That of a fitted logistic regression, with a row for every class.
+    """Weight and bias of a fitted logistic regression, with a row for every class.
 
     The logits of an input sum to 0 over the classes that training holds; those of others are UNSEEN.
     """
-    known = np.column_stack([fitted.coef_, fitted.intercept_]).astype(np.float64)
-    found = np.zeros((num_outputs, known.shape[1]))
-    found[:, -1] = UNSEEN
+    fitted_map = np.column_stack([fitted.coef_, fitted.intercept_]).astype(np.float64)
+    full_map = np.zeros((num_outputs, fitted_map.shape[1]))
+    full_map[:, -1] = UNSEEN
     # Of two classes scikit-learn gives the log-odds of the second.
-    found[fitted.classes_] = np.concatenate([-known / 2, known / 2]) if len(known) == 1 else known
-    return found[:, :-1], found[:, -1]
+    full_map[fitted.classes_] = (
+        np.concatenate([-fitted_map / 2, fitted_map / 2]) if len(fitted_map) == 1 else fitted_map
+    )
+    return full_map[:, :-1], full_map[:, -1]

@@ -59,24 +59,24 @@ def measure_floors(data: EncodedTask, config: RunConfig, source: Source, device:
         return None
     started = time.perf_counter()
     choice: dict[str, float | int | None] = {}
-    found = {"majority": majority(data)}
-    words = tags_by_word(data) if data.task.kind == "tokens" else bag_of_words(data, config.seed, choice)
-    if words is not None:
-        found["bag_of_words"] = words
+    outputs_by_floor = {"majority": majority(data)}
+    word_outputs = tags_by_word(data) if data.task.kind == "tokens" else bag_of_words(data, config.seed, choice)
+    if word_outputs is not None:
+        outputs_by_floor["bag_of_words"] = word_outputs
     is_paired = len(data.task.splits["train"].texts[0]) == 2
     if data.task.kind == "regression" and is_paired and config.init == "checkpoint":
         try:
-            found["untouched"] = untouched_cosines(data, config, source, device)
+            outputs_by_floor["untouched"] = untouched_cosines(data, config, source, device)
         except (OSError, ValueError) as error:  # a run that is trained must not be lost to a floor
             warnings.warn(f"no floor of the untouched {source.name}: {error}", stacklevel=2)
     scores: dict[str, dict[str, dict[str, float | None]]] = {}
-    for floor, outputs in found.items():
+    for floor, outputs in outputs_by_floor.items():
         for split, values in outputs.items():
-            own = score_split(data, split, values)
-            del own["loss"]  # of probabilities that only some of them have
+            split_scores = score_split(data, split, values)
+            del split_scores["loss"]  # of probabilities that only some of them have
             if floor == "untouched":
-                own["r2"] = math.nan
-            scores.setdefault(floor, {})[split] = {k: None if math.isnan(v) else v for k, v in own.items()}
+                split_scores["r2"] = math.nan
+            scores.setdefault(floor, {})[split] = {k: None if math.isnan(v) else v for k, v in split_scores.items()}
     return Floors(scores, choice, time.perf_counter() - started)
 
 
@@ -104,10 +104,13 @@ def tags_by_word(data: EncodedTask) -> Outputs:
     by_word: dict[str, Counter[int]] = defaultdict(Counter)
     for word, tag in zip(_words(data, "train"), labels.tolist(), strict=True):
         by_word[word][tag] += 1
-    tags = {word: max(own, key=lambda tag: (own[tag], counts[tag], -tag)) for word, own in by_word.items()}
-    most = int(counts.argmax())
+    tags = {
+        word: max(tag_counts, key=lambda tag: (tag_counts[tag], counts[tag], -tag))
+        for word, tag_counts in by_word.items()
+    }
+    commonest = int(counts.argmax())
     return {
-        name: _one_hot(np.array([tags.get(word, most) for word in _words(data, name)], np.int64), data)
+        name: _one_hot(np.array([tags.get(word, commonest) for word in _words(data, name)], np.int64), data)
         for name, _ in _scored(data)
     }
 
@@ -142,11 +145,11 @@ def bag_of_words(data: EncodedTask, seed: int, choice: dict[str, float | int | N
         strength = _choose(model, bags[np.searchsorted(fitted, compared)], labels[compared], seed)
         model.set_params(**_penalty(model, 1.0 if strength is None else strength)).fit(bags, labels[fitted])
     choice.update(strength=strength, num_fitted=len(fitted), num_compared=len(compared))
-    others = {name: _bags(vectorizer, data.task.splits[name].texts) for name, _ in _scored(data)}
+    scored_bags = {name: _bags(vectorizer, data.task.splits[name].texts) for name, _ in _scored(data)}
     if is_regression:
-        return {name: model.predict(own)[:, None].astype(np.float32) for name, own in others.items()}
+        return {name: model.predict(split_bags)[:, None].astype(np.float32) for name, split_bags in scored_bags.items()}
     weight, bias = linear_map(model, data.task.num_outputs)
-    return {name: (own @ weight.T + bias).astype(np.float32) for name, own in others.items()}
+    return {name: (split_bags @ weight.T + bias).astype(np.float32) for name, split_bags in scored_bags.items()}
 
 
 def untouched_cosines(data: EncodedTask, config: RunConfig, source: Source, device: torch.device) -> Outputs:
@@ -165,12 +168,12 @@ def untouched_cosines(data: EncodedTask, config: RunConfig, source: Source, devi
         )
         for name, _ in _scored(data)
     }
-    apart, outputs = replace(data, splits=splits), {}
+    separate_data, outputs = replace(data, splits=splits), {}
     with torch.inference_mode(), in_eval_mode(model):
         for name, split in splits.items():
             values = np.empty((len(split), 1), np.float32)
             for indices in evaluation_batches(split.lengths):
-                batch = {key: tensor.to(device) for key, tensor in make_batch(split, indices, apart).items()}
+                batch = {key: tensor.to(device) for key, tensor in make_batch(split, indices, separate_data).items()}
                 first, second = model.features(batch).double().chunk(2, dim=1)
                 values[indices, 0] = torch.cosine_similarity(first, second).float().cpu().numpy()
             outputs[name] = values
@@ -219,11 +222,13 @@ def _labels(data: EncodedTask) -> NDArray[Any]:
 
 def _words(data: EncodedTask, name: str) -> list[str]:
     """The words of a split that are answered for, as its labels are."""
-    words, kept = data.task.splits[name].words, data.splits[name].words
+    words, kept_words = data.task.splits[name].words, data.splits[name].words
     assert words is not None
-    assert kept is not None
+    assert kept_words is not None
     return [
-        own[k] for own, numbers in zip(words, np.split(kept.numbers, kept.offsets[1:-1]), strict=True) for k in numbers
+        example_words[k]
+        for example_words, numbers in zip(words, np.split(kept_words.numbers, kept_words.offsets[1:-1]), strict=True)
+        for k in numbers
     ]
 
 

@@ -85,12 +85,13 @@ class Graphs:
         work: Callable[[Inputs], torch.Tensor | None],
         warm_up: Callable[[Inputs], None],
     ) -> None:
+        """Capture the work on inputs of one shape; the first time after a warm-up in a stream of its own."""
         if not self._captured:
-            current, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            beside.wait_stream(current)
-            with torch.cuda.stream(beside), torch.random.fork_rng(devices=[self._device]):
+            current, side_stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side_stream.wait_stream(current)
+            with torch.cuda.stream(side_stream), torch.random.fork_rng(devices=[self._device]):
                 warm_up(static)
-            current.wait_stream(beside)
+            current.wait_stream(side_stream)
         pool = next((captured.graph.pool() for captured in self._captured.values()), None)
         graph: Any = torch.cuda.CUDAGraph()
         # Threads that write files may use the GPU meanwhile.
@@ -128,6 +129,7 @@ class Blocks:
             self._receive()
 
     def _send(self) -> None:
+        """Start copying what was added to the host, all of it as one tensor."""
         if not self._results:
             return
         results, tells = zip(*self._results, strict=True)
@@ -140,6 +142,7 @@ class Blocks:
         self._coming.append((event, host, list(zip(map(len, results), tells, strict=True))))
 
     def _receive(self) -> None:
+        """Wait for the oldest copy, and give each result in it to its ``tell``."""
         event, host, tells = self._coming.popleft()
         if event is not None:
             event.synchronize()

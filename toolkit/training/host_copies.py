@@ -28,17 +28,17 @@ class HostCopies:
         pieces: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, tensor in tensors.items():
             if tensor.is_cuda:
-                both = (torch.split(_bytes_of(each), PIECE_BYTES) for each in (tensor, self._kept[name]))
-                pieces += zip(*both, strict=True)
+                pieces_of_both = (torch.split(_bytes_of(memory), PIECE_BYTES) for memory in (tensor, self._kept[name]))
+                pieces += zip(*pieces_of_both, strict=True)
             else:
                 self._kept[name].copy_(tensor)
         self._fetch(pieces)
         return {name: tensor.numpy() for name, tensor in self._kept.items()}
 
     def _place(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        kept = self._kept.get(name)
-        if kept is not None and (kept.shape, kept.dtype) == (tensor.shape, tensor.dtype):
-            return kept
+        copy = self._kept.get(name)
+        if copy is not None and (copy.shape, copy.dtype) == (tensor.shape, tensor.dtype):
+            return copy
         return torch.empty(tensor.shape, dtype=tensor.dtype)
 
     def _fetch(self, pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -53,8 +53,8 @@ class HostCopies:
             pinned.copy_(source, non_blocking=True)
             arrival.record()
             arriving.append((arrival, pinned, target))
-        for each in arriving:
-            _empty(*each)
+        for arrived in arriving:
+            _empty(*arrived)
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -108,6 +108,7 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         self._snapshot(trainer)
 
     def _snapshot(self, trainer: Any) -> None:
+        """Take the snapshot of the epoch so far, a fraction of it where training was cut short."""
         share = 1 if trainer.is_last_batch else self._num_batches / trainer.num_training_batches
         epoch = trainer.current_epoch + share
         if self._recording is not None and epoch > self._last:

@@ -24,12 +24,12 @@ def drift_and_norms(reference: Mapping[str, NDArray[Any]], tensors: Mapping[str,
 
     Drift is NaN where E⁰ is 0.
     """
-    found = {}
+    values = {}
     for name, now in tensors.items():
         squares = sums_of_squares(reference[name], now)
-        found[f"norm/{name}"] = math.sqrt(squares[2])
-        found[f"drift/{name}"] = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
-    return found
+        values[f"norm/{name}"] = math.sqrt(squares[2])
+        values[f"drift/{name}"] = math.sqrt(squares[0] / squares[1]) if squares[1] else math.nan
+    return values
 
 
 class StepSize(NamedTuple):
@@ -99,6 +99,7 @@ class LiveDrift:
         groups = list(groups)
         trainable = {name: p for name, p in self._parameters.items() if p.requires_grad}
         self._trainable |= trainable.keys()
+        # Powers of two alone: the first steps are seen closely, and a long training pays next to nothing.
         if step & (step - 1):
             return
         self._step = step
@@ -122,45 +123,47 @@ class LiveDrift:
         return {name: p.detach().clone() for name, p in self._parameters.items() if p.requires_grad}
 
     def after_update(self) -> list[StepSize]:
-        """Hold what was noted against what the update made of it, and give that: before anything else changes."""
-        found = []
+        """The sizes of the step: what was noted compared with what the update made of it, before anything changes."""
+        sizes = []
         for name, (rows, before, has_gradient) in self._before.items():
             now = self._parameters[name].detach()[rows]
             size = before.double().norm().item()
             ratio = (now.double() - before.double()).norm().item() / size if size else math.nan
             ratio = ratio if math.isfinite(ratio) else math.nan
             lost = float(((now == before) & has_gradient).sum() / has_gradient.sum())
-            found.append(own := StepSize(self._step, name, ratio, lost))
-            self.values |= own.series()
+            sizes.append(step_size := StepSize(self._step, name, ratio, lost))
+            self.values |= step_size.series()
             if lost >= MUCH_LOST and before.dtype in (torch.float16, torch.bfloat16) and (now != before).any():
                 text = f"{lost:.0%} of the values with a gradient did not change in a step: the update is below the "
                 self._warn([name], "rounding", f"{text}spacing of {_called(before)}; {IN_FLOAT32}")
         self._before = {}
-        self.sizes += found
-        return found
+        self.sizes += sizes
+        return sizes
 
     def warn_of_stillness(self, moved: Sequence[str]) -> None:
         """Warn of trainable parameters that have not moved at all, and of frozen ones that have; ``moved``: those that
         have changed so far."""
-        found: dict[str, list[str]] = {}
+        names_by_reason: dict[str, list[str]] = {}
         for name, parameter in self._parameters.items():
             if parameter.requires_grad and name in self._rates and name not in moved:
-                if why := self._why_still(name):
-                    found.setdefault(f"trainable, but exactly as before training: {why}", []).append(name)
+                if reason := self._why_still(name):
+                    names_by_reason.setdefault(f"trainable, but exactly as before training: {reason}", []).append(name)
             elif not parameter.requires_grad and name in moved and name not in self._trainable:
-                why = "frozen (requires_grad is False), but changed: something writes to it"
-                found.setdefault(why, []).append(name)
-        for why, names in found.items():
-            self._warn(names, "stillness", why)
+                reason = "frozen (requires_grad is False), but changed: something writes to it"
+                names_by_reason.setdefault(reason, []).append(name)
+        for reason, names in names_by_reason.items():
+            self._warn(names, "stillness", reason)
 
     def warn_of_idle_adapters(self, still: Sequence[str]) -> None:
         """Warn of ``still``, the tables that have an adapter and yet are as before training."""
-        why = "has an adapter, but is exactly as before training: is that frozen, not the active one, in no optimizer "
-        why += "that stepped, or of rows that no text uses?"
-        self._warn(still, "stillness", why)
+        reason = (
+            "has an adapter, but is exactly as before training: is that frozen, not the active one, in no optimizer "
+        )
+        reason += "that stepped, or of rows that no text uses?"
+        self._warn(still, "stillness", reason)
 
     def _why_still(self, name: str) -> str:
-        """Empty where it is too early to tell: the rate of a first step may be 0, as warm-up has it."""
+        """Why a trainable parameter has not moved; empty where it is too early to tell (warm-up may begin at 0)."""
         rates = self._rates[name]
         if not rates:
             return "no optimizer that stepped holds it; make the optimizer after the parameter is made trainable"
@@ -185,7 +188,7 @@ class LiveDrift:
         if name not in exposure.tables or name not in tensors or (name, "L2") in self._said:
             return
         is_unexposed = exposure.tables[name].step_counts(len(tensors[name])) == 0
-        before, now = (own[name][is_unexposed] for own in (reference, tensors))
+        before, now = (values[name][is_unexposed] for values in (reference, tensors))
         shares = np.linalg.norm(now - before, axis=1) / np.maximum(np.linalg.norm(before, axis=1), np.finfo(float).tiny)
         if (shares > 0).any():
             self._warn(
@@ -197,10 +200,10 @@ class LiveDrift:
             )
 
     def _warn(self, names: Sequence[str], kind: str, text: str) -> None:
-        new = [name for name in names if (name, kind) not in self._said]
-        self._said |= {(name, kind) for name in new}
-        if new:
-            warnings.warn(f"{self._shown}: {', '.join(new)}: {text}", stacklevel=4)
+        new_names = [name for name in names if (name, kind) not in self._said]
+        self._said |= {(name, kind) for name in new_names}
+        if new_names:
+            warnings.warn(f"{self._shown}: {', '.join(new_names)}: {text}", stacklevel=4)
 
 
 def _number(value: Any) -> float:

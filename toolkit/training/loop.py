@@ -136,8 +136,8 @@ def run_epochs(
     """
 
     def checked(step: int) -> Mapping[str, NDArray[np.float32]]:
-        check_outputs(found := outputs(), step)
-        return found
+        check_outputs(answers := outputs(), step)
+        return answers
 
     reported = time.perf_counter()
 
@@ -158,10 +158,10 @@ def run_epochs(
         if step >= end:
             continue
         batches = epoch_batches(lengths, config, epoch)[step - start : end - start]
-        of_epoch = data
+        epoch_data = data
         if data.masking is not None:
-            stepper.data = of_epoch = data.of_epoch(config.seed, epoch)
-        recorder.expect(batches, of_epoch)
+            stepper.data = epoch_data = data.of_epoch(config.seed, epoch)
+        recorder.expect(batches, epoch_data)
         reported = time.perf_counter()
         for indices in batches:
             stepper.take(indices, step)
@@ -174,9 +174,9 @@ def run_epochs(
             if is_snapshot:
                 yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
                 reported = time.perf_counter()  # what others do with a moment is no training
-            before = time.perf_counter()
+            started = time.perf_counter()
             resumer.after_step(step, stepper, losses=losses)
-            reported += time.perf_counter() - before
+            reported += time.perf_counter() - started
         yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), partial(checked, step))
         losses.clear()
         resumer.after_epoch(step, stepper, losses=losses)

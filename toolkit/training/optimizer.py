@@ -118,12 +118,12 @@ def _rates_of_parts(model: nn.Module, config: RunConfig) -> dict[str, float]:
     above = {leaf: len(layers) - 1 - int(leaf.removeprefix("layers.")) for leaf in layers}
     above |= dict.fromkeys((*EMBEDDING_PARAMETERS, "projection"), len(layers))
     rates = {
-        n: config.learning_rate * config.layer_decay ** above.get(leaf, 0)
+        name: config.learning_rate * config.layer_decay ** above.get(leaf, 0)
         for leaf in components
-        for n in components[leaf]
+        for name in components[leaf]
     }
-    if (own := config.embedding_learning_rate) is not None:
-        rates |= {n: own for leaf in EMBEDDING_PARAMETERS for n in components.get(leaf, ())}
+    if (rate_of_embeddings := config.embedding_learning_rate) is not None:
+        rates |= {name: rate_of_embeddings for leaf in EMBEDDING_PARAMETERS for name in components.get(leaf, ())}
     return rates
 
 
@@ -132,12 +132,12 @@ def embedding_rate(model: nn.Module, groups: list[ParameterGroup]) -> float:
 
     Where they alone are frozen, the highest of the backbone.
     """
-    own = [group for group in groups if not group.is_head]
-    if len({group.rate for group in own}) > 1:
+    backbone_groups = [group for group in groups if not group.is_head]
+    if len({group.rate for group in backbone_groups}) > 1:
         backbone: Any = model.backbone
-        names = {BACKBONE + n for n in family_of(backbone.config.model_type).embedding_parameters.values()}
-        own = [group for group in own if names & {*group.names}] or own
-    return own[0].rate if own else math.nan
+        names = {BACKBONE + name for name in family_of(backbone.config.model_type).embedding_parameters.values()}
+        backbone_groups = [group for group in backbone_groups if names & {*group.names}] or backbone_groups
+    return backbone_groups[0].rate if backbone_groups else math.nan
 
 
 def build_optimizer(
@@ -213,8 +213,8 @@ def decay_by_name(groups: list[ParameterGroup], family: ModelFamily) -> dict[str
 def state_of(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """Weights, and what the optimizer keeps of each, by name."""
     weights = {f"weight.{name}": parameter.detach() for name, parameter in parameters.items()}
-    kept = optimizer.state_dict()["state"]
-    moments = {f"moment.{i}.{key}": value for i, own in kept.items() for key, value in own.items()}
+    states = optimizer.state_dict()["state"]
+    moments = {f"moment.{i}.{key}": value for i, state in states.items() for key, value in state.items()}
     return weights | {name: value for name, value in moments.items() if isinstance(value, torch.Tensor)}
 
 
@@ -225,10 +225,10 @@ def restore_state(
     """Put back what :func:`state_of` gave."""
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in state.items():
-        kind, _, own = name.partition(".")
+        kind, _, own_name = name.partition(".")
         if kind == "weight":
-            parameters[own].copy_(tensor)
+            parameters[own_name].copy_(tensor)
         else:
-            index, _, key = own.partition(".")
+            index, _, key = own_name.partition(".")
             moments.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})

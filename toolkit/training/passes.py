@@ -71,7 +71,7 @@ class PassWatch:
 
     def __init__(self, model: nn.Module, embeddings: Embeddings) -> None:
         self._root, self._embeddings = innermost(model), embeddings
-        self._signatures = {m: inspect.signature(m.forward) for m in embeddings.lookups}
+        self._signatures = {module: inspect.signature(module.forward) for module in embeddings.lookups}
         self._signature_above = inspect.signature(embeddings.backbone.forward)
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
         self._tables = [embeddings.parameters[name] for name in self._names]
@@ -89,12 +89,16 @@ class PassWatch:
         self.is_closed = False
         # Code that was compiled before does not look for hooks that came later: it would pass by these.
         torch.compiler.reset()
-        around = [m for m in self._root.modules() if _has(m, embeddings.backbone) and m not in self._signatures]
+        outer_modules = [
+            module
+            for module in self._root.modules()
+            if _has(module, embeddings.backbone) and module not in self._signatures
+        ]
         self._handles = (
-            *(m.register_forward_pre_hook(self._on_call) for m in around),
-            *(m.register_forward_hook(self._on_return, always_call=True) for m in around),
+            *(module.register_forward_pre_hook(self._on_call) for module in outer_modules),
+            *(module.register_forward_hook(self._on_return, always_call=True) for module in outer_modules),
             embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
-            *(m.register_forward_hook(self._on_look_up, with_kwargs=True) for m in embeddings.lookups),
+            *(module.register_forward_hook(self._on_look_up, with_kwargs=True) for module in embeddings.lookups),
         )
 
     def close(self) -> None:
@@ -138,35 +142,38 @@ class PassWatch:
 
     @watching
     def _on_backbone(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the mask until the embedding module, which is not given it, runs, and positions that a table is not."""
-        given = self._signature_above.bind_partial(*args, **kwargs).arguments
-        if given.get("inputs_embeds") is not None and module.training and torch.is_grad_enabled():
+        """Keep the ids of a call with its mask and positions, which the modules that look rows up are not given."""
+        arguments = self._signature_above.bind_partial(*args, **kwargs).arguments
+        if arguments.get("inputs_embeds") is not None and module.training and torch.is_grad_enabled():
             self.problem = BY_VECTORS
         self._given.clear()
-        for side in ("", "decoder_"):
-            ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
+        for prefix in ("", "decoder_"):
+            ids, mask = arguments.get(f"{prefix}input_ids"), arguments.get(f"{prefix}attention_mask")
             if ids is not None:
                 is_mask = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
-                self._given[_place(ids)] = ids, mask if is_mask else None, given.get("position_ids")
+                self._given[_place(ids)] = ids, mask if is_mask else None, arguments.get("position_ids")
 
     @watching
     def _on_look_up(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
     ) -> None:
+        """Have rows looked up wait for a gradient of the output; of frozen tables, for one of the outermost call's."""
         if module not in self._signatures:
             self.problem = IN_REPLICAS
             return
         signature = self._signatures[module]
-        given = signature.bind_partial(*args, **kwargs).arguments
+        arguments = signature.bind_partial(*args, **kwargs).arguments
         # A table that is a module of its own is given nothing else.
-        ids = given.get("input_ids") if "input_ids" in signature.parameters else next(iter((*args, *kwargs.values())))
+        ids = (
+            arguments.get("input_ids") if "input_ids" in signature.parameters else next(iter((*args, *kwargs.values())))
+        )
         if ids is None:
             if module.training and torch.is_grad_enabled():
                 self.problem = BY_VECTORS
             return
         if self._passes and all(p.grad is None for p in self._root.parameters() if p.requires_grad):
             self._passes = []  # what they gave was thrown away, and no step has learned from it
-        rows = self._rows(ids, given)
+        rows = self._rows(ids, arguments)
         if output.requires_grad:
             waiting = [rows]
 
@@ -178,11 +185,11 @@ class PassWatch:
         elif self._depth and not any(p.requires_grad for p in self._tables):
             self._call.append((rows, torch.is_grad_enabled()))
 
-    def _rows(self, ids: torch.Tensor, given: Mapping[str, Any]) -> Rows:
+    def _rows(self, ids: torch.Tensor, arguments: Mapping[str, Any]) -> Rows:
         """The rows of each real token, as the module itself derives them."""
         _, mask, positions = self._given.get(_place(ids), (ids, None, None))
-        positions, segments = given.get("position_ids", positions), given.get("token_type_ids")
-        padding, past = self._embeddings.padding_row, int(given.get("past_key_values_length") or 0)
+        positions, segments = arguments.get("position_ids", positions), arguments.get("token_type_ids")
+        padding, past = self._embeddings.padding_row, int(arguments.get("past_key_values_length") or 0)
         is_counted = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
         is_real = is_counted if mask is None else mask.to(ids.device) != 0
         if positions is None and self._embeddings.family.position_start == "after_padding":
@@ -204,9 +211,9 @@ class PassWatch:
 
     def take(self) -> list[Rows]:
         """The passes since the last call that a step learns from, one after another."""
-        found = self._passes
+        passes = self._passes
         self.drop()
-        return found
+        return passes
 
     def drop(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
@@ -214,7 +221,7 @@ class PassWatch:
 
 
 def _has(module: nn.Module, inner: nn.Module) -> bool:
-    return any(each is inner for each in module.modules())
+    return any(part is inner for part in module.modules())
 
 
 def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
@@ -222,11 +229,11 @@ def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, Mapping):
-        yield from (tensor for each in output.values() for tensor in _tensors_of(each))
+        yield from (tensor for item in output.values() for tensor in _tensors_of(item))
     elif isinstance(output, tuple | list):
-        yield from (tensor for each in output for tensor in _tensors_of(each))
+        yield from (tensor for item in output for tensor in _tensors_of(item))
     elif is_dataclass(output):
-        yield from _tensors_of([getattr(output, each.name) for each in fields(output)])
+        yield from _tensors_of([getattr(output, field.name) for field in fields(output)])
 
 
 def _place(ids: torch.Tensor) -> tuple[int, ...]:

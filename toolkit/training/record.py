@@ -62,13 +62,13 @@ def check_whole(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def check_same(backbone: nn.Module, names: Mapping[str, str], parameters: Mapping[str, nn.Parameter]) -> None:
-    """ValueError where others stand in the places of the parameters that are recorded; ``names``: canonical to own.
+    """ValueError where the model no longer holds the parameters that are recorded.
 
-    Not of DTensors: during a step FSDP2 itself puts others there.
+    ``names``: canonical name to the model's own. Not of DTensors: during a step FSDP2 itself puts others there.
     """
     for name, parameter in parameters.items():
-        found = find_parameter(backbone, names[name])
-        is_same = found is not None and found.parameter is parameter
+        located = find_parameter(backbone, names[name])
+        is_same = located is not None and located.parameter is parameter
         if not is_same and not hasattr(parameter, "full_tensor"):
             raise ValueError(
                 f"{name} was replaced after record(), by fully_shard, FSDP, accelerator.prepare or a wrapper of the "
@@ -77,7 +77,7 @@ def check_same(backbone: nn.Module, names: Mapping[str, str], parameters: Mappin
 
 
 def shares_batches(model: nn.Module, num_processes: int) -> bool:
-    """Whether some processes may be given one batch: what is sharded is not FSDP2's alone."""
+    """Whether several processes may be given one batch: where parameters are not sharded by FSDP2 alone."""
     is_fsdp = any(hasattr(module, "reshard") for module in model.modules())
     sharded: list[Any] = [p for p in model.parameters() if hasattr(p, "full_tensor")]
     return num_processes > 1 and any(
@@ -199,18 +199,18 @@ def record(
     ...     recording.snapshot(epoch=1)
     ...     recording.score("accuracy", validation=0.87)
     """
-    own = {"task": task, "condition": condition, "seed": seed, **(facts or {})}
-    place = named_folder(run_dir)
-    return Recording(model, place, tokenizer, added_tokens, allow_half, overwrite, own, epochs_before)
+    run_facts = {"task": task, "condition": condition, "seed": seed, **(facts or {})}
+    folder = named_folder(run_dir)
+    return Recording(model, folder, tokenizer, added_tokens, allow_half, overwrite, run_facts, epochs_before)
 
 
 def _warn_of_old_rows(name: str, vocabulary: Vocabulary, tokenizer: Any) -> None:
     """Say so where tokens that are called added have rows of the tokenizer's own: ``add_tokens`` passes by these."""
-    old = [row for row in sorted(vocabulary.added_rows) if row < getattr(tokenizer, "vocab_size", 0)]
-    if old:
-        shown = _some([repr(vocabulary.tokens[row]) for row in old])
+    old_rows = [row for row in sorted(vocabulary.added_rows) if row < getattr(tokenizer, "vocab_size", 0)]
+    if old_rows:
+        names = _some([repr(vocabulary.tokens[row]) for row in old_rows])
         warnings.warn(
-            f"{name}: added_tokens names {shown}, in the vocabulary that the tokenizer came with: add_tokens gives "
+            f"{name}: added_tokens names {names}, in the vocabulary that the tokenizer came with: add_tokens gives "
             "such a token no new row; leave it out, unless its row was a spare one",
             stacklevel=4,
         )
@@ -259,15 +259,17 @@ class Recording:
         adapted = self._embeddings.adapted
         self._notes = [f"{name} {IS_OUTPUT_TOO}" for name in shared] + [f"{name} {IS_ADAPTED}" for name in adapted]
         parameters = self._embeddings.parameters
-        self._recorder = Recorder({n: parameters[n] for n in TABLES if n in parameters}, shared=[*shared, *adapted])
+        self._recorder = Recorder(
+            {table: parameters[table] for table in TABLES if table in parameters}, shared=[*shared, *adapted]
+        )
         if shares_batches(model, _world_size()):
             self._recorder.problem = SHARED_BATCH
         self._watch = PassWatch(model, self._embeddings)
         self._updates = Updates(parameters, adapted)
         self._updates.problem = self._embeddings.why_not_replayed or None
         # What an adapter changes is no parameter: of the one beneath it nothing moves.
-        own = {name: p for name, p in parameters.items() if name not in adapted}
-        self._live = LiveDrift(own, path.name)
+        unadapted = {name: p for name, p in parameters.items() if name not in adapted}
+        self._live = LiveDrift(unadapted, path.name)
         self._drift: dict[str, float] = {}
         self._stepping: list[torch.optim.Optimizer | None] = []
         """The optimizers that have had a part in the last step; None is one that torch does not know."""
@@ -326,11 +328,15 @@ class Recording:
             saved = import_checkpoints([checkpoint]).trajectory.snapshots[0].tensors
         except (ValueError, OSError):
             return
-        last = max(map(self._run.open_snapshot, self._run.snapshot_names()), key=_place_of)
-        names = [name for name, own in last.tensors.items() if name in saved and saved[name].shape == own.shape]
-        if other := [name for name in names if not np.array_equal(saved[name], last.tensors[name])]:
+        last_snapshot = max(map(self._run.open_snapshot, self._run.snapshot_names()), key=_place_of)
+        names = [
+            name
+            for name, tensor in last_snapshot.tensors.items()
+            if name in saved and saved[name].shape == tensor.shape
+        ]
+        if differ := [name for name in names if not np.array_equal(saved[name], last_snapshot.tensors[name])]:
             self.note(
-                f"{checkpoint.name} was saved with other values of {', '.join(other)} than the model had (an average, "
+                f"{checkpoint.name} was saved with other values of {', '.join(differ)} than the model had (an average, "
                 f"say): for the drift of what is saved pass the folder of the checkpoints, {checkpoint.parent.name}"
             )
 
@@ -366,12 +372,18 @@ class Recording:
         from together with others, such as a review; intervals are then over clusters. They are kept as numbers.
         """
         epoch = self._first_epoch if self._last is None else self._last[0]
-        own = {"epoch": epoch, "split": split, "id": list(ids), "label": list(labels), "prediction": list(predictions)}
+        columns = {
+            "epoch": epoch,
+            "split": split,
+            "id": list(ids),
+            "label": list(labels),
+            "prediction": list(predictions),
+        }
         if clusters is not None:
             if pd.isna(pd.Series(list(clusters), dtype=object)).any():
                 raise ValueError("clusters holds a missing id: give each item the id of its cluster, or one of its own")
-            own["cluster"] = pd.factorize(np.asarray(clusters))[0]
-        self._predictions[split] = pd.DataFrame(own)
+            columns["cluster"] = pd.factorize(np.asarray(clusters))[0]
+        self._predictions[split] = pd.DataFrame(columns)
 
     def add_score(self, name: str, split: str, value: float, epoch: float) -> None:
         """:meth:`score` of one split at a given epoch."""
@@ -408,22 +420,22 @@ class Recording:
         self._live.after_update()
         with self._updates.as_saved():
             tensors = self._embeddings.values()  # may be a collective
-        span, self._last = self._last, (epoch, step)
+        previous, self._last = self._last, (epoch, step)
         self._recorder.settle()
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
-            digests, before = self._writer.last_digests, self._digests
-            changed = [name for name in before if digests[name] != before[name]]
+            digests, digests_before = self._writer.last_digests, self._digests
+            changed = [name for name in digests_before if digests[name] != digests_before[name]]
             self._digests = dict(digests)
             self.first_digests = self.first_digests or self._digests
-            self._account_for(changed, has_stepped=span is None or step > span[1])
+            self._account_for(changed, has_stepped=previous is None or step > previous[1])
             self._reference = self._reference or self._first_tensors()
             self._look_for_problems(tensors, epoch)
             self._write_logs(self._writer)
             self._look_at(tensors, self._writer, is_epoch_end=float(epoch).is_integer())
 
     def _account_for(self, changed: list[str], *, has_stepped: bool) -> None:
-        """Of what changed since the last snapshot in no step that was seen, nothing is known but that it did."""
+        """Where parameters changed in no step that was seen, say that their exposure is not known."""
         unseen = self._updates.unseen(changed)
         if changed and not has_stepped:
             self._recorder.problem = self._recorder.problem or NO_STEP_SEEN
@@ -439,20 +451,20 @@ class Recording:
         return self._run.open_snapshot(self._run.snapshot_names()[0]).tensors
 
     def _look_for_problems(self, tensors: Mapping[str, Any], epoch: float) -> None:
-        """Warn at once of what would otherwise be known at the end alone."""
-        found = list(self._updates.moved_though_frozen(tensors))
+        """Note and warn of problems at once that would otherwise be known only at the end."""
+        problems = list(self._updates.moved_though_frozen(tensors))
         for name, tensor in () if self._has_diverged else tensors.items():
-            if where := name_undefined(name, tensor, self._vocabulary, self._embeddings.position_offset):
-                found.append(f"{name} holds NaN or infinity {where} from epoch {epoch:g} on: training diverged")
+            if place := name_undefined(name, tensor, self._vocabulary, self._embeddings.position_offset):
+                problems.append(f"{name} holds NaN or infinity {place} from epoch {epoch:g} on: training diverged")
                 self._has_diverged = True
                 break
-        for problem in (problem for problem in found if problem not in self._warned):
+        for problem in (problem for problem in problems if problem not in self._warned):
             self._warned.add(problem)
             self.note(problem)
             warnings.warn(f"{self.path.name}: {problem}", stacklevel=3)
 
     def _look_at(self, tensors: Mapping[str, Any], writer: RunWriter, *, is_epoch_end: bool) -> None:
-        """Drift since the first snapshot, and warnings of what trains otherwise than it seems to."""
+        """Measure drift since the first snapshot, and warn of parameters that train otherwise than it seems."""
         self._drift = drift_and_norms(self._reference, tensors)
         log = self._updates.settings
         moved = writer.moved_parameters()
@@ -463,7 +475,7 @@ class Recording:
         self._live.warn_of_l2(log["algorithm"], log["weight_decay"], exposure, self._reference, tensors)
 
     def _write_logs(self, writer: RunWriter) -> None:
-        """Exposure and optimizer log so far; what turned out not to be known is taken away again."""
+        """Write exposure and optimizer log so far; what turned out not to be known is taken away again."""
         writer.write_exposure(None if self._watch.problem else self._recorder.exposure())
         dtype = next(iter(self._embeddings.parameters.values())).dtype
         writer.write_optimizer_log(self._updates.optimizer_log(self._recorder, dtype))
@@ -484,11 +496,12 @@ class Recording:
             if self.num_steps:
                 self._is_same()
             after = _fingerprint(self._frozen)
-            if self._last is not None and (left := self.num_steps - self._last[1]):
+            if self._last is not None and (missed := self.num_steps - self._last[1]):
                 last = f"epoch {self._last[0]:g}, step {self._last[1]}"
                 self.note(
-                    f"no snapshot covers the last {left} optimizer steps (the last is of {last}): take one at the end"
+                    f"no snapshot covers the last {missed} optimizer steps (the last is of {last}): take one at the end"
                 )
+            # Epochs went by without a step that was seen: that is not known, and not nothing.
             if not self.num_steps and not self._num_skipped and self._last and self._last[0] > self._first_epoch:
                 self._recorder.problem = self._recorder.problem or NO_STEP_SEEN
             if moved := self._moved(after):
@@ -509,9 +522,9 @@ class Recording:
         return open_run(self.path)
 
     def _moved(self, after: Mapping[str, str]) -> list[str]:
-        """What was frozen from the start to the end and is not what it was, or is no more the model's."""
-        held = {id(p) for p in self._model.parameters()}
-        return [n for n, p in self._frozen.items() if after[n] != self._before[n] or id(p) not in held]
+        """What was frozen from start to end and yet has changed, or is no longer the model's."""
+        current = {id(p) for p in self._model.parameters()}
+        return [name for name, p in self._frozen.items() if after[name] != self._before[name] or id(p) not in current]
 
     def close(self) -> None:
         """Take the hooks off the model and let others write; without :meth:`finish` the run stays unfinished."""
@@ -545,11 +558,11 @@ class Recording:
         The passes of ``optimizer.step(closure)``, as Lightning calls it, run within the step: then the closure's end
         is the moment before the update, and the optimizer gets a closure that says so.
         """
-        if not any(each is optimizer for each in self._updates.optimizers):  # those are the model's
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            if not any(id(p) in own for p in self._model.parameters()):
+        if not any(other is optimizer for other in self._updates.optimizers):  # those are the model's
+            held_ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            if not any(id(p) in held_ids for p in self._model.parameters()):
                 return None
-        if any(each is optimizer for each in self._inside) and not self._watch.has_passes:
+        if any(other is optimizer for other in self._inside) and not self._watch.has_passes:
             return None  # a class of the user's own calls its parent's step, of which torch tells again
         self._inside.append(optimizer)
         self._begin_step()
@@ -557,14 +570,14 @@ class Recording:
         if not callable(closure):
             self._end_step(optimizer)
             return None
-        told = self._with_end(optimizer, closure)
-        return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
+        wrapped = self._with_end(optimizer, closure)
+        return ((args[0], wrapped, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": wrapped})
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inside = [each for each in self._inside if each is not optimizer]
+        self._inside = [other for other in self._inside if other is not optimizer]
 
     def _begin_step(self) -> None:
-        """What is to be seen before the passes of a step, where they run within it."""
+        """Look at what a step may change, before its passes where they run within the step."""
         self._live.after_update()
         self._forget_unfrozen()
         # Later a snapshot looks, before it is written: to look for every parameter takes as long as a small layer.
@@ -590,7 +603,7 @@ class Recording:
         return True
 
     def _forget_unfrozen(self) -> None:
-        """Parameters that a step may move are frozen no more, and nothing is proven of them (gradual unfreezing)."""
+        """Forget what a step may move: it is frozen no longer, and nothing can be proven of it (gradual unfreezing)."""
         for name in [name for name, p in self._frozen.items() if p.requires_grad]:
             del self._frozen[name], self._before[name]
             try:
@@ -601,7 +614,7 @@ class Recording:
                 self.note(str(error))  # an error would end somebody's training
 
     def _with_end(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure of one step, at whose first end the step is noted."""
+        """The closure of one step, wrapped: when it first ends, the step is noted."""
         has_ended = False
 
         def ending() -> Any:
@@ -632,11 +645,11 @@ class Recording:
         if optimizer is not None and all(p.grad is None for group in groups for p in group["params"]):
             return  # as before a scheduler that wants to see one: it updates nothing
         tokens, num_passes = _gather(self._watch.take(), self._recorder.names)
-        is_first = num_passes > 0 or not self._stepping or any(each is optimizer for each in self._stepping)
+        is_first = num_passes > 0 or not self._stepping or any(other is optimizer for other in self._stepping)
         if is_first:
             if self.num_steps == 1 and self._writer is not None:  # every optimizer has had its turn
-                line = describe_training(self._model, self._updates.optimizers or None)
-                show(f"{self.path.name}, by the optimizers that have stepped: {line}", is_result=False)
+                summary = describe_training(self._model, self._updates.optimizers or None)
+                show(f"{self.path.name}, by the optimizers that have stepped: {summary}", is_result=False)
             self._stepping = []
             self._recorder.record_passes(tokens, num_passes, 1.0 if scale is None else float(scale))
         self._stepping.append(optimizer)
@@ -645,9 +658,15 @@ class Recording:
 
     def _problems(self) -> list[str]:
         """What could not be recorded, and why."""
-        own = self._recorder
-        found = [*self._notes, self._watch.problem, own.problem, *own.left_out.values(), self._updates.problem]
-        return list(dict.fromkeys(problem for problem in found if problem))
+        recorder = self._recorder
+        problems = [
+            *self._notes,
+            self._watch.problem,
+            recorder.problem,
+            *recorder.left_out.values(),
+            self._updates.problem,
+        ]
+        return list(dict.fromkeys(problem for problem in problems if problem))
 
     def _label(self, frozen: set[int]) -> str | None:
         """What of the backbone was frozen from start to end, in the words of ``--freeze``; None under adapters, which
@@ -660,14 +679,17 @@ class Recording:
         except ValueError:  # peft has put in what no model of the family has
             return None
         is_adapted = has_adapters(self._model) or bool(self._embeddings.adapted)
-        return None if is_adapted else regime_name([name for name, own in is_frozen.items() if own], is_frozen)
+        return None if is_adapted else regime_name([name for name, value in is_frozen.items() if value], is_frozen)
 
     def _manifest(self, after: Mapping[str, str]) -> dict[str, Any]:
+        """What the manifest says of the recording; ``after``: digests at the end of what was frozen at the start."""
         backbone, family = self._embeddings.backbone, self._embeddings.family
         moved = self._moved(after)
         frozen = {id(p) for name, p in self._frozen.items() if name not in moved}
-        parts = self._embeddings.parameters.items()
-        embeddings = [name for name, p in parts if id(p) in frozen and name not in self._embeddings.adapted]
+        embeddings_by_name = self._embeddings.parameters.items()
+        embeddings = [
+            name for name, p in embeddings_by_name if id(p) in frozen and name not in self._embeddings.adapted
+        ]
         parameters = list(self._model.parameters())
         return {
             "recorded": True,
@@ -708,11 +730,11 @@ def _place_of(snapshot: Snapshot) -> tuple[float, int]:
 
 def _score_table(scores: Mapping[tuple[float, int, str], Mapping[str, float]]) -> pd.DataFrame:
     """scores.csv: a line per epoch, step and split, in the order in which they came."""
-    lines = [dict(zip(("epoch", "step", "split"), place, strict=True)) | dict(own) for place, own in scores.items()]
-    table = pd.DataFrame(lines).sort_values(["epoch", "step"], kind="stable")
+    records = [dict(zip(("epoch", "step", "split"), key, strict=True)) | dict(values) for key, values in scores.items()]
+    table = pd.DataFrame(records).sort_values(["epoch", "step"], kind="stable")
     leading = ["epoch", "step", "split", "num_examples"]
-    named = [name for name in table if name not in leading]
-    return table.reindex(columns=[*leading, *named, "train_loss"])
+    score_names = [name for name in table if name not in leading]
+    return table.reindex(columns=[*leading, *score_names, "train_loss"])
 
 
 def _fingerprint(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
@@ -720,19 +742,20 @@ def _fingerprint(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
 
 
 def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -> None:
-    half = [name for name, p in parameters.items() if p.requires_grad and p.dtype in (torch.float16, torch.bfloat16)]
-    if half and not allow_half:
-        dtype = str(parameters[half[0]].dtype).removeprefix("torch.")
+    """ValueError where a parameter would be trained in half precision, unless that is allowed."""
+    halved = [name for name, p in parameters.items() if p.requires_grad and p.dtype in (torch.float16, torch.bfloat16)]
+    if halved and not allow_half:
+        dtype = str(parameters[halved[0]].dtype).removeprefix("torch.")
         raise ValueError(
-            f"{_some(half)} would be trained in {dtype}, where most small updates are rounded away: load the model "
+            f"{_some(halved)} would be trained in {dtype}, where most small updates are rounded away: load the model "
             "with dtype=torch.float32 (and compute in half precision by autocast), or pass allow_half=True"
         )
 
 
 def _shared(model: nn.Module, embeddings: Embeddings) -> list[str]:
-    """The embedding parameters that a second module of the model has as well (tied weights), but to look rows up."""
-    again = {id(module) for module in embeddings.lookups[1:]}  # whose rows are counted too
-    modules = (m for m in model.modules() if id(m) not in again)
+    """The embedding parameters that another module of the model holds too (tied weights), not to look rows up."""
+    looked_up = {id(module) for module in embeddings.lookups[1:]}  # whose rows are counted too
+    modules = (m for m in model.modules() if id(m) not in looked_up)
     uses = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
     return [name for name, p in embeddings.parameters.items() if uses[id(p)] > 1]
 
@@ -772,9 +795,9 @@ def _gather(passes: list[Rows], names: Sequence[str]) -> tuple[Rows, int]:
     if _world_size() == 1 and on_device and len(on_device) == len(passes):
         return torch.cat(on_device, dim=1), len(passes)
     on_host = [rows_on_host(rows.cpu().numpy(), names) if isinstance(rows, torch.Tensor) else rows for rows in passes]
-    own = {name: np.concatenate([np.empty(0, np.int64), *(rows[name] for rows in on_host)]) for name in names}
+    rows_here = {name: np.concatenate([np.empty(0, np.int64), *(rows[name] for rows in on_host)]) for name in names}
     if _world_size() == 1:
-        return own, len(passes)
-    parts: list[Any] = [None] * _world_size()
-    torch.distributed.all_gather_object(parts, (own, len(passes)))
-    return {name: np.concatenate([rows[name] for rows, _ in parts]) for name in names}, sum(n for _, n in parts)
+        return rows_here, len(passes)
+    gathered: list[Any] = [None] * _world_size()
+    torch.distributed.all_gather_object(gathered, (rows_here, len(passes)))
+    return {name: np.concatenate([rows[name] for rows, _ in gathered]) for name in names}, sum(n for _, n in gathered)

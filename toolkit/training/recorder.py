@@ -189,6 +189,7 @@ class Recorder:
             distinct, counts = np.unique(tokens[name], return_counts=True)
             is_trained = self.tables[name].requires_grad
             picked = pick(gradient, distinct)
+            # More values than those of the rows looked up: something else gave the table a gradient.
             if is_trained and num_nonzero(gradient) != num_nonzero(picked):
                 self.leave_out(name, USED_ELSEWHERE if _is_finite(gradient) else NOT_FINITE)
                 continue
@@ -202,7 +203,7 @@ class Recorder:
         trained = [name for name in self._rows if self.tables[name].requires_grad]
 
         def note(values: NDArray[np.float32]) -> None:
-            tables, used = read(values), {}
+            tables, rows_by_table = read(values), {}
             for name in list(self._rows):
                 seen, norms = tables[name], np.empty(len(self.tables[name]), np.float32)
                 if name in trained and seen.elsewhere != 0:
@@ -210,8 +211,8 @@ class Recorder:
                     continue
                 norms[seen.rows] = seen.norms / np.float32(scale)  # cheaper than to find each row's first place
                 distinct, counts = np.unique(seen.rows, return_counts=True)
-                used[name] = _with_gradient(distinct, counts, norms[distinct], is_trained=name in trained)
-            self.record_step(np.stack([tables[name].rows for name in self.names], axis=1), used)
+                rows_by_table[name] = _with_gradient(distinct, counts, norms[distinct], is_trained=name in trained)
+            self.record_step(np.stack([tables[name].rows for name in self.names], axis=1), rows_by_table)
 
         self._blocks = self._blocks or Blocks(rows.device)
         self._blocks.add(values, note)
@@ -244,27 +245,31 @@ class Recorder:
         """All that is recorded so far, as named arrays."""
         logs = {name: np.array(getattr(self, name), np.float64) for name in LOGS}
         sizes = [(size.step, EMBEDDING_PARAMETERS.index(size.parameter), *size[2:]) for size in self.step_sizes]
-        own = {"num_examples": np.array(self.num_examples), "step_sizes": np.array(sizes, np.float64)}
+        counts = {"num_examples": np.array(self.num_examples), "step_sizes": np.array(sizes, np.float64)}
         exposure = self.exposure()
-        return {**({} if exposure is None else exposure.to_tensors()), **logs, **own}
+        return {**({} if exposure is None else exposure.to_tensors()), **logs, **counts}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what :meth:`state` gave, in place of nothing."""
-        before = Exposure.from_tensors(state)
-        self._design = DesignCounter(self.names, before.design)
-        self._rows = {name: TableLog(before.tables.get(name)) for name in self._rows}
+        """Take up what :meth:`state` gave; nothing may have been recorded before."""
+        recorded = Exposure.from_tensors(state)
+        self._design = DesignCounter(self.names, recorded.design)
+        self._rows = {name: TableLog(recorded.tables.get(name)) for name in self._rows}
         for name in LOGS:
             getattr(self, name)[:] = state[name].tolist()
         self.num_examples = int(state["num_examples"])
-        lines = state["step_sizes"].tolist()
-        self.step_sizes[:] = [StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *own) for step, k, *own in lines]
+        size_rows = state["step_sizes"].tolist()
+        self.step_sizes[:] = [
+            StepSize(int(step), EMBEDDING_PARAMETERS[int(k)], *values) for step, k, *values in size_rows
+        ]
 
 
 def _with_gradient(
     distinct: NDArray[np.integer], counts: NDArray[np.int64], norms: NDArray[np.float32], *, is_trained: bool
 ) -> StepRows:
-    """Without the rows whose gradient is exactly 0; the zeros that a frozen table may keep from before it was frozen
-    say nothing."""
+    """The rows of a step, without those whose gradient is exactly 0.
+
+    Of a frozen table all stay: zeros that it may keep from before it was frozen say nothing.
+    """
     is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
     return StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
 
@@ -316,22 +321,23 @@ class ComingBatches:
         return ahead
 
     def _find(self, batches: list[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], BatchRows]]:
+        """Each of these batches with the rows that it uses."""
         split = self._data.splits["train"]
-        found = exposed_rows(split, np.concatenate(batches), self._data.position_offset)
+        rows_by_table = exposed_rows(split, np.concatenate(batches), self._data.position_offset)
         sizes = [split.num_tokens(batch) for batch in batches]
-        number, ends = np.repeat(np.arange(len(batches)), sizes), np.cumsum([0, *sizes])
-        tokens = np.stack([found[name].astype(np.int32) for name in self._names], axis=1)
-        tables = {name: _exposure_of(found[name], number, len(batches)) for name in self._names}
+        batch_of_token, ends = np.repeat(np.arange(len(batches)), sizes), np.cumsum([0, *sizes])
+        tokens = np.stack([rows_by_table[name].astype(np.int32) for name in self._names], axis=1)
+        tables = {name: _exposure_of(rows_by_table[name], batch_of_token, len(batches)) for name in self._names}
         for k, batch in enumerate(batches):
             rows = {}
             for name, table in tables.items():
-                own = slice(*table.offsets[k : k + 2])
-                rows[name] = table.rows[own], table.counts[own]
+                span = slice(*table.offsets[k : k + 2])
+                rows[name] = table.rows[span], table.counts[span]
             yield batch, BatchRows(tokens[ends[k] : ends[k + 1]], rows)
 
 
 def _exposure_of(rows: NDArray[np.int64], step: NDArray[np.int64], num_steps: int) -> TableExposure:
-    """Of one table: ``rows``, ``step``, both (tokens,): the row and the step of each token. Norms are NaN."""
+    """The exposure of one table from the row and the step of each token, both (tokens,). Norms are NaN."""
     num_rows = int(rows.max(initial=0)) + 1
     keys, counts = np.unique(step * num_rows + rows, return_counts=True)  # by step, then by row
     offsets = np.searchsorted(keys, np.arange(num_steps + 1) * num_rows)
@@ -341,9 +347,9 @@ def _exposure_of(rows: NDArray[np.int64], step: NDArray[np.int64], num_steps: in
 
 def exposed_rows(split: EncodedSplit, indices: NDArray[np.int64], position_offset: int) -> dict[str, NDArray[np.int64]]:
     """The row of each real token of some examples in each table; three arrays (tokens,)."""
-    address, place = gather_tokens(split, indices)
+    address, positions = gather_tokens(split, indices)
     return {
         "word_embeddings": split.tokens[address].astype(np.int64),
-        "position_embeddings": place + position_offset,
+        "position_embeddings": positions + position_offset,
         "token_type_embeddings": split.segments[address].astype(np.int64),
     }

@@ -83,20 +83,22 @@ class Resumer:
         return 0 if self._state is None else self._state.step
 
     def restore(self, trainer: Trainer) -> dict[str, NDArray[Any]]:
-        """Put trainer, recorder and random states where they were; what else was kept. Empty for a run that is new."""
+        """Put trainer, recorder and random states where they were; what the caller had added, nothing for a new run."""
         if self._state is None:
             return {}
-        parts: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
+        tensors_by_owner: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
         for name, tensor in self._state.tensors.items():
-            part, _, own = name.partition(".")
-            parts[part][own] = tensor
-        trainer.restore({name: torch.from_numpy(tensor) for name, tensor in parts["trainer"].items()})
-        self._recorder.restore(parts["recorder"])
-        own_process = self._accelerator.process_index
-        torch.set_rng_state(torch.from_numpy(parts["random"]["cpu"][own_process]))
-        if "cuda" in parts["random"]:
-            torch.cuda.set_rng_state(torch.from_numpy(parts["random"]["cuda"][own_process]), self._accelerator.device)
-        return parts["own"]
+            owner, _, tensor_name = name.partition(".")
+            tensors_by_owner[owner][tensor_name] = tensor
+        trainer.restore({name: torch.from_numpy(tensor) for name, tensor in tensors_by_owner["trainer"].items()})
+        self._recorder.restore(tensors_by_owner["recorder"])
+        process_index = self._accelerator.process_index
+        torch.set_rng_state(torch.from_numpy(tensors_by_owner["random"]["cpu"][process_index]))
+        if "cuda" in tensors_by_owner["random"]:
+            torch.cuda.set_rng_state(
+                torch.from_numpy(tensors_by_owner["random"]["cuda"][process_index]), self._accelerator.device
+            )
+        return tensors_by_owner["own"]
 
     def after_step(self, step: int, trainer: Trainer, **own: Any) -> None:
         """Write the state if it is due within an epoch; ``own``: what else the caller needs, as arrays.
@@ -120,13 +122,14 @@ class Resumer:
         is_within = spent + spent / max(self._num_states, 1) <= CREDIT_SECONDS + SHARE * elapsed
         return is_within and not self._writer.states.is_busy
 
-    def _consider(self, step: int, trainer: Trainer, own: Mapping[str, Any], *, is_due: bool) -> None:
+    def _consider(self, step: int, trainer: Trainer, extra: Mapping[str, Any], *, is_due: bool) -> None:
+        """Write a state where one is due or asked for; end the run, as Interrupted, where somebody asked for that."""
         wish = 2 * self._is_asked + is_due
         if self._accelerator.num_processes > 1:  # all processes write, or none
             wishes = self._accelerator.gather(torch.tensor([wish], device=self._accelerator.device))
             wish = int(wishes.max())
         if wish:
-            self._write(step, trainer, own)
+            self._write(step, trainer, extra)
         if self._writer is not None:
             self._writer.states.check()  # a full disk ends the run now
         if wish > 1:
@@ -134,7 +137,8 @@ class Resumer:
                 self._writer.wait_for_state()
             raise Interrupted(f"step {step}")
 
-    def _write(self, step: int, trainer: Trainer, own: Mapping[str, Any]) -> None:
+    def _write(self, step: int, trainer: Trainer, extra: Mapping[str, Any]) -> None:
+        """Write the state of a step: trainer, recorder, random numbers of all processes, and what the caller adds."""
         random = {"cpu": self._of_all(torch.get_rng_state())}
         if self._accelerator.device.type == "cuda":
             random["cuda"] = self._of_all(torch.cuda.get_rng_state(self._accelerator.device))
@@ -145,7 +149,7 @@ class Resumer:
         tensors: dict[str, NDArray[Any]] = {f"random.{name}": values for name, values in random.items()}
         tensors |= {f"trainer.{name}": values for name, values in self._copies.take(trainer.state()).items()}
         tensors |= {f"recorder.{name}": values for name, values in self._recorder.state().items()}
-        tensors |= {f"own.{name}": np.array(values) for name, values in own.items()}
+        tensors |= {f"own.{name}": np.array(values) for name, values in extra.items()}
         self._writer.write_state(step, tensors, {**self._facts, "seconds": dict(self._seconds())})
         self._waited += time.perf_counter() - started
         self._num_states += 1
@@ -175,13 +179,13 @@ class Resumer:
                 raise KeyboardInterrupt
             self._is_asked = True
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        old_handlers = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         except RuntimeError as error:
             if is_of_a_lost_process(self._accelerator, error):
-                before[signal.SIGTERM] = signal.SIG_IGN
+                old_handlers[signal.SIGTERM] = signal.SIG_IGN
             raise
         finally:
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)

@@ -80,8 +80,10 @@ class Saver:
 
     def restore(self, state: State) -> None:
         """Take up the scores and predictions that ``state`` holds: their files may have changed, or be ahead of it."""
-        kept = self.writer.tables = {name: state.tensors[TABLES + name].tobytes() for name in ("scores", "predictions")}
-        scores, predictions = (pd.read_parquet(BytesIO(content)) for content in kept.values())
+        contents = self.writer.tables = {
+            name: state.tensors[TABLES + name].tobytes() for name in ("scores", "predictions")
+        }
+        scores, predictions = (pd.read_parquet(BytesIO(content)) for content in contents.values())
         self.scores = [{str(name): value for name, value in row.items()} for row in scores.to_dict("records")]
         self.predictions = [predictions]
 
@@ -98,12 +100,12 @@ class Saver:
         """Warn, once, of embedding parameters that are trained and yet are in all snapshots what they were at first."""
         moved = self.writer.moved_parameters()
         for name in [name for name in self._trained if name not in moved]:
-            exposure, first = self.recorder.exposure(), self.recorder.first_rows.get(name, 0)
-            used = None if exposure is None else exposure.tables.get(name)
-            is_used = used is None or bool((used.rows >= first).any())
-            why = "each update was 0 or lost to the rounding of float32; raise the learning rate"
-            why = why if is_used else "no text used one of its trained rows; are the added tokens in the texts?"
-            warnings.warn(f"{name}: trainable, but exactly as before training: {why}", stacklevel=2)
+            exposure, first_row = self.recorder.exposure(), self.recorder.first_rows.get(name, 0)
+            table_log = None if exposure is None else exposure.tables.get(name)
+            is_used = table_log is None or bool((table_log.rows >= first_row).any())
+            reason = "each update was 0 or lost to the rounding of float32; raise the learning rate"
+            reason = reason if is_used else "no text used one of its trained rows; are the added tokens in the texts?"
+            warnings.warn(f"{name}: trainable, but exactly as before training: {reason}", stacklevel=2)
         self._trained = [name for name in self._trained if name in moved]
 
     def discard_snapshot(self, moment: Moment) -> None:
@@ -112,9 +114,9 @@ class Saver:
 
     def save_outputs(self, moment: Moment, outputs: Mapping[str, NDArray[np.float32]]) -> list[Mapping[str, Any]]:
         """The scores of an epoch end; begin to write them, predictions, exposure and optimizer log."""
-        rows = [self._score(moment, split, found) for split, found in outputs.items()]
+        rows = [self._score(moment, split, split_outputs) for split, split_outputs in outputs.items()]
         self.scores += rows
-        self.predictions += [self._predict(moment, split, found) for split, found in outputs.items()]
+        self.predictions += [self._predict(moment, split, split_outputs) for split, split_outputs in outputs.items()]
         self._write_outputs()
         return list(rows)
 
@@ -141,17 +143,18 @@ class Saver:
         return head | scores | {"train_loss": moment.train_loss}
 
     def _predict(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> pd.DataFrame:
+        """The lines of predictions.parquet of one split at an epoch end."""
         encoded, kind = self.data.splits[split], self.data.task.kind
         dtype = "Float64" if kind == "regression" else "Int64"
         labels: Any = [None] * encoded.num_rows if encoded.labels is None else encoded.labels
-        every, clusters = np.arange(len(encoded)), self.data.task.splits[split].clusters
+        all_examples, clusters = np.arange(len(encoded)), self.data.task.splits[split].clusters
         return pd.DataFrame(
             {
                 "epoch": moment.epoch,
                 "split": split,
-                "id": np.repeat(encoded.ids, encoded.sizes_of(every)),
+                "id": np.repeat(encoded.ids, encoded.sizes_of(all_examples)),
                 **({} if encoded.words is None else {"word": encoded.words.numbers}),
-                **({} if clusters is None else {"cluster": np.repeat(clusters, encoded.sizes_of(every))}),
+                **({} if clusters is None else {"cluster": np.repeat(clusters, encoded.sizes_of(all_examples))}),
                 "label": pd.array(labels, dtype=dtype),
                 "prediction": pd.array(predict(kind, outputs), dtype=dtype),
                 "scores": list(outputs),
@@ -159,6 +162,7 @@ class Saver:
         )
 
     def _optimizer_log(self) -> OptimizerLog:
+        """The log of the steps so far."""
         is_sgd = self.config.optimizer == "sgd"
         return OptimizerLog(
             algorithm=SGD if is_sgd else ADAMW,
@@ -241,6 +245,7 @@ class Saver:
         return tied + ([self.not_replayed] if self.not_replayed else [])
 
     def _describe_model(self) -> dict[str, Any]:
+        """What the manifest says of the model."""
         parameters = list(self.loaded.model.parameters())
         source = self.loaded.source
         return {
@@ -269,6 +274,7 @@ class Saver:
         return f"masked LM ({'random' if self.config.init == 'random' else 'of the checkpoint'}{tied})"
 
     def _describe_task(self) -> dict[str, Any]:
+        """What the manifest says of the task and its splits."""
         task = self.data.task
         return {
             "name": task.name,
@@ -300,15 +306,17 @@ class Saver:
         base.
         """
         backbone: Any = self.loaded.model.backbone
-        own, model = HEAD, self.loaded.model
-        head = {name.removeprefix(own): to_array(p) for name, p in model.named_parameters() if name.startswith(own)}
+        prefix, model = HEAD, self.loaded.model
+        head = {
+            name.removeprefix(prefix): to_array(p) for name, p in model.named_parameters() if name.startswith(prefix)
+        }
         labels = "\n".join(self.data.task.label_names)
 
         def write(folder: Path) -> None:
             with disk_errors(folder):
                 if isinstance(model.head, MaskedHead):
-                    with model.head.whole(backbone) as whole:  # AutoModel finds the backbone in it
-                        whole.save_pretrained(folder)
+                    with model.head.whole(backbone) as masked_lm:  # AutoModel finds the backbone in it
+                        masked_lm.save_pretrained(folder)
                 else:
                     backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))
                 save_adapter(self.loaded, self.config, folder / "adapter")
@@ -325,14 +333,14 @@ def _units_of(split: Split) -> dict[str, int]:
     return {"num_repeated_texts": split.num_repeated_texts} if split.num_repeated_texts else {}
 
 
-def _words_of(found: WordTokens | None, split: Split) -> dict[str, int]:
+def _words_of(words: WordTokens | None, split: Split) -> dict[str, int]:
     """Words that are answered for, and those that were truncated or of which the tokenizer keeps nothing.
 
     Of a split that is masked, its masked tokens.
     """
-    if found is None:
+    if words is None:
         return {}
-    num_words = len(found.places)
+    num_words = len(words.places)
     if split.words is None:
         return {"num_masked_tokens": num_words}
     return {"num_words": num_words, "num_words_lost": sum(map(len, split.words)) - num_words}

@@ -22,8 +22,8 @@ def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
     if states.device.type != "cpu" or not 0 < level < LEVELS:
         return functional.dropout(states, probability)
     number = states.numel()
-    words = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None)
-    bits = words.view(torch.int16)[:number].view(states.shape)
+    random_words = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = random_words.view(torch.int16)[:number].view(states.shape)
     mask = torch.empty(states.shape, dtype=states.dtype)
     torch.ge(bits, level - LEVELS // 2, out=mask)
     return states * mask.mul_(1 / (1 - level / LEVELS))  # of the two the product keeps the mask alone for autograd
@@ -112,9 +112,9 @@ def use_attention(backbone: Any, name: str) -> str | None:
     if name == NAME:
         ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
-    before: str = backbone.config._attn_implementation
+    previous: str = backbone.config._attn_implementation
     backbone.set_attn_implementation(name)
-    return before
+    return previous
 
 
 def _narrow_top(backbone: Any) -> None:
@@ -140,16 +140,16 @@ def run_first(layer: Any, states: torch.Tensor, mask: torch.Tensor | None = None
 
     ``mask``, (examples, 1, 1 or tokens, tokens): is added to the scores of attention, or as bool says who takes part.
     """
-    attention, first = layer.attention.self, states[:, :1]
+    attention, first_token = layer.attention.self, states[:, :1]
     q, k, v = (
         product(inputs).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
-        for product, inputs in ((attention.query, first), (attention.key, states), (attention.value, states))
+        for product, inputs in ((attention.query, first_token), (attention.key, states), (attention.value, states))
     )
-    of_first = None if mask is None else mask[:, :, :1]
-    if of_first is not None and of_first.dtype == torch.bool:
-        of_first = torch.zeros_like(of_first, dtype=q.dtype).masked_fill(~of_first, torch.finfo(q.dtype).min)
+    first_mask = None if mask is None else mask[:, :, :1]
+    if first_mask is not None and first_mask.dtype == torch.bool:
+        first_mask = torch.zeros_like(first_mask, dtype=q.dtype).masked_fill(~first_mask, torch.finfo(q.dtype).min)
     dropout = attention.dropout.p if layer.training else 0.0
-    attended = attend(attention, q, k, v, of_first, dropout, attention.scaling)[0]
-    above: torch.Tensor = layer.attention.output(attended.flatten(2), first)
-    out: torch.Tensor = layer.output(layer.intermediate(above), above)
+    attended = attend(attention, q, k, v, first_mask, dropout, attention.scaling)[0]
+    attention_output: torch.Tensor = layer.attention.output(attended.flatten(2), first_token)
+    out: torch.Tensor = layer.output(layer.intermediate(attention_output), attention_output)
     return out

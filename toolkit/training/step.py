@@ -81,8 +81,8 @@ class Stepper:
         self.groups = [group for group in trained if group.names]
         self.flat = [FlatGroup({n: parameters[n] for n in g.names}, halved, torch.bfloat16) for g in self.groups]
         copies = {name: copy for flat in self.flat for name, copy in flat.copies.items()}
-        known = dict(model.named_parameters())
-        copies |= {name: known[name].detach().bfloat16() for name in halved if name not in copies}
+        parameters_by_name = dict(model.named_parameters())
+        copies |= {name: parameters_by_name[name].detach().bfloat16() for name in halved if name not in copies}
         self.half = HalfWeights(self.embeddings, {n.removeprefix(BACKBONE): copy for n, copy in copies.items()})
         self.optimizer = self._build_optimizer()
         self.embedding_rate = embedding_rate(model, self.groups)
@@ -134,8 +134,8 @@ class Stepper:
         if self.config.optimizer == "adamw":
             for flat in self.flat:
                 moments = {key: torch.zeros_like(flat.values.detach()) for key in ("exp_avg", "exp_avg_sq")}
-                is_there = any(group.get("fused") for group in optimizer.param_groups)
-                step = torch.zeros((), device=self.device if is_there else "cpu")
+                has_fused = any(group.get("fused") for group in optimizer.param_groups)
+                step = torch.zeros((), device=self.device if has_fused else "cpu")
                 optimizer.state[flat.values] = {"step": step, **moments}
         self.scalars = torch.zeros(2 * len(groups), device=self.device)
         """Of each group the learning rate of the step, and what its weights are multiplied by before."""
@@ -146,6 +146,7 @@ class Stepper:
         return optimizer
 
     def _why_not_captured(self) -> str:
+        """Why steps cannot be replayed from CUDA graphs, the first reason that holds; empty where they can."""
         config, kind = self.config, self.data.task.kind
         reasons = {
             "no CUDA device": self.device.type != "cuda",
@@ -173,9 +174,10 @@ class Stepper:
         num_parts = accelerator.num_processes * self.config.gradient_accumulation_steps
         parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
         num_rows, places = int(split.sizes_of(indices).sum()), self._places(rows)
+        # Counted from 1, steps whose number is a power of two.
         is_looked_at = not (step + 1) & step
-        inputs = [self._inputs_of(self.data, part, weight / np.float32(num_rows)) for part, weight in parts]
-        slots = self._slots(places, len(parts) * max(part["input_ids"].numel() for part in inputs))
+        inputs = [self._inputs_of(self.data, examples, weight / np.float32(num_rows)) for examples, weight in parts]
+        slots = self._slots(places, len(parts) * max(batch["input_ids"].numel() for batch in inputs))
         for k in range(len(parts) - 1):
             self._run(inputs[k], (k == 0, False), 0)
         result = self._run(inputs[-1] | slots, (len(parts) == 1, True), step + 1 if is_looked_at else 0)
@@ -188,6 +190,7 @@ class Stepper:
         self.blocks.add(result, partial(self._tell, indices, step, factor, rows, places, num_slots))
 
     def _set_rates(self, factor: float) -> None:
+        """Set the learning rates of a step; ``factor``: its share of the peak."""
         rates = [group.rate * factor for group in self.groups]
         if not self.is_capturable:
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -209,23 +212,23 @@ class Stepper:
             places[name] = np.where((place >= 0) & (place < len(gradient)), place, -1)
         return places
 
-    def _inputs_of(self, data: EncodedTask, part: NDArray[np.int64], weight: NDArray[np.float32]) -> Inputs:
+    def _inputs_of(self, data: EncodedTask, examples: NDArray[np.int64], weight: NDArray[np.float32]) -> Inputs:
         """What a backward pass reads of some examples, on the host; for a graph filled up with examples of weight 0."""
         split, longest = data.splits["train"], None
-        weights = np.repeat(weight, split.sizes_of(part)).astype(np.float32)
+        weights = np.repeat(weight, split.sizes_of(examples)).astype(np.float32)
         is_padded = self.graphs is not None
         if is_padded:
-            longest = padded_length(int(split.lengths[part].max()) // split.num_sequences)
+            longest = padded_length(int(split.lengths[examples].max()) // split.num_sequences)
             size = self.config.batch_size // self.config.gradient_accumulation_steps
             if self.config.batch_tokens is not None:
-                size = -(-len(part) // ROWS_MULTIPLE) * ROWS_MULTIPLE
-            missing = size - len(part)
-            part, num_answers = np.append(part, np.repeat(part[:1], missing)), len(weights)
-        batch = make_batch(split, part, data, longest)
+                size = -(-len(examples) // ROWS_MULTIPLE) * ROWS_MULTIPLE
+            num_missing = size - len(examples)
+            examples, num_answers = np.append(examples, np.repeat(examples[:1], num_missing)), len(weights)
+        batch = make_batch(split, examples, data, longest)
         assert split.labels is not None
-        labels = split.labels[split.rows_of(part)]
+        labels = split.labels[split.rows_of(examples)]
         if is_padded:
-            num_slots = batch["input_ids"].numel() if IS_WORD in batch else len(part)
+            num_slots = batch["input_ids"].numel() if IS_WORD in batch else len(examples)
             if IS_WORD in batch:  # of which the places of the words, so that their number is always the same
                 address = batch[IS_WORD].flatten().nonzero()[:num_answers, 0]
                 batch[IS_WORD] = nn.functional.pad(address, (0, num_slots - num_answers))
@@ -250,7 +253,7 @@ class Stepper:
         if self.graphs is None:
             return self._pass(to_device(inputs, self.device), ends, looked_at)
         key = (*ends, *((name, tensor.shape) for name, tensor in inputs.items()))
-        before = self.live.copy_values() if looked_at else {}
+        values_before = self.live.copy_values() if looked_at else {}
         try:
             result = self.graphs.run(key, inputs, lambda on_device: self._pass(on_device, ends, 0), self._warm_up)
         except RuntimeError as error:
@@ -259,7 +262,7 @@ class Stepper:
             self.model.zero_grad(set_to_none=True)
             return self._pass(to_device(inputs, self.device), ends, looked_at)
         if looked_at:  # a graph knows no moment before the update, whose gradients stay
-            self.live.before_update(looked_at, values=before)
+            self.live.before_update(looked_at, values=values_before)
         self.num_replayed += is_last
         return result
 
@@ -325,8 +328,8 @@ class Stepper:
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
         for flat in self.flat:
             flat.refresh()
-        whole: torch.Tensor = norm
-        return whole
+        norm_before: torch.Tensor = norm
+        return norm_before
 
     def _losses(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """(rows,) loss of each example, or word."""
@@ -335,7 +338,7 @@ class Stepper:
         return losses
 
     def _precision(self) -> AbstractContextManager[Any]:
-        """None where weights are in half precision already, else what Accelerate takes."""
+        """What a pass runs in: nothing where weights are in half precision already, else Accelerate's autocast."""
         block: AbstractContextManager[Any] = nullcontext() if self.is_halved else self.accelerator.autocast()
         return block
 
@@ -366,6 +369,7 @@ class Stepper:
         self.report(StepLog(step + 1, loss, config.learning_rate * factor, norm))
 
     def _prepare(self) -> None:
+        """Put in place what steps work on, once: half-precision weights, the small word table, shortcuts."""
         if not self._is_ready:
             self._is_ready = True  # first: what follows can be interrupted, and `settle` undoes any part of it
             self.model.train()
@@ -387,6 +391,7 @@ class Stepper:
         self._restore_model()
 
     def _restore_model(self) -> None:
+        """Undo :meth:`_prepare`."""
         if self._is_ready:
             if self.words is not None:
                 self.words.settle()

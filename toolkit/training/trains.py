@@ -133,12 +133,15 @@ def what_trains(model: nn.Module, optimizer: Any = None) -> pd.DataFrame:
     '0 40  no frozen but held\\n1 10 yes          trains'
     """
     fates = find_fates(model, optimizer)
-    lines: dict[tuple[str, str, str], list[Fate]] = defaultdict(list)
+    fates_by_record: dict[tuple[str, str, str], list[Fate]] = defaultdict(list)
     for fate in fates.values():
-        lines[fate.component, fate.adapter, fate.kind].append(fate)
-    whole = sum(fate.parameter.numel() for fate in fates.values())
+        fates_by_record[fate.component, fate.adapter, fate.kind].append(fate)
+    total = sum(fate.parameter.numel() for fate in fates.values())
     num_foreign = len(_find_holders(optimizer).keys() - {id(fate.parameter) for fate in fates.values()})
-    rows = [_line(own, whole, is_given=optimizer is not None, num_foreign=num_foreign) for own in lines.values()]
+    rows = [
+        _record(group, total, is_given=optimizer is not None, num_foreign=num_foreign)
+        for group in fates_by_record.values()
+    ]
     return pd.DataFrame(rows, columns=columns_of("what_trains"))
 
 
@@ -148,20 +151,20 @@ def describe_training(model: nn.Module, optimizer: Any = None) -> str:
 
 
 def in_one_line(table: pd.DataFrame) -> str:
-    """The answer of a table of :func:`what_trains`."""
+    """A table of :func:`what_trains` as one line."""
     counts = table.groupby("will_move")["num_parameters"].sum()
     will = "can" if (table["optimizer_groups"] == NOT_KNOWN).all() else "will"
-    parts = [f"Of {_count(table['num_parameters'].sum())} parameters {_count(counts.get(YES, 0))} {will} train"]
+    clauses = [f"Of {_count(table['num_parameters'].sum())} parameters {_count(counts.get(YES, 0))} {will} train"]
     is_own = table["component"].isin(EMBEDDING_PARAMETERS)
-    own = table[is_own & (table["reason_kind"] != "adapted")].assign(is_adapter=table["adapter"] == IS_ADAPTER)
-    groups = own.groupby(["is_adapter", "reason_kind"], sort=False)["component"].unique()
+    embeddings = table[is_own & (table["reason_kind"] != "adapted")].assign(is_adapter=table["adapter"] == IS_ADAPTER)
+    groups = embeddings.groupby(["is_adapter", "reason_kind"], sort=False)["component"].unique()
     for (is_adapter, kind), names in groups.items():
         subject = "the embeddings" if len(groups) == 1 and not is_adapter else ", ".join(names)
-        parts.append(f"{subject} {_predicate(kind, will)}{' by adapter' * is_adapter}")
+        clauses.append(f"{subject} {_predicate(kind, will)}{' by adapter' * is_adapter}")
     for kind, number in table[~is_own].groupby("reason_kind", sort=False)["num_parameters"].sum().items():
         if kind in SURPRISES:
-            parts.append(f"{_count(number)} others: {WHY[str(kind)].sentence}")
-    return "; ".join(parts)
+            clauses.append(f"{_count(number)} others: {WHY[str(kind)].sentence}")
+    return "; ".join(clauses)
 
 
 def _predicate(kind: str, will: str) -> str:
@@ -178,40 +181,40 @@ def find_fates(model: nn.Module, optimizer: Any = None) -> dict[str, Fate]:
     """Parameter name to its fate, in the order of the components."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
-    known, held = dict(model.named_parameters()), _find_holders(optimizer)
-    has_pass = any(p.requires_grad and p.grad is not None and _any(p.grad) for p in known.values())
-    places = {place for name in known if (place := _place_of_base(name)) is not None}
-    components, tied, found = _components(model), _names_in_modules(model), dict[str, Fate]()
+    parameters, holders_by_id = dict(model.named_parameters()), _find_holders(optimizer)
+    has_pass = any(p.requires_grad and p.grad is not None and _any(p.grad) for p in parameters.values())
+    places = {place for name in parameters if (place := _place_of_base(name)) is not None}
+    components, tied, fates = _components(model), _names_in_modules(model), dict[str, Fate]()
     for name, (component, doubt) in components.items():
-        p, holders = known[name], held.get(id(known[name]), ())
+        p, holders = parameters[name], holders_by_id.get(id(parameters[name]), ())
         adapter = HAS_ADAPTER if _place_of_base(name) is not None else ""
         if not adapter and not places.isdisjoint(_places_above(name)):
             adapter = IS_ADAPTER
         kind = _kind(p, holders, doubt, is_given=optimizer is not None, has_pass=has_pass)
-        others = tuple(other for other in tied[id(p)] if other != name)
-        found[name] = Fate(component, adapter, kind, holders, p, others)
+        other_names = tuple(other_name for other_name in tied[id(p)] if other_name != name)
+        fates[name] = Fate(component, adapter, kind, holders, p, other_names)
     moving = {
         place
-        for name, fate in found.items()
+        for name, fate in fates.items()
         if fate.adapter == IS_ADAPTER and WHY[fate.kind].will_move == YES
         for place in _places_above(name)
     }
-    for name, fate in found.items():
+    for name, fate in fates.items():
         if fate.kind in ("frozen", "frozen but held") and _place_of_base(name) in moving:
-            found[name] = fate._replace(kind="adapted")
-    return found
+            fates[name] = fate._replace(kind="adapted")
+    return fates
 
 
 def _find_holders(optimizer: Any) -> dict[int, tuple[Holder, ...]]:
     """Identity of a parameter to the groups that hold it."""
-    found: dict[int, tuple[Holder, ...]] = defaultdict(tuple)
-    for i, each in enumerate(_as_list(optimizer)):
-        if not hasattr(each, "param_groups"):
-            raise ValueError(f"optimizer must be one or several, with param_groups; got {type(each).__name__}")
-        for j, group in enumerate(each.param_groups):
+    holders: dict[int, tuple[Holder, ...]] = defaultdict(tuple)
+    for i, single in enumerate(_as_list(optimizer)):
+        if not hasattr(single, "param_groups"):
+            raise ValueError(f"optimizer must be one or several, with param_groups; got {type(single).__name__}")
+        for j, group in enumerate(single.param_groups):
             for p in group["params"]:
-                found[id(p)] += (Holder(f"{i}.{j}", getattr(each, "optimizer", each), group),)
-    return dict(found)
+                holders[id(p)] += (Holder(f"{i}.{j}", getattr(single, "optimizer", single), group),)
+    return dict(holders)
 
 
 def _as_list(optimizer: Any) -> list[Any]:
@@ -225,17 +228,20 @@ def _components(model: nn.Module) -> dict[str, tuple[str, str]]:
     backbones, names = list(find_backbones(model)), [name for name, _ in model.named_parameters()]
     if not backbones:
         return {name: (part, "") for name, part in zip(names, _prefixes(names), strict=True)}
-    known: dict[int, tuple[tuple[int, ...], str, str]] = {}
-    for i, (place, backbone, family) in enumerate(backbones):
+    entry_by_id: dict[int, tuple[tuple[int, ...], str, str]] = {}
+    for i, (backbone_path, backbone, family) in enumerate(backbones):
         reads_pooler = _reads_pooler(model, backbone)
         for name, p in backbone.named_parameters():
             component = _component(family, name)
             doubt = "unused" if any(matches(pattern, name) for pattern in family.unused) else ""
             doubt = "loss" if component == "pooler" and not reads_pooler else doubt
-            shown = f"{place}.{component}" if len(backbones) > 1 else component
-            known.setdefault(id(p), ((i, *rank_of(component)), shown, doubt))
-    own = {name: known.get(id(p), ((len(backbones),), "head", "")) for name, p in model.named_parameters()}
-    return {name: (shown, doubt) for name, (_, shown, doubt) in sorted(own.items(), key=lambda item: item[1][0])}
+            shown_name = f"{backbone_path}.{component}" if len(backbones) > 1 else component
+            entry_by_id.setdefault(id(p), ((i, *rank_of(component)), shown_name, doubt))
+    entries = {name: entry_by_id.get(id(p), ((len(backbones),), "head", "")) for name, p in model.named_parameters()}
+    return {
+        name: (shown_name, doubt)
+        for name, (_, shown_name, doubt) in sorted(entries.items(), key=lambda item: item[1][0])
+    }
 
 
 def _component(family: ModelFamily, name: str) -> str:
@@ -261,10 +267,10 @@ def _reads_pooler(model: nn.Module, backbone: nn.Module) -> bool:
 
 def _prefixes(names: list[str]) -> list[str]:
     """The top-level module of each name, with its number in a list; what all have in common is left out."""
-    parts = [name.split(".") for name in names]
-    while len({own[0] for own in parts}) == 1 and all(len(own) > 2 for own in parts):
-        parts = [own[1:] for own in parts]
-    return [".".join(own[: 2 if len(own) > 2 and own[1].isdecimal() else 1]) for own in parts]
+    split_names = [name.split(".") for name in names]
+    while len({parts[0] for parts in split_names}) == 1 and all(len(parts) > 2 for parts in split_names):
+        split_names = [parts[1:] for parts in split_names]
+    return [".".join(parts[: 2 if len(parts) > 2 and parts[1].isdecimal() else 1]) for parts in split_names]
 
 
 def _place_of_base(name: str) -> str | None:
@@ -283,11 +289,11 @@ def _places_above(name: str) -> Iterator[str]:
 
 def _names_in_modules(model: nn.Module) -> dict[int, list[str]]:
     """Identity of a parameter to its name in each module that has it."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for place, module in model.named_modules():
+    names: dict[int, list[str]] = defaultdict(list)
+    for module_path, module in model.named_modules():
         for leaf, p in module.named_parameters(recurse=False, remove_duplicate=False):
-            found[id(p)].append(f"{place}.{leaf}" if place else leaf)
-    return found
+            names[id(p)].append(f"{module_path}.{leaf}" if module_path else leaf)
+    return names
 
 
 def _kind(p: nn.Parameter, holders: tuple[Holder, ...], doubt: str, *, is_given: bool, has_pass: bool) -> str:
@@ -314,7 +320,7 @@ def _kind_of_frozen(p: nn.Parameter, stepping: list[Holder], is_held: bool) -> s
     if _any(p.grad):
         return "kept gradient"
     states = [holder.optimizer.state.get(p, {}).values() for holder in stepping]
-    if any(isinstance(kept, torch.Tensor) and kept.ndim and kept.any() for state in states for kept in state):
+    if any(isinstance(value, torch.Tensor) and value.ndim and value.any() for state in states for value in state):
         return "momentum"
     return "kept zeros" if any(_decays(p, holder) for holder in stepping) else "frozen but held"
 
@@ -325,14 +331,14 @@ def _any(gradient: torch.Tensor) -> bool:
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """What this process has of a tensor: nothing here waits for others."""
-    own: Any = tensor.detach()
-    return own.to_local() if hasattr(own, "to_local") else own  # type: ignore[no-any-return]
+    detached: Any = tensor.detach()
+    return detached.to_local() if hasattr(detached, "to_local") else detached  # type: ignore[no-any-return]
 
 
 def _decays(p: nn.Parameter, holder: Holder) -> bool:
     """Whether weight decay changes a bit of a parameter, as a product that AdamW takes first."""
-    factor, own = 1 - holder.rate * holder.decay, _local(p)
-    return holder.decay > 0 and (own.is_meta or bool((own * factor != own).any()))
+    factor, values = 1 - holder.rate * holder.decay, _local(p)
+    return holder.decay > 0 and (values.is_meta or bool((values * factor != values).any()))
 
 
 def _is_lost(p: nn.Parameter, holder: Holder) -> bool:
@@ -343,42 +349,42 @@ def _is_lost(p: nn.Parameter, holder: Holder) -> bool:
     """
     if p.dtype not in HALF or p.is_meta or not isinstance(holder.optimizer, torch.optim.Adam | torch.optim.AdamW):
         return False
-    first, second = (float(beta) for beta in holder.group["betas"])
-    largest = holder.rate * max(1.0, (1 - first) / math.sqrt(1 - second))
+    beta1, beta2 = (float(beta) for beta in holder.group["betas"])
+    largest = holder.rate * max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
     return bool(_is_stuck(p, 2 * largest).all()) and not _decays(p, holder)
 
 
 def _is_stuck(p: nn.Parameter, size: float) -> torch.Tensor:
     """Which values an update of a size leaves as they are."""
-    own = _local(p)
-    return (own + size == own) & (own - size == own)
+    values = _local(p)
+    return (values + size == values) & (values - size == values)
 
 
-def _line(own: list[Fate], whole: int, *, is_given: bool, num_foreign: int) -> dict[str, Any]:
-    """A line of the table, of parameters that have a component and a kind of reason in common."""
-    holders, first = {holder.place: holder for fate in own for holder in fate.holders}, own[0]
-    number, why = sum(fate.parameter.numel() for fate in own), WHY[first.kind]
+def _record(fates: list[Fate], total: int, *, is_given: bool, num_foreign: int) -> dict[str, Any]:
+    """The record of the parameters that have a component and a kind of reason in common."""
+    holders, first = {holder.place: holder for fate in fates for holder in fate.holders}, fates[0]
+    number, why = sum(fate.parameter.numel() for fate in fates), WHY[first.kind]
     return {
         "component": first.component,
         "adapter": first.adapter,
         "num_parameters": number,
-        "share": number / whole,
+        "share": number / total,
         "requires_grad": first.parameter.requires_grad,
         "optimizer_groups": ", ".join(sorted(holders)) if is_given else NOT_KNOWN,
         "learning_rates": tuple(sorted({holder.rate_now for holder in holders.values()})),
         "weight_decays": tuple(sorted({holder.decay for holder in holders.values()})),
-        "dtype": ", ".join(sorted({str(fate.parameter.dtype).removeprefix("torch.") for fate in own})),
-        "tied_to": ", ".join(name for fate in own for name in fate.tied),
+        "dtype": ", ".join(sorted({str(fate.parameter.dtype).removeprefix("torch.") for fate in fates})),
+        "tied_to": ", ".join(name for fate in fates for name in fate.tied),
         "will_move": why.will_move,
         "reason_kind": first.kind,
         "reason": why.sentence,
-        "note": "; ".join(_notes(own, num_foreign)),
+        "note": "; ".join(_notes(fates, num_foreign)),
     }
 
 
-def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
-    """What must be known beside a line."""
-    kind, held = own[0].kind, [(fate.parameter, holder) for fate in own for holder in fate.holders]
+def _notes(fates: list[Fate], num_foreign: int) -> Iterator[str]:
+    """What must be known beside the record of these parameters."""
+    kind, held_by = fates[0].kind, [(fate.parameter, holder) for fate in fates for holder in fate.holders]
     if kind == "not held" and num_foreign:
         yield (
             f"the optimizer holds {num_foreign} tensors that are not the model's: it was made before the model's were "
@@ -386,20 +392,23 @@ def _notes(own: list[Fate], num_foreign: int) -> Iterator[str]:
         )
     if kind not in ("trains", "trainable"):
         return
-    is_table, is_tied = own[0].component.rpartition(".")[2] in TABLES, any(fate.tied for fate in own)
+    is_table, is_tied = fates[0].component.rpartition(".")[2] in TABLES, any(fate.tied for fate in fates)
     if is_table and is_tied:
         yield "another module uses it, and both move alike: of an output layer every row may get a gradient"
-    if any(not holder.rate_now for _, holder in held):
-        yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held):g}"
-    if is_table and not (is_tied or own[0].adapter) and any(_decays(p, holder) for p, holder in held):
-        is_l2 = torch.optim.Adam in {type(h.optimizer) for _, h in held if not h.group.get("decoupled_weight_decay")}
-        by = "Adam's L2, by up to the rate a step" if is_l2 else "weight decay alone"
-        yield f"rows that no text uses move by {by}"
-    half = [fate.parameter for fate in own if fate.parameter.dtype in HALF]
-    if half:
-        dtype, rate = str(half[0].dtype).removeprefix("torch."), max((holder.rate for _, holder in held), default=0.0)
+    if any(not holder.rate_now for _, holder in held_by):
+        yield f"its rate is 0 now, and the schedule starts from {max(holder.rate for _, holder in held_by):g}"
+    if is_table and not (is_tied or fates[0].adapter) and any(_decays(p, holder) for p, holder in held_by):
+        is_l2 = torch.optim.Adam in {type(h.optimizer) for _, h in held_by if not h.group.get("decoupled_weight_decay")}
+        cause = "Adam's L2, by up to the rate a step" if is_l2 else "weight decay alone"
+        yield f"rows that no text uses move by {cause}"
+    half_precision = [fate.parameter for fate in fates if fate.parameter.dtype in HALF]
+    if half_precision:
+        dtype, rate = (
+            str(half_precision[0].dtype).removeprefix("torch."),
+            max((holder.rate for _, holder in held_by), default=0.0),
+        )
         share = "small updates are rounded away"
-        if rate > 0 and not half[0].is_meta:
-            lost = torch.cat([_is_stuck(p, rate).flatten() for p in half]).float().mean().item()
+        if rate > 0 and not half_precision[0].is_meta:
+            lost = torch.cat([_is_stuck(p, rate).flatten() for p in half_precision]).float().mean().item()
             share = f"an update of the rate, {rate:g}, is rounded away at {lost:.0%} of the values"
         yield f"{dtype}: {share}"

@@ -58,7 +58,7 @@ class Updates:
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Every optimizer of the model that was seen to step and is still there."""
-        return [optimizer for each in self._seen if (optimizer := each()) is not None]
+        return [optimizer for reference in self._seen if (optimizer := reference()) is not None]
 
     def note_step(self, optimizer: torch.optim.Optimizer | None, recorder: Recorder, *, is_first: bool) -> None:
         """Note an optimizer's part in the step that ``recorder`` counted last, before its update.
@@ -73,17 +73,17 @@ class Updates:
             self._moved |= self._parameters.keys()
             self._last = self._last or UNTOLD
             return
-        is_new = not any(each is optimizer for each in self.optimizers)
+        is_new = not any(seen is optimizer for seen in self.optimizers)
         if is_new:
-            self._seen = [weakref.ref(each) for each in (*self.optimizers, optimizer)]
-        held = {
+            self._seen = [weakref.ref(seen) for seen in (*self.optimizers, optimizer)]
+        group_by_name = {
             name: group
             for name, parameter in self._parameters.items()
             for group in optimizer.param_groups
             if any(parameter is p for p in group["params"])
         }
-        self._moved |= held.keys() | set(self._adapted)
-        trained = {name: group for name, group in held.items() if self._parameters[name].requires_grad}
+        self._moved |= group_by_name.keys() | set(self._adapted)
+        trained = {name: group for name, group in group_by_name.items() if self._parameters[name].requires_grad}
         if trained:
             rates = {_number(group["lr"]) for group in trained.values()}
             recorder.learning_rates[-1] = rates.pop()
@@ -97,22 +97,24 @@ class Updates:
     def _follow(self, optimizer: torch.optim.Optimizer, names: list[str], step: int, *, is_new: bool) -> bool:
         """Whether this optimizer holds the embedding parameters from now on, and not within another, whose groups it
         shares."""
-        before, is_known = self._holder(), self._step_of_holder > 0
-        shared = set() if before is None else {id(group) for group in before.param_groups}
-        is_inner = before is not optimizer and any(id(group) in shared for group in optimizer.param_groups)
+        previous, is_known = self._holder(), self._step_of_holder > 0
+        group_ids = set() if previous is None else {id(group) for group in previous.param_groups}
+        is_inner = previous is not optimizer and any(id(group) in group_ids for group in optimizer.param_groups)
         if is_inner and self._step_of_holder == step:
             return False
         if not is_known and self._first is None:
             states = [optimizer.state[p].get("step", 0) for p in self._parameters.values() if p in optimizer.state]
-            self.steps_before = max((int(_number(taken)) for taken in states), default=0)
+            self.steps_before = max((int(_number(num_taken)) for num_taken in states), default=0)
             if self.steps_before:
-                taken = f"had taken {self.steps_before} steps before recording began, whose moments are not known"
-                self._refuse(f"the optimizer {taken}")
-        elif before is not optimizer and not is_inner and (is_new or before is not None):
-            is_beside = self._step_of_holder in (step, step - 1) and before is not None
-            made = f"{', '.join(names)}: held from step {step} on by another optimizer, made anew or in its first turn"
-            held = f"{', '.join(names)}: held by another optimizer than the one logged, which steps too"
-            self._refuse(held if is_beside else made)
+                problem = f"had taken {self.steps_before} steps before recording began, whose moments are not known"
+                self._refuse(f"the optimizer {problem}")
+        elif previous is not optimizer and not is_inner and (is_new or previous is not None):
+            is_beside = self._step_of_holder in (step, step - 1) and previous is not None
+            successor = (
+                f"{', '.join(names)}: held from step {step} on by another optimizer, made anew or in its first turn"
+            )
+            rival = f"{', '.join(names)}: held by another optimizer than the one logged, which steps too"
+            self._refuse(rival if is_beside else successor)
         self._holder, self._step_of_holder = weakref.ref(optimizer), step
         return True
 
@@ -142,9 +144,11 @@ class Updates:
         for name, (step, digest) in self._frozen_since.items():
             if sha256_of_array(tensors[name]) != digest:
                 has_gradient = self._parameters[name].grad is not None
-                why = "its gradient is 0 and not None, so that the optimizer goes on with its moments and decay: set "
-                why = f"{why}it to None" if has_gradient else "something writes to it"
-                yield f"{name}: frozen since step {step}, moved since ({why})"
+                reason = (
+                    "its gradient is 0 and not None, so that the optimizer goes on with its moments and decay: set "
+                )
+                reason = f"{reason}it to None" if has_gradient else "something writes to it"
+                yield f"{name}: frozen since step {step}, moved since ({reason})"
 
     def unseen(self, changed: Iterable[str]) -> list[str]:
         """Which of the parameters that changed since the last snapshot no step that was seen can have moved."""
@@ -169,8 +173,8 @@ class Updates:
                 if not all("train_mode" in group for group in optimizer.param_groups):
                     self.problem = self.problem or UNKNOWN_MODE
                 elif any(group["train_mode"] for group in optimizer.param_groups):
-                    own = [p for group in optimizer.param_groups for p in group["params"]]
-                    stack.callback(_put_back, optimizer, own, [p.detach().clone() for p in own])
+                    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+                    stack.callback(_put_back, optimizer, parameters, [p.detach().clone() for p in parameters])
                     optimizer.eval()
             yield
 

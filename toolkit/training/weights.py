@@ -33,10 +33,12 @@ def halved_names(embeddings: Embeddings, device: torch.device) -> tuple[str, ...
     All but those of the embedding module, whose rows are what we measure, and on a CPU of normalisations, whose kernels
     there take fp32 weights beside half-precision states.
     """
-    kept = {id(p) for lookup in embeddings.lookups for p in lookup.parameters()}
+    kept_ids = {id(p) for lookup in embeddings.lookups for p in lookup.parameters()}
     if device.type == "cpu":
-        kept |= {id(p) for m in embeddings.backbone.modules() if isinstance(m, NORMS) for p in m.parameters()}
-    return tuple(name for name, p in embeddings.backbone.named_parameters() if id(p) not in kept)
+        kept_ids |= {
+            id(p) for module in embeddings.backbone.modules() if isinstance(module, NORMS) for p in module.parameters()
+        }
+    return tuple(name for name, p in embeddings.backbone.named_parameters() if id(p) not in kept_ids)
 
 
 class HalfWeights:
@@ -64,8 +66,8 @@ class HalfWeights:
 
     def settle(self) -> None:
         """Put the parameters' own values back."""
-        for name, whole in self._whole.items():
-            self._parameters[name].data = whole
+        for name, values in self._whole.items():
+            self._parameters[name].data = values
         self._whole.clear()
         for handle in self._handles:
             handle.remove()
@@ -155,6 +157,7 @@ class FlatGroup:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], halved: Collection[str], dtype: torch.dtype) -> None:
         """``parameters``: name to parameter, fp32; ``halved``: the names of those to copy to ``dtype``."""
+        # Halved ones first, so that their copies are one piece of memory.
         names = sorted(parameters, key=lambda name: name not in halved)
         self._parameters = [parameters[name] for name in names]
         sizes = [p.numel() for p in self._parameters]
@@ -171,11 +174,11 @@ class FlatGroup:
         """Name of a halved parameter to its copy, a view."""
         start = 0
         for name, parameter, size in zip(names, self._parameters, sizes, strict=True):
-            part = slice(start, start + size)
-            parameter.data = values[part].view(parameter.shape)
-            self.gradients[name] = self.values.grad[part].view(parameter.shape)
+            span = slice(start, start + size)
+            parameter.data = values[span].view(parameter.shape)
+            self.gradients[name] = self.values.grad[span].view(parameter.shape)
             if name in halved:
-                self.copies[name] = half[part].view(parameter.shape)
+                self.copies[name] = half[span].view(parameter.shape)
             start += size
 
     @torch.no_grad()
@@ -184,16 +187,16 @@ class FlatGroup:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         flat, cut = [g.reshape(-1) for g in gradients], self._num_leaves_halved
         assert self.values.grad is not None
-        into = self.values.grad[: self._num_halved], self.values.grad[self._num_halved :]
-        for target, parts in zip(into, (flat[:cut], flat[cut:]), strict=True):
-            if not parts:
+        targets = self.values.grad[: self._num_halved], self.values.grad[self._num_halved :]
+        for target, pieces in zip(targets, (flat[:cut], flat[cut:]), strict=True):
+            if not pieces:
                 continue
             if not is_first:
-                target.add_(torch.cat(parts))
-            elif target.dtype == parts[0].dtype or not target.is_cuda:
-                torch.cat(parts, out=target)
+                target.add_(torch.cat(pieces))
+            elif target.dtype == pieces[0].dtype or not target.is_cuda:
+                torch.cat(pieces, out=target)
             else:  # of other dtypes a GPU would copy them one by one
-                target.copy_(torch.cat(parts))
+                target.copy_(torch.cat(pieces))
         for parameter in self._parameters:
             parameter.grad = None
 

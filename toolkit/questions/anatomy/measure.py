@@ -73,25 +73,26 @@ def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Grad
     room = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - length)
     padded = _pad(loaded, sentence, room)
     with in_float64(loaded):
-        found = _differentiate(loaded, padded, length, seed, is_masked=True)
+        gradients = _differentiate(loaded, padded, length, seed, is_masked=True)
         unmasked = _differentiate(loaded, padded, length, seed, is_masked=False) if room else {}
-    words, padding_row = unmasked.get("word_embeddings"), parts.word.padding_idx
-    is_known = words is not None and padding_row is not None
+    word_gradient, padding_row = unmasked.get("word_embeddings"), parts.word.padding_idx
+    is_known = word_gradient is not None and padding_row is not None
     return Gradients(
         scalar=SCALAR,
-        parameters=_parameter_lines(parts, padded, length, found),
-        rows=_row_lines(parts, padded, length, found),
+        parameters=_parameter_table(parts, padded, length, gradients),
+        rows=_row_table(parts, padded, length, gradients),
         num_padding=room,
         padding_row=padding_row,
-        unmasked_padding_norm=float(np.linalg.norm(words[padding_row])) if is_known else float("nan"),  # type: ignore[index]
+        unmasked_padding_norm=float(np.linalg.norm(word_gradient[padding_row])) if is_known else float("nan"),  # type: ignore[index]
     )
 
 
 def _pad(loaded: Loaded, sentence: Sentence, num_padding: int) -> Sentence:
-    words = np.append(sentence.words, [loaded.tokenizer.pad_token_id] * num_padding).astype(np.int64)
-    types = sentence.token_type_ids
+    """The sentence with ``num_padding`` [PAD]s behind it; its texts stay as they were."""
+    word_rows = np.append(sentence.words, [loaded.tokenizer.pad_token_id] * num_padding).astype(np.int64)
+    type_ids = sentence.token_type_ids
     padded = make_sentence(
-        loaded, words, None if types is None else np.append(types, [0] * num_padding).astype(np.int64)
+        loaded, word_rows, None if type_ids is None else np.append(type_ids, [0] * num_padding).astype(np.int64)
     )
     return replace(padded, texts=sentence.texts)
 
@@ -101,43 +102,53 @@ def _differentiate(
 ) -> dict[str, Array | None]:
     """Canonical name to the gradient of SCALAR, or None where the parameter is frozen."""
     backbone = loaded.model.backbone
-    named = dict(backbone.named_parameters())
-    names = {c: n for c, n in loaded.family.embedding_parameters.items() if n in named}
-    wanted = {c: named[names[c]] for c in EMBEDDING_PARAMETERS if c in names and named[names[c]].requires_grad}
+    parameters = dict(backbone.named_parameters())
+    module_names = {
+        canonical: module_name
+        for canonical, module_name in loaded.family.embedding_parameters.items()
+        if module_name in parameters
+    }
+    trainable = {
+        canonical: parameters[module_names[canonical]]
+        for canonical in EMBEDDING_PARAMETERS
+        if canonical in module_names and parameters[module_names[canonical]].requires_grad
+    }
     inputs = make_inputs(loaded, padded)
     if is_masked:
         inputs["attention_mask"][:, length:] = 0
     with in_eval_mode(backbone), torch.enable_grad():
         mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
         scalar = mean @ torch.as_tensor(np.random.default_rng(seed).standard_normal(len(mean))).to(mean)
-        gradients = torch.autograd.grad(scalar, list(wanted.values())) if wanted else ()
-    found = {name: as_array(g) for name, g in zip(wanted, gradients, strict=True)}
-    return {name: found.get(name) for name in names}
+        gradients = torch.autograd.grad(scalar, list(trainable.values())) if trainable else ()
+    gradients_by_name = {name: as_array(g) for name, g in zip(trainable, gradients, strict=True)}
+    return {name: gradients_by_name.get(name) for name in module_names}
 
 
-def _parameter_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
-    lines = []
-    for name, gradient in found.items():
+def _parameter_table(parts: Parts, padded: Sentence, length: int, gradients: dict[str, Array | None]) -> pd.DataFrame:
+    """One record per embedding parameter: its rows, how many are used and how many got a gradient, and its norm."""
+    records = []
+    for name, gradient in gradients.items():
         rows, size = padded.rows.get(name), (pd.NA, pd.NA)
         if rows is not None:
             size = (parts.tables[name].num_embeddings, len(set(rows[:length].tolist())))
         if gradient is None:
-            lines.append((name, False, *size, pd.NA if rows is None else 0, float("nan"), "frozen"))
+            records.append((name, False, *size, pd.NA if rows is None else 0, float("nan"), "frozen"))
             continue
-        hit = pd.NA if rows is None else int(np.any(gradient != 0, axis=1).sum())
-        lines.append((name, True, *size, hit, float(np.linalg.norm(gradient)), ""))
-    frame = pd.DataFrame(lines, columns=columns_of("take_apart.gradients.parameters"))
+        num_with_gradient = pd.NA if rows is None else int(np.any(gradient != 0, axis=1).sum())
+        records.append((name, True, *size, num_with_gradient, float(np.linalg.norm(gradient)), ""))
+    frame = pd.DataFrame(records, columns=columns_of("take_apart.gradients.parameters"))
     return frame.astype(dict.fromkeys(("num_rows", "num_used", "num_with_gradient"), "Int64"))
 
 
-def _row_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
-    lines: list[tuple[object, ...]] = []
+def _row_table(parts: Parts, padded: Sentence, length: int, gradients: dict[str, Array | None]) -> pd.DataFrame:
+    """One record per row that the padded text looks up, and per row of the segment table: the norm of its gradient."""
+    records: list[tuple[object, ...]] = []
     for name, rows in padded.rows.items():
-        if name not in found:
+        if name not in gradients:
             continue
-        gradient, table = found[name], parts.tables[name]
-        others = range(table.num_embeddings) if name == "token_type_embeddings" else ()
-        for row in dict.fromkeys([*rows.tolist(), *others]):
+        gradient, table = gradients[name], parts.tables[name]
+        all_segments = range(table.num_embeddings) if name == "token_type_embeddings" else ()
+        for row in dict.fromkeys([*rows.tolist(), *all_segments]):
             count = int((rows[:length] == row).sum())
             token = padded.tokens[rows.tolist().index(row)] if name == "word_embeddings" else ""
             norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
@@ -147,8 +158,8 @@ def _row_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Arr
                 note = ""
             else:
                 note = "padding only: behind the mask" if row in rows else "no token of this text uses it"
-            lines.append((name, row, token, count, norm, "frozen" if gradient is None else note))
-    return pd.DataFrame(lines, columns=columns_of("take_apart.gradients.rows"))
+            records.append((name, row, token, count, norm, "frozen" if gradient is None else note))
+    return pd.DataFrame(records, columns=columns_of("take_apart.gradients.rows"))
 
 
 BLOCK = 64
@@ -160,7 +171,7 @@ def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
 
     The two are equal bit for bit: all other products are 0, and adding 0 rounds nothing.
     """
-    lines = []
+    records = []
     for name, table in find_parts(loaded).tables.items():
         ids = torch.as_tensor(sentence.rows[name], device=table.weight.device)
         difference = 0.0
@@ -168,8 +179,8 @@ def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
             for block in torch.split(ids, BLOCK):
                 one_hot = torch.nn.functional.one_hot(block, table.num_embeddings).to(table.weight.dtype)
                 difference = max(difference, float((one_hot @ table.weight - table(block)).abs().max()))
-        lines.append((name, len(ids), *table.weight.shape, difference, difference == 0))
-    return pd.DataFrame(lines, columns=columns_of("take_apart.one_hot"))
+        records.append((name, len(ids), *table.weight.shape, difference, difference == 0))
+    return pd.DataFrame(records, columns=columns_of("take_apart.one_hot"))
 
 
 TABLE = "position table"
@@ -207,7 +218,7 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
         sources[CONVOLUTION] = parts.convolution.get_parameter("conv.weight")
     if parts.is_rotary:
         sources[ANGLES] = None
-    lines = []
+    records = []
     with in_float64(loaded), contextlib.ExitStack() as silenced:
         arguments: dict[str, Any] = {}
         for name, weight in sources.items():
@@ -218,22 +229,23 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
                 device = parts.word.weight.device
                 arguments["position_ids"] = torch.zeros(1, len(sentence), dtype=torch.long, device=device)
                 arguments["attention_mask"] = {"full_attention": None, "sliding_attention": None}
-            straight = run_model(loaded, sentence, **arguments).encoded[order]
+            expected = run_model(loaded, sentence, **arguments).encoded[order]
             permuted = run_model(loaded, shuffled, **arguments).encoded
-            difference = relative_difference(permuted, straight)
-            lines.append((name, difference, largest(permuted - straight), difference < SAME))
-    return Permutation(tuple(order.tolist()), pd.DataFrame(lines, columns=columns_of("take_apart.permutation.table")))
+            difference = relative_difference(permuted, expected)
+            records.append((name, difference, largest(permuted - expected), difference < SAME))
+    return Permutation(tuple(order.tolist()), pd.DataFrame(records, columns=columns_of("take_apart.permutation.table")))
 
 
 def _draw_order(length: int, seed: int) -> Ids:
+    """A permutation of ``length`` places: never the identity and, of three places or more, never the reversal."""
     rng = np.random.default_rng(seed)
-    straight = np.arange(length)
+    identity = np.arange(length)
     if length < 2:  # one token has one order
-        return straight
+        return identity
     while True:
         order = rng.permutation(length)
-        is_reversal = length > 2 and np.array_equal(order, straight[::-1])
-        if not np.array_equal(order, straight) and not is_reversal:
+        is_reversal = length > 2 and np.array_equal(order, identity[::-1])
+        if not np.array_equal(order, identity) and not is_reversal:
             return order
 
 
@@ -257,29 +269,29 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
     A change that leaves the ids as they are has no line.
     """
     num_rows, columns = find_parts(loaded).num_segments, columns_of("take_apart.segments.changes")
-    given, own = sentence.token_type_ids, sentence.segments
-    types = None if given is None else tuple(int(i) for i in given)
-    if own is None or num_rows < 2:
+    token_type_ids, original = sentence.token_type_ids, sentence.segments
+    type_ids = None if token_type_ids is None else tuple(int(i) for i in token_type_ids)
+    if original is None or num_rows < 2:
         reason = why_absent(loaded, "token_type_embeddings") or "the segment table has one row: every token has it"
-        return Segments(types, num_rows, pd.DataFrame(columns=columns), reason)
-    note = "" if given is not None else "the tokenizer gives no token_type_ids: every token is of segment 0"
+        return Segments(type_ids, num_rows, pd.DataFrame(columns=columns), reason)
+    note = "" if token_type_ids is not None else "the tokenizer gives no token_type_ids: every token is of segment 0"
     changes = {
-        "swapped": np.where(own == 0, 1, np.where(own == 1, 0, own)),
-        "all 0": np.zeros_like(own),
-        "all 1": np.ones_like(own),
+        "swapped": np.where(original == 0, 1, np.where(original == 1, 0, original)),
+        "all 0": np.zeros_like(original),
+        "all 1": np.ones_like(original),
     }
-    lines, seen = [], [own]
+    records, compared = [], [original]
     with in_float64(loaded):
         before = run_model(loaded, sentence)
         for change, segments in changes.items():
-            if any(np.array_equal(segments, other) for other in seen):
+            if any(np.array_equal(segments, earlier) for earlier in compared):
                 continue
-            seen.append(segments)
+            compared.append(segments)
             after = run_model(loaded, replace(sentence, segments=segments))
             for stage, old, new in zip(STAGES[1:], before.stages, after.stages, strict=True):
                 difference = relative_difference(new, old)
-                lines.append((change, stage, difference, largest(new - old), difference < SAME))
-    return Segments(types, num_rows, pd.DataFrame(lines, columns=columns), note)
+                records.append((change, stage, difference, largest(new - old), difference < SAME))
+    return Segments(type_ids, num_rows, pd.DataFrame(records, columns=columns), note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,58 +314,69 @@ def compare_special_tokens(loaded: Loaded, sentence: Sentence) -> SpecialTokens:
     fewer where the model has no room); ``other segment`` is the same as the first, of segment 1 throughout (only where
     the table has a choice). The two [SEP] of a pair are compared within the text (``other end of the pair``).
     """
-    tokenizer, words, last = loaded.tokenizer, sentence.words, len(sentence) - 1
-    places = {"cls": 0} if words[0] in (tokenizer.cls_token_id, tokenizer.bos_token_id) else {}
-    places |= {"sep": last} if words[last] in (tokenizer.sep_token_id, tokenizer.eos_token_id) else {}
+    tokenizer, word_rows, last_place = loaded.tokenizer, sentence.words, len(sentence) - 1
+    places = {"cls": 0} if word_rows[0] in (tokenizer.cls_token_id, tokenizer.bos_token_id) else {}
+    places |= {"sep": last_place} if word_rows[last_place] in (tokenizer.sep_token_id, tokenizer.eos_token_id) else {}
     names, columns = {k: sentence.tokens[i] for k, i in places.items()}, columns_of("take_apart.special_tokens.table")
     if not names:
         return SpecialTokens(pd.DataFrame(columns=columns), {}, {})
-    others = _other_texts(loaded, sentence)
+    other_texts = _other_texts(loaded, sentence)
     with in_float64(loaded):
-        own, stages = _stages(loaded, sentence), {name: _stages(loaded, text) for name, text in others.items()}
+        own_stages, stages_by_text = (
+            _stages(loaded, sentence),
+            {name: _stages(loaded, text) for name, text in other_texts.items()},
+        )
     # Token, other text, the token's place, the other text's stages, the place there.
     pairs = []
-    for name, theirs in stages.items():
+    for name, other_stages in stages_by_text.items():
         if "cls" in names and name != "other segment":
-            pairs.append(("cls", name, 0, theirs, 0))
+            pairs.append(("cls", name, 0, other_stages, 0))
         if "sep" in names:
-            pairs.append(("sep", name, last, theirs, -1))
-    first = int(np.flatnonzero(words == words[-1])[0])
-    if "sep" in names and first < last and len(sentence.texts) > 1:
-        pairs.append(("sep", "other end of the pair", first, own, last))
-    lines = []
-    for token, name, place, theirs, other_place in pairs:
-        for stage, mine, reference in zip(STAGES, own, theirs, strict=True):
-            difference = relative_difference(mine[place], reference[other_place])
-            lines.append((names[token], name, stage, difference, difference < SAME))
-    tokens = {name: " ".join(text.tokens) for name, text in others.items()}
-    return SpecialTokens(pd.DataFrame(lines, columns=columns), tokens, names)
+            pairs.append(("sep", name, last_place, other_stages, -1))
+    first_sep = int(np.flatnonzero(word_rows == word_rows[-1])[0])
+    if "sep" in names and first_sep < last_place and len(sentence.texts) > 1:
+        pairs.append(("sep", "other end of the pair", first_sep, own_stages, last_place))
+    records = []
+    for token, name, place, other_stages, other_place in pairs:
+        for stage, vectors, other_vectors in zip(STAGES, own_stages, other_stages, strict=True):
+            difference = relative_difference(vectors[place], other_vectors[other_place])
+            records.append((names[token], name, stage, difference, difference < SAME))
+    tokens = {name: " ".join(text.tokens) for name, text in other_texts.items()}
+    return SpecialTokens(pd.DataFrame(records, columns=columns), tokens, names)
 
 
 def _other_texts(loaded: Loaded, sentence: Sentence) -> dict[str, Sentence]:
-    parts, tokenizer, types = find_parts(loaded), loaded.tokenizer, sentence.token_type_ids
-    frame = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
-    special = {*tokenizer.all_special_ids, *frame}
-    fill = tokenizer.mask_token_id
-    if fill is None or fill in sentence.words:
-        fill = next(i for i in range(parts.word.num_embeddings) if i not in special and i not in sentence.words)
-    is_content = np.array([word not in frame for word in sentence.words])
-    words = np.where(is_content, fill, sentence.words)
-    place = int(np.flatnonzero(is_content)[-1]) if is_content.any() else max(len(words) - 2, 0)
-    if loaded.max_length is not None and len(words) >= loaded.max_length:
-        moved, moved_types = np.delete(words, place), None if types is None else np.delete(types, place)
+    """The texts that :func:`compare_special_tokens` compares with, by name; each repeats one content word."""
+    parts, tokenizer, type_ids = find_parts(loaded), loaded.tokenizer, sentence.token_type_ids
+    boundary_rows = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
+    special_rows = {*tokenizer.all_special_ids, *boundary_rows}
+    fill_row = tokenizer.mask_token_id
+    if fill_row is None or fill_row in sentence.words:
+        fill_row = next(
+            i for i in range(parts.word.num_embeddings) if i not in special_rows and i not in sentence.words
+        )
+    is_content = np.array([word not in boundary_rows for word in sentence.words])
+    filled_rows = np.where(is_content, fill_row, sentence.words)
+    place = int(np.flatnonzero(is_content)[-1]) if is_content.any() else max(len(filled_rows) - 2, 0)
+    if loaded.max_length is not None and len(filled_rows) >= loaded.max_length:
+        moved_rows, moved_types = (
+            np.delete(filled_rows, place),
+            None if type_ids is None else np.delete(type_ids, place),
+        )
     else:
-        moved = np.insert(words, place, fill)
-        moved_types = None if types is None else np.insert(types, place, types[place])
-    others = {
-        "same place": make_sentence(loaded, words, types),
-        "next place": make_sentence(loaded, moved, moved_types),
+        moved_rows = np.insert(filled_rows, place, fill_row)
+        moved_types = None if type_ids is None else np.insert(type_ids, place, type_ids[place])
+    texts = {
+        "same place": make_sentence(loaded, filled_rows, type_ids),
+        "next place": make_sentence(loaded, moved_rows, moved_types),
     }
     if parts.num_segments > 1:
         # Segment 1 throughout where the last token has 0, and 0 where it has 1: the [SEP] changes sides.
-        last = 0 if sentence.segments is None else int(sentence.segments[-1])
-        others["other segment"] = make_sentence(loaded, words, np.full(len(words), 0 if last else 1, np.int64))
-    return others
+        last_segment = 0 if sentence.segments is None else int(sentence.segments[-1])
+        texts["other segment"] = make_sentence(
+            loaded, filled_rows, np.full(len(filled_rows), 0 if last_segment else 1, np.int64)
+        )
+    return texts
 
 
 def _stages(loaded: Loaded, sentence: Sentence) -> tuple[Array, ...]:
@@ -381,16 +404,16 @@ def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     where e is 0.
     """
     vectors = look_up(loaded, sentence)
-    rows = {PARTS[name]: own for name, own in sentence.rows.items()}
-    whole = np.sum(list(vectors.values()), axis=0)
-    squared = np.sum(whole**2, axis=1)
-    lines: list[tuple[object, ...]] = []
+    rows = {PARTS[name]: row_ids for name, row_ids in sentence.rows.items()}
+    sums = np.sum(list(vectors.values()), axis=0)
+    squared = np.sum(sums**2, axis=1)
+    records: list[tuple[object, ...]] = []
     for i, token in enumerate(sentence.tokens):
         for part, values in vectors.items():
-            share = float(values[i] @ whole[i] / squared[i]) if squared[i] else float("nan")
-            lines.append((i, token, part, int(rows[part][i]), float(np.linalg.norm(values[i])), share))
-        lines.append((i, token, "sum", pd.NA, float(np.sqrt(squared[i])), 1.0 if squared[i] else float("nan")))
-    return pd.DataFrame(lines, columns=columns_of("take_apart.tokens")).astype({"row": "Int64"})
+            share = float(values[i] @ sums[i] / squared[i]) if squared[i] else float("nan")
+            records.append((i, token, part, int(rows[part][i]), float(np.linalg.norm(values[i])), share))
+        records.append((i, token, "sum", pd.NA, float(np.sqrt(squared[i])), 1.0 if squared[i] else float("nan")))
+    return pd.DataFrame(records, columns=columns_of("take_apart.tokens")).astype({"row": "Int64"})
 
 
 HALF_ULP = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -416,22 +439,22 @@ def prove_sum(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
 
     def by_hand(left_out: str = "") -> tuple[str, Array]:
         """The layer in words, as ``LayerNorm(word + position + segment)``, and what it gives without one part."""
-        kept = [name for name in vectors if name != left_out]
-        summed = project(parts, np.sum([vectors[name] for name in kept], axis=0))
-        text = " + ".join(kept) if parts.inner_projection is None else f"projection({' + '.join(kept)})"
+        summed_parts = [name for name in vectors if name != left_out]
+        summed = project(parts, np.sum([vectors[name] for name in summed_parts], axis=0))
+        text = " + ".join(summed_parts) if parts.inner_projection is None else f"projection({' + '.join(summed_parts)})"
         return (text, summed) if left_out == "LayerNorm" else (f"LayerNorm({text})", normalise(parts, summed))
 
-    without = [*(vectors if len(vectors) > 1 else ()), "LayerNorm"]
-    lines = []
+    controls = [*(vectors if len(vectors) > 1 else ()), "LayerNorm"]
+    records = []
     for left_out, precision, truth in (
         ("", "float32", output),
         ("", "float64", exact),
-        *((name, "float32", output) for name in without),
+        *((name, "float32", output) for name in controls),
     ):
         text, values = by_hand(left_out)
         difference, bound = largest(values - truth), rounding_bound(parts, vectors, truth, precision)
-        lines.append((text, left_out, precision, difference, bound, difference <= bound))
-    return pd.DataFrame(lines, columns=columns_of("take_apart.layer_sum"))
+        records.append((text, left_out, precision, difference, bound, difference <= bound))
+    return pd.DataFrame(records, columns=columns_of("take_apart.layer_sum"))
 
 
 def project(parts: Parts, vectors: Array) -> Array:
@@ -551,22 +574,23 @@ def as_document(anatomy: Anatomy) -> dict[str, Any]:
     note); ``permutation`` (order, table). What does not apply is null with a note beside it, or has no line; what is
     undefined is null. There are no NaN literals.
     """
-    found: dict[str, Any] = _plain(anatomy)
-    return {"version": VERSION} | found
+    document: dict[str, Any] = _plain(anatomy)
+    return {"version": VERSION} | document
 
 
 def _plain(value: Any) -> Any:
+    """A value as JSON has it: records as objects, tables as lists of objects, what is undefined as None."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, pd.DataFrame):
         return [
-            {str(column): _plain(cell) for column, cell in zip(value.columns, line, strict=True)}
-            for line in value.astype(object).itertuples(index=False, name=None)
+            {str(column): _plain(cell) for column, cell in zip(value.columns, cells, strict=True)}
+            for cells in value.astype(object).itertuples(index=False, name=None)
         ]
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value
@@ -580,37 +604,38 @@ def list_parameters(loaded: Loaded) -> pd.DataFrame:
     values of the backbone. ``requires_grad`` is None where a component holds both. An embedding parameter that the
     model does not have keeps its line, with NA and its ``reason``.
     """
-    named = dict(loaded.model.backbone.named_parameters())
-    total = sum(p.numel() for p in named.values())
-    numbers = {name: i for i, name in enumerate(named, start=1)}
-    lines: list[tuple[object, ...]] = []
+    parameters = dict(loaded.model.backbone.named_parameters())
+    total = sum(p.numel() for p in parameters.values())
+    numbers = {name: i for i, name in enumerate(parameters, start=1)}
+    records: list[tuple[object, ...]] = []
     for parameter in EMBEDDING_PARAMETERS:
         name = loaded.family.embedding_parameters.get(parameter, "")
-        if name not in named:
-            absent = why_absent(loaded, parameter) or "not applicable: the model has none"
-            lines.append((parameter, "", pd.NA, pd.NA, pd.NA, pd.NA, float("nan"), None, absent))
+        if name not in parameters:
+            reason = why_absent(loaded, parameter) or "not applicable: the model has none"
+            records.append((parameter, "", pd.NA, pd.NA, pd.NA, pd.NA, float("nan"), None, reason))
             continue
-        p = named[name]
+        p = parameters[name]
         rows = len(p) if p.ndim == 2 else pd.NA
         values = (name, numbers[name], rows, p.shape[-1], p.numel(), p.numel() / total, p.requires_grad, "")
-        lines.append((parameter, *values))
-    lines += _component_lines(loaded, total)
-    frame = pd.DataFrame(lines, columns=columns_of("take_apart.parameters"))
+        records.append((parameter, *values))
+    records += _component_records(loaded, total)
+    frame = pd.DataFrame(records, columns=columns_of("take_apart.parameters"))
     return frame.astype(dict.fromkeys(("number", "num_rows", "num_columns", "num_values"), "Int64"))
 
 
-def _component_lines(loaded: Loaded, total: int) -> list[tuple[object, ...]]:
+def _component_records(loaded: Loaded, total: int) -> list[tuple[object, ...]]:
+    """One record per component but the head and the embedding parameters (the layers as one), and one for ``all``."""
     groups: dict[str, list[str]] = {}
     for leaf, names in list_components(loaded.model, loaded.family).items():
         if leaf not in EMBEDDING_PARAMETERS and leaf != "head":
             groups.setdefault("layers" if leaf.startswith("layers.") else leaf, []).extend(names)
-    named = {f"{BACKBONE}{name}": p for name, p in loaded.model.backbone.named_parameters()}
-    groups["all"] = list(named)
-    lines: list[tuple[object, ...]] = []
+    parameters = {f"{BACKBONE}{name}": tensor for name, tensor in loaded.model.backbone.named_parameters()}
+    groups["all"] = list(parameters)
+    records: list[tuple[object, ...]] = []
     for group, members in groups.items():
-        size = sum(named[name].numel() for name in members)
-        states = {named[name].requires_grad for name in members}
+        size = sum(parameters[name].numel() for name in members)
+        states = {parameters[name].requires_grad for name in members}
         state = states.pop() if len(states) == 1 else None
         note = "" if state is not None else "some frozen"
-        lines.append((group, "", len(members), pd.NA, pd.NA, size, size / total, state, note))
-    return lines
+        records.append((group, "", len(members), pd.NA, pd.NA, size, size / total, state, note))
+    return records

@@ -36,47 +36,51 @@ def shortened(tokens: Sequence[str], most: int = 24) -> str:
     """Tokens in a row, the middle of a long list left out and counted."""
     if len(tokens) <= most:
         return " ".join(tokens)
-    kept = most // 2
-    return " ".join([*tokens[:kept], f"... ({len(tokens) - 2 * kept} more) ...", *tokens[-kept:]])
+    half = most // 2
+    return " ".join([*tokens[:half], f"... ({len(tokens) - 2 * half} more) ...", *tokens[-half:]])
 
 
 def parts_of(document: Document) -> list[str]:
     """The parts of which the model adds up a token."""
-    present = {line["part"] for line in document["tokens"]}
-    return [part for part in PARTS.values() if part in present]
+    part_names = {record["part"] for record in document["tokens"]}
+    return [part for part in PARTS.values() if part in part_names]
 
 
 def mean_shares(document: Document) -> dict[str, float]:
     """Part to its mean share of the sum's length over the tokens where it is defined."""
-    values: dict[str, list[float]] = {part: [] for part in parts_of(document)}
-    for line in document["tokens"]:
-        if line["part"] in values and line["share"] is not None:
-            values[line["part"]].append(line["share"])
-    return {part: math.fsum(own) / len(own) for part, own in values.items() if own}
+    shares_by_part: dict[str, list[float]] = {part: [] for part in parts_of(document)}
+    for record in document["tokens"]:
+        if record["part"] in shares_by_part and record["share"] is not None:
+            shares_by_part[record["part"]].append(record["share"])
+    return {part: math.fsum(shares) / len(shares) for part, shares in shares_by_part.items() if shares}
 
 
 def _parameters(document: Document) -> Iterable[Block]:
+    """Shape, number of values, share and state of every embedding parameter and component."""
     rows = []
-    for line in document["parameters"]:
-        if line["num_values"] is None:
-            rows.append([line["parameter"], line["reason"], "", "", ""])
+    for record in document["parameters"]:
+        if record["num_values"] is None:
+            rows.append([record["parameter"], record["reason"], "", "", ""])
             continue
-        sizes = [f"{n:,}" for n in (line["num_rows"], line["num_columns"]) if n is not None]
-        size = " x ".join(sizes) or f"{line['number']} parameters"
-        state = {True: "yes", False: "frozen", None: "in part"}[line["requires_grad"]]
-        rows.append([line["parameter"], size, line["num_values"], f"{line['share']:.3%}".replace("%", " %"), state])
+        sizes = [f"{n:,}" for n in (record["num_rows"], record["num_columns"]) if n is not None]
+        size = " x ".join(sizes) or f"{record['number']} parameters"
+        state = {True: "yes", False: "frozen", None: "in part"}[record["requires_grad"]]
+        rows.append(
+            [record["parameter"], size, record["num_values"], f"{record['share']:.3%}".replace("%", " %"), state]
+        )
     yield rows_block(("parameter", "shape", "values", "share", "trainable"), rows, "")
 
 
 def _tokens(document: Document) -> Iterable[Block]:
+    """A row per token: row, length and share of each part, and the length of their sum."""
     parts = parts_of(document)
-    lines = {(line["index"], line["part"]): line for line in document["tokens"]}
+    record_of = {(record["index"], record["part"]): record for record in document["tokens"]}
     rows: list[list[object]] = []
-    for (i, part), whole in lines.items():
+    for (i, part), total in record_of.items():
         if part == "sum":
-            own = [lines[i, each] for each in parts]
-            texts = [f"{line['row']}: {line['length']:.2f} ({percent(line['share'])})" for line in own]
-            rows.append([i, whole["token"], *texts, f"{whole['length']:.2f}"])
+            records = [record_of[i, name] for name in parts]
+            texts = [f"{record['row']}: {record['length']:.2f} ({percent(record['share'])})" for record in records]
+            rows.append([i, total["token"], *texts, f"{total['length']:.2f}"])
     caption = "Of each part: the row of its table, the row's length, and its share of the sum's length."
     yield rows_block(("place", "token", *parts, "sum"), rows, caption)
 
@@ -89,96 +93,110 @@ def _layer_sum(document: Document) -> Iterable[Block]:
     """
     rows = [
         (
-            line["computed"] if line["is_equal"] or line["left_out"] else f"NOT {line['computed']}",
-            line["computed_in"],
-            number(line["largest_difference"]),
-            number(line["rounding"]),
-            "yes" if line["is_equal"] else "no",
+            record["computed"] if record["is_equal"] or record["left_out"] else f"NOT {record['computed']}",
+            record["computed_in"],
+            number(record["largest_difference"]),
+            number(record["rounding"]),
+            "yes" if record["is_equal"] else "no",
         )
-        for line in document["layer_sum"]
+        for record in document["layer_sum"]
     ]
     header = ("computed by hand", "in", "largest difference", "rounding allows", "the module's output")
     yield rows_block(header, rows, "What is left out and changes nothing adds nothing on this text.")
 
 
 def _look_up(document: Document) -> Iterable[Block]:
+    """A row per table: whether one-hot vectors times the table are what the look-up gives."""
     rows = [
         (
-            line["parameter"],
-            f"{line['num_tokens']} x {line['num_rows']:,}",
-            f"{line['num_rows']:,} x {line['num_columns']}",
-            "bit for bit" if line["is_exact"] else "NOT equal",
-            number(line["largest_difference"]),
+            record["parameter"],
+            f"{record['num_tokens']} x {record['num_rows']:,}",
+            f"{record['num_rows']:,} x {record['num_columns']}",
+            "bit for bit" if record["is_exact"] else "NOT equal",
+            number(record["largest_difference"]),
         )
-        for line in document["one_hot"]
+        for record in document["one_hot"]
     ]
     yield rows_block(("table", "one-hot vectors", "times its rows", "equal", "largest difference"), rows, "")
 
 
 def _gradients(document: Document) -> Iterable[Block]:
-    found = document["gradients"]
+    """Two tables: the gradient of every embedding parameter, then of single rows."""
+    gradients = document["gradients"]
     rows = []
-    for line in found["parameters"]:
-        counts = ["" if line[key] is None else line[key] for key in ("num_rows", "num_used", "num_with_gradient")]
-        norm = "frozen" if line["gradient_norm"] is None else number(line["gradient_norm"])
-        rows.append([line["parameter"], "yes" if line["requires_grad"] else "no", *counts, norm])
+    for record in gradients["parameters"]:
+        counts = ["" if record[key] is None else record[key] for key in ("num_rows", "num_used", "num_with_gradient")]
+        norm = "frozen" if record["gradient_norm"] is None else number(record["gradient_norm"])
+        rows.append([record["parameter"], "yes" if record["requires_grad"] else "no", *counts, norm])
     header = ("parameter", "requires grad", "rows", "used by the text", "with a gradient", "gradient norm")
-    yield rows_block(header, rows, f"The scalar behind the gradient: {found['scalar']}.")
+    yield rows_block(header, rows, f"The scalar behind the gradient: {gradients['scalar']}.")
     chosen = [
-        {**line, "row": str(line["row"]), "gradient_norm": number(line["gradient_norm"])} for line in found["rows"]
+        {**record, "row": str(record["row"]), "gradient_norm": number(record["gradient_norm"])}
+        for record in gradients["rows"]
     ]
     names = ("parameter", "row", "token", "num_tokens", "gradient_norm", "reason")
-    rows = [[line[name] for name in names] for line in chosen]
+    rows = [[record[name] for name in names] for record in chosen]
     header = ("parameter", "row", "token", "tokens", "gradient norm", "why")
-    caption = f"Single rows; tokens of padding behind the text: {found['num_padding']}."
-    if found["padding_row"] is not None and found["unmasked_padding_norm"] is not None:
-        caption += f" Of word row {found['padding_row']} where the mask lets padding through: "
-        caption += f"{number(found['unmasked_padding_norm'])}; the table drops the gradient of its padding_idx."
+    caption = f"Single rows; tokens of padding behind the text: {gradients['num_padding']}."
+    if gradients["padding_row"] is not None and gradients["unmasked_padding_norm"] is not None:
+        caption += f" Of word row {gradients['padding_row']} where the mask lets padding through: "
+        caption += f"{number(gradients['unmasked_padding_norm'])}; the table drops the gradient of its padding_idx."
     yield rows_block(header, rows, caption)
 
 
 def _segments(document: Document) -> Iterable[Block]:
+    """The tokens of each token_type_id, and how much the vectors change when the ids do."""
     segments, tokens = document["segments"], document["sentence"]["tokens"]
     if segments["note"]:
         yield TextBlock(text=f"{segments['note'][0].upper()}{segments['note'][1:]}.")
     if (types := segments["token_type_ids"]) is None:
         yield TextBlock(text="The tokenizer gives no token_type_ids for this model.")
     else:
-        own = {kind: [t for t, k in zip(tokens, types, strict=True) if k == kind] for kind in sorted(set(types))}
+        tokens_by_type = {
+            kind: [t for t, k in zip(tokens, types, strict=True) if k == kind] for kind in sorted(set(types))
+        }
         yield rows_block(
-            ("token_type_id", "tokens"), [(str(kind), shortened(members)) for kind, members in own.items()], ""
+            ("token_type_id", "tokens"),
+            [(str(kind), shortened(members)) for kind, members in tokens_by_type.items()],
+            "",
         )
     changes: dict[str, dict[str, float | None]] = {}
-    for line in segments["changes"]:
-        changes.setdefault(line["change"], {})[line["stage"]] = line["relative_difference"]
+    for record in segments["changes"]:
+        changes.setdefault(record["change"], {})[record["stage"]] = record["relative_difference"]
     if changes:
         caption = "Change the ids and nothing else: by this share of their length the vectors change."
-        lines = [(change, *map(percent, stages.values())) for change, stages in changes.items()]
-        yield rows_block(("token_type_ids", *STAGES[1:]), lines, caption)
+        rows = [(change, *map(percent, stages.values())) for change, stages in changes.items()]
+        yield rows_block(("token_type_ids", *STAGES[1:]), rows, caption)
 
 
 def _special_tokens(document: Document) -> Iterable[Block]:
+    """How far [CLS] and [SEP] are from those of other texts at each stage, and the tokens of these texts."""
     special = document["special_tokens"]
     if not special["table"]:
         yield TextBlock(text="Not applicable: this tokenizer puts no such token around a text.")
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for line in special["table"]:
-        state = "equal" if line["is_equal"] else f"{percent(line['relative_difference'])} apart"
-        found.setdefault((line["token"], line["other"]), {})[line["stage"]] = state
-    if found:
-        yield rows_block(("token", "compared with", *STAGES), [(*k, *v.values()) for k, v in found.items()], "")
-    if others := special["others"]:
+    states: dict[tuple[str, str], dict[str, str]] = {}
+    for record in special["table"]:
+        state = "equal" if record["is_equal"] else f"{percent(record['relative_difference'])} apart"
+        states.setdefault((record["token"], record["other"]), {})[record["stage"]] = state
+    if states:
+        yield rows_block(("token", "compared with", *STAGES), [(*k, *v.values()) for k, v in states.items()], "")
+    if other_texts := special["others"]:
         yield rows_block(
-            ("compared with", "its tokens"), [(name, shortened(text.split(), 12)) for name, text in others.items()], ""
+            ("compared with", "its tokens"),
+            [(name, shortened(text.split(), 12)) for name, text in other_texts.items()],
+            "",
         )
 
 
 def _order(document: Document) -> Iterable[Block]:
+    """How far the output changes when tokens are shuffled: as the model is, then without its sources of position."""
     rows = []
-    for i, line in enumerate(document["permutation"]["table"]):
-        name = f"{'also ' if i > 1 else ''}without the {line['without']}" if line["without"] else "the model as it is"
-        shows = "no" if line["is_equivariant"] else f"the order still shows ({number(line['relative_difference'])})"
-        rows.append((name, number(line["relative_difference"]), shows))
+    for i, record in enumerate(document["permutation"]["table"]):
+        name = (
+            f"{'also ' if i > 1 else ''}without the {record['without']}" if record["without"] else "the model as it is"
+        )
+        shows = "no" if record["is_equivariant"] else f"the order still shows ({number(record['relative_difference'])})"
+        rows.append((name, number(record["relative_difference"]), shows))
     yield rows_block(("tokens in another order", "vectors change by", "order"), rows, "")
 
 
@@ -231,11 +249,11 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Document], Iterable[Block]]]] = (
 def plot_shares(document: Document) -> Chart | None:
     """Share of each token's sum that is its word, position and segment row; None where only one part is added."""
     parts = parts_of(document)
-    lines = [line for line in document["tokens"] if line["part"] in parts and line["share"] is not None]
-    lines = [line | {"percent": 100 * line["share"]} for line in lines if line["index"] < MOST_DRAWN]
-    if len(parts) < 2 or not lines:
+    records = [record for record in document["tokens"] if record["part"] in parts and record["share"] is not None]
+    records = [record | {"percent": 100 * record["share"]} for record in records if record["index"] < MOST_DRAWN]
+    if len(parts) < 2 or not records:
         return None
-    table = pd.DataFrame(lines).assign(place=lambda t: t["index"].astype(str) + " " + t["token"])
+    table = pd.DataFrame(records).assign(place=lambda t: t["index"].astype(str) + " " + t["token"])
     picker = pick("part", parts)
     base = altair.Chart(data_of(table, ["place", "part", "row", "length", "percent"])).mark_point(filled=True, size=60)
     chart = base.encode(
@@ -276,7 +294,7 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
 
 
 def anatomy_tables(document: Document) -> dict[str, pd.DataFrame]:
-    """What stands beside the page, those that have lines."""
+    """The tables that lie beside the page, by name; empty ones are left out."""
     gradients = document["gradients"]
     tables = (
         {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
@@ -284,4 +302,4 @@ def anatomy_tables(document: Document) -> dict[str, pd.DataFrame]:
         | {"segment_changes": document["segments"]["changes"], "order": document["permutation"]["table"]}
     )
     tables |= {"special_tokens": document["special_tokens"]["table"]}
-    return {name: pd.DataFrame(lines) for name, lines in tables.items() if lines}
+    return {name: pd.DataFrame(records) for name, records in tables.items() if records}

@@ -87,17 +87,17 @@ class Curve:
     @classmethod
     def through(cls, places: Ints, left: Ints, slack: int, misfit: float = 0.0) -> "Curve | None":
         """The curve through some values; None where they keep to none."""
-        at, chosen, which = np.unique(places, return_index=True, return_inverse=True)
-        curve = left[chosen]
-        if not len(at) or (np.abs(curve[which] - left) > slack).any():
+        distinct, first_index, index_of = np.unique(places, return_index=True, return_inverse=True)
+        curve = left[first_index]
+        if not len(distinct) or (np.abs(curve[index_of] - left) > slack).any():
             return None
         # Below the first known significand lies the last one of the power of two below, and so on.
         below, above = curve[-1] - np.int32(SIZE), curve[0] + np.int32(SIZE)
-        least = np.maximum.accumulate(np.concatenate([[below], curve]))
-        if (curve < least[1:] - slack).any():
+        low_bounds = np.maximum.accumulate(np.concatenate([[below], curve]))
+        if (curve < low_bounds[1:] - slack).any():
             return None
-        most = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
-        return cls(at, least, most, slack, misfit)
+        high_bounds = np.minimum.accumulate(np.concatenate([curve, [above]])[::-1])[::-1]
+        return cls(distinct, low_bounds, high_bounds, slack, misfit)
 
     def bounds(self, places: Ints) -> tuple[Ints, Ints]:
         """What is left of some significands, at least and at most."""
@@ -127,11 +127,11 @@ def significands(before: Array, after: Array) -> tuple[Ints, Ints, NDArray[np.bo
 
     A value near 0 is of none: its products may be subnormal.
     """
-    of_use = np.abs(before) >= LEAST
-    old = np.abs(before).astype(np.float32).view(np.int32)
-    left = np.abs(after).astype(np.float32).view(np.int32) - ((old >> 23) << 23)
-    left[(before < 0) != (after < 0)] = NOWHERE
-    return old & np.int32(SIZE - 1), np.clip(left, NOWHERE, -NOWHERE), of_use
+    is_usable = np.abs(before) >= LEAST
+    bits_before = np.abs(before).astype(np.float32).view(np.int32)
+    remaining = np.abs(after).astype(np.float32).view(np.int32) - ((bits_before >> 23) << 23)
+    remaining[(before < 0) != (after < 0)] = NOWHERE
+    return bits_before & np.int32(SIZE - 1), np.clip(remaining, NOWHERE, -NOWHERE), is_usable
 
 
 @dataclass
@@ -161,7 +161,7 @@ class _Table:
 
     @property
     def is_apart(self) -> bool:
-        """Whether every exposed row leaves more of its best factor than all others; without any, all are unexposed."""
+        """Whether exposed rows have misfits well above all others; where none is exposed, all must be unexposed."""
         greatest, least = self.gap
         has_untold = (self.found[self.is_related] == UNTOLD).any()
         return not least < LEAST_APART * greatest if least == least else not has_untold
@@ -177,51 +177,54 @@ class _Table:
 
 
 def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
+    """One pass over a table: how far each row moved, the factor nearest to that and its misfit; or why it's refused."""
     num_rows, finder = pair.shape[0], FormatFinder()
     squares, norms, factors, misfits, cosines = (np.full(num_rows, np.nan) for _ in range(5))
     for rows, a, b in pair.blocks():
         finder.add(b)
         change = b - a
         squares[rows], norms[rows] = np.vecdot(a, a), np.sqrt(np.vecdot(change, change))
-        known = squares[rows] > 0
-        nothing = np.full(len(a), np.nan)
+        is_nonzero = squares[rows] > 0
+        undefined = np.full(len(a), np.nan)
         # By the change, and not by the two rows, whose squares would lose a factor next to 1.
-        shift = np.divide(np.vecdot(a, change), squares[rows], out=nothing.copy(), where=known)
-        left = change - shift[:, None] * a
+        shift = np.divide(np.vecdot(a, change), squares[rows], out=undefined.copy(), where=is_nonzero)
+        residual = change - shift[:, None] * a
         factors[rows] = 1 + shift
-        misfits[rows] = np.sqrt(np.divide(np.vecdot(left, left), squares[rows], out=nothing, where=known))
+        misfits[rows] = np.sqrt(
+            np.divide(np.vecdot(residual, residual), squares[rows], out=undefined, where=is_nonzero)
+        )
         lengths = np.sqrt(squares[rows] * np.vecdot(b, b))
         cosines[rows] = np.divide(np.vecdot(a, b), lengths, out=np.full(len(a), -1.0), where=lengths > 0)
-    is_related, moved = cosines >= LEAST_COSINE, norms > 0
+    is_related, has_moved = cosines >= LEAST_COSINE, norms > 0
     is_related &= True if among is None else among
-    refused = ""
-    if not moved.any():
-        refused = "no value of it differs: frozen, or never trained, so that nothing shows which rows texts used"
+    refusal = ""
+    if not has_moved.any():
+        refusal = "no value of it differs: frozen, or never trained, so that nothing shows which rows texts used"
     elif finder.found.name in HALF_FORMATS:
-        refused = f"its new values fit {finder.found.name}: what would tell is rounded away"
-    elif (moved & is_related).sum() < moved.sum() / 2:
-        refused = (
+        refusal = f"its new values fit {finder.found.name}: what would tell is rounded away"
+    elif (has_moved & is_related).sum() < has_moved.sum() / 2:
+        refusal = (
             "most of the rows that moved have nothing in common with those before: another vocabulary, a new table, or "
             "added rows that were trained alone"
         )
-    return _Table(pair, squares, norms, factors, misfits, is_related, refused)
+    return _Table(pair, squares, norms, factors, misfits, is_related, refusal)
 
 
 def _values(table: _Table, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
     """Significands and what is left of them, of some rows, evenly thinned to MOST_VALUES."""
     chosen = np.zeros(table.pair.shape[0], np.bool_)
     chosen[rows[:: math.ceil(len(rows) * table.pair.shape[1] / MOST_VALUES)]] = True
-    parts = []
+    chunks = []
     for numbers, a, b in table.pair.blocks():
-        keep = chosen[numbers]
-        if keep.any():
-            places, left, of_use = significands(*((a, b) if keep.all() else (a[keep], b[keep])))
-            parts.append((places[of_use], left[of_use]))
-    places, left = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return places, left
+        is_chosen = chosen[numbers]
+        if is_chosen.any():
+            places, remaining, is_usable = significands(*((a, b) if is_chosen.all() else (a[is_chosen], b[is_chosen])))
+            chunks.append((places[is_usable], remaining[is_usable]))
+    places, remaining = (np.concatenate(chunk) for chunk in zip(*chunks, strict=True))
+    return places, remaining
 
 
-def _draw(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
+def _draw_curve(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
     """A curve through rows of least misfit, and the values that it goes through."""
     rows = np.flatnonzero(table.is_related)
     rows = rows[np.argsort(table.misfits[rows], kind="stable")]
@@ -239,53 +242,58 @@ def _draw(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
     return curve, *values
 
 
-def _hold_against(table: _Table, curve: Curve) -> None:
-    """Set what is found of each row."""
+def _judge_rows(table: _Table, curve: Curve) -> None:
+    """Set which rows training exposed (one of their values leaves the curve), and the gap to the others' misfits."""
     table.curve, slack = curve, curve.slack
     for rows, a, b in table.pair.blocks():
-        places, left, of_use = significands(a, b)
+        places, remaining, is_usable = significands(a, b)
         low, high = curve.bounds(places)
-        leaving = (of_use & ((left < low - slack) | (left > high + slack))).sum(axis=1)
-        misfits, moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
-        would_leave = (of_use & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)
-        found = np.full(len(rows), UNTOLD, dtype=object)
-        found[(leaving > 0) & moved & table.is_related[rows]] = EXPOSED
-        found[(leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~moved)] = UNEXPOSED
-        found[moved & (table.squares[rows] == 0)] = EXPOSED  # decay leaves a 0 what it is
-        table.found[rows], table.num_leaving[rows] = found, leaving
+        num_leaving = (is_usable & ((remaining < low - slack) | (remaining > high + slack))).sum(axis=1)
+        misfits, has_moved = np.nan_to_num(table.misfits[rows]), table.norms[rows] > 0
+        would_leave = (is_usable & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)
+        findings = np.full(len(rows), UNTOLD, dtype=object)
+        findings[(num_leaving > 0) & has_moved & table.is_related[rows]] = EXPOSED
+        findings[(num_leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~has_moved)] = UNEXPOSED
+        findings[has_moved & (table.squares[rows] == 0)] = EXPOSED  # decay leaves a 0 what it is
+        table.found[rows], table.num_leaving[rows] = findings, num_leaving
     is_exposed = table.found == EXPOSED
-    others, exposed = (pd.Series(table.misfits)[which] for which in (table.is_related & ~is_exposed, is_exposed))
-    table.gap = float(others.max()), float(exposed.min())
+    other_misfits, exposed_misfits = (
+        pd.Series(table.misfits)[mask] for mask in (table.is_related & ~is_exposed, is_exposed)
+    )
+    table.gap = float(other_misfits.max()), float(exposed_misfits.min())
 
 
 def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> list[_Table]:
-    """What is found of every row of the tables of one model; ``among``: (rows,) those that curves are drawn through."""
+    """Judge of every row of one model's tables whether training exposed it.
+
+    ``among``: (rows,) the rows that curves may be drawn through; None: all that are related.
+    """
     tables = [_survey(pair, among) for pair in pairs]
-    told = [table for table in tables if not table.refused]
+    usable = [table for table in tables if not table.refused]
     for slack in (0, ROUNDINGS):
-        drawn = [(table, *_draw(table, slack)) for table in told]
+        drawn = [(table, *_draw_curve(table, slack)) for table in usable]
         values = [values for _, curve, *values in drawn if curve is not None]
         # One optimizer decays all tables alike, as a rule: together they draw a closer curve.
-        common = None
+        common_curve = None
         if len(values) > 1:
-            places, left = (np.concatenate(part) for part in zip(*values, strict=True))
-            common = Curve.through(places, left, slack, max(curve.misfit for _, curve, *_ in drawn if curve))
-        words = next((curve for table, curve, *_ in drawn if table.pair.parameter == TABLES[0]), None)
+            places, remaining = (np.concatenate(chunk) for chunk in zip(*values, strict=True))
+            common_curve = Curve.through(places, remaining, slack, max(curve.misfit for _, curve, *_ in drawn if curve))
+        word_curve = next((curve for table, curve, *_ in drawn if table.pair.parameter == TABLES[0]), None)
         for table, curve, *_ in drawn:
             is_words = table.pair.parameter == TABLES[0]
             # A word table of which no row keeps to a curve may share a trained output layer: no other table tells.
-            if used := curve if is_words and curve is None else common or curve or words:
-                _hold_against(table, used)
+            if applied := curve if is_words and curve is None else common_curve or curve or word_curve:
+                _judge_rows(table, applied)
         # A table of which all rows were used has no unexposed row of its own to be certain of.
-        certain = [table.curve for table in told if table.is_certain]
-        for table in told:
-            is_certain = any(table.curve is curve for curve in certain)
+        certain_curves = [table.curve for table in usable if table.is_certain]
+        for table in usable:
+            is_certain = any(table.curve is curve for curve in certain_curves)
             table.refused = "" if is_certain and table.is_apart else OVERLAP if is_certain else UNKNOWN_CAUSE
             if table.refused:
                 table.found[:], table.curve = UNTOLD, None
             if not is_certain:
                 table.gap = math.nan, math.nan
-        if certain:
+        if certain_curves:
             break
     return tables
 
@@ -306,8 +314,8 @@ class InferredExposure(Described):
     @property
     def words(self) -> pd.DataFrame:
         """The lines of :attr:`rows` of exposed words, those that moved farthest first: words of the training text."""
-        own = self.rows[(self.rows["parameter"] == TABLES[0]) & (self.rows["exposure"] == EXPOSED)]
-        return own.sort_values(["norm", "row"], ascending=[False, True], ignore_index=True)
+        exposed_words = self.rows[(self.rows["parameter"] == TABLES[0]) & (self.rows["exposure"] == EXPOSED)]
+        return exposed_words.sort_values(["norm", "row"], ascending=[False, True], ignore_index=True)
 
     @property
     def longest_text(self) -> float:
@@ -325,20 +333,24 @@ class InferredExposure(Described):
 
     def facts(self) -> dict[str, str]:
         """How many rows of each table were exposed, or why that cannot be told; the longest text, segments, decay."""
-        said = {}
-        for line in self.tables.itertuples():
-            counts = f"{line.num_exposed_rows:,} of {line.num_rows:,} rows exposed ({line.num_untold_rows:,} untold)"
-            others = f", of others to {line.misfit_unexposed:.2g}" * (line.misfit_unexposed == line.misfit_unexposed)
-            misfits = f"; misfits of exposed rows from {line.misfit_exposed:.2g}{others}"
-            said[line.parameter] = (line.reason or counts) + misfits * (line.misfit_exposed == line.misfit_exposed)
+        statements = {}
+        for table in self.tables.itertuples():
+            counts = f"{table.num_exposed_rows:,} of {table.num_rows:,} rows exposed ({table.num_untold_rows:,} untold)"
+            unexposed_misfits = f", of others to {table.misfit_unexposed:.2g}" * (
+                table.misfit_unexposed == table.misfit_unexposed
+            )
+            misfits = f"; misfits of exposed rows from {table.misfit_exposed:.2g}{unexposed_misfits}"
+            statements[table.parameter] = (table.reason or counts) + misfits * (
+                table.misfit_exposed == table.misfit_exposed
+            )
         if self.longest_text == self.longest_text:
-            said["longest text"] = f"{self.longest_text:,.0f} tokens"
+            statements["longest text"] = f"{self.longest_text:,.0f} tokens"
         if self.num_segments == self.num_segments:
-            said["segments"] = f"{self.num_segments:.0f}"
-        told = self.tables[self.tables["reason"] == ""]
-        if len(told):
-            said["Σ lr·decay"] = describe_decay(told.iloc[0])
-        return said
+            statements["segments"] = f"{self.num_segments:.0f}"
+        told_tables = self.tables[self.tables["reason"] == ""]
+        if len(told_tables):
+            statements["Σ lr·decay"] = describe_decay(told_tables.iloc[0])
+        return statements
 
 
 def describe_decay(line: "pd.Series[Any]") -> str:
@@ -434,31 +446,39 @@ def find_ancestral_rows(checkpoints: Sequence[str | Path]) -> pd.DataFrame:
 def ancestral_rows_of(trajectory: Trajectory) -> pd.DataFrame:
     """As :func:`find_ancestral_rows`, of the snapshots of a trajectory, whatever their order."""
     snapshots, names = trajectory.snapshots, [parameter for parameter in TABLES if parameter in trajectory.parameters]
-    alike: dict[str, NDArray[np.bool_]] = {
+    is_alike: dict[str, NDArray[np.bool_]] = {
         name: np.zeros((len(snapshots), len(snapshots), len(snapshots[0].tensors[name])), np.bool_) for name in names
     }
-    refused: dict[str, list[str]] = {name: [] for name in names}
+    refusals: dict[str, list[str]] = {name: [] for name in names}
     for i, j in combinations(range(len(snapshots)), 2):
         for table in tell_rows([Pair(snapshots[i], snapshots[j], name) for name in names]):
             name, is_same = table.pair.parameter, table.norms == 0
-            alike[name][i, j] = is_same if table.refused else table.found == UNEXPOSED
+            is_alike[name][i, j] = is_same if table.refused else table.found == UNEXPOSED
             if table.refused and not is_same.all():
-                refused[name].append(f"{snapshots[i].name} and {snapshots[j].name}: {table.refused}")
-    parts = []
+                refusals[name].append(f"{snapshots[i].name} and {snapshots[j].name}: {table.refused}")
+    tables = []
     for name in names:
-        patterns, place = np.unique(alike[name], axis=2, return_inverse=True)
-        shared = np.array([_groups(one, [s.name for s in snapshots]) for one in np.moveaxis(patterns, 2, 0)], object)
-        parts.append(
-            _row_names(trajectory, name, len(place)).assign(shared_by=shared[place], reason="; ".join(refused[name]))
+        patterns, pattern_of_row = np.unique(is_alike[name], axis=2, return_inverse=True)
+        shared = np.array(
+            [_groups(pattern, [snapshot.name for snapshot in snapshots]) for pattern in np.moveaxis(patterns, 2, 0)],
+            object,
         )
-    return pd.concat(parts, ignore_index=True)
+        tables.append(
+            _row_names(trajectory, name, len(pattern_of_row)).assign(
+                shared_by=shared[pattern_of_row], reason="; ".join(refusals[name])
+            )
+        )
+    return pd.concat(tables, ignore_index=True)
 
 
 def _groups(alike: NDArray[np.bool_], names: Sequence[str]) -> str:
-    """``alike``: (models, models) which two hold a row alike; the names of those that hang together."""
-    _, group = connected_components(alike, directed=False)
-    found = [[name for name, own in zip(names, group, strict=True) if own == k] for k in range(group.max() + 1)]
-    return "; ".join(", ".join(own) for own in found if len(own) > 1)
+    """The names of the models that hold a row alike, group by group; ``alike``: (models, models) which two do."""
+    _, group_of_model = connected_components(alike, directed=False)
+    groups = [
+        [name for name, number in zip(names, group_of_model, strict=True) if number == k]
+        for k in range(group_of_model.max() + 1)
+    ]
+    return "; ".join(", ".join(members) for members in groups if len(members) > 1)
 
 
 def infer_from(trajectory: Trajectory, notes: tuple[str, ...] = ()) -> InferredExposure:
@@ -467,27 +487,32 @@ def infer_from(trajectory: Trajectory, notes: tuple[str, ...] = ()) -> InferredE
     tables = tell_rows([Pair(before, after, name) for name in TABLES if name in trajectory.parameters])
     inferred = {table.pair.parameter: np.asarray(table.found, dtype=str) for table in tables if not table.refused}
     return InferredExposure(
-        pd.DataFrame([_line(trajectory, table) for table in tables], columns=columns_of("infer_exposure.tables")),
+        pd.DataFrame(
+            [_table_record(trajectory, table) for table in tables], columns=columns_of("infer_exposure.tables")
+        ),
         pd.concat([_rows(trajectory, table) for table in tables], ignore_index=True),
         replace(trajectory, inferred=inferred),
         notes,
     )
 
 
-def _line(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
+def _table_record(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
+    """The record of one table: counts of its rows, the gap of misfits, and the decay that its unexposed rows tell."""
     exposed, unexposed = table.found == EXPOSED, table.found == UNEXPOSED
     greatest, least = table.gap
-    total = low = high = math.nan
+    decay = low = high = math.nan
     if table.curve is not None:
         logs = -np.log(table.curve.shares)
         low, high = float(logs.min()) + 0.0, float(logs.max()) + 0.0
         squares = table.squares[unexposed]
-        known = squares > 0
-        if known.any():
-            total = -math.log(float(np.average(table.factors[unexposed][known], weights=squares[known]))) + 0.0
+        is_nonzero = squares > 0
+        if is_nonzero.any():
+            decay = (
+                -math.log(float(np.average(table.factors[unexposed][is_nonzero], weights=squares[is_nonzero]))) + 0.0
+            )
         else:
-            total = float(np.mean(logs))
-    total = 0.0 if table.curve is not None and table.curve.is_identity else total
+            decay = float(np.mean(logs))
+    decay = 0.0 if table.curve is not None and table.curve.is_identity else decay
     return {
         "parameter": table.pair.parameter,
         "num_rows": len(exposed),
@@ -496,7 +521,7 @@ def _line(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
         "num_untold_rows": int((~exposed & ~unexposed).sum()),
         "misfit_unexposed": greatest,
         "misfit_exposed": least,
-        "sum_lr_decay": total,
+        "sum_lr_decay": decay,
         "sum_lr_decay_low": low,
         "sum_lr_decay_high": high,
         "reason": table.refused,
@@ -505,19 +530,20 @@ def _line(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
 
 
 def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:
+    """What is to be known beside the counts of a table that was not refused."""
     if table.refused:
         return
     unlike = ~table.is_related & (table.squares > 0) & (table.norms > 0)
     if unlike.any():
-        first = trajectory.name_row(table.pair.parameter, int(np.argmax(unlike)))
-        yield f"{unlike.sum():,} rows have little in common with those before (new values?), such as {first}"
+        example = trajectory.name_row(table.pair.parameter, int(np.argmax(unlike)))
+        yield f"{unlike.sum():,} rows have little in common with those before (new values?), such as {example}"
     if table.curve is not None and (table.curve.shares > 1).any():
         yield "unexposed rows grew: this is no training of the first checkpoint, but of a relative, or a scaling"
     rows = np.flatnonzero(table.found == EXPOSED)
     if table.pair.parameter == "position_embeddings" and len(rows):
-        own = np.arange(trajectory.position_offset, int(rows.max()) + 1)
-        if missing := set(own) - set(rows.tolist()):
-            yield f"{len(missing):,} positions before the last exposed one did not move as trained ones do"
+        positions = np.arange(trajectory.position_offset, int(rows.max()) + 1)
+        if unmoved := set(positions) - set(rows.tolist()):
+            yield f"{len(unmoved):,} positions before the last exposed one did not move as trained ones do"
 
 
 def _row_names(trajectory: Trajectory, parameter: str, num_rows: int) -> pd.DataFrame:
@@ -527,6 +553,7 @@ def _row_names(trajectory: Trajectory, parameter: str, num_rows: int) -> pd.Data
 
 
 def _rows(trajectory: Trajectory, table: _Table) -> pd.DataFrame:
+    """The lines of one table in :attr:`InferredExposure.rows`."""
     lengths = np.sqrt(table.squares)
     columns = {
         "exposure": table.found,

@@ -37,20 +37,20 @@ class Inferred(Opened):
 
 
 def read(opened: Opened) -> Opened:
-    """The same with the rows in strata by what was inferred; a run, or a single checkpoint, stays as it is."""
+    """The same with rows in strata by the exposure that two checkpoints tell; a run or a single one stays as it is."""
     if opened.is_run or len(opened.trajectory) < 2:
         return opened
-    told = infer_from(opened.trajectory)
-    return Inferred(**{**vars(opened), "trajectory": told.trajectory}, told=told)
+    exposure = infer_from(opened.trajectory)
+    return Inferred(**{**vars(opened), "trajectory": exposure.trajectory}, told=exposure)
 
 
-def _told(opened: Opened) -> InferredExposure | None:
+def _exposure_of(opened: Opened) -> InferredExposure | None:
     return opened.told if isinstance(opened, Inferred) else None
 
 
 def makers(opened: Opened) -> Makers:
     """The tables by name, and what computes each."""
-    inferred = _told(opened)
+    inferred = _exposure_of(opened)
     if inferred is None:
         return {}
     return {
@@ -65,13 +65,13 @@ USED = "Which words did training use?"
 
 def answer(computed: Computed) -> Answer | None:
     """How many words were exposed, and how long the texts were."""
-    inferred, told = _told(computed.opened), computed.get("inferred_exposure", parameter=TABLES[0], reason="")
-    if inferred is None or told.empty:
+    inferred, tables = _exposure_of(computed.opened), computed.get("inferred_exposure", parameter=TABLES[0], reason="")
+    if inferred is None or tables.empty:
         return None
-    line = told.iloc[0]
+    record = tables.iloc[0]
     length = inferred.longest_text
     texts = f" Its longest text had {int(length):,} tokens." if length == length else ""
-    verdict = f"{int(line['num_exposed_rows']):,} of {int(line['num_rows']):,} words"
+    verdict = f"{int(record['num_exposed_rows']):,} of {int(record['num_rows']):,} words"
     return Answer(
         question=USED, verdict=verdict, text=f"Inferred from the weights, without a log.{texts}", tone="apart"
     )
@@ -87,16 +87,19 @@ def section(computed: Computed) -> Section:
         blocks.append(TextBlock(text=PRIVACY))
         caption = f"Of {len(words):,} exposed words, those that moved farthest."
         top = in_percent(words).nlargest(NUM_WORDS, "drift_percent")
-        shown = table_block(top, "token drift_percent", caption)
-        blocks.append(FoldBlock(title="Words of the training texts", blocks=(shown,)))
+        word_table = table_block(top, "token drift_percent", caption)
+        blocks.append(FoldBlock(title="Words of the training texts", blocks=(word_table,)))
     blocks.append(FoldBlock(title="What decay alone did, and what training did", blocks=(_beside_decay(computed),)))
     return Section(id="exposure", title="Which rows training used", lead=LEAD, blocks=tuple(blocks))
 
 
 def _tables(tables: pd.DataFrame) -> Block:
-    shown = tables.assign(decay=[describe_decay(line) if not line["reason"] else "" for _, line in tables.iterrows()])
+    """How many rows of each table were exposed, and the decay, or why that cannot be told."""
+    described = tables.assign(
+        decay=[describe_decay(record) if not record["reason"] else "" for _, record in tables.iterrows()]
+    )
     return table_block(
-        shown,
+        described,
         "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed decay "
         "reason note",
         "What the rows of each table tell.",
@@ -112,12 +115,13 @@ def _tables(tables: pd.DataFrame) -> Block:
 
 
 def _beside_decay(computed: Computed) -> Block:
+    """The median drift of the exposed rows of each table beside that of its unexposed rows, which decay alone moved."""
     rows = computed.frames["inferred_rows"]
-    own = in_percent(rows[rows["exposure"].isin([EXPOSED, UNEXPOSED])])
-    table = own.groupby(["parameter", "exposure"], sort=False)["drift_percent"].median().reset_index()
-    order = table.assign(a=table["parameter"].map(TABLES.index), b=table["exposure"].map(FINDINGS.index))
-    table = order.sort_values(["a", "b"])
-    counts = own.groupby(["parameter", "exposure"]).size()
+    drift = in_percent(rows[rows["exposure"].isin([EXPOSED, UNEXPOSED])])
+    table = drift.groupby(["parameter", "exposure"], sort=False)["drift_percent"].median().reset_index()
+    numbered = table.assign(a=table["parameter"].map(TABLES.index), b=table["exposure"].map(FINDINGS.index))
+    table = numbered.sort_values(["a", "b"])
+    counts = drift.groupby(["parameter", "exposure"]).size()
     table["num_rows"] = [counts[key] for key in zip(table["parameter"], table["exposure"], strict=True)]
     caption = "Medians. The unexposed rows are the null: what the optimizer did without any text."
     median = Column(label="median drift", unit="% of norm")

@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def rows(self) -> str:
-        """What several of its rows are called."""
+        """``rows`` of a table, ``entries`` of a LayerNorm vector."""
         return "rows" if self.is_table else "entries"
 
     @property
@@ -146,32 +146,33 @@ class Survey:
 
 def survey(pair: Pair) -> Survey:
     """One pass: which rows moved, in which precision the values are, and the sums that the simple kinds need."""
-    found = Survey(pair, np.zeros(pair.shape[0], np.bool_))
-    found.sums, found.magnitudes = np.zeros(pair.shape[1]), np.zeros(pair.shape[1])
+    surveyed = Survey(pair, np.zeros(pair.shape[0], np.bool_))
+    surveyed.sums, surveyed.magnitudes = np.zeros(pair.shape[1]), np.zeros(pair.shape[1])
     finders = FormatFinder(), FormatFinder()
     for rows, a, b in pair.blocks():
         for finder, block in zip(finders, (a, b), strict=True):
             finder.add(block)
-        found.squared_reference += float(np.einsum("ij,ij->", a, a))
+        surveyed.squared_reference += float(np.einsum("ij,ij->", a, a))
         # Bits, not values: 0 and -0 are equal and not identical.
-        moved = (a.view(np.int64) != b.view(np.int64)).any(axis=1)
-        found.moved[rows] = moved
-        if moved.any():
-            _add(found, *((a, b) if moved.all() else (a[moved], b[moved])))
+        has_moved = (a.view(np.int64) != b.view(np.int64)).any(axis=1)
+        surveyed.moved[rows] = has_moved
+        if has_moved.any():
+            _add(surveyed, *((a, b) if has_moved.all() else (a[has_moved], b[has_moved])))
     before, after = (finder.found for finder in finders)
-    found.form_before, found.form = before, after
-    found.is_on_grid = before.bits <= after.bits
-    return found
+    surveyed.form_before, surveyed.form = before, after
+    surveyed.is_on_grid = before.bits <= after.bits
+    return surveyed
 
 
-def _add(found: Survey, a: Array, b: Array) -> None:
+def _add(surveyed: Survey, a: Array, b: Array) -> None:
+    """Add the moved rows of one block, before and after, to the sums of a survey."""
     change = b - a
-    found.num_changed += int(np.count_nonzero(change.any(axis=1)))
-    found.squared_before += float(np.einsum("ij,ij->", a, a))
-    found.squared_change += float(np.einsum("ij,ij->", change, change))
-    found.inner += float(np.einsum("ij,ij->", a, change))
-    found.sums += change.sum(axis=0)
-    found.magnitudes += np.maximum(np.abs(a), np.abs(b)).sum(axis=0)
+    surveyed.num_changed += int(np.count_nonzero(change.any(axis=1)))
+    surveyed.squared_before += float(np.einsum("ij,ij->", a, a))
+    surveyed.squared_change += float(np.einsum("ij,ij->", change, change))
+    surveyed.inner += float(np.einsum("ij,ij->", a, change))
+    surveyed.sums += change.sum(axis=0)
+    surveyed.magnitudes += np.maximum(np.abs(a), np.abs(b)).sum(axis=0)
 
 
 UNEXPLAINED = 0.05
@@ -262,9 +263,9 @@ def find_one_row(found: Survey) -> Kind | None:
     """One row moved and no bit of any other."""
     if found.num_moved != 1:
         return None
-    one = "row" if found.pair.is_table else "entry"
-    detail = f"its only {one}" if found.num_rows == 1 else f"1 of {found.num_rows:,} {found.pair.rows}"
-    return Kind(f"one {one}", found.relative_of_moved, "1", detail, 0.0)
+    noun = "row" if found.pair.is_table else "entry"
+    detail = f"its only {noun}" if found.num_rows == 1 else f"1 of {found.num_rows:,} {found.pair.rows}"
+    return Kind(f"one {noun}", found.relative_of_moved, "1", detail, 0.0)
 
 
 def find_scaling(found: Survey) -> Kind | None:
@@ -305,9 +306,9 @@ def find_offset(found: Survey) -> Kind | None:
         return None
     residual, contradicting = checked
     size = float(np.linalg.norm(found.offset))
-    what = "one vector added to every row" if found.pair.is_table else f"{found.offset[0]:+.6g} added to every entry"
+    change = "one vector added to every row" if found.pair.is_table else f"{found.offset[0]:+.6g} added to every entry"
     signed = size if found.pair.is_table else float(found.offset[0])
-    detail = what + where(found, contradicting)
+    detail = change + where(found, contradicting)
     return Kind("common offset", signed, "weight units", detail, residual, None if contradicting else found.offset)
 
 
@@ -321,16 +322,18 @@ def find_permutation(found: Survey) -> Kind | None:
     weights = np.random.default_rng(0).integers(2**63, size=(2, found.num_columns), dtype=np.uint64) | np.uint64(1)
     hashes = [(_hash(a, weights), _hash(b, weights)) for _, a, b in found.moved_blocks()]
     before, after = (np.concatenate(part) for part in zip(*hashes, strict=True))
-    order = [np.lexsort(part.T) for part in (before, after)]
+    order = [np.lexsort(side.T) for side in (before, after)]
     if not np.array_equal(before[order[0]], after[order[1]]):
         return None
     rows: NDArray[np.int64] = np.flatnonzero(found.moved)
     source = np.empty_like(rows)
     source[order[1]] = rows[order[0]]
-    old, new = (np.asarray(s.tensors[found.pair.parameter]) for s in (found.pair.before, found.pair.after))
+    old, new = (
+        np.asarray(snapshot.tensors[found.pair.parameter]) for snapshot in (found.pair.before, found.pair.after)
+    )
     for start in range(0, len(rows), 1024):  # a hash may collide, rows are compared
-        part = slice(start, start + 1024)
-        if not np.array_equal(new[rows[part]], old[source[part]]):
+        block = slice(start, start + 1024)
+        if not np.array_equal(new[rows[block]], old[source[block]]):
             return None
     detail = f"{len(rows):,} of {found.num_rows:,} rows stand elsewhere"
     sources = dict(zip(rows.tolist(), source.tolist(), strict=True))
@@ -343,26 +346,26 @@ def _hash(rows: Array, weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.stack([(bits * w).sum(axis=1, dtype=np.uint64) for w in weights], axis=1)
 
 
-def _check(found: Survey, formula: Formula, tolerance: Tolerance) -> tuple[float, int] | None:
+def _check(surveyed: Survey, formula: Formula, tolerance: Tolerance) -> tuple[float, int] | None:
     """The residual share that a formula leaves, and how many of the unmoved rows contradict it.
 
     None as soon as a moved row is not where the formula puts it, or where the residual is above UNEXPLAINED.
     """
-    left, contradicting = 0.0, 0
-    for rows, a, b in found.pair.blocks():
+    squared_residual, contradicting = 0.0, 0
+    for rows, a, b in surveyed.pair.blocks():
         residual = b - formula(a)
         holds: NDArray[np.bool_] = np.all(np.abs(residual) <= tolerance(a, b), axis=1)
-        moved = found.moved[rows]
-        if not holds[moved].all():
+        has_moved = surveyed.moved[rows]
+        if not holds[has_moved].all():
             return None
-        left += float(np.sum(np.square(residual[moved])))
-        contradicting += int(np.count_nonzero(~holds & ~moved))
-    share = left / found.squared_change
+        squared_residual += float(np.sum(np.square(residual[has_moved])))
+        contradicting += int(np.count_nonzero(~holds & ~has_moved))
+    share = squared_residual / surveyed.squared_change
     return (share, contradicting) if share <= UNEXPLAINED else None
 
 
 def where(found: Survey, contradicting: int) -> str:
-    """Which rows a formula holds for, where it does not hold for all."""
+    """A clause on which rows a formula holds for; empty where it holds for all."""
     if not contradicting:
         return ""
     return f", on {found.num_moved:,} of {found.num_rows:,} {found.pair.rows}; the others are bit-identical"

@@ -46,7 +46,7 @@ def is_repeated_shrinking(blocks: Iterable[Block]) -> bool:
     neighbours up to TIED spacings away can have one and the same; where that lies half-way between two spacings, the
     difference is rounded to even, down for one and up for the other, and the larger value loses one spacing less.
     """
-    left = np.zeros(0, np.uint32)
+    remaining = np.zeros(0, np.uint32)
     for _, a, b in blocks:
         if (np.abs(b) > np.abs(a)).any() or (a * b < 0).any():
             return False
@@ -57,29 +57,33 @@ def is_repeated_shrinking(blocks: Iterable[Block]) -> bool:
         scaled = after - (((before >> 23) - 127) << 23)
         if (scaled <= 0).any() or (after < 1 << 23).any():
             return False
-        if not len(left):
-            left = np.zeros(2**23, np.uint32)
+        if not len(remaining):
+            remaining = np.zeros(2**23, np.uint32)
         places, new = before & int(MANTISSA), scaled.astype(np.uint32)
-        known = left[places]
-        if ((known != 0) & (known != new)).any():
+        earlier = remaining[places]
+        if ((earlier != 0) & (earlier != new)).any():
             return False
-        left[places] = new
-        if not np.array_equal(left[places], new):
+        remaining[places] = new
+        if not np.array_equal(remaining[places], new):
             return False
-    places = np.flatnonzero(left)
+    places = np.flatnonzero(remaining)
     if len(places) < TELLING_VALUES:
         return False
-    rest = left[places].view(np.float32).astype(np.float64)
-    taken = 1 + places / 2**23 - rest
-    slack = np.where(rest < 1, ROUNDINGS * 2.0**-23, 0.0)
-    most_taken = np.maximum.accumulate(taken - slack)
-    apart = np.searchsorted(places, places - TIED)  # so many values are further below than TIED spacings
+    shares_left = remaining[places].view(np.float32).astype(np.float64)
+    shares_taken = 1 + places / 2**23 - shares_left
+    slack = np.where(shares_left < 1, ROUNDINGS * 2.0**-23, 0.0)
+    most_taken = np.maximum.accumulate(shares_taken - slack)
+    num_far_below = np.searchsorted(places, places - TIED)  # so many values are further below than TIED spacings
     is_ordered = (
-        bool((np.diff(rest) >= 0).all())
-        and bool((taken[1:] >= most_taken[:-1] - 2.0**-23).all())
-        and bool((taken[apart > 0] >= most_taken[apart[apart > 0] - 1]).all())
+        bool((np.diff(shares_left) >= 0).all())
+        and bool((shares_taken[1:] >= most_taken[:-1] - 2.0**-23).all())
+        and bool((shares_taken[num_far_below > 0] >= most_taken[num_far_below[num_far_below > 0] - 1]).all())
     )
-    return is_ordered and bool(rest[-1] <= 2 * rest[0] and taken[-1] <= 2 * (taken[0] + slack[0]) and taken[0] > 0)
+    return is_ordered and bool(
+        shares_left[-1] <= 2 * shares_left[0]
+        and shares_taken[-1] <= 2 * (shares_taken[0] + slack[0])
+        and shares_taken[0] > 0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +105,26 @@ def fit_decay(found: Survey, rows: NDArray[np.bool_]) -> Decay | None:
     bytes rounds once more, and hardly any decay moves it."""
     if found.form.name in HALF_FORMATS or not is_repeated_shrinking(found.blocks_of(rows)):
         return None
-    squares = inner = changed = 0.0
+    squares = inner = squared_change = 0.0
     for _, a, b in found.blocks_of(rows):
         squares += float(np.einsum("ij,ij->", a, a))
         inner += float(np.einsum("ij,ij->", a, b - a))
-        changed += float(np.square(b - a).sum())
+        squared_change += float(np.square(b - a).sum())
     factor = 1 + inner / squares
-    left, is_far, least, most = 0.0, False, 0.0, math.inf
+    squared_residual, is_far, least_factor, most_factor = 0.0, False, 0.0, math.inf
     for _, a, b in found.blocks_of(rows):
         residual = np.abs(b - factor * a)
-        left += float(np.square(residual).sum())
+        squared_residual += float(np.square(residual).sum())
         is_far = is_far or bool((residual > ROUNDINGS * (roundoff(found.form, b) + roundoff(found.form, a))).any())
-        known = np.abs(a) >= LEAST
-        a, b, error = np.abs(a[known]), np.abs(b[known]), roundoff(found.form, b[known])
-        least = max(least, float(((b - error) / a).max(initial=0)))
-        most = min(most, float(((b + error) / a).min(initial=math.inf)))
+        is_normal = np.abs(a) >= LEAST
+        a, b, error = np.abs(a[is_normal]), np.abs(b[is_normal]), roundoff(found.form, b[is_normal])
+        least_factor = max(least_factor, float(((b - error) / a).max(initial=0)))
+        most_factor = min(most_factor, float(((b + error) / a).min(initial=math.inf)))
     total = -math.log(factor)
-    return Decay(total, left / changed, least > most and (is_far or total < LIKE_DECAY))
+    # Where no one factor is within the rounding of every value, several products were taken.
+    return Decay(
+        total, squared_residual / squared_change, least_factor > most_factor and (is_far or total < LIKE_DECAY)
+    )
 
 
 def find_decay(found: Survey) -> Kind | None:
@@ -148,16 +155,16 @@ def find_decay_and_training(found: Survey) -> Kind | None:
     # One product is a scaling of some rows: none of the kinds.
     if decay is None or not decay.is_several or decayed.sum() == found.num_moved:
         return None
-    squares, changed = 0.0, 0.0
+    squares, squared_change = 0.0, 0.0
     for _, a, b in found.blocks_of(found.moved & ~decayed):
-        squares, changed = squares + float(np.square(a).sum()), changed + float(np.square(b - a).sum())
+        squares, squared_change = squares + float(np.square(a).sum()), squared_change + float(np.square(b - a).sum())
     num_decayed = int(decayed.sum())
     detail = (
         f"decay on {num_decayed:,} of {found.num_rows:,} rows, training on {found.num_moved - num_decayed:,}"
         f"; Σ lr·decay = {decay.total:.3g}"
     )
     facts = {"num_decayed": num_decayed, "sum_lr_decay": decay.total}
-    size = math.sqrt(changed / squares) if squares else math.nan
+    size = math.sqrt(squared_change / squares) if squares else math.nan
     return Kind("decay and training", size, "1", detail, math.nan, facts=facts)
 
 
@@ -175,46 +182,51 @@ def find_low_rank(found: Survey) -> Kind | None:
     the moved rows or columns, and holds where these directions leave roundings of every row: a steep spectrum that has
     no end, and a few changed rows, are not low rank.
     """
-    most = int(LOW_RANK_SHARE * min(found.num_moved, found.num_columns))
-    if not found.pair.is_table or most < 1:
+    highest_rank = int(LOW_RANK_SHARE * min(found.num_moved, found.num_columns))
+    if not found.pair.is_table or highest_rank < 1:
         return None
     products = np.zeros((found.num_columns,) * 2)
-    of_columns, of_row = np.zeros(found.num_columns), 0.0
+    column_variances, row_variance = np.zeros(found.num_columns), 0.0
     for _, a, b in found.moved_blocks():
         change = b - a
         products += change.T @ change
         variances = _error_of_sum(found, a, b) ** 2 / 3
-        of_columns += variances.sum(axis=0)
-        of_row = max(of_row, float(variances.sum(axis=1).max()))
+        column_variances += variances.sum(axis=0)
+        row_variance = max(row_variance, float(variances.sum(axis=1).max()))
     squares, directions = np.linalg.eigh(products)
-    limit = (ROUNDINGS * (math.sqrt(of_row) + math.sqrt(float(of_columns.max())))) ** 2
+    limit = (ROUNDINGS * (math.sqrt(row_variance) + math.sqrt(float(column_variances.max())))) ** 2
     limit = max(limit, ROUNDINGS * found.num_columns * np.finfo(np.float64).eps * float(squares[-1]))
     rank = int(np.count_nonzero(squares > limit))
-    if not 0 < rank <= most:
+    if not 0 < rank <= highest_rank:
         return None
-    kept, left = directions[:, -rank:], 0.0
+    kept, squared_residual = directions[:, -rank:], 0.0
     for _, a, b in found.moved_blocks():
         change = b - a
-        parts = change @ kept
-        own = np.linalg.norm(change - parts @ kept.T, axis=1)
+        coordinates = change @ kept
+        row_residuals = np.linalg.norm(change - coordinates @ kept.T, axis=1)
         # Its own roundings, and those of all rows together, which turn the directions, as far as it follows them.
         allowed = ROUNDINGS * np.linalg.norm(_error_of_sum(found, a, b), axis=1)
-        allowed += math.sqrt(limit) * np.linalg.norm(parts / np.sqrt(squares[-rank:]), axis=1)
-        if (own > allowed).any():
+        allowed += math.sqrt(limit) * np.linalg.norm(coordinates / np.sqrt(squares[-rank:]), axis=1)
+        if (row_residuals > allowed).any():
             return None
-        left += float(np.square(own).sum())
-    if left / found.squared_change > UNEXPLAINED:
+        squared_residual += float(np.square(row_residuals).sum())
+    if squared_residual / found.squared_change > UNEXPLAINED:
         return None
-    still = found.num_rows - found.num_moved
-    detail = f"the change has rank {rank} of {min(found.num_moved, found.num_columns)}" + where(found, still)
+    num_still = found.num_rows - found.num_moved
+    detail = f"the change has rank {rank} of {min(found.num_moved, found.num_columns)}" + where(found, num_still)
     return Kind(
-        "low rank", found.relative_of_moved, "1", detail, left / found.squared_change, facts={"num_directions": rank}
+        "low rank",
+        found.relative_of_moved,
+        "1",
+        detail,
+        squared_residual / found.squared_change,
+        facts={"num_directions": rank},
     )
 
 
-def _error_of_sum(found: Survey, before: Array, after: Array) -> Array:
+def _error_of_sum(surveyed: Survey, before: Array, after: Array) -> Array:
     """How far rounding may have moved a sum of a value and what was added to it, itself rounded."""
-    return roundoff(found.form, after) + roundoff(found.form, after - before)
+    return roundoff(surveyed.form, after) + roundoff(surveyed.form, after - before)
 
 
 LIMIT = 6.0
@@ -268,7 +280,7 @@ class Law:
 
 
 def _places(form: Format, before: Array) -> NDArray[np.int64]:
-    """Where each value stands in the two tables of a law."""
+    """Where the exponent of each value is in the two tables of a :class:`Law`."""
     return np.asarray(np.clip(spacing_exponents(form, before), FIRST, LAST) - FIRST)
 
 
@@ -300,33 +312,35 @@ class _Sums:
         self._last: tuple[Array, Array] | None = None
 
     def add(self, a: Array, change: Array, law: Law) -> None:
+        """Add a block of rows, ``a`` before and their change, (n, columns), under the law of noise."""
         places = _places(law.form, a)
-        v, spread = law.variances[places], law.fourths[places] - law.variances[places] ** 2
+        variances, spreads = law.variances[places], law.fourths[places] - law.variances[places] ** 2
         squared = change**2
         self.num_rows += len(a)
-        self.row_dispersion += float((((squared - v).sum(axis=1)) ** 2 / spread.sum(axis=1)).sum())
-        self.constants += float((change.sum(axis=1) ** 2 / v.sum(axis=1)).sum())
-        inner, of_inner = (a * change).sum(axis=1), (a**2 * v).sum(axis=1)
-        has_direction = of_inner > 0
+        self.row_dispersion += float((((squared - variances).sum(axis=1)) ** 2 / spreads.sum(axis=1)).sum())
+        self.constants += float((change.sum(axis=1) ** 2 / variances.sum(axis=1)).sum())
+        inner, inner_variances = (a * change).sum(axis=1), (a**2 * variances).sum(axis=1)
+        has_direction = inner_variances > 0
         self.num_radial += int(has_direction.sum())
-        self.radial += float((inner[has_direction] ** 2 / of_inner[has_direction]).sum())
-        self.scaling += inner.sum(), of_inner.sum()
-        self.columns += squared.sum(axis=0), v.sum(axis=0), spread.sum(axis=0)
+        self.radial += float((inner[has_direction] ** 2 / inner_variances[has_direction]).sum())
+        self.scaling += inner.sum(), inner_variances.sum()
+        self.columns += squared.sum(axis=0), variances.sum(axis=0), spreads.sum(axis=0)
         self.sums += change.sum(axis=0)
         if self._last is not None:
-            change, v = np.vstack([self._last[0], change]), np.vstack([self._last[1], v])
-        self.neighbours += (change[1:] * change[:-1]).sum(), (v[1:] * v[:-1]).sum()
-        self._last = change[-1:], v[-1:]
+            change, variances = np.vstack([self._last[0], change]), np.vstack([self._last[1], variances])
+        self.neighbours += (change[1:] * change[:-1]).sum(), (variances[1:] * variances[:-1]).sum()
+        self._last = change[-1:], variances[-1:]
 
     def scores(self) -> dict[str, float]:
         """Each test as its distance from noise in standard deviations."""
-        squares, v, spread = self.columns
-        n, p = self.num_rows, len(v)
+        squares, variances, spreads = self.columns
+        n, p = self.num_rows, len(variances)
         # The squares of standardised sums of p squared Gaussians have variance 2 + 12/p.
         return {
             "lengths of rows": (self.row_dispersion - n) / math.sqrt(n * (2 + 12 / p)),
-            "lengths of columns": (float((((squares - v) ** 2) / spread).sum()) - p) / math.sqrt(p * (2 + 12 / n)),
-            "a common offset": _chi_squared_score(float((self.sums**2 / v).sum()), p),
+            "lengths of columns": (float((((squares - variances) ** 2) / spreads).sum()) - p)
+            / math.sqrt(p * (2 + 12 / n)),
+            "a common offset": _chi_squared_score(float((self.sums**2 / variances).sum()), p),
             "a constant added to each row": _chi_squared_score(self.constants, n),
             "a factor of each row": _chi_squared_score(self.radial, self.num_radial),
             "scaling": abs(self.scaling[0]) / math.sqrt(self.scaling[1]) if self.scaling[1] > 0 else 0.0,
@@ -342,31 +356,34 @@ def _chi_squared_score(value: float, degrees: int) -> float:
     return float((np.cbrt(value / degrees) - (1 - share)) / math.sqrt(share))
 
 
-def _product_scores(found: Survey, law: Law) -> dict[str, float]:
+def _product_scores(surveyed: Survey, law: Law) -> dict[str, float]:
     """Tests that need products of columns: do the columns of Δ go together, and is Δ a linear map of E⁰?"""
-    p, n = found.num_columns, found.num_moved
-    own, cross, change_of = np.zeros((p, p)), np.zeros((p, p)), np.zeros((p, p))
-    v = np.zeros(p)
-    for _, a, b in found.moved_blocks():
+    p, n = surveyed.num_columns, surveyed.num_moved
+    gram, cross, change_gram = np.zeros((p, p)), np.zeros((p, p)), np.zeros((p, p))
+    variances = np.zeros(p)
+    for _, a, b in surveyed.moved_blocks():
         change = b - a
-        own += a.T @ a
+        gram += a.T @ a
         cross += a.T @ change
-        change_of += change.T @ change
-        v += law.variances[_places(law.form, a)].sum(axis=0)
-    v /= n
-    pairs = p * (p - 1) / 2
-    together = float((np.triu(change_of, 1) ** 2 / np.outer(v, v)).sum()) / n
-    values, directions = np.linalg.eigh(own)
-    kept = values > 1e-10 * values[-1]
-    if 2 * kept.sum() <= n:
+        change_gram += change.T @ change
+        variances += law.variances[_places(law.form, a)].sum(axis=0)
+    variances /= n
+    num_pairs = p * (p - 1) / 2
+    together = float((np.triu(change_gram, 1) ** 2 / np.outer(variances, variances)).sum()) / n
+    values, directions = np.linalg.eigh(gram)
+    is_kept = values > 1e-10 * values[-1]
+    if 2 * is_kept.sum() <= n:
         # Least squares of Δ on E⁰: as many squares as the map has entries.
-        explained = ((directions[:, kept].T @ cross) ** 2 / values[kept][:, None] / v).sum()
-        linear = _chi_squared_score(float(explained), int(kept.sum()) * p)
+        explained = ((directions[:, is_kept].T @ cross) ** 2 / values[is_kept][:, None] / variances).sum()
+        linear = _chi_squared_score(float(explained), int(is_kept.sum()) * p)
     else:
         # A map could absorb everything; the covariance itself has a law for any number of rows.
-        total = float((cross**2 / v).sum())
+        total = float((cross**2 / variances).sum())
         linear = (total - p * values.sum()) / math.sqrt(2 * p * float((values**2).sum()))
-    return {"likeness of columns": (together - pairs) / math.sqrt(2 * pairs), "a linear map of the rows": linear}
+    return {
+        "likeness of columns": (together - num_pairs) / math.sqrt(2 * num_pairs),
+        "a linear map of the rows": linear,
+    }
 
 
 def score_noise(found: Survey) -> tuple[Law, dict[str, float]] | None:
@@ -430,18 +447,21 @@ def vector_power(before: Array) -> dict[str, float]:
         "heavy": rng.standard_t(3, size=shape),
         "even": rng.uniform(-1, 1, size=shape),
     }
-    return {name: float((score_vectors(before, own) > VECTOR_LIMIT).any(axis=0).mean()) for name, own in draws.items()}
+    return {
+        name: float((score_vectors(before, changes) > VECTOR_LIMIT).any(axis=0).mean())
+        for name, changes in draws.items()
+    }
 
 
-def _find_vector_noise(found: Survey) -> Kind | None:
-    """Of a LayerNorm vector of SMALLEST_VECTOR entries or more, nearly all of which moved, and far."""
-    n = found.num_rows
-    if n < SMALLEST_VECTOR or found.num_moved < 0.95 * n:
+def _find_vector_noise(surveyed: Survey) -> Kind | None:
+    """``noise`` of a LayerNorm vector; None where its entries are few, too many of them stayed, or all hardly moved."""
+    n = surveyed.num_rows
+    if n < SMALLEST_VECTOR or surveyed.num_moved < 0.95 * n:
         return None
-    before, after = (np.concatenate([block[i][:, 0] for block in found.pair.blocks()]) for i in (1, 2))
+    before, after = (np.concatenate([block[i][:, 0] for block in surveyed.pair.blocks()]) for i in (1, 2))
     change = after - before
     deviation = float(change.std())
-    if deviation < 16 * float(roundoff(found.form, np.maximum(np.abs(before), np.abs(after))).max()):
+    if deviation < 16 * float(roundoff(surveyed.form, np.maximum(np.abs(before), np.abs(after))).max()):
         return None
     worst = float(score_vectors(before, change[None]).max())
     if not worst <= VECTOR_LIMIT:
@@ -454,7 +474,7 @@ def _find_vector_noise(found: Survey) -> Kind | None:
         "shown a correlation of .3 with the values, heavy tails (t, 3 df), a uniform change: short training may look "
         "so too"
     )
-    return Kind("noise", found.relative_of_moved, "1", detail, math.nan, note=note)
+    return Kind("noise", surveyed.relative_of_moved, "1", detail, math.nan, note=note)
 
 
 def find_noise(found: Survey) -> Kind | None:
@@ -515,8 +535,8 @@ def fit_rotation(found: Survey) -> FittedRotation | None:
     cross = np.zeros((found.num_columns,) * 2)
     for _, a, b in found.moved_blocks():
         cross += a.T @ b
-    left, _, right = np.linalg.svd(cross)
-    turn = left @ right
+    left_vectors, _, right_vectors = np.linalg.svd(cross)
+    turn = left_vectors @ right_vectors
     total, is_exact = 0.0, True
     allowed = 2 * unit_roundoff(found.form) + ROTATION_ROUNDINGS * unit_roundoff(FORMATS["fp32"])
     for _, a, b in found.moved_blocks():

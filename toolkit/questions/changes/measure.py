@@ -64,8 +64,10 @@ def name_farthest(trajectory: Trajectory, found: Survey) -> list[str]:
 
 def name_still(trajectory: Trajectory, found: Survey) -> str:
     """The one row of which no bit changed, where all others moved, as that of [PAD] often is; '' else."""
-    still = np.flatnonzero(~found.moved)
-    return trajectory.name_row(found.pair.parameter, int(still[0])) if len(still) == 1 < found.num_moved else ""
+    still_rows = np.flatnonzero(~found.moved)
+    return (
+        trajectory.name_row(found.pair.parameter, int(still_rows[0])) if len(still_rows) == 1 < found.num_moved else ""
+    )
 
 
 def name_moves(trajectory: Trajectory, parameter: str, sources: Mapping[int, int]) -> list[str]:
@@ -73,18 +75,18 @@ def name_moves(trajectory: Trajectory, parameter: str, sources: Mapping[int, int
 
     ``sources``: each row that stands elsewhere to the row whose values it now holds.
     """
-    said: list[str] = []
-    told: set[int] = set()
+    moves: list[str] = []
+    named: set[int] = set()
     for row, source in sources.items():
-        if row in told:
+        if row in named:
             continue
         a, b = (trajectory.name_row(parameter, number) for number in (row, source))
         is_swap = sources.get(source) == row
-        told |= {row, source} if is_swap else {row}
-        said.append(f"{a} and {b} are swapped" if is_swap else f"{a} now holds the row of {b}")
-        if len(said) == NAMED_ROWS:
+        named |= {row, source} if is_swap else {row}
+        moves.append(f"{a} and {b} are swapped" if is_swap else f"{a} now holds the row of {b}")
+        if len(moves) == NAMED_ROWS:
             break
-    return said
+    return moves
 
 
 NOT_APPLICABLE, NOT_COMPARED = "not applicable", "not compared"
@@ -168,7 +170,7 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
         raise ValueError(
             f"epoch {before.epoch:g} would be compared with itself: pass two different epochs, or two checkpoints"
         )
-    lines = {
+    records = {
         name: _absent(name, NOT_COMPARED if name in trajectory.in_part else NOT_APPLICABLE)
         for name in EMBEDDING_PARAMETERS
     }
@@ -176,32 +178,33 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
     for name in trajectory.parameters:
         for snapshot in (before, after):
             _check_finite(trajectory, snapshot, name)
-        found = survey(Pair(before, after, name))
-        kind, rotation = find_kind(found)
-        if part := trajectory.compared(name, "snapshots"):
+        surveyed = survey(Pair(before, after, name))
+        kind, rotation = find_kind(surveyed)
+        if compared := trajectory.compared(name, "snapshots"):
             is_same = kind is IDENTICAL
             kind = replace(
                 kind,
                 name=IN_PART if is_same else kind.name,
-                detail=f"{IN_PART}: {part}" if is_same else f"{kind.detail}; compared: {part}",
+                detail=f"{IN_PART}: {compared}" if is_same else f"{kind.detail}; compared: {compared}",
             )
-        lines[name] = _line(trajectory, found, kind, rotation)
+        records[name] = _change_record(trajectory, surveyed, kind, rotation)
         if name in TABLES and kind.offset is not None:
-            offsets[name] = kind.offset, roundoff(found.form, found.magnitudes / found.num_moved)
-    for names, said in _gauges(offsets):
+            offsets[name] = kind.offset, roundoff(surveyed.form, surveyed.magnitudes / surveyed.num_moved)
+    for names, gauge_note in _gauges(offsets):
         for name in names:
-            lines[name]["detail"] += f"; {said}"
-    return pd.DataFrame(list(lines.values()), columns=columns_of("measure_changes"))
+            records[name]["detail"] += f"; {gauge_note}"
+    return pd.DataFrame(list(records.values()), columns=columns_of("measure_changes"))
 
 
 def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
+    """ValueError where a parameter of a snapshot holds NaN or infinity."""
     # The survey reports a parameter that a snapshot lacks.
-    where = name_undefined(
+    place = name_undefined(
         name, snapshot.tensors.get(name, np.zeros(1)), trajectory.vocabulary, trajectory.position_offset
     )
-    if where:
-        at = f"at epoch {snapshot.epoch:g}" + (f" ({snapshot.name})" if snapshot.name else "")
-        raise ValueError(f"{name} holds NaN or infinity {at} {where}: the run diverged, leave it out")
+    if place:
+        moment = f"at epoch {snapshot.epoch:g}" + (f" ({snapshot.name})" if snapshot.name else "")
+        raise ValueError(f"{name} holds NaN or infinity {moment} {place}: the run diverged, leave it out")
 
 
 def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
@@ -216,59 +219,63 @@ def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
     for find in finders:
         if (kind := find(found)) is not None:
             return kind, rotation
-    return _rest(found), rotation
+    return _unexplained_kind(found), rotation
 
 
-def _rest(found: Survey) -> Kind:
-    one, n = ("row" if found.pair.is_table else "entry"), found.num_moved
-    form, num_cast = count_cast(found) if found.pair.is_table else ("", 0)
-    facts: dict[str, float] = {"num_cast": num_cast} if found.pair.is_table else {}
-    said = f", {num_cast:,} of them rounded to {form}" if num_cast else ""
-    if n < found.num_rows:
-        detail = f"{n:,} of {found.num_rows:,} {found.pair.rows}{said}"
-        return Kind(f"some {found.pair.rows}", found.relative_of_moved, "1", detail, math.nan, facts=facts)
-    return Kind("general", found.relative_of_moved, "1", f"every {one} moved{said}", math.nan, facts=facts)
+def _unexplained_kind(surveyed: Survey) -> Kind:
+    """The kind of a change that no finder explains: some rows moved, or all of them."""
+    noun, n = ("row" if surveyed.pair.is_table else "entry"), surveyed.num_moved
+    form, num_cast = count_cast(surveyed) if surveyed.pair.is_table else ("", 0)
+    facts: dict[str, float] = {"num_cast": num_cast} if surveyed.pair.is_table else {}
+    cast_note = f", {num_cast:,} of them rounded to {form}" if num_cast else ""
+    if n < surveyed.num_rows:
+        detail = f"{n:,} of {surveyed.num_rows:,} {surveyed.pair.rows}{cast_note}"
+        return Kind(f"some {surveyed.pair.rows}", surveyed.relative_of_moved, "1", detail, math.nan, facts=facts)
+    return Kind("general", surveyed.relative_of_moved, "1", f"every {noun} moved{cast_note}", math.nan, facts=facts)
 
 
-def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: FittedRotation | None) -> dict[str, Any]:
-    squares, n, p = found.squared_change, found.num_moved, found.num_columns
+def _change_record(
+    trajectory: Trajectory, surveyed: Survey, kind: Kind, rotation: FittedRotation | None
+) -> dict[str, Any]:
+    """The record of one parameter: its kind, how far it moved, and what each simple change alone would explain."""
+    squares, n, p = surveyed.squared_change, surveyed.num_moved, surveyed.num_columns
     is_defined = squares > 0
-    aligned = found.squared_before * squares
+    aligned = surveyed.squared_before * squares
     detail = kind.detail
-    farthest = name_farthest(trajectory, found) if found.num_changed else []
-    if still := name_still(trajectory, found) if kind.name.startswith("some ") else "":
-        detail += f", all but {still}"
+    farthest = name_farthest(trajectory, surveyed) if surveyed.num_changed else []
+    if still_row := name_still(trajectory, surveyed) if kind.name.startswith("some ") else "":
+        detail += f", all but {still_row}"
     if kind.name.startswith(("one ", "some ")):
         detail += f"; {'farthest ' if n > 1 else ''}{farthest[0]}"
-    note = _note(found, kind)
+    note = _note(surveyed, kind)
     if kind.sources:
-        moves = name_moves(trajectory, found.pair.parameter, kind.sources)
+        moves = name_moves(trajectory, surveyed.pair.parameter, kind.sources)
         if len(kind.sources) == 2:
             detail = moves[0]
         else:
             detail += f"; {moves[0]}, ..."
             note = "; ".join(filter(None, [", ".join(moves), note]))
     return {
-        "parameter": found.pair.parameter,
+        "parameter": surveyed.pair.parameter,
         "kind": kind.name,
         "value": kind.size,
         "unit": kind.unit,
         "detail": detail,
-        "relative_drift": found.relative,
-        "num_rows": found.num_rows,
+        "relative_drift": surveyed.relative,
+        "num_rows": surveyed.num_rows,
         "num_moved": n,
-        "share_moved": n / found.num_rows,
+        "share_moved": n / surveyed.num_rows,
         **dict.fromkeys(("num_cast", "num_decayed", "sum_lr_decay", "num_directions"), math.nan),
         **kind.facts,
         "farthest": ", ".join(farthest) + (", ..." if n > len(farthest) > 0 else ""),
         "residual": kind.residual,
-        "offset_share": float(np.sum(found.sums**2)) / n / squares if is_defined else math.nan,
+        "offset_share": float(np.sum(surveyed.sums**2)) / n / squares if is_defined else math.nan,
         "offset_null": 1 / n if is_defined else math.nan,
-        "scaling_share": found.inner**2 / aligned if aligned > 0 else math.nan,
+        "scaling_share": surveyed.inner**2 / aligned if aligned > 0 else math.nan,
         "scaling_null": 1 / (n * p) if aligned > 0 else math.nan,
         "rotation_share": math.nan if rotation is None else 1 - rotation.residual,
         "rotation_null": math.nan if rotation is None else rotation_null(n, p),
-        "precision": found.form.name,
+        "precision": surveyed.form.name,
         "note": note,
     }
 
@@ -279,31 +286,31 @@ def _absent(name: str, kind: str) -> dict[str, Any]:
     return {**dict.fromkeys(columns_of("measure_changes"), math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
 
 
-def _note(found: Survey, kind: Kind) -> str:
+def _note(surveyed: Survey, kind: Kind) -> str:
     """What a reader must know beside the kind."""
     notes = [kind.note] if kind.note else []
-    if found.form.name in HALF_FORMATS and kind.name in ("identical", IN_PART, "equal in value", "rounding"):
-        notes.append(f"the values fit {found.form.name}: no drift is no verdict on half-precision weights")
-    old = found.form_before
-    is_finer = old.name in HALF_FORMATS and found.form.name == "fp32" and found.num_moved > 0
-    if is_finer and all(np.array_equal(old.round(b), a) for _, a, b in found.moved_blocks()):
+    if surveyed.form.name in HALF_FORMATS and kind.name in ("identical", IN_PART, "equal in value", "rounding"):
+        notes.append(f"the values fit {surveyed.form.name}: no drift is no verdict on half-precision weights")
+    old = surveyed.form_before
+    is_finer = old.name in HALF_FORMATS and surveyed.form.name == "fp32" and surveyed.num_moved > 0
+    if is_finer and all(np.array_equal(old.round(b), a) for _, a, b in surveyed.moved_blocks()):
         notes.append(f"rounded to {old.name}, the new values are the old ones: the change is finer than {old.name}")
-    if kind.name in ("general", "some rows") and found.pair.is_table and found.num_moved < found.num_columns:
+    if kind.name in ("general", "some rows") and surveyed.pair.is_table and surveyed.num_moved < surveyed.num_columns:
         notes.append("fewer moved rows than columns: no orthogonal map was fitted")
     return "; ".join(notes)
 
 
 def _gauges(offsets: Mapping[str, tuple[Array, Array]]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Tables whose common offsets add up to 0, so that no behaviour shows them, and what to say.
+    """Which tables' common offsets cancel, so that no output shows them, each with a clause that says so.
 
     ``offsets``: per table that moved as a whole, the vector and how far rounding may have moved it, (columns,) each.
     """
-    told: set[str] = set()
+    named: set[str] = set()
     for names in (*combinations(offsets, 2), *combinations(offsets, 3)):
-        vectors, errors = (np.sum(part, axis=0) for part in zip(*(offsets[name] for name in names), strict=True))
-        if told.isdisjoint(names) and bool((np.abs(vectors) <= ROUNDINGS * errors).all()):
-            told |= set(names)
-            what = f"offset moved from {names[0]} to {names[1]}"
+        vectors, errors = (np.sum(terms, axis=0) for terms in zip(*(offsets[name] for name in names), strict=True))
+        if named.isdisjoint(names) and bool((np.abs(vectors) <= ROUNDINGS * errors).all()):
+            named |= set(names)
+            statement = f"offset moved from {names[0]} to {names[1]}"
             if len(names) > 2:
-                what = f"the offsets of {', '.join(names)} cancel"
-            yield names, f"{what}: a gauge change, which no behaviour shows"
+                statement = f"the offsets of {', '.join(names)} cancel"
+            yield names, f"{statement}: a gauge change, which no behaviour shows"

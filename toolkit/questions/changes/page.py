@@ -23,12 +23,15 @@ KIND_HOW = "The first that holds: " + "; ".join(f"{name}: {text}" for name, text
 
 
 def _kinds(changes: pd.DataFrame) -> Block:
-    own = changes[changes["num_rows"] > 0]
-    table = own.assign(
-        moved=[f"{int(n):,} of {int(rows):,}" for n, rows in zip(own["num_moved"], own["num_rows"], strict=True)],
-        value=own["value"].where(own["unit"] != "1", 100 * own["value"]),
-        unit=own["unit"].replace("1", "% of norm"),
-        detail=["; ".join(filter(None, texts)) for texts in zip(own["detail"], own["note"], strict=True)],
+    """The kind and size of each parameter's change, of those that the model has."""
+    present = changes[changes["num_rows"] > 0]
+    table = present.assign(
+        moved=[
+            f"{int(n):,} of {int(rows):,}" for n, rows in zip(present["num_moved"], present["num_rows"], strict=True)
+        ],
+        value=present["value"].where(present["unit"] != "1", 100 * present["value"]),
+        unit=present["unit"].replace("1", "% of norm"),
+        detail=["; ".join(filter(None, texts)) for texts in zip(present["detail"], present["note"], strict=True)],
     )
     return table_block(
         table,

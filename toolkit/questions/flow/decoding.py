@@ -62,14 +62,14 @@ def word_losses(words: Ids, labels: Ids, texts: Ids, is_held_out: NDArray[np.boo
     tokens that does best on the inner split; ``words`` (tokens,) are word rows.
     """
     inner, outer = inner_split(texts, is_held_out)
-    _, word = np.unique(words, return_inverse=True)
+    _, word_of_token = np.unique(words, return_inverse=True)
 
-    def losses(known: NDArray[np.bool_], scored: NDArray[np.bool_], weight: float) -> Array:
-        counts = np.zeros((word.max() + 1, num_classes))
-        np.add.at(counts, (word[known], labels[known]), 1)
+    def losses(is_fitted: NDArray[np.bool_], is_scored: NDArray[np.bool_], weight: float) -> Array:
+        counts = np.zeros((word_of_token.max() + 1, num_classes))
+        np.add.at(counts, (word_of_token[is_fitted], labels[is_fitted]), 1)
         prior = (counts.sum(axis=0) + 0.5) / (counts.sum() + 0.5 * num_classes)
         shares = (counts + weight * prior) / (counts.sum(axis=1, keepdims=True) + weight)
-        return np.asarray(-np.log(shares[word[scored], labels[scored]]))
+        return np.asarray(-np.log(shares[word_of_token[is_scored], labels[is_scored]]))
 
     best = min(PRIOR_WEIGHTS, key=lambda weight: float(losses(outer, inner, weight).mean()))
     return losses(~is_held_out, is_held_out, best)
@@ -83,24 +83,25 @@ def _losses(
     num_classes: int,
     inverse_penalty: float,
 ) -> Array:
+    """(scored,) nats of the labels of ``scored`` under a logistic regression that is fitted to those of ``fit``."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     centre, scale = states[fit].mean(axis=0), states[fit].std(axis=0)
     scale = np.where(scale > 0, scale, 1)
-    seen = np.unique(labels[fit])
+    classes = np.unique(labels[fit])
     log_probabilities = np.full((int(scored.sum()), num_classes), np.log(0.5 / fit.sum()))
-    if len(seen) > 1:
+    if len(classes) > 1:
         model = LogisticRegression(C=inverse_penalty, max_iter=150, tol=1e-3)
         with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore", ConvergenceWarning)  # held-out loss judges the fit, finished or not
             model.fit((states[fit] - centre) / scale, labels[fit])
         # A probability that underflows to 0 would make one token's loss infinite.
-        log_probabilities[:, seen] = np.log(
+        log_probabilities[:, classes] = np.log(
             np.maximum(model.predict_proba((states[scored] - centre) / scale), LEAST_PROBABILITY)
         )
     else:
-        log_probabilities[:, seen] = 0.0
+        log_probabilities[:, classes] = 0.0
     return np.asarray(-log_probabilities[np.arange(len(log_probabilities)), labels[scored]], np.float64)
 
 
@@ -150,10 +151,10 @@ def choose_tokens(
 ) -> Tokens:
     """Texts in halves, to fit on and held out, no text in both; their tokens with labels, controls and null."""
     rng = np.random.default_rng([*b"decode", seed])
-    known: dict[bytes, int] = {}
+    first_of_each: dict[bytes, int] = {}
     for i, (start, stop) in enumerate(zip(split.offsets[:-1], split.offsets[1:], strict=True)):
-        known.setdefault(split.tokens[start:stop].tobytes(), i)
-    order = rng.permutation(np.fromiter(known.values(), np.int64))
+        first_of_each.setdefault(split.tokens[start:stop].tobytes(), i)
+    order = rng.permutation(np.fromiter(first_of_each.values(), np.int64))
     if len(order) < LEAST_TEXTS:
         raise ValueError(f"decoding needs at least {LEAST_TEXTS} different texts, got {len(order)}: pass more")
     halves = []
@@ -161,20 +162,20 @@ def choose_tokens(
         num_texts = int(np.searchsorted(np.cumsum(split.lengths[half]), num_tokens, side="right"))
         halves.append(half[: max(1, num_texts)])
     texts = np.concatenate(halves)
-    address, place = gather_tokens(split, texts)
-    owner = np.repeat(np.arange(len(texts)), split.lengths[texts])
-    kept = ~np.isin(split.tokens[address], loaded.tokenizer.all_special_ids)
-    address, place, owner = address[kept], place[kept], owner[kept]
-    is_held_out = owner >= len(halves[0])
-    edges = np.unique(np.quantile(place[~is_held_out], np.arange(num_bins) / num_bins, method="inverted_cdf"))
-    labels = np.maximum(np.searchsorted(edges, place, side="right") - 1, 0)
-    words, word = np.unique(split.tokens[address], return_inverse=True)
-    control = rng.choice(labels[~is_held_out], size=(num_controls, len(words)))[:, word]
+    address, positions = gather_tokens(split, texts)
+    text_of_token = np.repeat(np.arange(len(texts)), split.lengths[texts])
+    is_ordinary = ~np.isin(split.tokens[address], loaded.tokenizer.all_special_ids)
+    address, positions, text_of_token = address[is_ordinary], positions[is_ordinary], text_of_token[is_ordinary]
+    is_held_out = text_of_token >= len(halves[0])
+    edges = np.unique(np.quantile(positions[~is_held_out], np.arange(num_bins) / num_bins, method="inverted_cdf"))
+    labels = np.maximum(np.searchsorted(edges, positions, side="right") - 1, 0)
+    words, word_of_token = np.unique(split.tokens[address], return_inverse=True)
+    control = rng.choice(labels[~is_held_out], size=(num_controls, len(words)))[:, word_of_token]
     shuffled = labels.copy()
-    for part in (is_held_out, ~is_held_out):
-        shuffled[part] = rng.permutation(labels[part])
+    for mask in (is_held_out, ~is_held_out):
+        shuffled[mask] = rng.permutation(labels[mask])
     rows = split.tokens[address].astype(np.int64)
-    return Tokens(address, rows, owner, is_held_out, labels, control, shuffled, tuple(edges.tolist()))
+    return Tokens(address, rows, text_of_token, is_held_out, labels, control, shuffled, tuple(edges.tolist()))
 
 
 NO_TABLE = "the model has no position table: what is decoded came in through attention, or from the words themselves"
@@ -208,7 +209,7 @@ def decode_positions(
     tokens = choose_tokens(
         loaded, split, num_bins=num_bins, num_tokens=num_tokens, num_controls=num_controls, seed=seed
     )
-    words = word_losses(tokens.words, tokens.labels, tokens.texts, tokens.is_held_out, len(tokens.edges))
+    word_loss = word_losses(tokens.words, tokens.labels, tokens.texts, tokens.is_held_out, len(tokens.edges))
     counts = {
         "num_bins": len(tokens.edges),
         "bins": " ".join(str(edge) for edge in tokens.edges),
@@ -218,50 +219,50 @@ def decode_positions(
         "num_held_out_tokens": int(tokens.is_held_out.sum()),
         "note": NO_TABLE if find_parts(loaded).position is None else "",
     }
-    lines = [
-        {"layer": layer, "stage": stage_name(layer), **_bits(states, tokens, words), **counts}
+    records = [
+        {"layer": layer, "stage": stage_name(layer), **_bit_cells(states, tokens, word_loss), **counts}
         for layer, states in enumerate(counted(_states_of(loaded, data, split, tokens), "what a probe reads"), start=-1)
     ]
-    return pd.DataFrame(lines, columns=own_columns("decoding"))
+    return pd.DataFrame(records, columns=own_columns("decoding"))
 
 
 def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: Tokens) -> list[NDArray[np.floating]]:
     """Per stage (tokens, hidden): the states of the chosen tokens only."""
     slots = np.full(len(split.tokens), -1, np.int64)
     slots[tokens.address] = np.arange(len(tokens.address))
-    used = np.unique(np.searchsorted(split.offsets, tokens.address, side="right") - 1)
-    parts, order = [], []
+    used_texts = np.unique(np.searchsorted(split.offsets, tokens.address, side="right") - 1)
+    states, order = [], []
     with in_eval_mode(loaded.model):
-        for chosen in evaluation_batches(split.lengths[used]):
-            stages = forward_stages(loaded, split, used[chosen], data)
-            address, place = gather_tokens(split, used[chosen])
-            row = np.repeat(np.arange(len(chosen)), split.lengths[used[chosen]])
-            keep = slots[address] >= 0
-            parts.append([layer[row[keep], place[keep]].cpu().numpy() for layer in stages.layers])
-            order.append(slots[address][keep])
-    places = np.argsort(np.concatenate(order))
-    return [np.concatenate(layer)[places] for layer in zip(*parts, strict=True)]
+        for chosen in evaluation_batches(split.lengths[used_texts]):
+            stages = forward_stages(loaded, split, used_texts[chosen], data)
+            address, positions = gather_tokens(split, used_texts[chosen])
+            row = np.repeat(np.arange(len(chosen)), split.lengths[used_texts[chosen]])
+            is_chosen = slots[address] >= 0
+            states.append([layer[row[is_chosen], positions[is_chosen]].cpu().numpy() for layer in stages.layers])
+            order.append(slots[address][is_chosen])
+    text_order = np.argsort(np.concatenate(order))
+    return [np.concatenate(layer)[text_order] for layer in zip(*states, strict=True)]
 
 
-def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[str, object]:
+def _bit_cells(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[str, object]:
     """Bits of the label, of each control, of the shuffled labels and of the word alone (``words``: its losses), with
     each text left out."""
     num_classes, held_out = len(tokens.edges), tokens.is_held_out
     texts = np.unique(tokens.texts[held_out], return_inverse=True)[1]
     weights = leave_one_out(int(texts.max()) + 1)
 
-    def read(losses: Array, labels: Ids) -> Array:
+    def bits_of(losses: Array, labels: Ids) -> Array:
         return information(losses, labels[held_out], texts, weights, num_classes)
 
     def fit(labels: Ids, penalty: float | None = None) -> tuple[Array, float]:
         losses, penalty = held_out_losses(states, labels, tokens.texts, held_out, num_classes, penalty)
-        return read(losses, labels), penalty
+        return bits_of(losses, labels), penalty
 
     bits, penalty = fit(tokens.labels)
-    first, control_penalty = fit(tokens.control[0])
-    draws = np.stack([first, *(fit(labels, control_penalty)[0] for labels in tokens.control[1:])])
+    first_control, control_penalty = fit(tokens.control[0])
+    draws = np.stack([first_control, *(fit(labels, control_penalty)[0] for labels in tokens.control[1:])])
     shuffled, _ = fit(tokens.shuffled)
-    word = read(words, tokens.labels)
+    word_bits = bits_of(words, tokens.labels)
     selective = unit_values(bits - draws.mean(axis=0))
     interval = bounds(selective)  # its units are columns of their own names here
     zero = np.zeros(int(held_out.sum()))
@@ -271,14 +272,14 @@ def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[st
         "selective_bits": bits[0] - draws[:, 0].mean(),
         "low": interval["low"],
         "high": interval["high"],
-        "word_bits": word[0],
-        "beyond_word_bits": bits[0] - word[0],
+        "word_bits": word_bits[0],
+        "beyond_word_bits": bits[0] - word_bits[0],
         "shuffled_bits": shuffled[0],
-        "entropy_bits": read(zero, tokens.labels)[0],
-        "control_entropy_bits": float(np.mean([read(zero, labels)[0] for labels in tokens.control])),
+        "entropy_bits": bits_of(zero, tokens.labels)[0],
+        "control_entropy_bits": float(np.mean([bits_of(zero, labels)[0] for labels in tokens.control])),
         "inverse_penalty": penalty,
         "control_draws": tuple(draws[:, 0].tolist()),
         "bit_values": unit_values(bits),
         "selective_values": selective,
-        "beyond_word_values": unit_values(bits - word),
+        "beyond_word_values": unit_values(bits - word_bits),
     }

@@ -85,10 +85,10 @@ class Stages:
 def forward_stages(loaded: Loaded, split: EncodedSplit, indices: Ids, data: EncodedTask) -> Stages:
     """Run some examples of a split through a model in the mode that it is in; nothing is cast."""
     batch = batch_on(loaded.model, split, indices, data)
-    seen: dict[str, Any] = {}
+    captured: dict[str, Any] = {}
     hooks = [
-        find_parts(loaded).layer_norm.register_forward_pre_hook(lambda _, inputs: seen.update(before=inputs[0])),
-        loaded.model.backbone.register_forward_hook(lambda _, __, output: seen.update(output=output)),
+        find_parts(loaded).layer_norm.register_forward_pre_hook(lambda _, inputs: captured.update(before=inputs[0])),
+        loaded.model.backbone.register_forward_hook(lambda _, __, output: captured.update(output=output)),
     ]
     try:
         with torch.inference_mode():
@@ -96,7 +96,7 @@ def forward_stages(loaded: Loaded, split: EncodedSplit, indices: Ids, data: Enco
     finally:
         for hook in hooks:
             hook.remove()
-    return Stages(batch["attention_mask"].bool(), (seen["before"], *seen["output"].hidden_states), logits)
+    return Stages(batch["attention_mask"].bool(), (captured["before"], *captured["output"].hidden_states), logits)
 
 
 NUM_POSITIONS = 32
@@ -145,12 +145,12 @@ class CrossedDesign:
     def cells(self, indices: Ids) -> tuple[Ids, Ids, Ids]:
         """Position, content and segment of each block token of some sequences: three (sequences, T) arrays."""
         size = self.num_positions
-        block, rest = np.divmod(indices, self.num_arrangements * size)
-        arrangement, rotation = np.divmod(rest, size)
-        place = np.arange(size)
-        content = block[:, None] * size + (place + rotation[:, None]) % size
+        block, within_block = np.divmod(indices, self.num_arrangements * size)
+        arrangement, rotation = np.divmod(within_block, size)
+        positions = np.arange(size)
+        content = block[:, None] * size + (positions + rotation[:, None]) % size
         segment = self._segments(arrangement)[:, self.frame.slots] if self.num_arrangements > 1 else 0 * content
-        return np.broadcast_to(place, content.shape), content, segment
+        return np.broadcast_to(positions, content.shape), content, segment
 
     def to_split(self) -> EncodedSplit:
         """All sequences in tokens, in their order."""
@@ -208,39 +208,44 @@ def cross(
     unique = list(dict.fromkeys(texts))
     stream: list[int] = []
     for i in np.random.default_rng([*b"crossed", seed]).permutation(len(unique)):
-        for part in unique[i] if len(stream) < num_blocks * num_positions else ():
-            stream += loaded.tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
-    found = len(stream) // num_positions
-    if found < min(num_blocks, 2):
+        for text in unique[i] if len(stream) < num_blocks * num_positions else ():
+            stream += loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    num_whole = len(stream) // num_positions
+    if num_whole < min(num_blocks, 2):
         raise ValueError(
             f"the texts have {len(stream)} tokens, too few for blocks of {num_positions}: pass more texts or ask for "
             "fewer positions"
         )
-    blocks = np.array(stream[: min(found, num_blocks) * num_positions]).reshape(-1, num_positions)
-    why = "" if is_pair else "single texts use one segment"
-    why = why if find_parts(loaded).num_segments > 1 else f"{loaded.family.name} as loaded has no second segment"
-    return CrossedDesign(frame, blocks, 1 if why else 2, why)
+    blocks = np.array(stream[: min(num_whole, num_blocks) * num_positions]).reshape(-1, num_positions)
+    why_one = "" if is_pair else "single texts use one segment"
+    why_one = (
+        why_one if find_parts(loaded).num_segments > 1 else f"{loaded.family.name} as loaded has no second segment"
+    )
+    return CrossedDesign(frame, blocks, 1 if why_one else 2, why_one)
 
 
 def frame_of(loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: int) -> Frame:
     """The special tokens and segments around ``num_positions`` tokens, read off the first text with tokens."""
     for text in texts:
         encoded = loaded.tokenizer(*text, return_special_tokens_mask=True, verbose=False)
-        special = np.array(encoded["special_tokens_mask"], bool)
-        edges = np.flatnonzero(np.diff(np.concatenate(([1], special, [1]))))
+        is_special = np.array(encoded["special_tokens_mask"], bool)
+        edges = np.flatnonzero(np.diff(np.concatenate(([1], is_special, [1]))))
         if len(edges) == 2 * len(text):  # each text has tokens of its own, in one piece
             break
     else:
         raise ValueError("no text has tokens beside the special ones")
     ids = np.array(encoded["input_ids"])
-    kinds = np.array(encoded.get("token_type_ids", np.zeros(len(ids), int)))
+    segment_ids = np.array(encoded.get("token_type_ids", np.zeros(len(ids), int)))
     size = num_positions // len(text)
-    parts, last = [], 0
+    pieces, previous_stop = [], 0
     for start, stop in edges.reshape(-1, 2):
-        parts += [(ids[last:start], kinds[last:start]), (np.full(size, -1), np.full(size, kinds[start]))]
-        last = stop
-    parts.append((ids[last:], kinds[last:]))
-    tokens, segments = (np.concatenate(list(part)).astype(np.int64) for part in zip(*parts, strict=True))
+        pieces += [
+            (ids[previous_stop:start], segment_ids[previous_stop:start]),
+            (np.full(size, -1), np.full(size, segment_ids[start])),
+        ]
+        previous_stop = stop
+    pieces.append((ids[previous_stop:], segment_ids[previous_stop:]))
+    tokens, segments = (np.concatenate(list(piece)).astype(np.int64) for piece in zip(*pieces, strict=True))
     return Frame(np.where(tokens == -1, 0, tokens), segments, np.flatnonzero(tokens == -1))
 
 
@@ -360,26 +365,26 @@ class CrossedSums:
         cells = num * num_positions * num_segments
         scale = np.ones(self._squares.shape[1])
         if is_standardised:
-            every = num_contents * num_positions * num_segments
-            means = self._squares.sum(axis=0) / every
-            variance = means - (self._position.sum(axis=0) / every) ** 2
+            total_cells = num_contents * num_positions * num_segments
+            means = self._squares.sum(axis=0) / total_cells
+            variance = means - (self._position.sum(axis=0) / total_cells) ** 2
             varies = variance > 1e-12 * means.max()  # else it is rounding
             scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1)), 0.0)
         rows = {"position": self._position * scale, "segment": self._segment * scale}
         levels = {"position": num_positions, "segment": num_segments}
-        whole = rows["position"].reshape(self.num_units, num_positions, -1).sum(axis=1)
-        grand = _quadratic(w, whole) / cells
+        block_sums = rows["position"].reshape(self.num_units, num_positions, -1).sum(axis=1)
+        grand = _quadratic(w, block_sums) / cells
         per_block = num_contents // self.num_units * num_positions * num_segments
-        blocks = w @ np.square(whole).sum(axis=1) / per_block - grand
+        blocks = w @ np.square(block_sums).sum(axis=1) / per_block - grand
         content = w @ np.square(self._content * scale).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
         factors, by_block = {"content": np.asarray(content / (num_positions * num_segments) - grand)}, {}
         for name, size in levels.items():
             if name == "segment" and size == 1:
                 continue
-            of_blocks = rows[name].reshape(self.num_units, -1)
-            factors[name] = np.asarray(_quadratic(w, of_blocks) / (cells / size) - grand)
-            both = w @ np.square(of_blocks).sum(axis=1) / (per_block // size) - grand
-            by_block[name] = np.asarray(both - blocks - factors[name])
+            block_rows = rows[name].reshape(self.num_units, -1)
+            factors[name] = np.asarray(_quadratic(w, block_rows) / (cells / size) - grand)
+            joint = w @ np.square(block_rows).sum(axis=1) / (per_block // size) - grand
+            by_block[name] = np.asarray(joint - blocks - factors[name])
         num_levels = {"position": np.full_like(num, num_positions), "content": num}
         num_levels["segment"] = np.full_like(num, num_segments)
         return Squares(
@@ -396,8 +401,8 @@ def _add_rows(sums: Array, level: Ids, states: Array) -> None:
     """``np.add.at(sums, level, states)``, many times faster: one sparse product of the levels that occur."""
     from scipy.sparse import csr_array
 
-    levels, place = np.unique(level, return_inverse=True)
-    chooser = csr_array((np.ones(len(level)), (place, np.arange(len(level)))), shape=(len(levels), len(level)))
+    levels, level_index = np.unique(level, return_inverse=True)
+    chooser = csr_array((np.ones(len(level)), (level_index, np.arange(len(level)))), shape=(len(levels), len(level)))
     sums[levels] += chooser @ states
 
 
@@ -446,47 +451,48 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
             indices = np.arange(start, min(start + BATCH_SIZE, len(split)))
             stages = forward_stages(loaded, split, indices, data)
             cells = [level.ravel() for level in design.cells(indices)]
-            place = dealt[start * shape[0] : start * shape[0] + len(cells[0])]
-            random_cells = np.unravel_index(place, shape)
+            dealt_cells = dealt[start * shape[0] : start * shape[0] + len(cells[0])]
+            random_cells = np.unravel_index(dealt_cells, shape)
             if not sums:
                 sums = [CrossedSums(*shape, num_units=len(design.blocks)) for _ in stages.layers]
                 shuffled = [CrossedSums(*shape, num_units=len(design.blocks)) for _ in stages.layers]
-            for layer, own, null in zip(stages.layers, sums, shuffled, strict=True):
+            for layer, layer_sums, null in zip(stages.layers, sums, shuffled, strict=True):
                 slots = layer[:, design.frame.slots].cpu().double().numpy()
                 states = slots.reshape(-1, slots.shape[2])
-                own.add(states, *cells)
+                layer_sums.add(states, *cells)
                 null.add(states, *random_cells)
-    lines = [
-        line
-        for layer, (own, null) in enumerate(zip(sums, shuffled, strict=True), start=-1)
-        for line in _lines(layer, own, null.squares(), design)
+    records = [
+        record
+        for layer, (layer_sums, null) in enumerate(zip(sums, shuffled, strict=True), start=-1)
+        for record in _ledger_records(layer, layer_sums, null.squares(), design)
     ]
-    ledger = pd.DataFrame(lines, columns=own_columns("ledger"))
+    ledger = pd.DataFrame(records, columns=own_columns("ledger"))
     if find_parts(loaded).position is None:  # then attention brings position in (rotary, relative)
         is_input = (ledger["factor"] == "position") & (ledger["layer"] <= 0)
         ledger.loc[is_input, ledger.columns.difference(["layer", "stage", "factor", "unit_values", "reason"])] = np.nan
         units = zip(is_input, ledger["unit_values"], strict=True)
-        ledger["unit_values"] = [() if is_gone else own for is_gone, own in units]
+        ledger["unit_values"] = [() if is_gone else values for is_gone, values in units]
         ledger.loc[is_input, "reason"] = NO_TABLE
     return ledger
 
 
 @np.errstate(invalid="ignore", divide="ignore")  # of one block nothing is left
-def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) -> list[dict[str, object]]:
-    squares, scaled = sums.squares(), sums.squares(is_standardised=True)
+def _ledger_records(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) -> list[dict[str, object]]:
+    """The records of one layer: one per factor, and one for what no factor explains."""
+    squares, standardised = sums.squares(), sums.squares(is_standardised=True)
     left_out = sums.squares(leave_one_out(sums.num_units))
     start: dict[str, object] = {"layer": layer, "stage": stage_name(layer), "unit_values": ()}
-    lines = []
+    records = []
     for factor in FACTORS:
         if factor not in squares.factors:
-            lines.append(start | {"factor": factor, "reason": f"not applicable: {design.note}"})
+            records.append(start | {"factor": factor, "reason": f"not applicable: {design.note}"})
             continue
         has_blocks = factor in squares.by_block and squares.num_blocks >= 2  # content lies within them
-        own = {
+        record = {
             "factor": factor,
             "omega_squared": float(squares.omega_squared(factor)),
             **bounds(unit_values(left_out.omega_squared(factor))),
-            "omega_standardised": float(scaled.omega_squared(factor)),
+            "omega_standardised": float(standardised.omega_squared(factor)),
             "eta_squared": float(squares.eta_squared(factor)),
             "by_block_eta": float(squares.by_block[factor] / squares.total) if has_blocks else np.nan,
             "eta_chance": float(squares.eta_chance(factor)),
@@ -496,8 +502,8 @@ def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) 
             "sum_of_squares": float(squares.factors[factor]),
             "reason": {1: ONE_BLOCK, 2: TWO_BLOCKS}.get(sums.num_units, ""),
         }
-        lines.append(start | own)
-    rest = {
+        records.append(start | record)
+    residual = {
         "factor": RESIDUAL,
         "eta_squared": float(squares.residual_share()),
         "eta_chance": float(squares.df_residual / (squares.num_cells - 1)),
@@ -507,4 +513,4 @@ def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) 
         "reason": NO_OMEGA,
         **bounds(unit_values(left_out.residual_share())),
     }
-    return [*lines, start | rest]
+    return [*records, start | residual]

@@ -107,10 +107,10 @@ class OutputChanges:
                 yield start | {"measure": "predictions", "unit": "share"} | _mean_line((old != new).astype(np.float64))
             if labels is not None:
                 scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
-                line: Line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
+                cells: Line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
                 if score == "accuracy":
-                    line = _mean_line((new == labels).astype(np.float64) - (old == labels))
-                yield start | {"measure": "score", "reference": scores[0], "unit": score} | line
+                    cells = _mean_line((new == labels).astype(np.float64) - (old == labels))
+                yield start | {"measure": "score", "reference": scores[0], "unit": score} | cells
 
 
 def _ratio_line(change: Array, size: Array, spread: float) -> Line:
@@ -133,6 +133,7 @@ SHIFT = 16
 
 
 def _shifted(rows: PositionRows, longest: int, shift: int, seed: int) -> PositionRows:
+    """Each position gets the row ``shift`` places on; ValueError where the longest text would run out of rows."""
     if longest + shift > len(rows):
         raise ValueError(
             f"a text of {longest} tokens shifted by {shift} needs {longest + shift} position rows, the model has "
@@ -165,10 +166,10 @@ def replaced_positions(
     table = find_parts(loaded).position
     if table is None:
         raise ValueError(f"not applicable: {loaded.source.name} ({loaded.family.name}) has no position table")
-    values, first = table.weight.detach().clone(), loaded.position_offset
-    make = lookup(COUNTERFACTUALS, counterfactual, "counterfactual")
-    rows = make(values[first:].cpu().numpy(), longest, shift, seed).astype(np.float32)
-    values[first:] = torch.from_numpy(rows).to(values)
+    values, first_row = table.weight.detach().clone(), loaded.position_offset
+    make_rows = lookup(COUNTERFACTUALS, counterfactual, "counterfactual")
+    rows = make_rows(values[first_row:].cpu().numpy(), longest, shift, seed).astype(np.float32)
+    values[first_row:] = torch.from_numpy(rows).to(values)
     with replaced(table.weight, values):
         yield
 
@@ -211,11 +212,11 @@ def measure_counterfactuals(
                 with replaced_positions(loaded, name, longest=longest, shift=shift, seed=seed):
                     after = forward_stages(loaded, split, order[chosen], data)
                 sums.add(name, chosen, after, before)
-    lines = list(sums.state_lines())
+    records = list(sums.state_lines())
     if has_head:
         labels = None if split.labels is None else split.labels[order]
-        lines += sums.output_lines(data.task.kind, data.task.score, labels)
-    return pd.DataFrame(lines, columns=columns).assign(num_texts=len(order))
+        records += sums.output_lines(data.task.kind, data.task.score, labels)
+    return pd.DataFrame(records, columns=columns).assign(num_texts=len(order))
 
 
 PRETRAINED = "pretrained"
@@ -275,32 +276,34 @@ def open_subjects(
                 f"{run.path}: flow compares one answer per text, and this run {ANSWERED[kind]}: look at its body "
                 f"instead, {run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
             )
-    own = None
+    file_source = None
     if texts is not None:
-        found = read_file(texts, text_columns, None).texts
-        if not found:
+        rows = read_file(texts, text_columns, None).texts
+        if not rows:
             raise ValueError(f"{texts} has no text for the model to read")
-        check_texts(texts.name, found)
-        own = TextSource(task_of_texts(found, texts.stem), TEXTS, RunConfig().max_length)
+        check_texts(texts.name, rows)
+        file_source = TextSource(task_of_texts(rows, texts.stem), TEXTS, RunConfig().max_length)
     names = list(dict.fromkeys(str(place) for place in places if not is_run(place)))
-    shown = distinct(shown_path(name) if Path(name).is_dir() else name for name in names)
+    shown_names = distinct(shown_path(name) if Path(name).is_dir() else name for name in names)
     checkpoints = [
-        Subject(own, own, None, partial(_load, name), has_head=False) for own, name in zip(shown, names, strict=True)
+        Subject(shown_name, shown_name, None, partial(_load, name), has_head=False)
+        for shown_name, name in zip(shown_names, names, strict=True)
     ]
+    # Checkpoints alone bring no texts: those of a built-in task are read.
     if not runs:
-        source = own or _texts_of(load_task(RunConfig(task=task)), RunConfig(task=task))
+        source = file_source or _texts_of(load_task(RunConfig(task=task)), RunConfig(task=task))
         return [(source, [*checkpoints, _random(names[0])])]
     groups = []
     for group in arrange(runs, labels):
-        first = group.runs[0].run
-        start = partial(_load, name_of_start(first))
-        subjects = [Subject(PRETRAINED, shorten(first.config.model), None, start, has_head=False)]
+        first_run = group.runs[0].run
+        load_start = partial(_load, name_of_start(first_run))
+        subjects = [Subject(PRETRAINED, shorten(first_run.config.model), None, load_start, has_head=False)]
         for condition in group.conditions:
-            for item in condition.runs:
-                seed, has_head = item.config.seed, _has_model(item.run)
-                subjects.append(Subject(condition.label, item.name, seed, _loader(item.run), has_head=has_head))
-        source = own or _texts_of(task_of(first), first.config)
-        groups.append((source, [*subjects, _random(first.config.model), *checkpoints]))
+            for reported in condition.runs:
+                seed, has_head = reported.config.seed, _has_model(reported.run)
+                subjects.append(Subject(condition.label, reported.name, seed, _loader(reported.run), has_head=has_head))
+        source = file_source or _texts_of(task_of(first_run), first_run.config)
+        groups.append((source, [*subjects, _random(first_run.config.model), *checkpoints]))
     return groups
 
 
@@ -309,7 +312,7 @@ def _random(name: str) -> Subject:
 
 
 def _loader(run: Run) -> Callable[[], Loaded]:
-    """The tuned model; of feature extraction that kept none, the body, which is the one from before."""
+    """What loads a run's tuned model; feature extraction that kept none has the body from before."""
     if not _has_model(run) and run.manifest.get("regime", {}).get("label", run.config.freeze) == "backbone":
         return lambda: load_untuned(run)
     check_model(run)  # now, not after the models before it were looked at
@@ -393,34 +396,36 @@ def measure_flow(
         end in ``values`` hold tuples of one value per block or text, from which intervals over seeds and differences of
         models are made.
     """
-    named = [place.path if isinstance(place, Run) else place for place in listed(places)]
+    paths = [place.path if isinstance(place, Run) else place for place in listed(places)]
     settings = settings or FlowSettings()
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for source, subjects in open_subjects(named, texts=texts, text_columns=text_columns, task=task, labels=labels):
-        known: dict[str, Tables] = {}
+    frames: dict[str, list[pd.DataFrame]] = {}
+    for source, subjects in open_subjects(paths, texts=texts, text_columns=text_columns, task=task, labels=labels):
+        tables_by_body: dict[str, Tables] = {}
         for subject in counted(subjects, f"models on {source.task.name}"):
             loaded = subject.load()
             key = _fingerprint(loaded)
-            tables = _measure(loaded, source, settings, known.get(key), has_head=subject.has_head)
-            known[key] = tables
+            tables = _measure(loaded, source, settings, tables_by_body.get(key), has_head=subject.has_head)
+            tables_by_body[key] = tables
             models = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
             for name, table in (tables | {"models": models}).items():
                 seed = pd.array([subject.seed] * len(table), dtype="Int64")
                 lead = {"run": subject.name, "group": source.task.name, "condition": subject.condition, "seed": seed}
-                parts.setdefault(name, []).append(table.assign(**lead)[columns_of(f"measure_flow.{name}")])
-    return {name: together(tables) for name, tables in parts.items()}
+                frames.setdefault(name, []).append(table.assign(**lead)[columns_of(f"measure_flow.{name}")])
+    return {name: together(tables) for name, tables in frames.items()}
 
 
 def _measure(
-    loaded: Loaded, source: TextSource, settings: FlowSettings, known: Tables | None, *, has_head: bool
+    loaded: Loaded, source: TextSource, settings: FlowSettings, body_tables: Tables | None, *, has_head: bool
 ) -> Tables:
-    """The tables of one model, but for its place in them; ``known``: those of the same body, on these texts."""
+    """The tables of one model, but for its place in them; ``body_tables``: those of the same body, on these texts."""
     data, split = source.encode(loaded)
-    own, num_tokens = settings, settings.num_tokens
-    tables = dict(known or {})
-    if known is None:
+    options, num_tokens = settings, settings.num_tokens
+    tables = dict(body_tables or {})
+    if body_tables is None:
         texts = source.task.splits[TEXTS].texts
-        design = cross(loaded, texts, num_positions=own.num_positions, num_blocks=own.num_blocks, seed=own.seed)
+        design = cross(
+            loaded, texts, num_positions=options.num_positions, num_blocks=options.num_blocks, seed=options.seed
+        )
         facts = {
             "family": loaded.family.name,
             "num_positions": design.num_positions,
@@ -429,11 +434,11 @@ def _measure(
             "num_sequences": design.num_sequences,
             "note": design.note,
         }
-        tables["ledger"] = position_ledger(loaded, design, seed=own.seed)
-        tables["decoding"] = decode_positions(loaded, data, split, num_tokens=num_tokens, seed=own.seed)
+        tables["ledger"] = position_ledger(loaded, design, seed=options.seed)
+        tables["decoding"] = decode_positions(loaded, data, split, num_tokens=num_tokens, seed=options.seed)
         tables["models"] = pd.DataFrame([facts])
     tables["counterfactuals"] = measure_counterfactuals(
-        loaded, data, split, has_head=has_head, shift=own.shift, num_texts=own.num_texts, seed=own.seed
+        loaded, data, split, has_head=has_head, shift=options.shift, num_texts=options.num_texts, seed=options.seed
     )
     return tables
 

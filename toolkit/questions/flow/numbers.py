@@ -40,12 +40,12 @@ def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = No
     Without values per unit the interval is over seeds only; the spread of the control draws is added to that of
     ``selective_bits``. NaN with a note where there is none.
     """
-    table, other = units_of(lines, column), None if against is None else units_of(against, column)
+    table, other_units = units_of(lines, column), None if against is None else units_of(against, column)
     value = float(lines[column].mean()) - (0.0 if against is None else float(against[column].mean()))
-    if table is None or (against is not None and (other is None or other.shape[1] != table.shape[1])):
+    if table is None or (against is not None and (other_units is None or other_units.shape[1] != table.shape[1])):
         interval = seeds_interval(lines[column]) if against is None and len(lines) > 1 else None
         return interval or Interval(value, np.nan, np.nan, np.nan, np.nan, LEVEL, NO_UNITS)
-    table = table if other is None else table - other
+    table = table if other_units is None else table - other_units
     is_share = "measure" in lines and lines["measure"].iloc[0] in SHARES
     if is_constant(table) and not is_share:
         return Interval(float(table[0, 0]), np.nan, np.nan, np.nan, np.nan, LEVEL, EQUAL)
@@ -57,7 +57,7 @@ def units_of(lines: pd.DataFrame, column: str) -> Array | None:
     """(models, units) values of a column; None where a model has none."""
     name = VALUES.get(column)
     values = [] if name not in lines else list(lines[name])
-    lengths = {len(each) if isinstance(each, tuple) else 0 for each in values}
+    lengths = {len(units) if isinstance(units, tuple) else 0 for units in values}
     return np.array(values, np.float64) if len(lengths) == 1 and lengths != {0} else None
 
 
@@ -86,8 +86,8 @@ def _with_draws(interval: Interval, draws: pd.Series) -> Interval:
     added = float(of_draws.var(ddof=1)) / len(of_draws)
     total = interval.variance + added
     df = total**2 / (interval.variance**2 / interval.df + added**2 / (len(of_draws) - 1))
-    half = t_quantile((1 + LEVEL) / 2, df) * total**0.5
-    low, high = interval.estimate - half, interval.estimate + half
+    half_width = t_quantile((1 + LEVEL) / 2, df) * total**0.5
+    low, high = interval.estimate - half_width, interval.estimate + half_width
     return replace(interval, low=low, high=high, df=df, variance=total)
 
 
@@ -111,8 +111,8 @@ class FlowGroup:
 
     def of(self, table: str, condition: str) -> pd.DataFrame:
         """The lines of one condition."""
-        lines = self.tables[table]
-        return lines[lines["condition"] == condition]
+        records = self.tables[table]
+        return records[records["condition"] == condition]
 
     def lines(self, table: str, condition: str, column: str, **where: object) -> pd.DataFrame:
         """The lines of one condition that have a value in a column; ``where``: columns and what they must be."""
@@ -123,26 +123,34 @@ class FlowGroup:
 
     def over_seeds(self, table: str, condition: str, column: str, **where: object) -> pd.DataFrame:
         """Mean over a condition's models with its interval: index layer, columns mean, low, high; no undefined ones."""
-        found = {
-            int(layer): estimate(own, column)
-            for layer, own in self.lines(table, condition, column, **where).groupby("layer")
+        interval_by_layer = {
+            int(layer): estimate(records, column)
+            for layer, records in self.lines(table, condition, column, **where).groupby("layer")
         }
-        ends = {layer: [each.estimate, each.low, each.high] for layer, each in found.items()}
-        return pd.DataFrame.from_dict(ends, orient="index", columns=["mean", "low", "high"])
+        cells_by_layer = {
+            layer: [interval.estimate, interval.low, interval.high] for layer, interval in interval_by_layer.items()
+        }
+        return pd.DataFrame.from_dict(cells_by_layer, orient="index", columns=["mean", "low", "high"])
 
     def change(self, condition: str, factor: str, layer: int, *, since: int) -> Interval:
         """How a factor's share changes from one layer of a condition to another, on the same blocks."""
         column = "eta_squared" if factor == "residual" else "omega_squared"
-        last, first = (self.lines("ledger", condition, column, factor=factor, layer=each) for each in (layer, since))
+        last, first = (
+            self.lines("ledger", condition, column, factor=factor, layer=at_layer) for at_layer in (layer, since)
+        )
         return estimate(last, column, first)
 
     def drift(self, condition: str) -> dict[int, Interval]:
         """By layer, position's share in a condition minus that in the pretrained model, on the same blocks."""
         column = "omega_squared"
-        own, before = (self.lines("ledger", each, column, factor="position") for each in (condition, PRETRAINED))
-        layers = sorted(set(own["layer"]) & set(before["layer"]))
+        shares, shares_before = (
+            self.lines("ledger", compared, column, factor="position") for compared in (condition, PRETRAINED)
+        )
+        layers = sorted(set(shares["layer"]) & set(shares_before["layer"]))
         return {
-            int(layer): estimate(own[own["layer"] == layer], column, before[before["layer"] == layer])
+            int(layer): estimate(
+                shares[shares["layer"] == layer], column, shares_before[shares_before["layer"] == layer]
+            )
             for layer in layers
         }
 
@@ -162,17 +170,18 @@ def groups_of(tables: Tables) -> list[FlowGroup]:
 
 
 def _group(title: str, tables: Tables) -> FlowGroup:
+    """The group of one task; conditions whose models compute the same are one, under both names."""
     models = tables["models"]
     conditions = list(dict.fromkeys(models["condition"]))
     conditions.sort(key=lambda condition: (condition == RANDOM, condition != PRETRAINED))
     bodies = {condition: set(models.loc[models["condition"] == condition, "body"]) for condition in conditions}
     labels: dict[str, str] = {}
     for condition in conditions:
-        same = next((shown for shown in labels if bodies[shown] == bodies[condition]), None)
-        if same is None:
+        twin = next((earlier for earlier in labels if bodies[earlier] == bodies[condition]), None)
+        if twin is None:
             labels[condition] = condition
         else:
-            labels[same] += f" = {condition}"
+            labels[twin] += f" = {condition}"
     return FlowGroup(title, tables, labels)
 
 
@@ -186,27 +195,38 @@ def intervals_of(tables: Tables) -> pd.DataFrame:
     for group in groups_of(tables):
         for condition in dict.fromkeys(group.tables["models"]["condition"]):
             start = {"group": group.title, "condition": condition, "against": ""}
-            rows += [start | line for line in _means(group, str(condition))]
+            rows += [start | record for record in _mean_records(group, str(condition))]
             if condition != PRETRAINED and PRETRAINED in group.conditions:
-                lines = group.lines("ledger", str(condition), "omega_squared", factor="position")
+                shares = group.lines("ledger", str(condition), "omega_squared", factor="position")
                 for layer, interval in group.drift(str(condition)).items():
-                    at = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
-                    own = lines[lines["layer"] == layer]
-                    rows.append(start | {"against": PRETRAINED} | at | interval_cells(interval, own, "omega_squared"))
+                    cells = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
+                    layer_shares = shares[shares["layer"] == layer]
+                    rows.append(
+                        start
+                        | {"against": PRETRAINED}
+                        | cells
+                        | interval_cells(interval, layer_shares, "omega_squared")
+                    )
     return pd.DataFrame(rows)
 
 
-def _means(group: FlowGroup, condition: str) -> list[dict[str, object]]:
-    """One line per condition for every column that has values per unit, and for every counterfactual."""
+def _mean_records(group: FlowGroup, condition: str) -> list[dict[str, object]]:
+    """One record per mean of a condition: each column that has values per unit, and each counterfactual."""
     rows: list[dict[str, object]] = []
     for table, key in {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}.items():
-        own = group.of(table, condition)
-        by = ["layer", *([key] if key else []), *(["measure"] if "measure" in own else [])]
-        for column in (name for name in VALUES if name in own and not (table == "ledger" and name == "eta_squared")):
-            for place, lines in own.dropna(subset=[column]).groupby(by, dropna=False, sort=False):
-                at = dict(zip(by, place, strict=True))
-                what = {"table": table, "measure": at.get("measure", column), "of": at.get(key, "")}
-                rows.append({**what, "layer": at["layer"], **interval_cells(estimate(lines, column), lines, column)})
+        condition_table = group.of(table, condition)
+        key_columns = ["layer", *([key] if key else []), *(["measure"] if "measure" in condition_table else [])]
+        for column in (
+            name for name in VALUES if name in condition_table and not (table == "ledger" and name == "eta_squared")
+        ):
+            for key_values, records in condition_table.dropna(subset=[column]).groupby(
+                key_columns, dropna=False, sort=False
+            ):
+                keys = dict(zip(key_columns, key_values, strict=True))
+                lead = {"table": table, "measure": keys.get("measure", column), "of": keys.get(key, "")}
+                rows.append(
+                    {**lead, "layer": keys["layer"], **interval_cells(estimate(records, column), records, column)}
+                )
     return rows
 
 

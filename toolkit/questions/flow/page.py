@@ -132,27 +132,30 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str = "") ->
 
 def flow_tables(tables: Tables) -> dict[str, pd.DataFrame]:
     """What stands beside the page: the tables without the values per block or text, and intervals made from these."""
-    kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
-    return kept | {"intervals": intervals_of(tables)}
+    without_values = {
+        name: table[[column for column in table if not str(column).endswith("_values")]]
+        for name, table in tables.items()
+    }
+    return without_values | {"intervals": intervals_of(tables)}
 
 
 def answers(groups: Sequence[FlowGroup]) -> Answers:
     """Whether position fades, whether it can still be read at the end, and whether fine-tuning changes its share."""
     moved = (
-        _moved(group, condition, drift)
+        _moved_case(group, condition, drift)
         for group in groups
-        for condition in _compared(group)
+        for condition in _compared_conditions(group)
         if (drift := group.drift(condition))
     )
     return (
-        answer("Does position fade from the input to the last layer?", map(_faded, groups)),
-        answer("Can position still be read in the last layer?", map(_read, groups)),
+        answer("Does position fade from the input to the last layer?", map(_faded_case, groups)),
+        answer("Can position still be read in the last layer?", map(_read_case, groups)),
         answer("Does fine-tuning change position's share in the last layer?", moved, NOT_TUNED),
     )
 
 
-def _faded(group: FlowGroup) -> Case:
-    """Position's share at the input and in the last layer, on the same blocks: neither is chosen by looking."""
+def _faded_case(group: FlowGroup) -> Case:
+    """Whether position's share fell from input to last layer, as a case; neither is chosen by looking."""
     condition, last = group.conditions[0], group.layers[-1]
     share, change = (
         shares_of(group, condition)[0].reindex(group.layers),
@@ -169,20 +172,21 @@ def _faded(group: FlowGroup) -> Case:
     return judged(text, low, -change.low, NO_SHARE if is_rounding(group, condition) else change.note)
 
 
-def _read(group: FlowGroup) -> Case:
-    """The bits in the last layer, held against what the word alone tells."""
-    lines = group.lines("decoding", group.conditions[0], "bits", layer=group.layers[-1])
-    bits, whole, shuffled = lines[["bits", "entropy_bits", "shuffled_bits"]].mean()
-    beyond = estimate(lines, "beyond_word_bits")
+def _read_case(group: FlowGroup) -> Case:
+    """Whether the last layer tells more of position than the word alone does, as a case."""
+    records = group.lines("decoding", group.conditions[0], "bits", layer=group.layers[-1])
+    bits, entropy, shuffled = records[["bits", "entropy_bits", "shuffled_bits"]].mean()
+    beyond = estimate(records, "beyond_word_bits")
     text = (
-        f"{group.title}, {group.labels[group.conditions[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
+        f"{group.title}, {group.labels[group.conditions[0]]}: a linear probe reads {number(bits)} of {number(entropy)} "
         f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
     )
     text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     return judged(text, beyond.low, beyond.high, beyond.note)
 
 
-def _moved(group: FlowGroup, condition: str, drift: Mapping[int, Interval]) -> Case:
+def _moved_case(group: FlowGroup, condition: str, drift: Mapping[int, Interval]) -> Case:
+    """Whether a condition's share of position in the last layer is not the pretrained model's, as a case."""
     change, num_seeds = drift[max(drift)], group.num_models(condition)
     text = f"{group.title}, {group.labels[condition]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
     is_equal = change.estimate == 0 and np.isnan(change.low)
@@ -240,9 +244,9 @@ def dominance_rows(group: FlowGroup) -> Rows:
         above = [layer for layer in lower if position["low"][layer] > content["high"][layer]]
         verdict = NOT_SUPPORTED if not above else SUPPORTED if len(above) == len(lower) else IN_PART
         peak = int(position["mean"][lower].idxmax())
-        at = ", ".join(map(stage_cell, above)) or "none"
+        above_names = ", ".join(map(stage_cell, above)) or "none"
         shares = [share_text(position.loc[peak]), stage_cell(peak), share_text(content.loc[peak])]
-        rows.append([group.labels[condition], verdict, at, stage_cell(lower[-1]), *shares])
+        rows.append([group.labels[condition], verdict, above_names, stage_cell(lower[-1]), *shares])
     return header, rows
 
 
@@ -279,18 +283,18 @@ def giving_way_rows(group: FlowGroup) -> Rows:
         cells: list[object] = []
         for factor, shares in (("position", position), ("content", content)):
             cells += [percent(shares["mean"][peak]), percent(shares["mean"][last]), points(changes.get(factor))]
-        others = [points(changes.get(factor)) for factor in ("segment", "residual")]
-        rows.append([group.labels[condition], verdict, stage_cell(peak), *cells, *others])
+        other_changes = [points(changes.get(factor)) for factor in ("segment", "residual")]
+        rows.append([group.labels[condition], verdict, stage_cell(peak), *cells, *other_changes])
     return header, rows
 
 
-def _compared(group: FlowGroup) -> list[str]:
-    """Conditions that are held against the pretrained model: without a share in either nothing can move."""
+def _compared_conditions(group: FlowGroup) -> list[str]:
+    """The conditions to compare with the pretrained model, where either of the two has a share of position."""
     if PRETRAINED not in group.conditions:
         return []
     is_empty = is_rounding(group, PRETRAINED)
-    own = [condition for condition in group.conditions if condition not in (PRETRAINED, RANDOM)]
-    return [condition for condition in own if not (is_empty and is_rounding(group, condition))]
+    tuned_conditions = [condition for condition in group.conditions if condition not in (PRETRAINED, RANDOM)]
+    return [condition for condition in tuned_conditions if not (is_empty and is_rounding(group, condition))]
 
 
 def drift_rows(group: FlowGroup) -> Rows:
@@ -307,22 +311,22 @@ def drift_rows(group: FlowGroup) -> Rows:
         "exactly equal at",
     ]
     rows: list[list[object]] = []
-    for condition in _compared(group):
+    for condition in _compared_conditions(group):
         drift = group.drift(condition)
         if not drift:
             continue
-        apart = [layer for layer, change in drift.items() if change.low > 0 or change.high < 0]
+        differing = [layer for layer, change in drift.items() if change.low > 0 or change.high < 0]
         equal = [layer for layer, change in drift.items() if change.estimate == 0 and np.isnan(change.low)]
-        rest = [layer for layer in drift if layer not in apart and layer not in equal]
+        undecided = [layer for layer in drift if layer not in differing and layer not in equal]
         most = max(drift, key=lambda layer: abs(drift[layer].estimate))
-        ends = [percent(shares_of(group, each)[0]["mean"][most]) for each in (PRETRAINED, condition)]
-        stages = [", ".join(map(stage_cell, layers)) or "none" for layers in (apart, rest, equal)]
+        shares = [percent(shares_of(group, either)[0]["mean"][most]) for either in (PRETRAINED, condition)]
+        stages = [", ".join(map(stage_cell, layers)) or "none" for layers in (differing, undecided, equal)]
         rows.append(
             [
                 group.labels[condition],
                 group.num_models(condition),
                 stage_cell(most),
-                *ends,
+                *shares,
                 points(drift[most]),
                 *stages,
             ]
@@ -333,18 +337,24 @@ def drift_rows(group: FlowGroup) -> Rows:
 def segment_rows(group: FlowGroup) -> Rows:
     """Header and rows: per condition the largest share of segments and that in the last layer; why there is none."""
     header = ["regime", "largest share", "at", "in the last layer", "note"]
-    lines = group.tables["ledger"]
-    lines = lines[lines["factor"] == "segment"]
-    if lines["omega_squared"].isna().all():
-        note = next((str(note) for note in lines["reason"].dropna() if note), "not applicable")
+    records = group.tables["ledger"]
+    records = records[records["factor"] == "segment"]
+    if records["omega_squared"].isna().all():
+        note = next((str(note) for note in records["reason"].dropna() if note), "not applicable")
         return header, [["all", None, None, None, note]]
     rows: list[list[object]] = []
     for condition in judged_conditions(group):
-        own = group.over_seeds("ledger", condition, "omega_squared", factor="segment")
-        if len(own):
-            peak = int(own["mean"].idxmax())
+        shares = group.over_seeds("ledger", condition, "omega_squared", factor="segment")
+        if len(shares):
+            peak = int(shares["mean"].idxmax())
             rows.append(
-                [group.labels[condition], share_text(own.loc[peak]), stage_cell(peak), share_text(own.iloc[-1]), ""]
+                [
+                    group.labels[condition],
+                    share_text(shares.loc[peak]),
+                    stage_cell(peak),
+                    share_text(shares.iloc[-1]),
+                    "",
+                ]
             )
     return header, rows
 
@@ -361,18 +371,18 @@ def decoding_rows(group: FlowGroup) -> Rows:
         "beyond the control, input",
         "beyond the control, last",
     ]
-    whole = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
+    references = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
     rows: list[list[object]] = []
     for condition in group.conditions:
         bits, words, beyond = (group.over_seeds("decoding", condition, name) for name in BITS)
         last = max(bits.index)
-        lines = [bits.loc[0], bits.loc[last], words.loc[last], beyond.loc[0], beyond.loc[last]]
-        rows.append([group.labels[condition], *whole, *map(_bits, lines)])
+        readings = [bits.loc[0], bits.loc[last], words.loc[last], beyond.loc[0], beyond.loc[last]]
+        rows.append([group.labels[condition], *references, *map(_bits, readings)])
     return header, rows
 
 
-def _bits(line: "pd.Series") -> str:
-    return estimate_text(line["mean"], line["low"], line["high"], 2)
+def _bits(reading: "pd.Series") -> str:
+    return estimate_text(reading["mean"], reading["low"], reading["high"], 2)
 
 
 REFERENCES = {
@@ -386,14 +396,16 @@ REFERENCES = {
 
 def bit_rows(group: FlowGroup) -> Rows:
     """Header and rows: condition and layer with the bits, beyond words and beyond the control, and the references."""
-    parts = {}
+    wide_by_name = {}
     for condition in group.conditions:
         wide = pd.concat([group.over_seeds("decoding", condition, name) for name in BITS], axis=1)
-        parts[group.labels[condition]] = pd.concat(
+        wide_by_name[group.labels[condition]] = pd.concat(
             [wide, *[group.over_seeds("decoding", condition, name)["mean"] for name in REFERENCES]], axis=1
         )
     rows = [
-        [condition, stage_cell(layer), *line] for condition, wide in parts.items() for layer, *line in wide.itertuples()
+        [condition, stage_cell(layer), *cells]
+        for condition, wide in wide_by_name.items()
+        for layer, *cells in wide.itertuples()
     ]
     heads = [name for title in BITS.values() for name in (title, "low", "high")]
     return ["regime", "layer", *heads, *REFERENCES.values()], rows
@@ -412,20 +424,20 @@ def share_rows(group: FlowGroup) -> Rows:
         "position x text (η²)",
         "left to interactions (η²)",
     ]
-    others = [("omega_squared", factor) for factor in FACTORS[1:]] + [
+    other_columns = [("omega_squared", factor) for factor in FACTORS[1:]] + [
         ("omega_standardised", "position"),
         ("by_block_eta", "position"),
         ("eta_squared", "residual"),
     ]
     rows: list[list[object]] = []
     for condition in group.conditions:
-        parts = [group.over_seeds("ledger", condition, "omega_squared", factor="position")] + [
-            group.over_seeds("ledger", condition, name, factor=factor)["mean"] for name, factor in others
+        columns = [group.over_seeds("ledger", condition, "omega_squared", factor="position")] + [
+            group.over_seeds("ledger", condition, name, factor=factor)["mean"] for name, factor in other_columns
         ]
-        wide = 100 * pd.concat(parts, axis=1).reindex(group.layers)
-        for layer, *line in wide.mask(wide.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
+        wide = 100 * pd.concat(columns, axis=1).reindex(group.layers)
+        for layer, *cells in wide.mask(wide.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
             rows.append(
-                [group.labels[condition], stage_cell(layer), *(None if cell != cell else cell for cell in line)]
+                [group.labels[condition], stage_cell(layer), *(None if cell != cell else cell for cell in cells)]
             )
     return header, rows
 
@@ -438,21 +450,21 @@ def score_rows(group: FlowGroup) -> Rows:
     rows: list[list[object]] = []
     for condition in dict.fromkeys(scores["condition"]):
         for name in COUNTERFACTUALS:
-            lines = scores[(scores["condition"] == condition) & (scores["counterfactual"] == name)]
-            if lines.empty:
+            records = scores[(scores["condition"] == condition) & (scores["counterfactual"] == name)]
+            if records.empty:
                 continue
-            change, unit = estimate(lines, "value"), str(lines["unit"].iloc[0])
-            factor, digits, shown = (100, 1, f"{unit} (points)") if unit in IN_POINTS else (1, 3, unit)
-            value, low, high = (factor * end for end in (change.estimate, change.low, change.high))
-            apart = "undefined" if np.isnan(change.low) else "yes" if change.low > 0 or change.high < 0 else "no"
-            before = factor * float(lines["reference"].mean())
+            change, unit = estimate(records, "value"), str(records["unit"].iloc[0])
+            factor, digits, unit_text = (100, 1, f"{unit} (points)") if unit in IN_POINTS else (1, 3, unit)
+            value, low, high = (factor * bound for bound in (change.estimate, change.low, change.high))
+            verdict = "undefined" if np.isnan(change.low) else "yes" if change.low > 0 or change.high < 0 else "no"
+            before = factor * float(records["reference"].mean())
             cells = [
                 before,
                 estimate_text(value, low, high, digits, is_signed=True),
-                apart,
+                verdict,
                 group.num_models(str(condition)),
             ]
-            rows.append([str(condition), name, shown, *cells, int(lines["num_texts"].max())])
+            rows.append([str(condition), name, unit_text, *cells, int(records["num_texts"].max())])
     return header, rows
 
 
@@ -460,15 +472,19 @@ def output_rows(group: FlowGroup) -> Rows:
     """Header and rows: condition and counterfactual with the change of the last layer, logits and predictions."""
     rows: list[list[object]] = []
     for condition in dict.fromkeys(group.tables["models"]["condition"]):
-        own = group.of("counterfactuals", condition)
+        table = group.of("counterfactuals", condition)
         for name in COUNTERFACTUALS:
-            lines = own[own["counterfactual"] == name]
-            if lines.empty:
+            records = table[table["counterfactual"] == name]
+            if records.empty:
                 continue
-            state, logits, predictions = (lines[lines["measure"] == q] for q in ("state", "logits", "predictions"))
+            state, logits, predictions = (
+                records[records["measure"] == measure] for measure in ("state", "logits", "predictions")
+            )
             last = state.loc[state["layer"] == state["layer"].max(), "value"].mean()
             changes = (logits["value"], 100 * predictions["value"])
-            rows.append([condition, name, float(last), *(float(own.mean()) if len(own) else None for own in changes)])
+            rows.append(
+                [condition, name, float(last), *(float(values.mean()) if len(values) else None for values in changes)]
+            )
     return ["regime", "positions", "last layer", "logits", "predictions changed (%)"], rows
 
 
@@ -491,10 +507,10 @@ def null_rows(group: FlowGroup) -> Rows:
         ["position: its entropy in bits", number(bits["entropy_bits"].mean()), ""],
     ]
     if RANDOM in group.conditions:
-        own = group.over_seeds("ledger", RANDOM, "omega_squared", factor="position")["mean"]
-        if (own.abs() >= ROUNDING).any():
-            rows.append(["random weights: ω² of position in the first stage", number(own.iloc[0], 2), ""])
-            rows.append(["random weights: ω² of position in the last layer", number(own.iloc[-1], 2), ""])
+        random_shares = group.over_seeds("ledger", RANDOM, "omega_squared", factor="position")["mean"]
+        if (random_shares.abs() >= ROUNDING).any():
+            rows.append(["random weights: ω² of position in the first stage", number(random_shares.iloc[0], 2), ""])
+            rows.append(["random weights: ω² of position in the last layer", number(random_shares.iloc[-1], 2), ""])
     return ["reference", "value", "chance"], rows
 
 
@@ -598,7 +614,7 @@ def _grid(
 
 
 def _series(groups: Sequence[FlowGroup]) -> Mapping[str, str]:
-    """Condition to its name in a legend, with its number of seeds; the random weights last."""
+    """Each condition's name in a legend, with its number of seeds; the random weights last."""
     names = {condition: group.labels[condition] for group in reversed(groups) for condition in group.conditions}
     counts = {
         condition: max(group.num_models(condition) for group in groups if condition in group.conditions)
@@ -613,11 +629,11 @@ def _series(groups: Sequence[FlowGroup]) -> Mapping[str, str]:
 
 def _curves(series: Mapping[str, str], group: FlowGroup, table: str, column: str, **where: Any) -> pd.DataFrame:
     """Mean over a condition's models with its interval, for every condition of a group."""
-    parts = {series[condition]: group.over_seeds(table, condition, column, **where) for condition in group.conditions}
-    known = {name: values for name, values in parts.items() if len(values)}
-    if not known:
+    curves = {series[condition]: group.over_seeds(table, condition, column, **where) for condition in group.conditions}
+    defined = {name: values for name, values in curves.items() if len(values)}
+    if not defined:
         return pd.DataFrame(columns=["layer", "mean", "low", "high", "series"])
-    return pd.concat(known, names=["series", "layer"]).reset_index()
+    return pd.concat(defined, names=["series", "layer"]).reset_index()
 
 
 def _level(group: FlowGroup, levels: Mapping[str, float]) -> pd.DataFrame:

@@ -48,6 +48,7 @@ class LayersCommand:
         return show_page(layers_page(tables, models=models, title=self.title, command=command), self.out, tables)
 
     def _of_runs(self) -> "Tables":
+        """The tables of runs: states, weights and, where it can be measured, what was forgotten."""
         from toolkit.questions.layers.forgetting import measure_forgetting
         from toolkit.questions.layers.states import measure_layers
         from toolkit.questions.models import read_texts
@@ -60,15 +61,16 @@ class LayersCommand:
         return tables | ({"forgetting": forgotten} if forgotten["value"].notna().any() else {})
 
     def _of_checkpoints(self) -> "Tables":
+        """The tables of two checkpoints, of their weights alone; ValueError for any other number, or with texts."""
         from toolkit.models.checkpoints import Source
         from toolkit.models.pipelines import warn_of_modules
         from toolkit.questions.layers.trend import weight_tables, weights_of_pair
         from toolkit.snapshots.backbones import is_run, open_backbones
 
         if len(self.places) != 2:
-            other = next(place for place in self.places if not is_run(place))
+            not_a_run = next(place for place in self.places if not is_run(place))
             raise ValueError(
-                f"{other} is not a run directory: pass run directories, or two checkpoints and nothing else"
+                f"{not_a_run} is not a run directory: pass run directories, or two checkpoints and nothing else"
             )
         if self.texts:
             raise ValueError(

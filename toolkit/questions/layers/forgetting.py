@@ -60,7 +60,7 @@ def mask_tokens(data: EncodedTask, mask_row: int, special_rows: Sequence[int], s
     on the others.
     """
     split = data.splits[TEXTS]
-    tokens, targets, kept = split.tokens.copy(), np.full(len(split.tokens), -1, np.int64), []
+    tokens, targets, texts = split.tokens.copy(), np.full(len(split.tokens), -1, np.int64), []
     for text in range(len(split)):
         address, _ = gather_tokens(split, np.array([text]))
         ordinary = address[~np.isin(split.tokens[address], special_rows)]
@@ -69,14 +69,14 @@ def mask_tokens(data: EncodedTask, mask_row: int, special_rows: Sequence[int], s
         rng = np.random.default_rng([*b"masked tokens", seed, *split.tokens[address].tolist()])
         chosen = rng.choice(ordinary, max(1, round(MASKED_SHARE * len(ordinary))), replace=False)
         targets[chosen], tokens[chosen] = split.tokens[chosen], mask_row
-        kept.append(text)
-    return Masked(replace(data, splits={TEXTS: replace(split, tokens=tokens)}), targets, np.array(kept, np.int64))
+        texts.append(text)
+    return Masked(replace(data, splits={TEXTS: replace(split, tokens=tokens)}), targets, np.array(texts, np.int64))
 
 
 def masked_scores(model: Any, masked: Masked, num_words: int) -> dict[str, NDArray[np.float64]]:
     """LOSS (nats) and ACCURACY to (texts,) the mean over each text's masked tokens, in float64; NaN without any."""
     split = masked.data.splits[TEXTS]
-    found = {measure: np.full(len(split), np.nan) for measure in (LOSS, ACCURACY)}
+    scores = {measure: np.full(len(split), np.nan) for measure in (LOSS, ACCURACY)}
     with in_eval_mode(model), torch.inference_mode():
         for indices in evaluation_batches(split.lengths, min(EVALUATION_TOKENS, max(1, MOST_LOGITS // num_words))):
             logits = model(**batch_on(model, split, indices, masked.data)).logits
@@ -85,23 +85,25 @@ def masked_scores(model: Any, masked: Masked, num_words: int) -> dict[str, NDArr
                 places = np.flatnonzero(targets >= 0)
                 if not len(places):
                     continue
-                own, rows = logits[row, places].double(), torch.from_numpy(targets[places]).to(logits.device)
-                found[LOSS][text] = float(nn.functional.cross_entropy(own, rows))
-                found[ACCURACY][text] = float((own.argmax(dim=-1) == rows).double().mean())
-    return found
+                guesses, answers = logits[row, places].double(), torch.from_numpy(targets[places]).to(logits.device)
+                scores[LOSS][text] = float(nn.functional.cross_entropy(guesses, answers))
+                scores[ACCURACY][text] = float((guesses.argmax(dim=-1) == answers).double().mean())
+    return scores
 
 
 def by_frequency(masked: Masked) -> dict[str, float]:
-    """What one gets who knows how often each word is masked in these very texts, and nothing else; as masked_scores."""
+    """The scores of who knows how often each word is masked in these texts, and nothing else; as masked_scores."""
     split = masked.data.splits[TEXTS]
-    rows = [masked.targets[gather_tokens(split, np.array([text]))[0]] for text in masked.texts]
-    shares = np.bincount(np.concatenate([own[own >= 0] for own in rows])) / sum(int((own >= 0).sum()) for own in rows)
+    targets_by_text = [masked.targets[gather_tokens(split, np.array([text]))[0]] for text in masked.texts]
+    shares = np.bincount(np.concatenate([targets[targets >= 0] for targets in targets_by_text])) / sum(
+        int((targets >= 0).sum()) for targets in targets_by_text
+    )
     with np.errstate(divide="ignore"):
         losses = -np.log(shares)
-    most = int(shares.argmax())
+    most_frequent = int(shares.argmax())
     return {
-        LOSS: float(np.mean([losses[own[own >= 0]].mean() for own in rows])),
-        ACCURACY: float(np.mean([(own[own >= 0] == most).mean() for own in rows])),
+        LOSS: float(np.mean([losses[targets[targets >= 0]].mean() for targets in targets_by_text])),
+        ACCURACY: float(np.mean([(targets[targets >= 0] == most_frequent).mean() for targets in targets_by_text])),
     }
 
 
@@ -151,75 +153,83 @@ def measure_forgetting(
     opened = runs_of(runs)
     for run in opened:
         check_model(run)
-    lines = [line for group in arrange(opened, labels) for line in _lines_of(group, texts, max_texts, seed)]
-    return pd.DataFrame(lines, columns=columns_of("measure_forgetting"))
+    records = [record for group in arrange(opened, labels) for record in _records_of(group, texts, max_texts, seed)]
+    return pd.DataFrame(records, columns=columns_of("measure_forgetting"))
 
 
 Scores = dict[str, dict[str, NDArray[np.float64]]]
 """``before``, or a decoder after training, to the scores of each text."""
 
 
-def _lines_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> Iterator[dict[str, Any]]:
+def _records_of(group: Group, texts: Texts | None, max_texts: int, seed: int) -> Iterator[dict[str, Any]]:
+    """The records of one group: one per run, texts, decoder and measure, or the reason why a run has none."""
     chosen: Texts | None = None
     heads: dict[Source, MaskedLM] = {}
-    before: dict[object, dict[str, NDArray[np.float64]]] = {}
+    scores_before: dict[object, dict[str, NDArray[np.float64]]] = {}
     for condition in group.conditions:
-        for item in condition.runs:
+        for reported in condition.runs:
             lead: dict[str, Any] = {
                 "group": group.title,
                 "condition": condition.label,
                 "is_shuffled": condition.is_shuffled,
-                "run": item.name,
-                "seed": item.config.seed,
+                "run": reported.name,
+                "seed": reported.config.seed,
                 "decoder": UNTUNED,
                 "measure": LOSS,
                 "unit": "nats",
             }
-            if reason := _why_not(item, heads):
+            if reason := _why_not(reported, heads):
                 yield lead | {"texts": "", "reason": reason}
                 continue
             if chosen is None:
                 chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
-            head, untuned, tuned = _head_of(item.run, heads), load_untuned(item.run), load_tuned(item.run)
+            head, untuned, tuned = _head_of(reported.run, heads), load_untuned(reported.run), load_tuned(reported.run)
             special = untuned.tokenizer.all_special_ids
-            for name, own in chosen.items():
+            for name, domain_texts in chosen.items():
                 masked = mask_tokens(
-                    encode_texts(untuned, own, item.config.max_length), untuned.tokenizer.mask_token_id, special, seed
+                    encode_texts(untuned, domain_texts, reported.config.max_length),
+                    untuned.tokenizer.mask_token_id,
+                    special,
+                    seed,
                 )
-                place = lead | {"texts": name, "num_texts": len(masked.texts)}
+                record = lead | {"texts": name, "num_texts": len(masked.texts)}
                 if not len(masked.texts):
-                    yield place | {"num_masked": 0, "reason": NO_TOKENS}
+                    yield record | {"num_masked": 0, "reason": NO_TOKENS}
                     continue
-                if (key := (start_of(item), name)) not in before:
-                    before[key] = head.scores(untuned, masked)[UNTUNED]
-                place |= {"num_masked": int((masked.targets >= 0).sum()), "reason": ""}
-                floors = by_frequency(masked)
-                for decoder, after in head.scores(tuned, masked).items():
+                # Runs that start from the same weights have the same scores before training.
+                if (key := (start_of(reported), name)) not in scores_before:
+                    scores_before[key] = head.scores(untuned, masked)[UNTUNED]
+                record |= {"num_masked": int((masked.targets >= 0).sum()), "reason": ""}
+                frequency_scores = by_frequency(masked)
+                for decoder, scores_after in head.scores(tuned, masked).items():
                     for measure, unit in ((LOSS, "nats"), (ACCURACY, "1")):
-                        pair = [scores[measure][masked.texts] for scores in (before[key], after)]
-                        own_line = {"decoder": decoder, "measure": measure, "unit": unit}
-                        yield place | own_line | _change(*pair) | {"by_frequency": floors[measure]}
+                        pair = [scores[measure][masked.texts] for scores in (scores_before[key], scores_after)]
+                        measure_cells = {"decoder": decoder, "measure": measure, "unit": unit}
+                        yield (
+                            record | measure_cells | _change_cells(*pair) | {"by_frequency": frequency_scores[measure]}
+                        )
 
 
-def _why_not(item: ReportedRun, heads: dict[Source, "MaskedLM"]) -> str:
-    if item.config.init == "random":
+def _why_not(reported: ReportedRun, heads: dict[Source, "MaskedLM"]) -> str:
+    """Why the masked-LM loss of a run cannot be measured; empty where it can."""
+    if reported.config.init == "random":
         return RANDOM_START
-    if item.config.add_tokens is not None:
+    if reported.config.add_tokens is not None:
         return NEW_TOKENS
-    if item.config.pair_encoding != "joint":
+    if reported.config.pair_encoding != "joint":
         return APART
-    if item.config.objective == MLM:
+    if reported.config.objective == MLM:
         return TRAINED
-    if find_checkpoint(name_of_start(item.run)).read_tokenizer().mask_token_id is None:
+    if find_checkpoint(name_of_start(reported.run)).read_tokenizer().mask_token_id is None:
         return NO_MASK
     try:
-        _head_of(item.run, heads)
+        _head_of(reported.run, heads)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def _change(before: NDArray[np.float64], after: NDArray[np.float64]) -> dict[str, Any]:
+def _change_cells(before: NDArray[np.float64], after: NDArray[np.float64]) -> dict[str, Any]:
     """Means over texts and their difference, with its interval; without a spread there is none."""
     change, size = after - before, float(np.abs([before, after]).max())
     means = {"value_before": before.mean(), "value_after": after.mean(), "value": change.mean()}
@@ -244,14 +254,14 @@ class MaskedLM:
         """The scores of a backbone under the decoder as it was and, where that is tied, under its own words."""
         backbone: Any = loaded.model.backbone
         setattr(self.model, self.model.base_model_prefix, backbone)
-        num_words, found = self.model.config.vocab_size, {}
+        num_words, scores_by_decoder = self.model.config.vocab_size, {}
         if self.own is not None:
             self.decoder.weight = self.own
-        found[UNTUNED] = masked_scores(self.model, masked, num_words)
+        scores_by_decoder[UNTUNED] = masked_scores(self.model, masked, num_words)
         if self.is_tied:
             self.decoder.weight = backbone.get_input_embeddings().weight
-            found[TUNED] = masked_scores(self.model, masked, num_words)
-        return found
+            scores_by_decoder[TUNED] = masked_scores(self.model, masked, num_words)
+        return scores_by_decoder
 
 
 def _head_of(run: Run, heads: dict[Source, MaskedLM]) -> MaskedLM:

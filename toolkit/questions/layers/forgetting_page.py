@@ -33,24 +33,25 @@ def section(table: pd.DataFrame) -> Section:
         "guessed by frequency",
     ]
     rows: list[list[object]] = []
-    for key, own in table.groupby(["group", "condition", "texts"], sort=False):
-        loss, guessed = own[own["measure"] == LOSS], own[own["measure"] != LOSS]
-        if own["value"].isna().all():
-            rows.append([*key, loss["run"].nunique(), *[NOT_APPLICABLE] * 6, "; ".join(own["reason"].unique())])
+    for key, records in table.groupby(["group", "condition", "texts"], sort=False):
+        loss, guessed = records[records["measure"] == LOSS], records[records["measure"] != LOSS]
+        if records["value"].isna().all():
+            rows.append([*key, loss["run"].nunique(), *[NOT_APPLICABLE] * 6, "; ".join(records["reason"].unique())])
             continue
-        shown = guessed[guessed["decoder"] == guessed["decoder"].iloc[-1]]
-        numbers: list[object] = (
+        last_decoder = guessed[guessed["decoder"] == guessed["decoder"].iloc[-1]]
+        cells: list[object] = (
             [loss["run"].nunique(), number(loss["value_before"].mean())]
             + [_change(loss[loss["decoder"] == decoder]) for decoder in (TUNED, UNTUNED)]
-            + [f"{number(100 * shown[name].mean())} %" for name in ("value_before", "value_after")]
+            + [f"{number(100 * last_decoder[name].mean())} %" for name in ("value_before", "value_after")]
         )
-        numbers += [number(loss["by_frequency"].mean()), f"{number(100 * shown['by_frequency'].mean())} %"]
-        rows.append([*key, *numbers])
+        cells += [number(loss["by_frequency"].mean()), f"{number(100 * last_decoder['by_frequency'].mean())} %"]
+        rows.append([*key, *cells])
     return Section(id="forgotten", title="What was forgotten?", lead=LEAD, blocks=(rows_block(header, rows, CAPTION),))
 
 
-def _change(lines: pd.DataFrame) -> str:
-    if lines.empty:
+def _change(runs: pd.DataFrame) -> str:
+    """Mean change of the loss over runs: of one run with its interval, of several with their range."""
+    if runs.empty:
         return NOT_APPLICABLE
-    ends = lines[["low", "high"]].iloc[0] if len(lines) == 1 else (lines["value"].min(), lines["value"].max())
-    return estimate_text(lines["value"].mean(), *ends, is_signed=True)
+    bounds = runs[["low", "high"]].iloc[0] if len(runs) == 1 else (runs["value"].min(), runs["value"].max())
+    return estimate_text(runs["value"].mean(), *bounds, is_signed=True)

@@ -114,16 +114,16 @@ ONE_SEED = "One seed, or one seed in common, says nothing of a regime: its inter
 
 
 def limits(tables: Tables, models: Collection[str]) -> list[str]:
-    """What the numbers do not say, of what they are of."""
+    """The sentences on what these tables, of these models, cannot tell."""
     means = tables.get("means", pd.DataFrame(columns=["is_shuffled", "num_seeds"]))
-    said = {
+    applies_by_text = {
         EMBEDDED_MODEL: EMBEDDED in models,
         SIZE: True,
         **dict.fromkeys(STATE_LIMITS, len(means) > 0),
         MEMORISED: means["is_shuffled"].any(),
         ONE_SEED: any((table["num_seeds"] == 1).any() for table in (means, tables.get("contrasts", means))),
     }
-    return [text for text, applies in said.items() if applies]
+    return [text for text, applies in applies_by_text.items() if applies]
 
 
 def layers_page(tables: Tables, *, models: Collection[str], title: str | None = None, command: str = "") -> Page:
@@ -133,14 +133,16 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
     are of.
     """
     tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
-    groups, forgotten = groups_of(tables), tables.get("forgetting")
-    chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _states(groups)
-    every = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
-    weights: list[list[Block]] = []
-    for group, own in groups.items():
-        matrices = rows_block(*matrix_rows(own), every)
-        moved = rows_block(*weight_rows(own), "Relative drift of the weights: mean (95 % interval over seeds).")
-        weights.append([moved, FoldBlock(title=f"{group}: every weight matrix", blocks=(matrices,))])
+    groups, forgetting_table = groups_of(tables), tables.get("forgetting")
+    chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _state_sections(groups)
+    caption = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
+    weight_blocks: list[list[Block]] = []
+    for group, group_tables in groups.items():
+        matrix_block = rows_block(*matrix_rows(group_tables), caption)
+        drift_block = rows_block(
+            *weight_rows(group_tables), "Relative drift of the weights: mean (95 % interval over seeds)."
+        )
+        weight_blocks.append([drift_block, FoldBlock(title=f"{group}: every weight matrix", blocks=(matrix_block,))])
     sections = [
         Section(
             id="changed",
@@ -153,8 +155,8 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
             ),
         ),
         *states,
-        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weights)),
-        *([] if forgotten is None else [forgetting.section(forgotten)]),
+        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weight_blocks)),
+        *([] if forgetting_table is None else [forgetting.section(forgetting_table)]),
         texts_section("limits", "What this cannot tell", limits(tables, models)),
         texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())]),
     ]
@@ -170,8 +172,13 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
 
 def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
     """Where the weights moved most, and whether the states changed more than two seeds differ; no shuffled labels."""
-    weights = (_trend_case(line) for line in tables["weight_trends"].to_dict("records") if not line["is_shuffled"])
-    states = (case for group, own in groups.items() if has_states(own) for case in _state_cases(group, own))
+    weights = (_trend_case(trend) for trend in tables["weight_trends"].to_dict("records") if not trend["is_shuffled"])
+    states = (
+        case
+        for group, group_tables in groups.items()
+        if has_states(group_tables)
+        for case in _state_cases(group, group_tables)
+    )
     return (
         answer("Did weights move more at the top or at the bottom?", weights, NOT_COMPARED),
         answer("Did states change more than two seeds differ?", states, _no_states(tables)),
@@ -179,6 +186,7 @@ def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
 
 
 def _trend_case(trend: Mapping[str, Any]) -> Case:
+    """How much farther one condition's top layers moved than its bottom ones, as a case of the first answer."""
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     text = (
         f"{trend['group']}, {trend['condition']}: the top third moved {ratio} times as far as the bottom third; "
@@ -189,22 +197,24 @@ def _trend_case(trend: Mapping[str, Any]) -> Case:
     return str(trend["trend"]), f"{text} q: {p_value(trend['q'], 2)}."
 
 
-def _state_cases(group: str, own: Tables) -> Iterator[Case]:
-    """Each regime's last layer, beside two seeds with each other: the least similar one is chosen by looking."""
-    every = _first_texts(own["means"][~own["means"]["is_shuffled"].astype(bool)])
-    last = every[every["layer"] == every["layer"].max()]
-    seeds = own["contrasts"][own["contrasts"]["comparison"] == OWN_SEEDS]
-    place = ["condition", "texts", "layer", "measure"]
-    for line in last.merge(seeds, how="left", on=place, suffixes=("_own", "")).to_dict("records"):
-        similarity = estimate_text(line["value_own"], line["low_own"], line["high_own"])
-        least = least_similar(every[every["condition"] == line["condition"]])
+def _state_cases(group: str, tables: Tables) -> Iterator[Case]:
+    """Each regime's last layer beside two seeds, as cases of the second answer; the least similar one is only named."""
+    similarities = _first_texts(tables["means"][~tables["means"]["is_shuffled"].astype(bool)])
+    last_layer = similarities[similarities["layer"] == similarities["layer"].max()]
+    seed_contrasts = tables["contrasts"][tables["contrasts"]["comparison"] == OWN_SEEDS]
+    key_columns = ["condition", "texts", "layer", "measure"]
+    for record in last_layer.merge(seed_contrasts, how="left", on=key_columns, suffixes=("_own", "")).to_dict(
+        "records"
+    ):
+        similarity = estimate_text(record["value_own"], record["low_own"], record["high_own"])
+        least = least_similar(similarities[similarities["condition"] == record["condition"]])
         text = (
-            f"{group}, {line['condition']}: {layer_name(line['layer'])} is {similarity} like before on "
-            f"{line['texts']}, two seeds {number(line['other_similarity'])}; difference {_gap(line)}. "
+            f"{group}, {record['condition']}: {layer_name(record['layer'])} is {similarity} like before on "
+            f"{record['texts']}, two seeds {number(record['other_similarity'])}; difference {_gap(record)}. "
         )
         text += f"Least like before: {least}."
-        note = f"{line['reason_own'] or line['note'] or line['reason']}"
-        yield judged(text, -line["high"], -line["low"], note, num_seeds=line["num_seeds_own"])
+        note = f"{record['reason_own'] or record['note'] or record['reason']}"
+        yield judged(text, -record["high"], -record["low"], note, num_seeds=record["num_seeds_own"])
 
 
 def has_states(tables: Tables) -> bool:
@@ -213,7 +223,7 @@ def has_states(tables: Tables) -> bool:
 
 
 def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
-    """Group to its part of every table: no number is taken over groups."""
+    """Each group's part of every table: no number is taken over groups."""
     titles = dict.fromkeys(map(str, tables["weight_trends"]["group"]))
     return {
         title: {name: table[table["group"] == title] for name, table in tables.items() if "group" in table}
@@ -224,14 +234,21 @@ def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 def changed_rows(tables: Tables) -> Rows:
     """Header and rows: per group and regime the layer whose states changed most, on its first texts."""
     header = ["model and task", "regime", "states changed most in", "similarity", "texts"]
-    place = ["group", "condition"]
+    key_columns = ["group", "condition"]
     rows: list[list[object]] = []
-    means = tables.get("means", pd.DataFrame(columns=[*place, "comparison", "measure", "texts"]))
-    known = dict(list(_first_texts(means).groupby(place)))
-    for key in zip(*(tables["weight_trends"][name] for name in place), strict=True):
-        if key in known:
-            found = known[key]
-            rows.append([*key, least_similar(found), estimate_of(_least(found)), found["texts"].iloc[0]])
+    means = tables.get("means", pd.DataFrame(columns=[*key_columns, "comparison", "measure", "texts"]))
+    similarities_by_condition = dict(list(_first_texts(means).groupby(key_columns)))
+    for key in zip(*(tables["weight_trends"][name] for name in key_columns), strict=True):
+        if key in similarities_by_condition:
+            similarities = similarities_by_condition[key]
+            rows.append(
+                [
+                    *key,
+                    least_similar(similarities),
+                    estimate_of(_least_record(similarities)),
+                    similarities["texts"].iloc[0],
+                ]
+            )
         else:
             rows.append([*key, _no_states(tables), None, ""])
     return header, rows
@@ -243,8 +260,8 @@ def _no_states(tables: Tables) -> str:
 
 def _first_texts(means: pd.DataFrame) -> pd.DataFrame:
     """The similarity to before of each group and regime on its first texts."""
-    own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
-    return own[own["texts"] == own.groupby(["group", "condition"])["texts"].transform("first")]
+    before = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
+    return before[before["texts"] == before.groupby(["group", "condition"])["texts"].transform("first")]
 
 
 def moved_rows(tables: Tables) -> Rows:
@@ -265,43 +282,49 @@ def moved_rows(tables: Tables) -> Rows:
     layers = tables["weight_means"][tables["weight_means"]["component"].str.startswith("layers.")]
     for trend in tables["weight_trends"].to_dict("records"):
         is_own = (layers["group"] == trend["group"]) & (layers["condition"] == trend["condition"])
-        rows.append([str(trend["group"]), str(trend["condition"]), *_moved(layers[is_own], trend)])
+        rows.append([str(trend["group"]), str(trend["condition"]), *_moved_cells(layers[is_own], trend)])
     return header, rows
 
 
 def least_similar(own: pd.DataFrame) -> str:
-    """The layer with the least mean; that there is none, where all of them read alike with three decimals."""
-    known = own["value"].dropna()
-    if known.empty:
+    """The layer with the least mean; or that nothing was compared, or that all are alike to three decimals."""
+    values = own["value"].dropna()
+    if values.empty:
         return NOT_COMPARED
-    least, most = round(known.min(), 3), round(known.max(), 3)
+    least, most = round(values.min(), 3), round(values.max(), 3)
     if least == most:
         return STILL if least == 1 else ALIKE
-    return layer_name(own.loc[known.idxmin(), "layer"])
+    return layer_name(own.loc[values.idxmin(), "layer"])
 
 
-def _least(own: pd.DataFrame) -> pd.Series:
-    return own.loc[own["value"].idxmin()] if own["value"].notna().any() else own.iloc[0]
+def _least_record(means: pd.DataFrame) -> pd.Series:
+    return means.loc[means["value"].idxmin()] if means["value"].notna().any() else means.iloc[0]
 
 
-def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
+def _moved_cells(layer_means: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
+    """One condition's cells: the layers that moved most and least, top to bottom with its p and q, and the verdict."""
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     verdict = FLAT if trend["trend"] == trends.FLAT else str(trend["trend"])
     verdict += f" ({trend['reason']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
-    by_layer = own.set_index("layer")
-    moved = by_layer[by_layer["relative_drift"] > 0]
-    ends: list[object]
+    means_by_layer = layer_means.set_index("layer")
+    moved_layers = means_by_layer[means_by_layer["relative_drift"] > 0]
+    cells: list[object]
     if not pd.isna(trend["most_layer"]):
         most, least = int(trend["most_layer"]), int(trend["least_layer"])
-        ends = [layer_name(most), _percent(by_layer.loc[most]), layer_name(least), _percent(by_layer.loc[least])]
-    elif len(moved):
-        farthest = moved["relative_drift"].idxmax()
-        alone = " alone" if len(moved) == 1 else ""
-        ends = [f"{layer_name(farthest)}{alone}", _percent(moved.loc[farthest]), "", None]
+        cells = [
+            layer_name(most),
+            _percent(means_by_layer.loc[most]),
+            layer_name(least),
+            _percent(means_by_layer.loc[least]),
+        ]
+    elif len(moved_layers):
+        farthest = moved_layers["relative_drift"].idxmax()
+        suffix = " alone" if len(moved_layers) == 1 else ""
+        cells = [f"{layer_name(farthest)}{suffix}", _percent(moved_layers.loc[farthest]), "", None]
     else:
-        is_known = len(own) > 0 and own["relative_drift"].notna().all()
-        ends = ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None]
-    return [*ends, ratio, p_value(trend["p"]), p_value(trend["q"]), verdict]
+        is_known = len(layer_means) > 0 and layer_means["relative_drift"].notna().all()
+        cells = ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None]
+    return [*cells, ratio, p_value(trend["p"]), p_value(trend["q"]), verdict]
 
 
 def layer_name(layer: Any) -> str:
@@ -309,50 +332,53 @@ def layer_name(layer: Any) -> str:
     return "the embeddings" if layer == 0 else f"layer {int(layer)}"
 
 
-def _percent(line: "Mapping[Any, Any] | pd.Series") -> str:
-    return percent_text(line["relative_drift"], line["low"], line["high"])
+def _percent(record: "Mapping[Any, Any] | pd.Series") -> str:
+    return percent_text(record["relative_drift"], record["low"], record["high"])
 
 
-def _states(groups: Mapping[str, Tables]) -> list[Section]:
-    """What is known of states; nothing where no group has any."""
-    shown: dict[str, list[Block]] = {}
-    held: dict[str, list[Block]] = {}
-    for place, (group, own) in enumerate(groups.items(), start=1):
-        if not has_states(own):
+def _state_sections(groups: Mapping[str, Tables]) -> list[Section]:
+    """A section on how far states changed and one on what that is held against; nothing where no group has states."""
+    similarity_blocks: dict[str, list[Block]] = {}
+    reference_blocks: dict[str, list[Block]] = {}
+    for group_number, (group, group_tables) in enumerate(groups.items(), start=1):
+        if not has_states(group_tables):
             continue
-        chart = plot_similarity(own["means"])
+        chart = plot_similarity(group_tables["means"])
         charts = {} if chart is None else {"similarity_by_layer": chart}
         alt = "Similarity of the states of every layer to before training, per regime and texts."
-        prefix = f"{place}_" if len(groups) > 1 else ""
-        means = rows_block(*similarity_rows(own), "Similarity of states: mean (95 % interval).")
-        counts = rows_block(*count_rows(own), "Texts and seeds behind these numbers.")
+        prefix = f"{group_number}_" if len(groups) > 1 else ""
+        means = rows_block(*similarity_rows(group_tables), "Similarity of states: mean (95 % interval).")
+        counts = rows_block(*count_rows(group_tables), "Texts and seeds behind these numbers.")
         pictures = chart_blocks(charts, "similarity_by_layer", STATES_CAPTION, alt, prefix)
-        shown[group] = [*pictures, FoldBlock(title=f"{group}: every layer", blocks=(means, counts))]
-        if len(own["contrasts"]):
-            held[group] = _references(group, own)
+        similarity_blocks[group] = [*pictures, FoldBlock(title=f"{group}: every layer", blocks=(means, counts))]
+        if len(group_tables["contrasts"]):
+            reference_blocks[group] = _reference_blocks(group, group_tables)
     lead = (
         "Similarity to before training minus another one, debiased CKA: below 0 the states of the regime changed more. "
         "The other one is that of two seeds with each other, of shuffled labels to before, or of the first regime to "
         "before."
     )
-    asked = {
-        ("states", "How far did the states of each layer change?", ""): shown,
-        ("references", "Is that more than two seeds, shuffled labels or another regime?", lead): held,
+    blocks_by_section = {
+        ("states", "How far did the states of each layer change?", ""): similarity_blocks,
+        ("references", "Is that more than two seeds, shuffled labels or another regime?", lead): reference_blocks,
     }
     return [
-        Section(id=id, title=title, lead=said, blocks=folds(list(own), list(own.values())))
-        for (id, title, said), own in asked.items()
-        if own
+        Section(
+            id=id, title=title, lead=section_lead, blocks=folds(list(blocks_by_group), list(blocks_by_group.values()))
+        )
+        for (id, title, section_lead), blocks_by_group in blocks_by_section.items()
+        if blocks_by_group
     ]
 
 
-def _references(group: str, own: Tables) -> list[Block]:
-    regimes = regime_rows(own)
-    every = rows_block(*contrast_rows(own), "Difference of debiased CKA: mean (95 % interval).")
+def _reference_blocks(group: str, tables: Tables) -> list[Block]:
+    """One group's least similar layers, the regimes against the first one and, folded, every layer's differences."""
+    regimes = regime_rows(tables)
+    contrasts = rows_block(*contrast_rows(tables), "Difference of debiased CKA: mean (95 % interval).")
     return [
-        rows_block(*reference_rows(own), "The least similar layer, held against seeds and shuffled labels."),
+        rows_block(*reference_rows(tables), "The least similar layer, held against seeds and shuffled labels."),
         *([rows_block(*regimes, "Each regime against the first one, over layers and texts.")] if regimes[1] else []),
-        FoldBlock(title=f"{group}: every layer", blocks=(every,)),
+        FoldBlock(title=f"{group}: every layer", blocks=(contrasts,)),
     ]
 
 
@@ -376,42 +402,44 @@ def reference_rows(tables: Tables) -> Rows:
     means = tables["means"][tables["means"]["comparison"] == BEFORE_AND_AFTER]
     contrasts = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
     rows: list[list[object]] = []
-    for (condition, texts), every in means.groupby(["condition", "texts"], sort=False):
-        own = every[every["measure"] == CKA]
-        least = _least(own)
-        most = own.loc[own["value"].idxmax()] if own["value"].notna().any() else least
-        beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
+    for (condition, texts), every_measure in means.groupby(["condition", "texts"], sort=False):
+        cka = every_measure[every_measure["measure"] == CKA]
+        least = _least_record(cka)
+        most = cka.loc[cka["value"].idxmax()] if cka["value"].notna().any() else least
+        standardised = every_measure[
+            (every_measure["measure"] == STANDARDISED) & (every_measure["layer"] == least["layer"])
+        ]
         lead = [
             condition,
             texts,
-            least_similar(own),
+            least_similar(cka),
             estimate_of(least),
-            estimate_of(beside.iloc[0]) if len(beside) else None,
+            estimate_of(standardised.iloc[0]) if len(standardised) else None,
             layer_name(most["layer"]),
             estimate_of(most),
         ]
-        here = contrasts[(contrasts["condition"] == condition) & (contrasts["texts"] == texts)]
-        here = here[(here["layer"] == least["layer"]) & (here["comparison"] != OTHER_CONDITION)]
-        for line in here.to_dict("records"):
-            held = [str(line["against"]), f"{line['other_similarity']:.3f}", _gap(line), _floor(line)]
-            rows.append([*lead, *held, int(line["num_seeds"]), told(line)])
+        beside = contrasts[(contrasts["condition"] == condition) & (contrasts["texts"] == texts)]
+        beside = beside[(beside["layer"] == least["layer"]) & (beside["comparison"] != OTHER_CONDITION)]
+        for record in beside.to_dict("records"):
+            cells = [str(record["against"]), f"{record['other_similarity']:.3f}", _gap(record), _floor(record)]
+            rows.append([*lead, *cells, int(record["num_seeds"]), told(record)])
     return header, rows
 
 
 def told(line: Mapping[str, Any]) -> str:
-    """What one contrast says: nothing without an interval or with one seed."""
+    """The verdict of one contrast: ``undefined`` without an interval, ``not judged`` with one seed."""
     if pd.isna(line["low"]):
         return "undefined: no interval"
     if line["num_seeds"] == 1:
         return "not judged: one seed"
     if line["low"] <= 0 <= line["high"]:
         return "not distinguishable"
-    side = "yes: changed more" if line["high"] < 0 else "yes: changed less"
+    verdict = "yes: changed more" if line["high"] < 0 else "yes: changed less"
     floor = line["between_seeds"]
     if pd.isna(floor):
-        return side
+        return verdict
     is_beyond = min(abs(line["low"]), abs(line["high"])) > floor
-    return f"{side}, {'beyond' if is_beyond else 'not clearly beyond'} what two seeds differ by"
+    return f"{verdict}, {'beyond' if is_beyond else 'not clearly beyond'} what two seeds differ by"
 
 
 def regime_rows(tables: Tables) -> Rows:
@@ -432,26 +460,26 @@ def regime_rows(tables: Tables) -> Rows:
     table = tables["contrasts"]
     table = table[(table["measure"] == CKA) & (table["comparison"] == OTHER_CONDITION) & table["low"].notna()]
     rows: list[list[object]] = []
-    for (condition, against), own in table.groupby(["condition", "against"], sort=False):
-        greatest = own.loc[own["value"].abs().idxmax()]
-        widest = own.loc[(own["high"] - own["low"]).idxmax()]
-        seeds = int(own["num_seeds"].max())
-        counts: list[object] = [int((own["high"] < 0).sum()), int((own["low"] > 0).sum())]
+    for (condition, against), contrasts in table.groupby(["condition", "against"], sort=False):
+        greatest = contrasts.loc[contrasts["value"].abs().idxmax()]
+        widest = contrasts.loc[(contrasts["high"] - contrasts["low"]).idxmax()]
+        seeds = int(contrasts["num_seeds"].max())
+        counts: list[object] = [int((contrasts["high"] < 0).sum()), int((contrasts["low"] > 0).sum())]
         counts = counts if seeds > 1 else ["not judged: one seed"] * 2
-        ends = [_gap(greatest), _place(greatest), _floor(greatest), _gap(widest), _place(widest)]
-        rows.append([condition, against, len(own), *counts, *ends, seeds])
+        cells = [_gap(greatest), _place(greatest), _floor(greatest), _gap(widest), _place(widest)]
+        rows.append([condition, against, len(contrasts), *counts, *cells, seeds])
     return header, rows
 
 
-def _place(line: "pd.Series") -> str:
-    return f"{layer_name(line['layer'])} on {line['texts']}"
+def _place(record: "pd.Series") -> str:
+    return f"{layer_name(record['layer'])} on {record['texts']}"
 
 
 _gap = partial(estimate_of, is_signed=True)
 
 
-def _floor(line: "Mapping[Any, Any] | pd.Series") -> str | None:
-    return None if pd.isna(line["between_seeds"]) else f"{line['between_seeds']:.3f}"
+def _floor(record: "Mapping[Any, Any] | pd.Series") -> str | None:
+    return None if pd.isna(record["between_seeds"]) else f"{record['between_seeds']:.3f}"
 
 
 def count_rows(tables: Tables) -> Rows:
@@ -459,7 +487,9 @@ def count_rows(tables: Tables) -> Rows:
     means = tables["means"]
     counts = {"texts": means.groupby("texts", sort=False)["num_texts"].first()}
     counts["seeds"] = means.groupby("condition", sort=False)["num_seeds"].first()
-    rows: list[list[object]] = [[what, of, int(n)] for what, own in counts.items() for of, n in own.items()]
+    rows: list[list[object]] = [
+        [kind, name, int(num)] for kind, num_by_name in counts.items() for name, num in num_by_name.items()
+    ]
     return ["what", "of", "number"], rows
 
 
@@ -482,8 +512,9 @@ def contrast_rows(tables: Tables) -> Rows:
 
 
 def _by_layer(table: pd.DataFrame, cell: Callable[[Mapping[Any, Any]], object]) -> Rows:
-    shown = table.assign(layer=table["layer"].map(lambda layer: "embeddings" if layer == 0 else str(layer)))
-    names, rows = wide_rows(shown.dropna(subset="column"), ["condition", "texts", "layer"], "column", cell)
+    """Header and rows: a row per condition, texts and layer; ``cell`` makes a record into the text of its column."""
+    labelled = table.assign(layer=table["layer"].map(lambda layer: "embeddings" if layer == 0 else str(layer)))
+    names, rows = wide_rows(labelled.dropna(subset="column"), ["condition", "texts", "layer"], "column", cell)
     return ["regime", "texts", "layer", *names], rows
 
 
@@ -491,12 +522,16 @@ def weight_rows(tables: Tables) -> Rows:
     """Header and rows of one group: per regime and layer how far its weights moved, and what it was divided by."""
     header = ["regime", "layer", "relative drift", "median angle (°)", "‖W⁰‖", "‖Δ‖", "values", "note"]
     rows: list[list[object]] = []
-    for line in tables["weight_means"].to_dict("records"):
-        cells = [_percent(line), *(line[name] for name in ("median_angle_degrees", "norm_before", "norm_change"))]
-        if line["norm_change"] != line["norm_change"]:  # not there, or not to be compared
+    for record in tables["weight_means"].to_dict("records"):
+        cells = [_percent(record), *(record[name] for name in ("median_angle_degrees", "norm_before", "norm_change"))]
+        if record["norm_change"] != record["norm_change"]:  # not there, or not to be compared
             cells = [None] * len(cells)
-        note = "bit-identical" if line["is_identical"] else "; ".join(filter(None, (line["reason"], line["note"])))
-        rows.append([str(line["condition"]), component_name(line["component"]), *cells, int(line["num_values"]), note])
+        note = (
+            "bit-identical" if record["is_identical"] else "; ".join(filter(None, (record["reason"], record["note"])))
+        )
+        rows.append(
+            [str(record["condition"]), component_name(record["component"]), *cells, int(record["num_values"]), note]
+        )
     return header, rows
 
 
@@ -504,16 +539,16 @@ def matrix_rows(tables: Tables) -> Rows:
     """Header and rows of one group: per regime and layer a column for each of its matrices."""
     drift = tables["weight_drift"]
     is_matrix = drift["component"].str.startswith("layers.") & drift["shape"].fillna("").str.contains("x")
-    place = ["condition", "component", "part"]
-    means = drift[is_matrix].groupby(place, sort=False)[["relative_drift", "angle_degrees"]]
+    key_columns = ["condition", "component", "part"]
+    means = drift[is_matrix].groupby(key_columns, sort=False)[["relative_drift", "angle_degrees"]]
     table = means.agg(lambda values: values.mean(skipna=False)).reset_index()
     table["component"] = table["component"].map(component_name)
-    names, rows = wide_rows(table, place[:2], "part", _matrix)
+    names, rows = wide_rows(table, key_columns[:2], "part", _matrix)
     return ["regime", "layer", *names], rows
 
 
-def _matrix(line: Mapping[Any, Any]) -> str:
-    drift, angle = line["relative_drift"], line["angle_degrees"]
+def _matrix(record: Mapping[Any, Any]) -> str:
+    drift, angle = record["relative_drift"], record["angle_degrees"]
     return UNDEFINED if drift != drift else f"{number(100 * drift)} % / {number(angle, 2)}"
 
 
@@ -528,20 +563,20 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
     The tables are ``weight_means`` and ``weight_drift`` of ``measure_layers``; None where no weights moved.
     """
     is_layer = weight_means["component"].str.startswith("layers.")
-    shown = weight_means[is_layer | (weight_means["component"] == "embeddings")]
-    shown = shown[shown["relative_drift"].notna() & shown["layer"].notna()]
-    if not (shown["relative_drift"] > 0).any():
+    defined = weight_means[is_layer | (weight_means["component"] == "embeddings")]
+    defined = defined[defined["relative_drift"].notna() & defined["layer"].notna()]
+    if not (defined["relative_drift"] > 0).any():
         return None
-    scaled = {"mean": 100 * shown["relative_drift"], "low": 100 * shown["low"], "high": 100 * shown["high"]}
+    scaled = {"mean": 100 * defined["relative_drift"], "low": 100 * defined["low"], "high": 100 * defined["high"]}
     # Not joined to the layers: most rows of the embeddings are words that training never showed.
-    kind = shown["component"].eq("embeddings").map({True: "embeddings", False: "layer"})
-    lines = shown.assign(series=shown["condition"], kind=kind, **scaled)
+    kind = defined["component"].eq("embeddings").map({True: "embeddings", False: "layer"})
+    drawn = defined.assign(series=defined["condition"], kind=kind, **scaled)
     dots = _by_run(weight_drift)
-    groups, conditions = list(dict.fromkeys(lines["group"])), list(dict.fromkeys(lines["condition"]))
+    groups, conditions = list(dict.fromkeys(drawn["group"])), list(dict.fromkeys(drawn["condition"]))
     panels = [
         Panel(
             title=str(group),
-            curves=lines[lines["group"] == group],
+            curves=drawn[drawn["group"] == group],
             dots=dots[dots["group"] == group],
             y_title="relative drift of\nthe weights (%)",
             low=0.0,
@@ -554,14 +589,14 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
 
 
 def _by_run(drift: pd.DataFrame) -> pd.DataFrame:
-    """Relative drift of each layer in each run in percent, where a regime has several, a little beside the mean."""
-    place = ["group", "condition", "seed", "layer"]
+    """Relative drift (%) of each layer in each run, a little beside the mean, of regimes with several seeds."""
+    key_columns = ["group", "condition", "seed", "layer"]
     is_layer = drift["component"].str.startswith("layers.") & (drift["num_values"] > 0)
     squares = drift[is_layer].assign(**{name: drift[name] ** 2 for name in ("norm_before", "norm_change")})
-    sums = squares.groupby(place, sort=False)[["norm_before", "norm_change"]].sum(min_count=1).reset_index()
-    several = sums.groupby(["group", "condition"])["seed"].transform("nunique") > 1
+    sums = squares.groupby(key_columns, sort=False)[["norm_before", "norm_change"]].sum(min_count=1).reset_index()
+    has_seeds = sums.groupby(["group", "condition"])["seed"].transform("nunique") > 1
     conditions = {condition: i for i, condition in enumerate(dict.fromkeys(sums["condition"]))}
-    return sums[several].assign(
+    return sums[has_seeds].assign(
         mean=100 * (sums["norm_change"] / sums["norm_before"]) ** 0.5,
         layer=sums["layer"].astype(float) + 0.12 * (1 + sums["condition"].map(conditions).fillna(0).astype(float)),
         series=sums["condition"],
@@ -574,22 +609,22 @@ def plot_similarity(means: pd.DataFrame) -> Chart | None:
 
     ``means`` is that table of ``measure_layers``, of one group; None where it is empty.
     """
-    own = means[means["value"].notna()]
-    lines = own.assign(mean=own["value"], series=own["condition"], kind=own["comparison"].map(KINDS))
-    texts, conditions = list(dict.fromkeys(lines["texts"])), list(dict.fromkeys(lines["condition"]))
-    measures = [measure for measure in SHOWN if (lines["measure"] == measure).any()]
-    is_one = len(texts) == 1  # then the measures stand side by side
+    defined = means[means["value"].notna()]
+    drawn = defined.assign(mean=defined["value"], series=defined["condition"], kind=defined["comparison"].map(KINDS))
+    texts, conditions = list(dict.fromkeys(drawn["texts"])), list(dict.fromkeys(drawn["condition"]))
+    measures = [measure for measure in SHOWN if (drawn["measure"] == measure).any()]
+    is_single = len(texts) == 1  # then the measures stand side by side
     panels = [
         Panel(
-            title=(SHOWN[measure] if is_one else str(name)) if is_one or measure == CKA else "",
-            curves=lines[(lines["measure"] == measure) & (lines["texts"] == name)],
-            y_title="similarity" if is_one else SHOWN[measure],
+            title=(SHOWN[measure] if is_single else str(name)) if is_single or measure == CKA else "",
+            curves=drawn[(drawn["measure"] == measure) & (drawn["texts"] == name)],
+            y_title="similarity" if is_single else SHOWN[measure],
         )
         for measure in measures
         for name in texts
     ]
-    kinds = [kind for kind in KINDS.values() if (lines["kind"] == kind).any()]
-    columns = max(len(measures if is_one else texts), 1)
+    kinds = [kind for kind in KINDS.values() if (drawn["kind"] == kind).any()]
+    columns = max(len(measures if is_single else texts), 1)
     return curve_panels(
-        panels, columns=columns, series=conditions, kinds=kinds, layer_names=EMBEDDINGS, is_shared=not is_one
+        panels, columns=columns, series=conditions, kinds=kinds, layer_names=EMBEDDINGS, is_shared=not is_single
     )

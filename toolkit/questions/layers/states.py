@@ -91,18 +91,18 @@ def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Lay
     try:
         if num < 4:
             raise Refused(f"similarity needs at least 4 texts, there are {num}")
-        of = measure(left, right)
-        value = of(np.ones(num, bool))
+        similarity_of = measure(left, right)
+        value = similarity_of(np.ones(num, bool))
         if math.isnan(value):
             raise Refused("undefined: all texts of a model are equally far from one another")
         if num < MIN_ITEMS:
             return LayerSimilarity(value, num_texts=num)
         groups = text_groups(num, seed)
-        times = num / np.bincount(groups)
-        without = np.array([of(groups != group) for group in range(len(times))])
+        inverse_shares = num / np.bincount(groups)
+        values_without = np.array([similarity_of(groups != group) for group in range(len(inverse_shares))])
     except Refused as refusal:
         return LayerSimilarity(math.nan, num_texts=num, reason=str(refusal))
-    pseudo = times * value - (times - 1) * without
+    pseudo = inverse_shares * value - (inverse_shares - 1) * values_without
     return LayerSimilarity(value, pseudo + value - pseudo.mean(), num)
 
 
@@ -117,28 +117,33 @@ Measure = Callable[[Array, Array], Callable[[NDArray[np.bool_]], float]]
 
 
 def _cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
-    before, after = kernel(left), kernel(right)  # the texts that are left out need not be centred anew: HSIC₁ does it
-    return lambda kept: cka_of_kernels(before, after, kept.astype(np.float64))
+    """What gives debiased CKA of two versions over the texts that are kept."""
+    # The texts that are left out need not be centred anew: HSIC₁ does it.
+    before, after = kernel(left), kernel(right)
+    return lambda is_kept: cka_of_kernels(before, after, is_kept.astype(np.float64))
 
 
 def _standardised_cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
-    def of(kept: NDArray[np.bool_]) -> float:
-        sides = (standardised(left[kept]), standardised(right[kept]))
-        if not all(side.shape[1] for side in sides):
-            raise Refused("undefined: all texts of a model are equal")
-        return cka_of_kernels(kernel(sides[0]), kernel(sides[1]))
+    """The same, every column first scaled to the spread that it has over the kept texts."""
 
-    return of
+    def cka_of(is_kept: NDArray[np.bool_]) -> float:
+        versions = (standardised(left[is_kept]), standardised(right[is_kept]))
+        if not all(version.shape[1] for version in versions):
+            raise Refused("undefined: all texts of a model are equal")
+        return cka_of_kernels(kernel(versions[0]), kernel(versions[1]))
+
+    return cka_of
 
 
 def _rsa(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
-    before, after = item_distances(left), item_distances(right)
+    """What gives RSA of two versions over the texts that are kept."""
+    left_distances, right_distances = item_distances(left), item_distances(right)
 
-    def of(kept: NDArray[np.bool_]) -> float:
-        places = np.ix_(kept, kept)
-        return rsa_of_distances(before[places], after[places])
+    def rsa_of(is_kept: NDArray[np.bool_]) -> float:
+        grid = np.ix_(is_kept, is_kept)
+        return rsa_of_distances(left_distances[grid], right_distances[grid])
 
-    return of
+    return rsa_of
 
 
 CKA, STANDARDISED, RSA = "debiased CKA", "debiased CKA, standardised columns", "RSA"
@@ -161,7 +166,7 @@ Found = Mapping[Place, LayerSimilarity]
 
 @dataclass(frozen=True, eq=False)
 class ConditionSimilarities:
-    """What was found of one condition: every seed against before, and every pair of seeds against each other."""
+    """The similarities of one condition: every seed to before training, and every pair of seeds to each other."""
 
     group: str
     condition: str
@@ -178,7 +183,7 @@ def average(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
     texts), see :func:`interval_of_tables`. NaN with the reason where any of the values is refused.
     """
-    lines = []
+    records = []
     for condition in conditions:
         lead: dict[str, Any] = {
             "group": condition.group,
@@ -187,25 +192,30 @@ def average(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
         }
         lead["num_seeds"] = len(condition.to_before)
         for place in next(iter(condition.to_before.values())):
-            own = [found[place] for found in condition.to_before.values()]
-            lines.append(lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, own, _pseudo(own), "seed"))
+            similarities = [by_place[place] for by_place in condition.to_before.values()]
+            records.append(
+                lead
+                | {"comparison": BEFORE_AND_AFTER}
+                | _mean_cells(place, similarities, _pseudo_values(similarities), "seed")
+            )
         for place in next(iter(condition.between.values()), {}):
-            pairs = {pair: found[place] for pair, found in condition.between.items()}
+            pairs = {pair: by_place[place] for pair, by_place in condition.between.items()}
             table = pseudo_of_seeds(pairs, list(condition.to_before))
-            lines.append(lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR))
-    return pd.DataFrame(lines, columns=columns_of("measure_layers.means"))
+            records.append(lead | {"comparison": SEED_AND_SEED} | _mean_cells(place, list(pairs.values()), table, PAIR))
+    return pd.DataFrame(records, columns=columns_of("measure_layers.means"))
 
 
-def _mean(place: Place, values: Sequence[LayerSimilarity], table: Array, row: str) -> dict[str, Any]:
-    line: dict[str, Any] = dict(zip(("texts", "layer", "measure"), place, strict=True))
-    reason = next((one.reason for one in values if one.reason), "")
-    line |= {"value": float(np.mean([one.value for one in values])), "num_texts": values[0].num_texts}
+def _mean_cells(place: Place, values: Sequence[LayerSimilarity], table: Array, row: str) -> dict[str, Any]:
+    """The cells of one place: the mean of its values and the interval over the pseudo-values in ``table``."""
+    record: dict[str, Any] = dict(zip(("texts", "layer", "measure"), place, strict=True))
+    reason = next((similarity.reason for similarity in values if similarity.reason), "")
+    record |= {"value": float(np.mean([similarity.value for similarity in values])), "num_texts": values[0].num_texts}
     low, high, note = interval_of_tables(table, row) if not reason else (math.nan, math.nan, "")
-    return line | {"low": low, "high": _at_most_1(high), "reason": reason, "note": note}
+    return record | {"low": low, "high": _at_most_1(high), "reason": reason, "note": note}
 
 
-def _pseudo(values: Sequence[LayerSimilarity]) -> NDArray[np.float64]:
-    return np.array([one.pseudo for one in values])
+def _pseudo_values(values: Sequence[LayerSimilarity]) -> NDArray[np.float64]:
+    return np.array([similarity.pseudo for similarity in values])
 
 
 def _at_most_1(high: float) -> float:
@@ -219,24 +229,34 @@ def contrast(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     ``value``: a condition's similarity to before (``similarity``) minus ``other_similarity``; below 0 it moved further.
     ``between_seeds`` is NaN beside its own seeds, and with one seed each.
     """
-    lines: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for condition in conditions:
         for place in next(iter(condition.between.values()), {}):
-            own = [found[place] for found in condition.to_before.values()]
-            pairs = {pair: found[place] for pair, found in condition.between.items()}
-            line = _contrast(condition, "its seeds with each other", OWN_SEEDS, place, own, list(pairs.values()))
-            if not line["reason"]:
-                first, second = _pseudo(own), pseudo_of_seeds(pairs, list(condition.to_before))
-                first = first if len(second) > 1 else first.mean(axis=0, keepdims=True)
-                line |= dict(zip(("low", "high", "note"), interval_of_tables(first - second, PAIR), strict=True))
-            lines.append(line)
+            similarities = [by_place[place] for by_place in condition.to_before.values()]
+            pairs = {pair: by_place[place] for pair, by_place in condition.between.items()}
+            record = _contrast(
+                condition, "its seeds with each other", OWN_SEEDS, place, similarities, list(pairs.values())
+            )
+            if not record["reason"]:
+                pseudo, paired = _pseudo_values(similarities), pseudo_of_seeds(pairs, list(condition.to_before))
+                # Two seeds make one pair: nothing is left to pair seed by seed.
+                pseudo = pseudo if len(paired) > 1 else pseudo.mean(axis=0, keepdims=True)
+                record |= dict(zip(("low", "high", "note"), interval_of_tables(pseudo - paired, PAIR), strict=True))
+            records.append(record)
         if condition.is_shuffled:
             continue
-        alike = [other for other in conditions if (other.group, other.size) == (condition.group, condition.size)]
-        lines += [line for other in alike if other.is_shuffled for line in _against(condition, other, SHUFFLED)]
-        first_condition = next(other for other in alike if not other.is_shuffled)
-        lines += _against(condition, first_condition, OTHER_CONDITION) if first_condition is not condition else []
-    return pd.DataFrame(lines, columns=columns_of("measure_layers.contrasts"))
+        comparable = [other for other in conditions if (other.group, other.size) == (condition.group, condition.size)]
+        records += [
+            record
+            for other in comparable
+            if other.is_shuffled
+            for record in _contrasts_with(condition, other, SHUFFLED)
+        ]
+        first_condition = next(other for other in comparable if not other.is_shuffled)
+        records += (
+            _contrasts_with(condition, first_condition, OTHER_CONDITION) if first_condition is not condition else []
+        )
+    return pd.DataFrame(records, columns=columns_of("measure_layers.contrasts"))
 
 
 def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[float, float, str]:
@@ -261,24 +281,35 @@ def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: S
 
     Of two seeds there is one pair: (1, groups), as without a second pair nothing says how pairs differ.
     """
-    every = np.mean([found.pseudo for found in between.values()], axis=0)
+    mean_of_pairs = np.mean([similarity.pseudo for similarity in between.values()], axis=0)
     if len(seeds) < 3:
-        return np.asarray(every[None])
-    without = [np.mean([found.pseudo for pair, found in between.items() if seed not in pair], axis=0) for seed in seeds]
-    return np.asarray(len(seeds) * every - (len(seeds) - 1) * np.array(without))
+        return np.asarray(mean_of_pairs[None])
+    means_without_seed = [
+        np.mean([similarity.pseudo for pair, similarity in between.items() if seed not in pair], axis=0)
+        for seed in seeds
+    ]
+    return np.asarray(len(seeds) * mean_of_pairs - (len(seeds) - 1) * np.array(means_without_seed))
 
 
-def _against(condition: ConditionSimilarities, other: ConditionSimilarities, kind: str) -> Iterator[dict[str, Any]]:
-    seeds = [seed for seed in condition.to_before if seed in other.to_before]
+def _contrasts_with(
+    condition: ConditionSimilarities, other_condition: ConditionSimilarities, kind: str
+) -> Iterator[dict[str, Any]]:
+    """One record per place: a condition's similarity to before less another's, over the seeds that both have."""
+    seeds = [seed for seed in condition.to_before if seed in other_condition.to_before]
     for place in next(iter(condition.to_before.values())):
-        own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (condition, other))
-        line = _contrast(condition, other.condition, kind, place, own, theirs)
-        if not line["reason"]:
-            table = _pseudo(own) - _pseudo(theirs)
-            line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
-        values = [[found[place].value for found in side.to_before.values()] for side in (condition, other)]
-        gaps = [abs(one - two) for side in values for one, two in combinations(side, 2)]
-        yield line | {"between_seeds": float(np.mean(gaps)) if gaps else math.nan}
+        values_here, values_there = (
+            [compared.to_before[seed][place] for seed in seeds] for compared in (condition, other_condition)
+        )
+        record = _contrast(condition, other_condition.condition, kind, place, values_here, values_there)
+        if not record["reason"]:
+            table = _pseudo_values(values_here) - _pseudo_values(values_there)
+            record |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
+        values = [
+            [by_place[place].value for by_place in compared.to_before.values()]
+            for compared in (condition, other_condition)
+        ]
+        gaps = [abs(first - second) for seed_values in values for first, second in combinations(seed_values, 2)]
+        yield record | {"between_seeds": float(np.mean(gaps)) if gaps else math.nan}
 
 
 def _contrast(
@@ -286,11 +317,14 @@ def _contrast(
     against: str,
     kind: str,
     place: Place,
-    own: Sequence[LayerSimilarity],
-    others: Sequence[LayerSimilarity],
+    values_here: Sequence[LayerSimilarity],
+    values_there: Sequence[LayerSimilarity],
 ) -> dict[str, Any]:
-    """A line without its interval; the reason says why there is no value."""
-    means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (own, others)]
+    """The record of one place without its interval; where there is no value, with the reason."""
+    means = [
+        float(np.mean([similarity.value for similarity in values])) if values else math.nan
+        for values in (values_here, values_there)
+    ]
     return {
         "group": condition.group,
         "condition": condition.condition,
@@ -300,9 +334,12 @@ def _contrast(
         "similarity": means[0],
         "other_similarity": means[1],
         "value": means[0] - means[1],
-        "num_seeds": len(own),
-        "num_texts": own[0].num_texts if own else 0,
-        "reason": next((one.reason for one in (*own, *others) if one.reason), "" if own else NO_SEED),
+        "num_seeds": len(values_here),
+        "num_texts": values_here[0].num_texts if values_here else 0,
+        "reason": next(
+            (similarity.reason for similarity in (*values_here, *values_there) if similarity.reason),
+            "" if values_here else NO_SEED,
+        ),
         "note": "",
     }
 
@@ -364,7 +401,7 @@ def measure_layer_drift(
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
     """
-    return _table(_conditions_of(_with_models(runs, max_texts, labels), texts, max_texts, seed))
+    return _pair_table(_conditions_of(_with_models(runs, max_texts, labels), texts, max_texts, seed))
 
 
 @with_columns
@@ -401,12 +438,14 @@ def measure_layers(
     groups = _with_models(runs, max_texts, labels)
     joint = []
     for group in groups:
-        kept = [condition for condition in group.conditions if condition.runs[0].run.config.pair_encoding == "joint"]
-        joint += [Group(group.title, tuple(kept))] if kept else []
+        joint_conditions = [
+            condition for condition in group.conditions if condition.runs[0].run.config.pair_encoding == "joint"
+        ]
+        joint += [Group(group.title, tuple(joint_conditions))] if joint_conditions else []
     conditions = _conditions_of(joint, texts, max_texts, seed)
     weights = weight_tables(weights_of_conditions(groups))
     return {
-        "layer_drift": _table(conditions),
+        "layer_drift": _pair_table(conditions),
         "means": average(conditions),
         "contrasts": contrast(conditions),
         **weights,
@@ -422,45 +461,51 @@ def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Label
     return arrange(opened, labels)
 
 
-def _table(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
+def _pair_table(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
     """``layer_drift`` of :func:`measure_layers`: a line per pair of models and place, with an interval over texts."""
-    lines: list[tuple[object, ...]] = []
+    records: list[tuple[object, ...]] = []
     for condition in conditions:
-        pairs = [(BEFORE_AND_AFTER, "before", f"seed {seed}", found) for seed, found in condition.to_before.items()] + [
-            (SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in condition.between.items()
+        pairs = [
+            (BEFORE_AND_AFTER, "before", f"seed {seed}", by_place) for seed, by_place in condition.to_before.items()
+        ] + [
+            (SEED_AND_SEED, f"seed {first_seed}", f"seed {second_seed}", by_place)
+            for (first_seed, second_seed), by_place in condition.between.items()
         ]
-        for kind, first, second, found in pairs:
-            for place, similarity in found.items():
+        for kind, first, second, by_place in pairs:
+            for place, similarity in by_place.items():
                 low, high, _ = interval_of_tables(similarity.pseudo[None])  # a table of one row: one pair of models
                 cells = (similarity.value, low, _at_most_1(high), similarity.num_texts, similarity.reason)
-                lines.append(
+                records.append(
                     (condition.group, condition.condition, condition.is_shuffled, kind, first, second, *place, *cells)
                 )
-    return pd.DataFrame(lines, columns=columns_of("measure_layer_drift"))
+    return pd.DataFrame(records, columns=columns_of("measure_layer_drift"))
 
 
 def _conditions_of(
     groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int
 ) -> list[ConditionSimilarities]:
-    """What is found of every condition: the models of one group and the vectors of one condition are held at a time."""
+    """The similarities of every condition. In memory: the models of one group, the vectors of one condition."""
     conditions = []
     for group in groups:
         chosen = choose_texts(group.runs[0].run, texts, max_texts, seed)
 
-        def read(loaded: Loaded, run: Run, chosen: Mapping[str, Any] = chosen) -> dict[str, Vectors]:
+        def vectors_of(loaded: Loaded, run: Run, chosen: Mapping[str, Any] = chosen) -> dict[str, Vectors]:
             length = run.config.max_length
-            return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
+            return {
+                name: layer_vectors(loaded, encode_texts(loaded, domain_texts, length))
+                for name, domain_texts in chosen.items()
+            }
 
         before: dict[object, Mapping[str, Vectors]] = {}
         for condition in group.conditions:
             after: dict[int, Mapping[str, Vectors]] = {}
             to_before, between = {}, {}
-            for item in counted(condition.runs, f"states under {condition.label}"):
-                start, own = start_of(item), item.config.seed
+            for reported in counted(condition.runs, f"states under {condition.label}"):
+                start, run_seed = start_of(reported), reported.config.seed
                 if start not in before:
-                    before[start] = read(load_untuned(item.run), item.run)
-                after[own] = read(load_tuned(item.run), item.run)
-                to_before[own] = compare_layers(before[start], after[own], seed)
+                    before[start] = vectors_of(load_untuned(reported.run), reported.run)
+                after[run_seed] = vectors_of(load_tuned(reported.run), reported.run)
+                to_before[run_seed] = compare_layers(before[start], after[run_seed], seed)
             for first, second in counted([*combinations(after, 2)], f"pairs of seeds under {condition.label}"):
                 between[first, second] = compare_layers(after[first], after[second], seed)
             is_shuffled = condition.runs[0].run.config.shuffle_labels
@@ -476,11 +521,11 @@ def choose_texts(run: Run, texts: Texts | None, max_texts: int, seed: int) -> di
         splits: Mapping[str, Split] = task_of(run).splits
         texts = {name: split.texts for name, split in splits.items() if name != "train"}
     chosen = {}
-    for name, own in texts.items():
-        if len(own) < FEWEST_TEXTS:
-            raise ValueError(f"texts {name!r}: at least {FEWEST_TEXTS} texts are needed; got {len(own)}")
-        order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
-        chosen[name] = [own[i] for i in np.sort(order)]
+    for name, domain_texts in texts.items():
+        if len(domain_texts) < FEWEST_TEXTS:
+            raise ValueError(f"texts {name!r}: at least {FEWEST_TEXTS} texts are needed; got {len(domain_texts)}")
+        order = np.random.default_rng([*b"layer texts", seed]).permutation(len(domain_texts))[:max_texts]
+        chosen[name] = [domain_texts[i] for i in np.sort(order)]
     return chosen
 
 

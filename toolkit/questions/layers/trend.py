@@ -45,16 +45,16 @@ class ConditionWeights:
 
 def weights_of_conditions(groups: Sequence[Group]) -> list[ConditionWeights]:
     """Weight drift of every run of every condition, each from what it started from (:func:`measure_weight_drift`)."""
-    found = []
+    weights = []
     for group in groups:
         for condition in group.conditions:
             config = condition.runs[0].run.config
             tables = {}
-            for item in condition.runs if config.init != "random" else ():
-                tables[item.config.seed] = drift_of_parameters(open_backbones(item.run))
+            for reported in condition.runs if config.init != "random" else ():
+                tables[reported.config.seed] = drift_of_parameters(open_backbones(reported.run))
             note = "" if tables else RANDOM_START
-            found.append(ConditionWeights(group.title, condition.label, config.shuffle_labels, tables, note))
-    return found
+            weights.append(ConditionWeights(group.title, condition.label, config.shuffle_labels, tables, note))
+    return weights
 
 
 def weights_of_pair(pair: BackbonePair) -> ConditionWeights:
@@ -65,12 +65,12 @@ def weights_of_pair(pair: BackbonePair) -> ConditionWeights:
 
 def weight_tables(conditions: Sequence[ConditionWeights]) -> dict[str, pd.DataFrame]:
     """The tables ``weight_drift`` (a line per run and parameter), ``weight_means`` and ``weight_trends``."""
-    lines = [
-        own.assign(**condition.lead, seed=seed)[[*LEAD, "seed", *(name for name in own if name not in FACTS)]]
+    tables = [
+        table.assign(**condition.lead, seed=seed)[[*LEAD, "seed", *(name for name in table if name not in FACTS)]]
         for condition in conditions
-        for seed, own in condition.tables.items()
+        for seed, table in condition.tables.items()
     ]
-    drift = pd.concat(lines, ignore_index=True) if lines else pd.DataFrame(columns=[*LEAD, "seed"])
+    drift = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*LEAD, "seed"])
     return {
         "weight_drift": drift,
         "weight_means": average_weights(conditions),
@@ -81,23 +81,23 @@ def weight_tables(conditions: Sequence[ConditionWeights]) -> dict[str, pd.DataFr
 @with_columns
 def average_weights(conditions: Sequence[ConditionWeights]) -> pd.DataFrame:
     """Means over the seeds of each condition by layer; the interval is of relative drift over new seeds."""
-    lines = []
+    records = []
     for condition in conditions:
         tables = [drift_of_layers(table) for table in condition.tables.values()]
-        for place, first in enumerate(tables[0].to_dict("records") if tables else ()):
-            own = pd.DataFrame([table.iloc[place] for table in tables])
-            interval = _interval(own["relative_drift"].to_numpy(np.float64))
-            is_identical = bool(own["is_identical"].all())
+        for layer_index, layer in enumerate(tables[0].to_dict("records") if tables else ()):
+            over_seeds = pd.DataFrame([table.iloc[layer_index] for table in tables])
+            interval = _interval(over_seeds["relative_drift"].to_numpy(np.float64))
+            is_identical = bool(over_seeds["is_identical"].all())
             # That one seed has no interval is said once, by the trend.
-            is_said = len(own) == 1 or is_identical or first["note"]
-            line = condition.lead | {
-                name: own[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")
+            is_explained = len(over_seeds) == 1 or is_identical or layer["note"]
+            record = condition.lead | {
+                name: over_seeds[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")
             }
-            line |= {name: first[name] for name in ("layer", "component", "num_values", "note")}
-            line |= {"relative_drift": own["relative_drift"].mean(skipna=False), "low": interval.low}
-            line |= {"high": interval.high, "is_identical": is_identical, "num_seeds": len(own)}
-            lines.append(line | {"reason": first["reason"] or ("" if is_said else interval.note)})
-    return pd.DataFrame(lines, columns=columns_of("average_weights")).astype({"layer": "Int64"})
+            record |= {name: layer[name] for name in ("layer", "component", "num_values", "note")}
+            record |= {"relative_drift": over_seeds["relative_drift"].mean(skipna=False), "low": interval.low}
+            record |= {"high": interval.high, "is_identical": is_identical, "num_seeds": len(over_seeds)}
+            records.append(record | {"reason": layer["reason"] or ("" if is_explained else interval.note)})
+    return pd.DataFrame(records, columns=columns_of("average_weights")).astype({"layer": "Int64"})
 
 
 @with_columns
@@ -114,22 +114,23 @@ def find_trends(conditions: Sequence[ConditionWeights]) -> pd.DataFrame:
     seeds), flat (for every layer the 90 % interval of its drift over the mean of the layers lies within a factor of
     MARGIN: two one-sided tests at 5 % each), more at the bottom or more at the top (q < .05), not decided.
     """
-    lines = [_trend(condition) for condition in conditions]
-    for line, own in zip(lines, benjamini_hochberg([line["p"] for line in lines]), strict=True):
-        line["q"] = own
-        if line["trend"] == UNDECIDED and own < LEVEL:
-            line["trend"] = TOP if line["top_to_bottom"] > 1 else BOTTOM
-    return pd.DataFrame(lines, columns=columns_of("find_trends")).astype(
+    trends = [_trend_record(condition) for condition in conditions]
+    for trend, q in zip(trends, benjamini_hochberg([trend["p"] for trend in trends]), strict=True):
+        trend["q"] = q
+        if trend["trend"] == UNDECIDED and q < LEVEL:
+            trend["trend"] = TOP if trend["top_to_bottom"] > 1 else BOTTOM
+    return pd.DataFrame(trends, columns=columns_of("find_trends")).astype(
         {"most_layer": "Int64", "least_layer": "Int64"}
     )
 
 
-def _trend(condition: ConditionWeights) -> dict[str, Any]:
-    line = condition.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
-    line |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
-    line |= {"num_layers": 0, "num_seeds": len(condition.tables), "trend": NOT_APPLICABLE, "reason": condition.note}
+def _trend_record(condition: ConditionWeights) -> dict[str, Any]:
+    """The record of one condition in :func:`find_trends`, without q; ``trend`` is UNDECIDED until q is known."""
+    record = condition.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
+    record |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
+    record |= {"num_layers": 0, "num_seeds": len(condition.tables), "trend": NOT_APPLICABLE, "reason": condition.note}
     if not condition.tables:
-        return line
+        return record
     by_seed = {}
     for seed, table in condition.tables.items():
         layers = drift_of_layers(table)  # what was 0 before, so that nothing can be said, is left out
@@ -137,23 +138,29 @@ def _trend(condition: ConditionWeights) -> dict[str, Any]:
         by_seed[seed] = layers[is_layer].set_index("layer")["relative_drift"]
     drift = pd.DataFrame(by_seed)
     is_moved = (drift > 0).all(axis=1)
-    moved, still = drift[is_moved], drift.index[~is_moved]
-    line["num_layers"] = len(moved)
-    notes = [f"left out, as they did not move in every run: layers {', '.join(map(str, still))}"] if len(still) else []
-    if len(moved) < 2:
-        return line | {"reason": "; ".join([*notes, f"{len(moved)} of {len(drift)} layers moved: nothing to compare"])}
-    means = moved.mean(axis=1)
-    logs = np.log(moved.to_numpy(np.float64).T)
-    interval, p = top_to_bottom(logs)
-    line |= {"most_layer": int(means.idxmax()), "least_layer": int(means.idxmin()), "p": p}
+    moved_drift, unmoved_layers = drift[is_moved], drift.index[~is_moved]
+    record["num_layers"] = len(moved_drift)
+    notes = (
+        [f"left out, as they did not move in every run: layers {', '.join(map(str, unmoved_layers))}"]
+        if len(unmoved_layers)
+        else []
+    )
+    if len(moved_drift) < 2:
+        return record | {
+            "reason": "; ".join([*notes, f"{len(moved_drift)} of {len(drift)} layers moved: nothing to compare"])
+        }
+    means = moved_drift.mean(axis=1)
+    log_drift = np.log(moved_drift.to_numpy(np.float64).T)
+    interval, p = top_to_bottom(log_drift)
+    record |= {"most_layer": int(means.idxmax()), "least_layer": int(means.idxmin()), "p": p}
     bounds = interval.estimate, interval.low, interval.high
-    line |= dict(zip(("top_to_bottom", "low", "high"), map(math.exp, bounds), strict=True))
-    if len(logs) < FEWEST_SEEDS:
+    record |= dict(zip(("top_to_bottom", "low", "high"), map(math.exp, bounds), strict=True))
+    if len(log_drift) < FEWEST_SEEDS:
         # Not judged, so that it takes no part in the family of tests either.
-        few = f"{len(logs)} of the {FEWEST_SEEDS} seeds that a verdict needs: description only"
-        return line | {"p": math.nan, "trend": NOT_JUDGED, "reason": "; ".join([*notes, few])}
-    trend = FLAT if is_flat(logs) else UNDECIDED
-    return line | {"trend": trend, "reason": "; ".join(filter(None, [*notes, interval.note]))}
+        too_few = f"{len(log_drift)} of the {FEWEST_SEEDS} seeds that a verdict needs: description only"
+        return record | {"p": math.nan, "trend": NOT_JUDGED, "reason": "; ".join([*notes, too_few])}
+    trend = FLAT if is_flat(log_drift) else UNDECIDED
+    return record | {"trend": trend, "reason": "; ".join(filter(None, [*notes, interval.note]))}
 
 
 def top_to_bottom(logs: Array) -> tuple[Interval, float]:
@@ -176,12 +183,12 @@ def is_flat(logs: Array) -> bool:
     Every layer must pass two one-sided tests at 5 % each, so that the level holds for all together (intersection-union,
     Berger 1982).
     """
-    bounds = [_interval(own, 0.9, size=1.0) for own in (logs - logs.mean(axis=1, keepdims=True)).T]
-    return all(-math.log(MARGIN) < own.low and own.high < math.log(MARGIN) for own in bounds)
+    intervals = [_interval(layer_logs, 0.9, size=1.0) for layer_logs in (logs - logs.mean(axis=1, keepdims=True)).T]
+    return all(-math.log(MARGIN) < interval.low and interval.high < math.log(MARGIN) for interval in intervals)
 
 
 def _interval(values: Array, level: float = 0.95, size: float | None = None) -> Interval:
-    """Over seeds, its note only where there is none; refused where a value is undefined."""
+    """The interval of a mean over seeds, with a note only where there is none; NaN where a value is undefined."""
     if np.isnan(values).any():
         return Interval(math.nan, math.nan, math.nan, math.nan, math.nan, level)
     interval = seeds_interval(values, level, size=size)

@@ -77,28 +77,29 @@ def drift_of_parameters(pair: BackbonePair) -> pd.DataFrame:
     """One line per parameter of two opened backbones: the first table of :func:`measure_weight_drift`, and FACTS."""
     before, after = pair.before.parameters, pair.after.parameters
     names = list(before) + [name for name in after if name not in before]
-    names.sort(key=lambda name: _place(pair.family, name))
-    lines = [_line(pair, name) for name in counted(names, f"weights of {pair.after.name}")]
-    present = {line["component"] for line in lines}
+    names.sort(key=lambda name: _sort_key(pair.family, name))
+    records = [_drift_record(pair, name) for name in counted(names, f"weights of {pair.after.name}")]
+    components_present = {record["component"] for record in records}
     expected = [*EMBEDDING_PARAMETERS, *(name for name in pair.family.components if "{K}" not in name), "pooler"]
-    lines += [_absent(name) for name in dict.fromkeys(expected) if name not in present]
-    table = pd.DataFrame(lines, columns=[*columns_of("measure_weight_drift"), *FACTS]).astype({"layer": "Int64"})
+    records += [_absent_record(name) for name in dict.fromkeys(expected) if name not in components_present]
+    table = pd.DataFrame(records, columns=[*columns_of("measure_weight_drift"), *FACTS]).astype({"layer": "Int64"})
     return table.astype(dict.fromkeys(FACTS, bool))
 
 
 def drift_of_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of :func:`drift_of_parameters` put together by layer: its second table."""
+    """The lines of :func:`drift_of_parameters` summed up by layer: the second table of :func:`measure_weight_drift`."""
     component = table["component"].where(~table["component"].isin(EMBEDDING_PARAMETERS), EMBEDDINGS)
-    lines = [_layer_line(str(name), own) for name, own in table.groupby(component, sort=False)]
-    return pd.DataFrame(lines, columns=columns_of("measure_weight_drift.layer")).astype({"layer": "Int64"})
+    records = [_layer_record(str(name), tensors) for name, tensors in table.groupby(component, sort=False)]
+    return pd.DataFrame(records, columns=columns_of("measure_weight_drift.layer")).astype({"layer": "Int64"})
 
 
-def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
-    sides = [side for side in (pair.before, pair.after) if name in side.parameters]
-    shapes = [side.parameters[name] for side in sides]
+def _drift_record(pair: BackbonePair, name: str) -> dict[str, Any]:
+    """The record of one weight tensor; where the two backbones cannot be compared in it, with the reason."""
+    backbones = [backbone for backbone in (pair.before, pair.after) if name in backbone.parameters]
+    shapes = [backbone.parameters[name] for backbone in backbones]
     layer, component = layer_of(pair.family, name)
     is_shared = pair.family.shares_layers and component.startswith("layers.")
-    line: dict[str, Any] = {
+    record: dict[str, Any] = {
         "layer": layer,
         "component": component,
         "part": part_of(pair.family, name),
@@ -113,37 +114,41 @@ def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
         "is_shared": is_shared,
         "is_cast": False,
     }
-    if len(sides) < 2:
-        return line | {"reason": f"not compared: there is none {'after' if sides[0] is pair.before else 'before'}"}
+    if len(backbones) < 2:
+        return record | {
+            "reason": f"not compared: there is none {'after' if backbones[0] is pair.before else 'before'}"
+        }
     if shapes[0] != shapes[1]:  # of the word table, which may have grown
         rows = f"{shapes[0][0]:,} rows in {pair.before.name}, {shapes[1][0]:,} in {pair.after.name}"
-        return line | {"reason": f"not compared: {rows} (python -m toolkit drift pairs them by word)"}
-    return _measured(line, *sides)
+        return record | {"reason": f"not compared: {rows} (python -m toolkit drift pairs them by word)"}
+    return _with_measures(record, *backbones)
 
 
-def _measured(line: dict[str, Any], before: Backbone, after: Backbone) -> dict[str, Any]:
-    old, new = (np.asarray(side.values(line["parameter"])).reshape(-1) for side in (before, after))
-    is_identical = _is_identical(old, new)
+def _with_measures(record: dict[str, Any], before: Backbone, after: Backbone) -> dict[str, Any]:
+    """The record with norms, relative drift and angle of a tensor that both have, and whether it is a cast."""
+    old, new = (np.asarray(backbone.values(record["parameter"])).reshape(-1) for backbone in (before, after))
+    is_equal = _is_identical(old, new)
     sums = np.array([(a @ a, b @ b, (b - a) @ (b - a)) for a, b in _blocks(old, new)])
     squared_before, squared_after, squared_change = (math.fsum(column) for column in sums.T)
     norm_before, norm_after, norm_change = map(math.sqrt, (squared_before, squared_after, squared_change))
-    line |= {"norm_before": norm_before, "norm_change": norm_change, "is_identical": is_identical}
+    record |= {"norm_before": norm_before, "norm_change": norm_change, "is_identical": is_equal}
     if norm_before == 0:
-        return line | {"reason": "0 before: it has no share and no angle"}
-    line["relative_drift"] = norm_change / norm_before
+        return record | {"reason": "0 before: it has no share and no angle"}
+    record["relative_drift"] = norm_change / norm_before
     if norm_after == 0:
-        return line | {"reason": "0 after: it has no angle"}
+        return record | {"reason": "0 after: it has no angle"}
+    # By chords of unit vectors (Kahan), which keep their digits near 0 where a cosine loses them.
     chords = [
         ((u - v) @ (u - v), (u + v) @ (u + v))
         for u, v in ((a / norm_before, b / norm_after) for a, b in _blocks(old, new))
     ]
     apart, together = (math.sqrt(math.fsum(column)) for column in zip(*chords, strict=True))
-    line["angle_degrees"] = math.degrees(2 * math.atan2(apart, together))
-    for kind in () if is_identical else HALF_FORMATS:
+    record["angle_degrees"] = math.degrees(2 * math.atan2(apart, together))
+    for kind in () if is_equal else HALF_FORMATS:
         if all(np.array_equal(FORMATS[kind].round(a), b) for a, b in _blocks(old, new)):
-            note = _joined(line["note"], f"a cast: every value is the old one rounded to {kind}")
-            return line | {"note": note, "is_cast": True}
-    return line
+            note = _joined(record["note"], f"a cast: every value is the old one rounded to {kind}")
+            return record | {"note": note, "is_cast": True}
+    return record
 
 
 def _blocks(old: np.ndarray, new: np.ndarray) -> Iterator[tuple[Array, Array]]:
@@ -171,7 +176,7 @@ def _joined(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
 
-def _absent(component: str) -> dict[str, Any]:
+def _absent_record(component: str) -> dict[str, Any]:
     layer = 0 if component in (*EMBEDDING_PARAMETERS, "projection") else pd.NA
     facts = {"layer": layer, "component": component, "part": component, "num_values": 0}
     return facts | {"reason": NONE, "note": ""} | dict.fromkeys(("is_identical", *FACTS), False)
@@ -185,8 +190,8 @@ def layer_of(family: ModelFamily, parameter: str) -> tuple[Any, str]:
     return (0 if component in (*EMBEDDING_PARAMETERS, "projection") else pd.NA), component
 
 
-def _place(family: ModelFamily, name: str) -> tuple[int, int, str]:
-    """By layer, what belongs to none last; embedding parameters and parts in their order, a weight before its bias."""
+def _sort_key(family: ModelFamily, name: str) -> tuple[int, int, str]:
+    """The key that weights are sorted by: layer (those of none last), part, and a weight before its bias."""
     layer, component = layer_of(family, name)
     order = [*EMBEDDING_PARAMETERS, "projection", *family.layer_parts]
     part = part_of(family, name)
@@ -197,22 +202,23 @@ def _place(family: ModelFamily, name: str) -> tuple[int, int, str]:
     )
 
 
-def _layer_line(component: str, own: pd.DataFrame) -> dict[str, Any]:
-    there = own[own["num_values"] > 0]
-    line = {"layer": own["layer"].iloc[0], "component": component, "num_values": int(there["num_values"].sum())}
-    if there.empty:
-        return line | {"is_identical": False, "reason": NONE, "note": ""}
+def _layer_record(component: str, tensors: pd.DataFrame) -> dict[str, Any]:
+    """The record of one layer: the sums over its tensors, with the reason of any that could not be compared."""
+    present = tensors[tensors["num_values"] > 0]
+    record = {"layer": tensors["layer"].iloc[0], "component": component, "num_values": int(present["num_values"].sum())}
+    if present.empty:
+        return record | {"is_identical": False, "reason": NONE, "note": ""}
     # Of any that could not be compared there is no norm, and a sum without it would be another quantity.
-    before, change = (math.sqrt(math.fsum(there[name] ** 2)) for name in ("norm_before", "norm_change"))
-    matrices = there[there["shape"].str.contains("x")]
-    reasons = there["reason"][there["norm_change"].isna()]
-    shared, casts = SHARED if there["is_shared"].any() else "", int(there["is_cast"].sum())
-    return line | {
-        "norm_before": before,
-        "norm_change": change,
-        "relative_drift": change / before if before else math.nan,
+    norm_before, norm_change = (math.sqrt(math.fsum(present[name] ** 2)) for name in ("norm_before", "norm_change"))
+    matrices = present[present["shape"].str.contains("x")]
+    reasons = present["reason"][present["norm_change"].isna()]
+    shared_note, num_casts = SHARED if present["is_shared"].any() else "", int(present["is_cast"].sum())
+    return record | {
+        "norm_before": norm_before,
+        "norm_change": norm_change,
+        "relative_drift": norm_change / norm_before if norm_before else math.nan,
         "median_angle_degrees": matrices["angle_degrees"].median(),
-        "is_identical": bool(there["is_identical"].all()),
+        "is_identical": bool(present["is_identical"].all()),
         "reason": _joined(*dict.fromkeys(reasons)),
-        "note": _joined(shared, f"{casts} of {len(there)} tensors are a cast" if casts else ""),
+        "note": _joined(shared_note, f"{num_casts} of {len(present)} tensors are a cast" if num_casts else ""),
     }

@@ -141,11 +141,11 @@ def local_monotonicity(table: Array, width: int) -> float:
 def cosine_by_lag(table: Array) -> pd.DataFrame:
     """Mean cosine of two rows by their distance; ``low`` and ``high``: 5 and 95 % quantile over the pairs."""
     gram = cosine_gram(table)
-    lines = []
+    records = []
     for lag in range(1, len(gram)):
         diagonal = np.diagonal(gram, lag)
-        lines.append((lag, diagonal.mean(), *np.quantile(diagonal, (0.05, 0.95)), len(diagonal)))
-    return pd.DataFrame(lines, columns=columns_of("cosine_by_lag"))
+        records.append((lag, diagonal.mean(), *np.quantile(diagonal, (0.05, 0.95)), len(diagonal)))
+    return pd.DataFrame(records, columns=columns_of("cosine_by_lag"))
 
 
 def norms_and_steps(table: Array) -> tuple[Array, Array]:
@@ -161,7 +161,7 @@ def standing_out(table: Array, *, least: float = OUTLIER_SCORE) -> pd.DataFrame:
     the running median of NEIGHBOURS rows; rows beyond ``least`` of them have a line. The rule is ours; it knows no row
     by number.
     """
-    parts = []
+    tables = []
     for measure, values in zip(("norm", "step"), norms_and_steps(table), strict=True):
         neighbours = running_median(values)
         deviations = values - neighbours
@@ -170,8 +170,8 @@ def standing_out(table: Array, *, least: float = OUTLIER_SCORE) -> pd.DataFrame:
         scores = deviations / spread if spread > 0 else np.zeros(len(values))
         rows = np.flatnonzero(np.abs(scores) > least)
         columns = {"row": rows, "value": values[rows], "neighbours": neighbours[rows], "deviations": scores[rows]}
-        parts.append(pd.DataFrame({"measure": measure, **columns}))
-    return pd.concat(parts, ignore_index=True)
+        tables.append(pd.DataFrame({"measure": measure, **columns}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def running_median(values: Array, width: int = NEIGHBOURS) -> Array:
@@ -324,17 +324,20 @@ def measure_positions(
     start, stop = window or (0, num_described(source, snapshot.epoch))
     table = table if window else table[:stop]
     shuffled = table[np.random.default_rng([*b"shuffle", seed]).permutation(len(table))]
-    of_shape = _reference_values(*table.shape, seed)
-    lines = []
+    values_by_reference = _reference_values(*table.shape, seed)
+    records = []
     for name, statistic in counted(STATISTICS.items(), f"statistics of positions {start} to {stop - 1}"):
         (value, reason), note = _value(statistic, table, seed), ""
         if name in VERDICTS:
-            found = VERDICTS[name](table, num_draws=num_draws, seed=seed)
-            note = f"{found.answer}: {found.reason}"
-        others = [*(of_shape[kind][name] for kind in REFERENCES[:3]), _value(statistic, shuffled, seed)[0]]
-        where = (float(snapshot.epoch), f"{start}-{stop - 1}")
-        lines.append((*where, name, value, *others, statistic.unit, len(table), reason, note))
-    return pd.DataFrame(lines, columns=columns_of("measure_positions"))
+            verdict = VERDICTS[name](table, num_draws=num_draws, seed=seed)
+            note = f"{verdict.answer}: {verdict.reason}"
+        reference_values = [
+            *(values_by_reference[kind][name] for kind in REFERENCES[:3]),
+            _value(statistic, shuffled, seed)[0],
+        ]
+        lead = (float(snapshot.epoch), f"{start}-{stop - 1}")
+        records.append((*lead, name, value, *reference_values, statistic.unit, len(table), reason, note))
+    return pd.DataFrame(records, columns=columns_of("measure_positions"))
 
 
 def measure_position_windows(
@@ -353,12 +356,12 @@ def position_windows(num_positions: int, num_exposed: int | None = None) -> list
     Windows of fewer than three positions are left out; a cut that leaves a single window adds none.
     """
     cuts = [[num_exposed or 0], [128 * 2**k for k in range(32)]]
-    found = [(0, num_positions)]
-    for own in cuts:
-        edges = [0, *(cut for cut in own if 0 < cut < num_positions), num_positions]
-        parts = [(low, high) for low, high in pairwise(edges) if high - low >= 3]
-        found += [part for part in parts if part not in found] if len(parts) > 1 else []
-    return found
+    windows = [(0, num_positions)]
+    for inner_cuts in cuts:
+        edges = [0, *(cut for cut in inner_cuts if 0 < cut < num_positions), num_positions]
+        pieces = [(low, high) for low, high in pairwise(edges) if high - low >= 3]
+        windows += [piece for piece in pieces if piece not in windows] if len(pieces) > 1 else []
+    return windows
 
 
 LEAST_HIDDEN = 100

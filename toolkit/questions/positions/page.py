@@ -51,7 +51,7 @@ WHAT = {"line_match": "line match (SDs)", "orbit_share": "share of power on circ
 
 def tiles(tables: PositionTables) -> tuple[Tile, ...]:
     """The verdicts and what they rest on, the waves, and the rows that the model does not use by default."""
-    found = [_verdict_tile(name, verdict) for name, verdict in tables.verdicts.items()]
+    verdict_tiles = [_verdict_tile(name, verdict) for name, verdict in tables.verdicts.items()]
     waves = waves_table(tables)
     periods = ", ".join(map(number, waves["period"].head(SHOWN_WAVES))) + ", ..." * (len(waves) > SHOWN_WAVES)
     facts = (
@@ -59,11 +59,11 @@ def tiles(tables: PositionTables) -> tuple[Tile, ...]:
         ("waves of the sinusoid", str(tables.rows[LEARNED].shape[1] // 2)),
     )
     detail = f"{number(waves['share'].sum(), 2)} % of the variance" if len(waves) else ""
-    return (*found, Tile(title="How many waves?", value=str(len(waves)), detail=detail, lines=facts))
+    return (*verdict_tiles, Tile(title="How many waves?", value=str(len(waves)), detail=detail, lines=facts))
 
 
 def _verdict_tile(name: str, verdict: Verdict) -> Tile:
-    """Yes, no or not identifiable."""
+    """The tile that answers one verdict: yes, no or not identifiable."""
     if not len(verdict.negative) or verdict.answer == NOT_IDENTIFIABLE:
         return Tile(title=QUESTIONS[name], value=NOT_IDENTIFIABLE, lines=(("because", verdict.reason),))
     facts = (
@@ -82,30 +82,30 @@ def _verdict_tile(name: str, verdict: Verdict) -> Tile:
 
 def answers(tables: PositionTables) -> tuple[str, ...]:
     """What a reader would misread otherwise."""
-    lines = [
+    warnings = [
         "That the sinusoid's directions explain much of a table is no evidence: they explain much of smooth random "
         "curves too (explained by sinusoid 20, in the table of statistics)."
     ]
     if tables.waves["is_wave"].any() and tables.verdicts["orbit_share"].answer == "made of waves":
-        lines.insert(0, "Compare planes, not columns: a wave of the sinusoid has 2 columns, a learned one many.")
+        warnings.insert(0, "Compare planes, not columns: a wave of the sinusoid has 2 columns, a learned one many.")
     if tables.num_untrained:
-        whole = tables.num_positions + tables.num_untrained
-        lines.append(
-            f"Rows {tables.num_positions} to {whole - 1} look as random weights left them (unrelated to each other, "
+        num_rows = tables.num_positions + tables.num_untrained
+        warnings.append(
+            f"Rows {tables.num_positions} to {num_rows - 1} look as random weights left them (unrelated to each other, "
             "norms as alike as chance makes them), so that nothing trained them: they are left out."
         )
     if tables.num_exposed is not None and tables.num_exposed < tables.num_positions:
-        lines.append(
+        warnings.append(
             f"Training exposed positions 0 to {tables.num_exposed - 1}; the rows from {tables.num_exposed} on are as "
             "training found them, but for weight decay. Each part is a window of its own."
         )
     start = tables.default_length
     if start is not None and start < tables.num_positions:
-        lines.append(
+        warnings.append(
             f"The model's default length of {start} tokens does not exercise rows {start} to "
             f"{tables.num_positions - 1}: their statistics are a window of their own."
         )
-    return tuple(lines)
+    return tuple(warnings)
 
 
 def _percent(share: float) -> str:
@@ -128,15 +128,17 @@ def charts(tables: PositionTables) -> Charts:
 
 def wave_courses(tables: PositionTables) -> pd.DataFrame:
     """The strongest waves along the positions, fastest first: wave, title, position, and their plane's coordinates."""
-    found = tables.waves[tables.waves["is_wave"]].head(SHOWN_WAVES).sort_values("period")
-    parts = []
-    for place, line in enumerate(found.to_dict("records"), start=1):
-        course = tables.courses[int(line["wave"]) - 1]
-        rows = np.arange(min(len(course), max(math.ceil(8 * line["period"]), 24)))
-        title = f"wave {place}: period {line['period']:.3g} positions, {_percent(line['share'])} % of the variance"
-        values = {"wave": place, "title": title, "position": rows}
-        parts.append(pd.DataFrame(values | {"first": course[rows, 0], "second": course[rows, 1]}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    waves = tables.waves[tables.waves["is_wave"]].head(SHOWN_WAVES).sort_values("period")
+    frames = []
+    for wave_number, wave in enumerate(waves.to_dict("records"), start=1):
+        course = tables.courses[int(wave["wave"]) - 1]
+        rows = np.arange(min(len(course), max(math.ceil(8 * wave["period"]), 24)))
+        title = (
+            f"wave {wave_number}: period {wave['period']:.3g} positions, {_percent(wave['share'])} % of the variance"
+        )
+        values = {"wave": wave_number, "title": title, "position": rows}
+        frames.append(pd.DataFrame(values | {"first": course[rows, 0], "second": course[rows, 1]}))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def waves_chart(courses: pd.DataFrame) -> Chart | None:
@@ -145,13 +147,13 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
         return None
     names = ["first", "second"]
     panels = []
-    for _, own in courses.groupby("wave", sort=False):
-        reach = 1.1 * float(np.quantile(np.abs(own[names].to_numpy()), 0.995)) or 1.0
+    for _, points in courses.groupby("wave", sort=False):
+        reach = 1.1 * float(np.quantile(np.abs(points[names].to_numpy()), 0.995)) or 1.0
         scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
         x = altair.X("position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False))
         y = altair.Y("value:Q", scale=scale, title="weight units", axis=altair.Axis(tickCount=3, format="~f"))
-        lines = altair.Chart().transform_fold(names, as_=["coordinate", "value"]).mark_line(strokeWidth=1.4)
-        lines = lines.encode(
+        curves = altair.Chart().transform_fold(names, as_=["coordinate", "value"]).mark_line(strokeWidth=1.4)
+        curves = curves.encode(
             x=x,
             y=y,
             color=colour("coordinate", names, "coordinate"),
@@ -166,9 +168,9 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
         )
         course = plane.mark_line(strokeWidth=0.6, color=REFERENCE)
         circle = altair.layer(course, plane.mark_circle(size=9, color=COLOURS[0], opacity=1))
-        lines = lines.properties(width=470, height=88, title=str(own["title"].iloc[0]))
+        curves = curves.properties(width=470, height=88, title=str(points["title"].iloc[0]))
         circle = circle.properties(width=88, height=88, title="its plane")
-        panels.append(altair.hconcat(lines, circle, spacing=16, data=data_of(own, ["position", "first", "second"])))
+        panels.append(altair.hconcat(curves, circle, spacing=16, data=data_of(points, ["position", "first", "second"])))
     return altair.vconcat(*panels, spacing=10)
 
 
@@ -193,14 +195,16 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
     legend = altair.Color("kind:N", scale=scale, legend=altair.Legend(title=None, columns=2))
     panels = []
     for name, verdict in verdicts.items():
-        own = values[values["statistic"] == name]
-        if own.empty:
+        control_rows = values[values["statistic"] == name]
+        if control_rows.empty:
             continue
-        ends = [*own["value"], verdict.value, verdict.threshold]
-        edges = np.linspace(min(ends), max(ends), 41)
+        extent = [*control_rows["value"], verdict.value, verdict.threshold]
+        edges = np.linspace(min(extent), max(extent), 41)
         binned = [
-            pd.DataFrame({"kind": labels[c], "low": edges[:-1], "high": edges[1:], "count": np.histogram(v, edges)[0]})
-            for c, v in own.groupby("control")["value"]
+            pd.DataFrame(
+                {"kind": labels[control], "low": edges[:-1], "high": edges[1:], "count": np.histogram(drawn, edges)[0]}
+            )
+            for control, drawn in control_rows.groupby("control")["value"]
         ]
         heights = pd.concat(binned)
         bars = altair.Chart(data_of(heights[heights["count"] > 0])).mark_rect(fillOpacity=0.75, strokeWidth=0.8)
@@ -214,8 +218,8 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
             tooltip=tips(kind="kind", count=("tables", "d")),
         )
         patterns = altair.Scale(domain=list(rules), range=[[4, 3], [1, 0]])
-        lines = pd.DataFrame({"kind": list(rules), "value": [verdict.threshold, verdict.value]})
-        marks = altair.Chart(data_of(lines)).mark_rule(strokeWidth=2.2)
+        rule_data = pd.DataFrame({"kind": list(rules), "value": [verdict.threshold, verdict.value]})
+        marks = altair.Chart(data_of(rule_data)).mark_rule(strokeWidth=2.2)
         marks = marks.encode(
             x=altair.X("value:Q"),
             color=legend,
@@ -232,7 +236,7 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
     grams = {name: _gram(rows[name]) for name in (LEARNED, "sinusoid", "shuffled") if name in rows}
     low = min(float(gram.min()) for gram in grams.values())
     # Viridis' lightness rises all the way: it reads in grey too.
-    shown = altair.Color(
+    cosine_colour = altair.Color(
         "data:Q",
         scale=altair.Scale(domain=[low, 1.0], scheme="viridis"),
         legend=altair.Legend(title="cosine", orient="right", gradientLength=150, format=".1f"),
@@ -251,7 +255,7 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
             .encode(
                 x=altair.X("column:O", title="position", axis=axis),
                 y=altair.Y("row:O", title="position" if not panels else None, axis=axis),
-                color=shown,
+                color=cosine_colour,
                 tooltip=tips(row="position", column="and position", data=("cosine", ".3f")),
             )
             .properties(width=CELL * size, height=CELL * size, title=NAMES[name])
@@ -260,11 +264,11 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
 
 
 def _gram(rows: Array) -> Array:
-    own = rows[:GRAM] / np.linalg.norm(rows[:GRAM], axis=1, keepdims=True)
-    return np.asarray(own @ own.T)
+    unit_rows = rows[:GRAM] / np.linalg.norm(rows[:GRAM], axis=1, keepdims=True)
+    return np.asarray(unit_rows @ unit_rows.T)
 
 
-def _named(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _with_full_names(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """A table with its tables under their full names, and these in their order."""
     present = [name for name in NAMES if name in set(table["table"])]
     return table.assign(table=table["table"].map(NAMES)), [NAMES[name] for name in present]
@@ -274,23 +278,23 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
     """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
     if by_lag.empty:
         return None
-    table, names = _named(by_lag)
+    table, names = _with_full_names(by_lag)
     picker = pick("table", names)
-    tall = altair.Scale(domain=[min(float(by_lag["low"].min()), 0.0), 1.0], nice=True)
-    last = int(by_lag["lag"].max())
-    said = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
+    y_scale = altair.Scale(domain=[min(float(by_lag["low"].min()), 0.0), 1.0], nice=True)
+    last_lag = int(by_lag["lag"].max())
+    hover = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
     panels: list[Chart] = []
-    for most in dict.fromkeys((min(NEAR, last), last)):
-        wide = altair.Scale(domain=[0, most], nice=False)
-        x = altair.X("lag:Q", scale=wide, title="distance (positions)", axis=altair.Axis(grid=False))
-        y = altair.Y("value:Q", scale=tall, title="mean cosine of two rows" if not panels else None)
-        lines = altair.Chart().mark_line(strokeWidth=1.5)
-        lines = lines.encode(x=x, y=y, opacity=picker.opacity, tooltip=said, **_series(names))
-        lines = lines if panels else lines.add_params(*picker.params)
+    for longest in dict.fromkeys((min(NEAR, last_lag), last_lag)):
+        x_scale = altair.Scale(domain=[0, longest], nice=False)
+        x = altair.X("lag:Q", scale=x_scale, title="distance (positions)", axis=altair.Axis(grid=False))
+        y = altair.Y("value:Q", scale=y_scale, title="mean cosine of two rows" if not panels else None)
+        curves = altair.Chart().mark_line(strokeWidth=1.5)
+        curves = curves.encode(x=x, y=y, opacity=picker.opacity, tooltip=hover, **_series(names))
+        curves = curves if panels else curves.add_params(*picker.params)
         learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
         band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2=altair.Y2("high:Q"))
-        near = altair.datum.lag <= most
-        panels.append(altair.layer(band, lines).transform_filter(near).properties(width=285, height=200))
+        is_near = altair.datum.lag <= longest
+        panels.append(altair.layer(band, curves).transform_filter(is_near).properties(width=285, height=200))
     return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
 
 
@@ -309,18 +313,20 @@ def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length:
         values = lengths[quantity].dropna()
         y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], axis=altair.Axis(format="~f"))
         if (values > 0).all() and len(values):  # equal rows have steps of 0
-            tall = log_axis(values)
-            y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], scale=tall.scale(), axis=tall.axis())
-        said = tips(position=("position", "d"), **{quantity: (f"{label} (weight units)", ".3g")})
+            log_scale = log_axis(values)
+            y = altair.Y(
+                f"{quantity}:Q", title=[label, "(weight units)"], scale=log_scale.scale(), axis=log_scale.axis()
+            )
+        hover = tips(position=("position", "d"), **{quantity: (f"{label} (weight units)", ".3g")})
         base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
-        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=said)]
-        found = outliers[outliers["measure"] == quantity].rename(columns={"row": "position", "value": quantity})
-        if len(found):
-            out = altair.Chart(data_of(found, ["position", quantity]))
-            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=said))
-            texts = _names_of_runs(found["position"].to_numpy(), found[quantity].to_numpy())
-            named = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
-            layers.append(named.mark_text(dy=-10).encode(x=x, y=y, text=altair.Text("name:N")))
+        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=hover)]
+        outlying = outliers[outliers["measure"] == quantity].rename(columns={"row": "position", "value": quantity})
+        if len(outlying):
+            out = altair.Chart(data_of(outlying, ["position", quantity]))
+            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=hover))
+            texts = _names_of_runs(outlying["position"].to_numpy(), outlying[quantity].to_numpy())
+            name_marks = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
+            layers.append(name_marks.mark_text(dy=-10).encode(x=x, y=y, text=altair.Text("name:N")))
         if default_length is not None and default_length < len(lengths):
             edge = once().mark_rule(color=REFERENCE, strokeDash=[4, 3])
             layers.append(edge.encode(x=altair.datum(default_length - 0.5, scale=places)))
@@ -334,18 +340,18 @@ MOST_NAMES = 8
 def _names_of_runs(rows: Array, values: Array) -> pd.DataFrame:
     """One name for each run of neighbouring rows, at its greatest value: the runs of greatest values only."""
     runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > max(len(rows) // 4, 12)) + 1)
-    lines = []
+    records = []
     for run in runs:
         top = run[np.argmax(values[run])]
         name = f"{rows[run[0]]}" if len(run) == 1 else f"{rows[run[0]]} to {rows[run[-1]]}"
-        lines.append({"position": rows[top], "value": values[top], "name": name})
-    table = pd.DataFrame(lines)
+        records.append({"position": rows[top], "value": values[top], "name": name})
+    table = pd.DataFrame(records)
     return table.reindex(table["value"].sort_values(ascending=False, kind="stable").index).head(MOST_NAMES)
 
 
 def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
     """Share of the power by DCT-II order; None where every table's rows are equal."""
-    table, names = _named(spectra.dropna(subset="share"))
+    table, names = _with_full_names(spectra.dropna(subset="share"))
     if table.empty:
         return None
     table = table.assign(share=table["share"].clip(lower=LEAST_POWER))
@@ -391,66 +397,73 @@ def chart_block(drawn: Charts, name: str) -> tuple[ChartBlock, ...]:
 def sections(tables: PositionTables, drawn: Charts) -> tuple[Section, ...]:
     """Everything below the first screen, in the order in which one asks."""
 
-    def shown(*names: str) -> tuple[Block, ...]:
+    def blocks_of(*names: str) -> tuple[Block, ...]:
         return tuple(block for name in names for block in chart_block(drawn, name))
 
-    definitions = [(name.replace("_", " "), each.description) for name, each in STATISTICS.items()]
+    definitions = [(name.replace("_", " "), statistic.description) for name, statistic in STATISTICS.items()]
     statistics = FoldBlock(title="The statistics", blocks=(rows_block(("statistic", "what it is"), definitions, ""),))
     blocks: dict[tuple[str, str], tuple[Block, ...]] = {
-        ("waves-found", "Waves"): (*_waves(tables), *shown("waves", "dct_spectrum")),
-        ("rows", "What the rows are like"): (*shown("cosine_gram", "cosine_by_lag"), *_windows(tables)),
-        ("standing-out", "Rows that stand out"): (*shown("norms_and_steps"), *_outliers(tables)),
+        ("waves-found", "Waves"): (*_waves(tables), *blocks_of("waves", "dct_spectrum")),
+        ("rows", "What the rows are like"): (*blocks_of("cosine_gram", "cosine_by_lag"), *_windows(tables)),
+        ("standing-out", "Rows that stand out"): (*blocks_of("norms_and_steps"), *_outliers(tables)),
         ("change", "What training changed"): _change(tables),
         ("segments", "Segments"): segments_blocks(tables.segments) if len(tables.segments) else (),
         ("untold", "What these data cannot tell"): tuple(NoteBlock(text=text) for text in caveats(tables)),
         ("definitions", "Definitions"): (statistics,),
     }
-    return tuple(Section(id=id, title=title, blocks=own) for (id, title), own in blocks.items() if own)
+    return tuple(
+        Section(id=id, title=title, blocks=section_blocks)
+        for (id, title), section_blocks in blocks.items()
+        if section_blocks
+    )
 
 
 def waves_table(tables: PositionTables) -> pd.DataFrame:
     """The waves, fastest first, with their share in %."""
-    found = tables.waves[tables.waves["is_wave"]].sort_values("period").reset_index(drop=True)
-    return found.assign(share=100 * found["share"])
+    waves = tables.waves[tables.waves["is_wave"]].sort_values("period").reset_index(drop=True)
+    return waves.assign(share=100 * waves["share"])
 
 
 def _waves(tables: PositionTables) -> tuple[Block, ...]:
+    """The table of the learned table's waves; nothing where it has none."""
     table = waves_table(tables)
     if table.empty:
         return ()
     slow = tables.waves.loc[tables.waves["period"] * LEAST_TURNS > tables.num_positions, "share"].sum()
-    rest = f"{_percent(slow)} % more goes round less than twice, which is no wave by our count."
-    shown = table_block(
+    slow_note = f"{_percent(slow)} % more goes round less than twice, which is no wave by our count."
+    block = table_block(
         table,
         "period period_first period_last share roundness spread",
-        f"Waves of the learned table; {rest}",
+        f"Waves of the learned table; {slow_note}",
         period=Column(label="period", unit="positions"),
         period_first=Column(label="in the first quarter", unit="positions"),
         period_last=Column(label="in the last", unit="positions"),
         share=Column(label="share of variance", unit="%"),
         spread="columns",
     )
-    return (shown,)
+    return (block,)
 
 
 def _windows(tables: PositionTables) -> tuple[Block, ...]:
+    """A fold per window of positions: its statistics beside those of the references, with their notes."""
     blocks: list[Block] = []
-    for i, (window, own) in enumerate(tables.statistics.groupby("window", sort=False)):
-        own = own.assign(measure=own["measure"].str.replace("_", " "))
-        said = [(line["measure"], line["note"] or line["reason"]) for line in own.to_dict("records")]
-        notes = [NoteBlock(text=f"{name}: {text}") for name, text in said if text]
+    for i, (window, statistics) in enumerate(tables.statistics.groupby("window", sort=False)):
+        statistics = statistics.assign(measure=statistics["measure"].str.replace("_", " "))
+        texts = [(record["measure"], record["note"] or record["reason"]) for record in statistics.to_dict("records")]
+        notes = [NoteBlock(text=f"{name}: {text}") for name, text in texts if text]
         names = "measure value sinusoid gaussian smooth shuffled unit"
-        shown = table_block(
-            own, names, f"Positions {window}.", measure="statistic", value="learned", gaussian="Gaussian"
+        block = table_block(
+            statistics, names, f"Positions {window}.", measure="statistic", value="learned", gaussian="Gaussian"
         )
-        blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=(shown, *notes), is_open=not i))
+        blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=(block, *notes), is_open=not i))
     return tuple(blocks)
 
 
 def _outliers(tables: PositionTables) -> tuple[Block, ...]:
+    """The table of rows that stand out from their neighbours; nothing where none does."""
     if tables.outliers.empty:
         return ()
-    shown = table_block(
+    block = table_block(
         tables.outliers.sort_values("deviations", key=abs, ascending=False, kind="stable"),
         "measure row value neighbours deviations",
         "Rows that stand out from their neighbours, the strongest first.",
@@ -459,30 +472,31 @@ def _outliers(tables: PositionTables) -> tuple[Block, ...]:
         neighbours=Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
         deviations=Column(label="robust standard deviations"),
     )
-    return (shown,)
+    return (block,)
 
 
 def _change(tables: PositionTables) -> tuple[Block, ...]:
+    """The statistics before and after training; nothing where there is one snapshot or the table did not move."""
     if tables.change.empty:
         return ()
     table = tables.change.assign(measure=tables.change["measure"].str.replace("_", " "))
     caption = "All positions, at the first and the last snapshot."
-    own = {"measure": "statistic", "before": "before training"}
-    return (table_block(table, "measure before after unit", caption, **own),)
+    headers = {"measure": "statistic", "before": "before training"}
+    return (table_block(table, "measure before after unit", caption, **headers),)
 
 
 def caveats(tables: PositionTables) -> list[str]:
     """What the verdicts leave open."""
-    lines = []
+    limits = []
     if not np.isnan(tables.longest_wave):
-        lines.append(
+        limits.append(
             f"The line match judges the sinusoid's waves of 6.28 to {number(tables.longest_wave)} positions a period; "
             f"in {tables.num_positions} rows its slower ones blend, and no line tells them from a smooth curve."
         )
     if tables.segments.empty:
-        lines.append("Segments: not applicable, this model has no token_type_embeddings.")
+        limits.append("Segments: not applicable, this model has no token_type_embeddings.")
     return [
-        *lines,
+        *limits,
         "'Made of waves' is a fact about the table's course along the positions, not about how the model uses it, and "
         "not about why training made it so.",
         "Curves that keep their phase over most of the rows count as waves; the list of waves is a description.",

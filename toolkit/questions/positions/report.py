@@ -43,14 +43,15 @@ def show_positions(
 def position_page(tables: PositionTables, *, title: str | None = None, command: str = "") -> Page:
     """The page of the computed tables: first the verdicts, then what they rest on."""
     drawn = topic.charts(tables)
-    first = next((name for name in ("resemblance", "cosine_by_lag", "norms_and_steps") if name in drawn), "")
-    rest = {name: chart for name, chart in drawn.items() if name != first}
-    page = _page(tables, topic.sections(tables, rest), title, command)
-    (picture,) = topic.chart_block(drawn, first)
+    first_chart = next((name for name in ("resemblance", "cosine_by_lag", "norms_and_steps") if name in drawn), "")
+    other_charts = {name: chart for name, chart in drawn.items() if name != first_chart}
+    page = _page(tables, topic.sections(tables, other_charts), title, command)
+    (picture,) = topic.chart_block(drawn, first_chart)
     return Page(**{**vars(page), "picture": picture, "footer": _origin(tables)})
 
 
 def _page(tables: PositionTables, sections: tuple[Section, ...], title: str | None = None, command: str = "") -> Page:
+    """The page of one snapshot's positions around some sections."""
     name = tables.snapshot.name or f"epoch {tables.snapshot.epoch:g}"
     return Page(
         title=title if title is not None else f"Learned positions: {name}",
@@ -79,6 +80,7 @@ def csv_tables(tables: PositionTables) -> dict[str, pd.DataFrame]:
 
 
 def _origin(tables: PositionTables) -> str:
+    """The footer: the hash of the table, and the versions that computed the page."""
     from importlib.metadata import version
 
     digest = files.sha256_of_array(tables.snapshot.tensors["position_embeddings"])

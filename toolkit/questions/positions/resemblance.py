@@ -110,10 +110,10 @@ def band_of(num_rows: int, hidden: int) -> Band:
     angles = np.outer(frequencies, np.arange(num_rows - 1))
     rng = np.random.default_rng(0)
     densities = np.concatenate([rng.uniform(0.55, 0.85, NUM_COMBS // 2), rng.uniform(1.15, 1.7, NUM_COMBS // 2)])
-    others = [spacing / density * (np.arange(-9, 2 * num_lines + 9) + rng.uniform()) for density in densities]
-    own = spacing * np.arange(num_lines + 3, dtype=np.float64)
-    template = _comb(own, frequencies, num_rows, basis)
-    combs = np.array([_comb(comb, frequencies, num_rows, basis) for comb in others])
+    random_ladders = [spacing / density * (np.arange(-9, 2 * num_lines + 9) + rng.uniform()) for density in densities]
+    ladder = spacing * np.arange(num_lines + 3, dtype=np.float64)
+    template = _comb(ladder, frequencies, num_rows, basis)
+    combs = np.array([_comb(random_ladder, frequencies, num_rows, basis) for random_ladder in random_ladders])
     waves = np.cos(angles), np.sin(angles)
     for array in (frequencies, basis, template, combs, *waves):
         array.setflags(write=False)
@@ -131,8 +131,8 @@ def _comb(ladder: Array, frequencies: Array, num_rows: int, basis: Array) -> Arr
 
 
 def _flatten(values: Array, basis: Array) -> Array:
-    rest = values - basis @ (basis.T @ values)
-    return np.asarray(rest / (np.linalg.norm(rest) or 1.0))
+    residual = values - basis @ (basis.T @ values)
+    return np.asarray(residual / (np.linalg.norm(residual) or 1.0))
 
 
 HALF_BANDWIDTH = 2
@@ -175,24 +175,24 @@ def find_waves(table: Array, *, max_waves: int = 12) -> tuple[pd.DataFrame, list
     ``share`` is of the centred table's power, and ``spread`` (Σw)² / Σw² of the plane's squared weights: 2 for the
     sinusoid's waves. Description: any table has planes. The rotation of a plane is arbitrary.
     """
-    rest = table - table.mean(axis=0)
-    total = float(np.square(rest).sum())
-    lines: list[tuple[float, ...]] = []
+    remaining = table - table.mean(axis=0)
+    total = float(np.square(remaining).sum())
+    records: list[tuple[float, ...]] = []
     courses: list[Array] = []
-    while total > 0 and len(lines) < max_waves:
-        power, directions = _looks(rest)
+    while total > 0 and len(records) < max_waves:
+        power, directions = _looks(remaining)
         direction = directions[int(np.argmax(power))]
         plane = np.linalg.svd(np.stack([direction.real, direction.imag]), full_matrices=False)[2]
-        course = rest @ plane.T
+        course = remaining @ plane.T
         share = float(np.square(course).sum()) / total
         if share < LEAST_SHARE:
             break
         weights = np.square(plane).sum(axis=0)
         spread = 4 / float(np.square(weights).sum())  # the weights of a plane add up to 2
-        lines.append((len(lines) + 1, *_periods(course), share, _roundness(course), spread))
+        records.append((len(records) + 1, *_periods(course), share, _roundness(course), spread))
         courses.append(course)
-        rest = rest - course @ plane
-    return pd.DataFrame(lines, columns=columns_of("find_waves")), courses
+        remaining = remaining - course @ plane
+    return pd.DataFrame(records, columns=columns_of("find_waves")), courses
 
 
 def _looks(table: Array) -> tuple[Array, Complex]:
@@ -201,11 +201,11 @@ def _looks(table: Array) -> tuple[Array, Complex]:
     if num_rows < MIN_ROWS or table.shape[1] < 2:
         raise Refused(f"waves need {MIN_ROWS} rows and 2 columns; got {num_rows} and {table.shape[1]}")
     centred = table - table.mean(axis=0)
-    seen = np.stack([np.fft.rfft(centred * taper[:, None], axis=0) for taper in _tapers(num_rows)], axis=1)
-    seen = seen[HALF_BANDWIDTH + 1 : num_rows // 2 - HALF_BANDWIDTH]
+    looks = np.stack([np.fft.rfft(centred * taper[:, None], axis=0) for taper in _tapers(num_rows)], axis=1)
+    looks = looks[HALF_BANDWIDTH + 1 : num_rows // 2 - HALF_BANDWIDTH]
     # (m, 3, 3) instead of p x p: the strongest direction is a combination of the three looks.
-    values, vectors = np.linalg.eigh(seen @ seen.conj().transpose(0, 2, 1))
-    directions = np.einsum("mk,mkp->mp", vectors[:, :, -1].conj(), seen)
+    values, vectors = np.linalg.eigh(looks @ looks.conj().transpose(0, 2, 1))
+    directions = np.einsum("mk,mkp->mp", vectors[:, :, -1].conj(), looks)
     return np.clip(values, 0, None).sum(axis=1), directions
 
 
@@ -224,9 +224,11 @@ def _periods(course: Array) -> tuple[float, float, float]:
     rounded = course @ np.linalg.pinv(np.real(sqrtm(np.cov(course.T))))
     angles = np.unwrap(np.arctan2(rounded[:, 1], rounded[:, 0])) / (2 * math.pi)
     quarter = max(len(angles) // 4, 2)
-    parts = (angles, angles[:quarter], angles[-quarter:])
+    stretches = (angles, angles[:quarter], angles[-quarter:])
     # Net rotation: the sum of absolute turns would count noise as turning, and make slow waves look fast.
-    first, second, third = ((len(part) - 1) / max(abs(float(part[-1] - part[0])), 1e-12) for part in parts)
+    first, second, third = (
+        (len(stretch) - 1) / max(abs(float(stretch[-1] - stretch[0])), 1e-12) for stretch in stretches
+    )
     return first, second, third
 
 
@@ -292,6 +294,7 @@ def smooth_curves(
 
 @lru_cache(maxsize=32)
 def _factor(num_rows: int, kernel: str, length: float) -> Array:
+    """(n, n) symmetric square root of a kernel's covariance matrix."""
     from scipy.linalg import eigh, toeplitz
 
     covariance = toeplitz(lookup(KERNELS, kernel, "kernel")(np.arange(num_rows) / length))
@@ -424,9 +427,10 @@ def _judge(
     num_draws: int,
     seed: int,
 ) -> Verdict:
+    """The verdict of one statistic: its answer, or ``not identifiable`` where it is refused or a control fails."""
     at_least("num_draws", num_draws, 1)
-    none = np.empty(0)
-    undecided = Verdict(NOT_IDENTIFIABLE, "all rows are equal", float("nan"), threshold, none, none)
+    no_values = np.empty(0)
+    undecided = Verdict(NOT_IDENTIFIABLE, "all rows are equal", float("nan"), threshold, no_values, no_values)
     try:
         value = statistic(table)
     except Refused as refusal:
@@ -434,17 +438,17 @@ def _judge(
     if np.isnan(value):
         return undecided
     num_rows, hidden = table.shape
-    values = (_control_values(statistic, each, num_rows, hidden, num_draws, seed) for each in (kind, "smooth"))
-    found = Verdict(NOT_IDENTIFIABLE, "", value, threshold, *values)
-    if max(found.missed, found.false_alarms) > LARGEST_ERROR_RATE:
-        reason = f"at {num_rows} x {hidden} it misses {found.missed:.0%} of {controls} and is deceived by "
-        return replace(found, reason=f"{reason}{found.false_alarms:.0%} of smooth curves")
-    place = "at least" if value >= threshold else "below"
+    values = (_control_values(statistic, control, num_rows, hidden, num_draws, seed) for control in (kind, "smooth"))
+    verdict = Verdict(NOT_IDENTIFIABLE, "", value, threshold, *values)
+    if max(verdict.missed, verdict.false_alarms) > LARGEST_ERROR_RATE:
+        reason = f"at {num_rows} x {hidden} it misses {verdict.missed:.0%} of {controls} and is deceived by "
+        return replace(verdict, reason=f"{reason}{verdict.false_alarms:.0%} of smooth curves")
+    relation = "at least" if value >= threshold else "below"
     reason = (
-        f"{value:.3g}, {place} {threshold:g}; smooth curves reach at most {found.negative.max():.3g}"
-        f", {controls} at least {found.positive.min():.3g}"
+        f"{value:.3g}, {relation} {threshold:g}; smooth curves reach at most {verdict.negative.max():.3g}"
+        f", {controls} at least {verdict.positive.min():.3g}"
     )
-    return replace(found, answer=answers[0] if value >= threshold else answers[1], reason=reason)
+    return replace(verdict, answer=answers[0] if value >= threshold else answers[1], reason=reason)
 
 
 @lru_cache(maxsize=16)

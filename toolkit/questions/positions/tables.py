@@ -85,9 +85,9 @@ def collect_positions(
 ) -> PositionTables:
     """Everything about the positions at the last epoch; ``is_brief`` leaves the windows and the first epoch out."""
     trajectory = trajectory_of(source)
-    whole = position_table(source)
-    table = whole[: num_described(source)]
-    first = position_table(source, trajectory.snapshots[0].epoch)[: len(table)]
+    all_rows = position_table(source)
+    table = all_rows[: num_described(source)]
+    first_table = position_table(source, trajectory.snapshots[0].epoch)[: len(table)]
     rows = _tables(table, seed)
     measure = measure_positions if is_brief else measure_position_windows
     statistics = measure(source, seed=seed, num_draws=num_draws)
@@ -95,7 +95,7 @@ def collect_positions(
         find_waves(table) if len(table) >= MIN_ROWS else (pd.DataFrame(columns=columns_of("find_waves")), [])
     )
     norms, steps = norms_and_steps(table)
-    has_moved = len(trajectory) > 1 and not np.array_equal(first, table)
+    has_moved = len(trajectory) > 1 and not np.array_equal(first_table, table)
     return PositionTables(
         snapshot=snapshot_at(source),
         rows=rows,
@@ -109,22 +109,27 @@ def collect_positions(
         lengths=pd.DataFrame({"position": np.arange(len(table)), "norm": norms, "step": [*steps, np.nan]}),
         outliers=standing_out(table),
         spectra=pd.concat(
-            [_spectrum(*each) for each in (rows | ({"drift": table - first} if has_moved else {})).items()],
+            [
+                _spectrum(*named_table)
+                for named_table in (rows | ({"drift": table - first_table} if has_moved else {})).items()
+            ],
             ignore_index=True,
         ),
         change=_change(source, statistics, seed, num_draws) if has_moved and not is_brief else pd.DataFrame(),
         segments=measure_segments(source, trajectory.snapshots[-1].epoch),
         default_length=default_length,
         num_exposed=num_exposed(source),
-        num_untrained=len(whole) - len(table),
+        num_untrained=len(all_rows) - len(table),
         longest_wave=_longest_wave(table),
     )
 
 
 def brief_of(tables: PositionTables) -> PositionTables:
     """What ``is_brief`` would have collected."""
-    own = tables.statistics
-    return replace(tables, statistics=own[own["window"] == own["window"].iloc[0]], change=pd.DataFrame())
+    every_window = tables.statistics
+    return replace(
+        tables, statistics=every_window[every_window["window"] == every_window["window"].iloc[0]], change=pd.DataFrame()
+    )
 
 
 def _tables(table: Array, seed: int) -> dict[str, Array]:
@@ -147,13 +152,13 @@ def _spectrum(name: str, table: Array) -> pd.DataFrame:
 
 def _change(source: Source, statistics: pd.DataFrame, seed: int, num_draws: int) -> pd.DataFrame:
     """The statistics of all positions at the first snapshot beside those of the last."""
-    first = trajectory_of(source).snapshots[0].epoch
+    first_epoch = trajectory_of(source).snapshots[0].epoch
     after = statistics[statistics["window"] == statistics["window"].iloc[0]]
-    before = measure_positions(source, first, (0, int(after["num_rows"].iloc[0])), seed=seed, num_draws=num_draws)
-    lines = before[["measure", "unit", "value"]].rename(columns={"value": "before"})
+    before = measure_positions(source, first_epoch, (0, int(after["num_rows"].iloc[0])), seed=seed, num_draws=num_draws)
+    changes = before[["measure", "unit", "value"]].rename(columns={"value": "before"})
     for name in ("reason", "note"):
-        lines[f"{name}_before"], lines[f"{name}_after"] = before[name], after[name].to_numpy()
-    return lines.assign(after=after["value"].to_numpy())
+        changes[f"{name}_before"], changes[f"{name}_after"] = before[name], after[name].to_numpy()
+    return changes.assign(after=after["value"].to_numpy())
 
 
 def _longest_wave(table: Array) -> float:

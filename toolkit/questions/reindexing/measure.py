@@ -59,13 +59,13 @@ def neighbours_kept(before: Array, after: Array, k: int, num_null: int, seed: in
     The null, (num_null,), is the mean share where AFTER's rows are dealt to the texts at random: k / (n - 1) on
     average.
     """
-    first, second = (search_nearest(rows, k).indices for rows in (before, after))
+    nearest_before, nearest_after = (search_nearest(rows, k).indices for rows in (before, after))
     means, rng = np.empty(num_null), np.random.default_rng([*b"kept", seed])
     for draw in range(num_null):
-        order, dealt = rng.permutation(len(before)), np.empty_like(second)
-        dealt[order] = order[second]
-        means[draw] = overlaps(first, dealt).mean()
-    return overlaps(first, second), means
+        order, dealt = rng.permutation(len(before)), np.empty_like(nearest_after)
+        dealt[order] = order[nearest_after]
+        means[draw] = overlaps(nearest_before, dealt).mean()
+    return overlaps(nearest_before, nearest_after), means
 
 
 def recall(truth: Ids, index: Array, queries: Array, num_null: int, seed: int) -> tuple[Array, Array]:
@@ -74,10 +74,10 @@ def recall(truth: Ids, index: Array, queries: Array, num_null: int, seed: int) -
     The null, (num_null,), is the mean share where the rows of the index are dealt to the texts at random: k / n on
     average, and wide where all queries find the same rows.
     """
-    found = search(index, queries, truth.shape[1])
+    found_rows = search(index, queries, truth.shape[1])
     rng = np.random.default_rng([*b"recall", seed])
-    null = [overlaps(truth, rng.permutation(len(index))[found]).mean() for _ in range(num_null)]
-    return overlaps(truth, found), np.array(null)
+    null = [overlaps(truth, rng.permutation(len(index))[found_rows]).mean() for _ in range(num_null)]
+    return overlaps(truth, found_rows), np.array(null)
 
 
 def search(index: Array, queries: Array, k: int) -> Ids:
@@ -131,12 +131,15 @@ def recall_interval(values: Array, seed: int = 0) -> tuple[float, float, str]:
     blocks = np.array_split(np.arange(NUM_DRAWS), -(-NUM_DRAWS * num // 1_000_000))
     means = np.concatenate([values[rng.integers(0, num, (len(block), num))].mean(axis=1) for block in blocks])
     low, high = np.quantile(means, [0.025, 0.975]).tolist()
-    right, share = value * num, 1 - 0.05 ** (1 / num)
-    ends = value * (1 - share), value * (1 - share) + share
+    num_right, share = value * num, 1 - 0.05 ** (1 / num)
+    bounds = value * (1 - share), value * (1 - share) + share
     if num < MANY_QUERIES:
-        below = betaincinv(right, num - right + 1, 0.025) if right > 0 else 0.0
-        ends = float(below), float(betaincinv(right + 1, num - right, 0.975) if right < num else 1.0)
-    return min(low, ends[0]), max(high, ends[1]), ALL_EQUAL if np.ptp(values) == 0 else ""
+        binomial_low = betaincinv(num_right, num - num_right + 1, 0.025) if num_right > 0 else 0.0
+        bounds = (
+            float(binomial_low),
+            float(betaincinv(num_right + 1, num - num_right, 0.975) if num_right < num else 1.0),
+        )
+    return min(low, bounds[0]), max(high, bounds[1]), ALL_EQUAL if np.ptp(values) == 0 else ""
 
 
 Rows = NDArray[np.floating[Any]]
@@ -159,20 +162,23 @@ def compare_vectors(
     may be of a word that changed.
     ValueError where a model gives so many texts nearly the same vector that rounding decides which are nearest.
     """
-    before, after, queries = map(_units, ("BEFORE", "AFTER", "AFTER"), (before, after, queries))
+    before, after, queries = map(_unit_rows, ("BEFORE", "AFTER", "AFTER"), (before, after, queries))
     for name, rows in (("BEFORE", before), ("AFTER", after)):
-        asked = queries if rows.shape[1] == queries.shape[1] else rows[:0]
-        if (share := share_settled(rows, asked, k, seed)) < SETTLED:
+        usable_queries = queries if rows.shape[1] == queries.shape[1] else rows[:0]
+        if (share := share_settled(rows, usable_queries, k, seed)) < SETTLED:
             raise ValueError(
                 f"{name} gives many texts nearly the same vector: of the {k} nearest of a text {share:.0%} stay where "
                 f"numbers differ by up to {ROUNDING:g}, as rounding has it; pass fewer texts that say the same"
             )
     num, width = before.shape
     has_cosine = width == after.shape[1]
+    # The fewest texts that a map is fitted to: all but the largest fold.
     num_fit = num - -(-num // NUM_FOLDS)
     say("nearest neighbours")
-    kept, null = neighbours_kept(before, after, k, num_null, seed)
-    lines: list[dict[str, Any]] = [{"measure": KEPT, "value": kept.mean(), "chance": k / (num - 1), **_null(null)}]
+    shares_kept, null = neighbours_kept(before, after, k, num_null, seed)
+    records: list[dict[str, Any]] = [
+        {"measure": KEPT, "value": shares_kept.mean(), "chance": k / (num - 1), **_null(null)}
+    ]
     truth, too_few = search(after, queries, k), ""
     if num_fit < TEXTS_PER_NUMBER * width:
         too_few = (
@@ -187,16 +193,17 @@ def compare_vectors(
     for name, make in counted(indices.items(), "recall"):
         reason = "" if has_cosine or name == LINEAR else OTHER_WIDTH.format(width, after.shape[1])
         reason = reason or (too_few if name != AS_IS else "")
-        line = {"measure": name, "chance": k / num, "num_fit_texts": pd.NA if name == AS_IS else num_fit}
+        record = {"measure": name, "chance": k / num, "num_fit_texts": pd.NA if name == AS_IS else num_fit}
         if not reason:
             values, null = recall(truth, make(), queries, num_null, seed)
+            # Equal vectors bound nothing without equal weights: the next query may be of a word that changed.
             is_sure = name == AS_IS and has_one_model and np.array_equal(before, after)
             low, high, note = (1.0, 1.0, ALL_SAME) if is_sure else recall_interval(values, seed)
-            line |= {"value": values.mean(), "low": low, "high": high, "note": note, **_null(null)}
-        lines.append(line | {"num_queries": len(queries), "reason": reason})
-    table = pd.DataFrame(lines).assign(num_neighbours=k, num_texts=num).fillna({"reason": "", "note": ""})
+            record |= {"value": values.mean(), "low": low, "high": high, "note": note, **_null(null)}
+        records.append(record | {"num_queries": len(queries), "reason": reason})
+    table = pd.DataFrame(records).assign(num_neighbours=k, num_texts=num).fillna({"reason": "", "note": ""})
     table = table.reindex(columns=columns_of("measure_reindexing.recall"))
-    return table.astype({"num_queries": "Int64", "num_fit_texts": "Int64"}), 1 - kept
+    return table.astype({"num_queries": "Int64", "num_fit_texts": "Int64"}), 1 - shares_kept
 
 
 def share_settled(index: Array, queries: Array, k: int, seed: int) -> float:
@@ -206,13 +213,15 @@ def share_settled(index: Array, queries: Array, k: int, seed: int) -> float:
     """
     rng, num = np.random.default_rng([*b"settled", seed]), len(index)
     moved = index + rng.uniform(-ROUNDING / 2, ROUNDING / 2, index.shape)
-    rows = [np.concatenate([own, queries]) for own in (index, moved)]
+    variants = [np.concatenate([variant, queries]) for variant in (index, moved)]
     shares = [1.0]
-    for first, size in ((0, num), (num, len(queries))):
-        tried = first + np.sort(rng.permutation(size)[:MOST_TRIED])
+    for start, size in ((0, num), (num, len(queries))):
+        chosen = start + np.sort(rng.permutation(size)[:MOST_TRIED])
         if size:
-            found = (search_nearest(own, k, queries=tried, candidates=np.arange(num)).indices for own in rows)
-            shares.append(float(overlaps(*found).mean()))
+            found_rows = (
+                search_nearest(variant, k, queries=chosen, candidates=np.arange(num)).indices for variant in variants
+            )
+            shares.append(float(overlaps(*found_rows).mean()))
     return min(shares)
 
 
@@ -220,7 +229,8 @@ def _null(means: Array) -> dict[str, float]:
     return dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(means.tolist()), strict=True))
 
 
-def _units(name: str, rows: Rows) -> Array:
+def _unit_rows(name: str, rows: Rows) -> Array:
+    """Rows at length 1, in float64; ValueError where one is 0 or not finite and so has no cosine."""
     rows = np.asarray(rows, np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if num := int((~(np.isfinite(lengths) & (lengths > 0))).sum()):
@@ -231,14 +241,14 @@ def _units(name: str, rows: Rows) -> Array:
 
 
 def advise(table: pd.DataFrame, keep_at: float, map_at: float) -> tuple[str, str]:
-    """The advice that the lines AS_IS and LINEAR come to, and why, where their numbers do not say it."""
-    lines = table.set_index("measure").loc[[AS_IS, LINEAR]].to_dict("records")
-    for line, at, advice in zip(lines, (keep_at, map_at), (KEEP, MAP), strict=True):
-        if line["low"] >= at:
+    """The advice by the lines AS_IS and LINEAR, and a reason where their numbers alone do not give it."""
+    records = table.set_index("measure").loc[[AS_IS, LINEAR]].to_dict("records")
+    for record, threshold, advice in zip(records, (keep_at, map_at), (KEEP, MAP), strict=True):
+        if record["low"] >= threshold:
             return advice, ""
-        if line["high"] >= at:
-            return UNSURE, f"the interval of '{AS_IS if advice == KEEP else LINEAR}' holds the threshold {at:g}"
-    return REINDEX, "; ".join(line["reason"] for line in lines if line["reason"])
+        if record["high"] >= threshold:
+            return UNSURE, f"the interval of '{AS_IS if advice == KEEP else LINEAR}' holds the threshold {threshold:g}"
+    return REINDEX, "; ".join(record["reason"] for record in records if record["reason"])
 
 
 def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 10, seed: int = 0) -> pd.DataFrame:
@@ -252,34 +262,36 @@ def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 
     from scipy.sparse import csr_array
 
     columns, num = columns_of("measure_reindexing.words"), len(losses)
-    counts = Counter(word for own in words for word in own)
-    known = {
+    counts = Counter(word for text_words in words for word in text_words)
+    row_of_word = {
         word: i for i, word in enumerate(sorted(w for w, n in counts.items() if min_texts <= n <= num - min_texts))
     }
-    if not known or np.ptp(losses) == 0:
+    if not row_of_word or np.ptp(losses) == 0:
         return pd.DataFrame(columns=columns)
-    pairs = [(known[word], text) for text, own in enumerate(words) for word in own if word in known]
-    holds = csr_array((np.ones(len(pairs)), np.array(pairs).T), shape=(len(known), num))
-    sizes = holds.sum(axis=1)
+    pairs = [
+        (row_of_word[word], text) for text, text_words in enumerate(words) for word in text_words if word in row_of_word
+    ]
+    has_word = csr_array((np.ones(len(pairs)), np.array(pairs).T), shape=(len(row_of_word), num))
+    sizes = has_word.sum(axis=1)
     spread = np.sqrt(sizes * (num - sizes) / (num - 1)) * losses.std()
     centred = losses - losses.mean()
-    distance, rng = (holds @ centred) / spread, np.random.default_rng([*b"words", seed])
-    greatest = [np.abs((holds @ rng.permutation(centred)) / spread).max() for _ in range(NUM_PERMUTATIONS)]
-    reached = [(np.array(greatest) >= abs(own) - 1e-9).sum() for own in distance]
-    with_word = holds @ losses / sizes
-    without = (losses.sum() - holds @ losses) / (num - sizes)
+    distance, rng = (has_word @ centred) / spread, np.random.default_rng([*b"words", seed])
+    greatest = [np.abs((has_word @ rng.permutation(centred)) / spread).max() for _ in range(NUM_PERMUTATIONS)]
+    num_reached = [(np.array(greatest) >= abs(value) - 1e-9).sum() for value in distance]
+    with_word = has_word @ losses / sizes
+    without_word = (losses.sum() - has_word @ losses) / (num - sizes)
     order = np.argsort(-distance, kind="stable")
     table = pd.DataFrame(
         {
-            "word": list(known),
+            "word": list(row_of_word),
             "num_texts_with": sizes.astype(np.int64),
-            "value": with_word - without,
+            "value": with_word - without_word,
             "loss_with": with_word,
-            "loss_without": without,
-            "adjusted_p": (1 + np.array(reached)) / (1 + NUM_PERMUTATIONS),
+            "loss_without": without_word,
+            "adjusted_p": (1 + np.array(num_reached)) / (1 + NUM_PERMUTATIONS),
         }
     )
-    return table.iloc[order].assign(rank=np.arange(1, len(known) + 1)).reset_index(drop=True)[columns]
+    return table.iloc[order].assign(rank=np.arange(1, len(row_of_word) + 1)).reset_index(drop=True)[columns]
 
 
 Texts = Sequence[tuple[str, ...]]
@@ -346,24 +358,24 @@ def read_by_library(name: str, model: Any, texts: Texts) -> Reading:
         say(f"vectors by {shorten(name)}")
         return np.asarray(model.encode([texts[text][0] for text in chosen], show_progress_bar=False))
 
-    read = getattr(model, "preprocess", model.tokenize)  # which it was named before
+    tokenize = getattr(model, "preprocess", model.tokenize)  # which it was named before
     try:
-        given = [read([text]) for (text,) in texts]
+        inputs = [tokenize([text]) for (text,) in texts]
     except ValueError as error:  # a Router without a route for texts of no task
         raise ValueError(f"{name} encodes no plain text: {' '.join(str(error).split())}") from None
-    keys = ({key: getattr(value, "tolist", lambda: "")() for key, value in own.items()} for own in given)
+    keys = ({key: getattr(value, "tolist", lambda: "")() for key, value in features.items()} for features in inputs)
     return Reading([repr(key).encode() for key in keys], vectors)
 
 
 def embed(loaded: Loaded, data: EncodedTask, chosen: Ids) -> NDArray[np.float32]:
     """(len(chosen), hidden) pooled vectors of some texts, in batches of like length."""
     model, split = loaded.model, data.splits[TEXTS]
-    parts: list[NDArray[np.float32]] = []
+    vectors: list[NDArray[np.float32]] = []
     batches = list(evaluation_batches(split.lengths[chosen]))
     with in_eval_mode(model), torch.inference_mode():
         for places in counted(batches, f"vectors by {shorten(loaded.source.name)}, batches"):
-            parts.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
-    return np.asarray(np.concatenate(parts)[np.argsort(np.concatenate(batches))])
+            vectors.append(model.features(batch_on(model, split, chosen[places], data)).cpu().numpy())
+    return np.asarray(np.concatenate(vectors)[np.argsort(np.concatenate(batches))])
 
 
 Source = str | Path | Sequence[str]
@@ -373,20 +385,20 @@ Source = str | Path | Sequence[str]
 def texts_of(source: Source, text_columns: tuple[str, ...] = (), name: str = "texts") -> list[tuple[str, ...]]:
     """The texts of a data file, or given ones; ValueError where there are none, or one is empty."""
     if isinstance(source, str | Path):
-        found = read_file(Path(source), text_columns, None).texts
+        rows = read_file(Path(source), text_columns, None).texts
         source = str(source)
     else:
-        found, source = [(text,) for text in source], name
-    if not found:
+        rows, source = [(text,) for text in source], name
+    if not rows:
         raise ValueError(f"{source} has no text: {name} must be at least one")
-    check_texts(name, found)
-    return found
+    check_texts(name, rows)
+    return rows
 
 
 def first_of_each(readings: Sequence[Reading]) -> Ids:
     """The texts, in order, that not all models read token by token like an earlier one."""
     first: dict[tuple[bytes, ...], int] = {}
-    for text, keys in enumerate(zip(*(own.keys for own in readings), strict=True)):
+    for text, keys in enumerate(zip(*(reading.keys for reading in readings), strict=True)):
         first.setdefault(keys, text)
     return np.array(list(first.values()))
 
@@ -464,57 +476,64 @@ def measure_reindexing(
     lookup(POOLINGS, pooling or "mean", "pooling")
     k, min_texts = at_least("k", k, 1), at_least("min_texts", min_texts, 1)
     num_null = at_least("num_null", num_null, 0)
-    for name, at in (("keep_at", keep_at), ("map_at", map_at)):
-        if not 0 < at <= 1:
-            raise ValueError(f"{name} is a recall, above 0 and at most 1; got {at}")
+    for name, threshold in (("keep_at", keep_at), ("map_at", map_at)):
+        if not 0 < threshold <= 1:
+            raise ValueError(f"{name} is a recall, above 0 and at most 1; got {threshold}")
     stored = texts_of(texts, text_columns)
-    asked = None if queries is None else texts_of(queries, text_columns, "queries")
+    query_texts = None if queries is None else texts_of(queries, text_columns, "queries")
     _check_number(len(stored), k)
-    (read_before, said_before, first_model), (read_after, said_after, last_model) = (
+    (read_before, pooling_before, model_before), (read_after, pooling_after, model_after) = (
         open_reader(name, pooling) for name in (before, after)
     )
     say("tokens of the texts")
-    sides = [read(stored) for read in (read_before, read_after)]
-    kept = first_of_each(sides)
-    left_out, held_out = len(stored) - len(kept), kept[:0]
-    if asked is None:
-        num_held = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * len(kept))))
-        held_out = np.random.default_rng([*b"queries", seed]).permutation(kept)[:num_held]
-        kept = np.setdiff1d(kept, held_out)
-    _check_number(len(kept), k)
-    searching, chosen = sides[1], held_out
-    if asked is not None:
-        searching = read_after(asked)
-        chosen = first_of_each([searching])
-    wanted = zip((*sides, searching), (kept, kept, chosen), strict=True)
-    old, new, searched = (reading.vectors(own) for reading, own in wanted)
-    is_one = said_before == said_after and has_one_state(first_model, last_model)
+    readings = [read(stored) for read in (read_before, read_after)]
+    indexed = first_of_each(readings)
+    left_out, held_out = len(stored) - len(indexed), indexed[:0]
+    if query_texts is None:
+        num_held = min(MOST_HELD_OUT, max(1, round(HELD_OUT_SHARE * len(indexed))))
+        held_out = np.random.default_rng([*b"queries", seed]).permutation(indexed)[:num_held]
+        indexed = np.setdiff1d(indexed, held_out)
+    _check_number(len(indexed), k)
+    query_reading, query_ids = readings[1], held_out
+    if query_texts is not None:
+        query_reading = read_after(query_texts)
+        query_ids = first_of_each([query_reading])
+    to_embed = zip((*readings, query_reading), (indexed, indexed, query_ids), strict=True)
+    old_vectors, new_vectors, query_vectors = (reading.vectors(text_ids) for reading, text_ids in to_embed)
+    is_same_model = pooling_before == pooling_after and has_one_state(model_before, model_after)
     options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed}
-    options["has_one_model"] = is_one
-    found, losses = compare_vectors(old, new, searched, **options)
-    advice, reason = advise(found, keep_at, map_at)
+    options["has_one_model"] = is_same_model
+    recall_table, losses = compare_vectors(old_vectors, new_vectors, query_vectors, **options)
+    advice, reason = advise(recall_table, keep_at, map_at)
     note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
     first, second = distinct(shorten(name) for name in (before, after))
-    said = said_before if said_before == said_after else f"{said_before} (before) and {said_after} (after)"
-    line = {
+    pooling_text = (
+        pooling_before if pooling_before == pooling_after else f"{pooling_before} (before) and {pooling_after} (after)"
+    )
+    record = {
         "first": first,
         "second": second,
-        "pooling": said,
+        "pooling": pooling_text,
         "num_neighbours": k,
-        "num_texts": len(kept),
-        "num_queries": len(chosen),
+        "num_texts": len(indexed),
+        "num_queries": len(query_ids),
         "keep_at": keep_at,
         "map_at": map_at,
         "advice": advice,
         "reason": reason,
     }
-    verdict = pd.DataFrame([line | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
+    verdict = pd.DataFrame([record | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
     say("words")
-    own = [{word for text in stored[i] for word in words_of(text)} for i in kept]
-    return {"verdict": verdict, "recall": found, "words": compare_words(own, losses, min_texts=min_texts, seed=seed)}
+    words_by_text = [{word for text in stored[i] for word in words_of(text)} for i in indexed]
+    return {
+        "verdict": verdict,
+        "recall": recall_table,
+        "words": compare_words(words_by_text, losses, min_texts=min_texts, seed=seed),
+    }
 
 
 def _check_number(num: int, k: int) -> None:
+    """ValueError for an index of fewer than 2k texts."""
     if num < 2 * k:
         raise ValueError(
             f"an index of at least 2k = {2 * k} different texts is needed; there are {num}, queries left out: pass "

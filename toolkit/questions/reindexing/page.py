@@ -54,39 +54,39 @@ LIMITS = [
 def reindex_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
     """What ``measure_reindexing``'s tables say."""
     (verdict,) = tables["verdict"].to_dict("records")
-    found, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
-    lines = found.set_index("measure").to_dict("index")
-    shown = [f"{name} {estimate_of(lines[name])}" for name in (AS_IS, LINEAR)]
-    said = (
-        f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(shown)}; by "
-        f"chance {number(lines[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
+    recall, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
+    record_of = recall.set_index("measure").to_dict("index")
+    estimates = [f"{name} {estimate_of(record_of[name])}" for name in (AS_IS, LINEAR)]
+    summary = (
+        f"Recall of {k} neighbours by {verdict['num_queries']:,} queries in the old index: {', '.join(estimates)}; by "
+        f"chance {number(record_of[AS_IS]['chance'], 2)}. Of {verdict['num_texts']:,} texts' stored neighbours "
     )
-    said += f"{number(100 * lines[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
-    said += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
+    summary += f"{number(100 * record_of[KEPT]['value'])} % are kept. A vector: {verdict['pooling']}."
+    summary += "".join(f" {verdict[name].capitalize()}." for name in ("reason", "note") if verdict[name])
     rows = [
         [
-            line["measure"],
-            estimate_of(line),
-            line["chance"],
-            f"{number(line['null_low'])} to {number(line['null_high'])}",
+            record["measure"],
+            estimate_of(record),
+            record["chance"],
+            f"{number(record['null_low'])} to {number(record['null_high'])}",
         ]
-        for line in found.to_dict("records")
+        for record in recall.to_dict("records")
     ]
     shares = rows_block(["index", "share (95 % interval)", "chance", "null (95 %)"], rows, SHARES.format(k=k))
-    because = found.assign(said=found["reason"] + found["note"]).groupby("said", sort=False)["measure"].agg(listing)
-    notes = [NoteBlock(text=f"{names}: {text}.") for text, names in because.items() if text]
-    called = words.loc[words["adjusted_p"] < 0.05, "value"]
-    counts = {"num": len(words), "more": int((called > 0).sum()), "less": int((called < 0).sum())}
+    reasons = recall.assign(said=recall["reason"] + recall["note"]).groupby("said", sort=False)["measure"].agg(listing)
+    notes = [NoteBlock(text=f"{names}: {text}.") for text, names in reasons.items() if text]
+    clear_losses = words.loc[words["adjusted_p"] < 0.05, "value"]
+    counts = {"num": len(words), "more": int((clear_losses > 0).sum()), "less": int((clear_losses < 0).sum())}
     names = "word num_texts_with value loss_with loss_without adjusted_p"
-    listed = table_block(words.head(MOST_WORDS), names, WORDS_CAPTION.format(k=k, **counts))
+    word_table = table_block(words.head(MOST_WORDS), names, WORDS_CAPTION.format(k=k, **counts))
     return Page(
         title=title or f"Must I re-index? {verdict['first']} and {verdict['second']}",
         question="Do vectors stored before tuning still serve searches by the tuned model?",
-        answers=(Answer(question="Must I re-index?", verdict=verdict["advice"], text=said),),
+        answers=(Answer(question="Must I re-index?", verdict=verdict["advice"], text=summary),),
         picture=picture("recall", plot_recall(tables), CAPTION.format(**verdict)),
         sections=(
             Section(id="recall", title="What does the old index still find?", blocks=(shares, *notes)),
-            Section(id="words", title="Which words' texts lost their neighbours?", blocks=(listed,)),
+            Section(id="words", title="Which words' texts lost their neighbours?", blocks=(word_table,)),
             texts_section("limits", "What this cannot tell", LIMITS if len(words) else LIMITS[:-1]),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
@@ -96,19 +96,23 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
 
 def plot_recall(tables: Tables) -> Chart:
     """Recall as it is, mapped and re-embedded (1), with intervals, nulls and the two thresholds."""
-    found, verdict = tables["recall"], tables["verdict"].iloc[0]
-    own = found.loc[(found["measure"] != KEPT) & found["value"].notna(), ["measure", "value", "low", "high", "null"]]
-    own = pd.concat(
-        [own, pd.DataFrame({"measure": ["embedded again"], "value": 1.0, "low": 1.0, "high": 1.0})], ignore_index=True
+    recall, verdict = tables["recall"], tables["verdict"].iloc[0]
+    drawn = recall.loc[
+        (recall["measure"] != KEPT) & recall["value"].notna(), ["measure", "value", "low", "high", "null"]
+    ]
+    drawn = pd.concat(
+        [drawn, pd.DataFrame({"measure": ["embedded again"], "value": 1.0, "low": 1.0, "high": 1.0})], ignore_index=True
     )
     y = altair.Y("measure:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False))
     scale = altair.Scale(domain=[0, 1], nice=False, padding=4)
     x = altair.X("value:Q", title=f"recall of {verdict['num_neighbours']} neighbours", scale=scale)
-    said = tips(measure="index", value=("recall", ".3f"), low=("from", ".3f"), high=("to", ".3f"), null=("null", ".3f"))
-    base = altair.Chart(data_of(own)).encode(y=y, tooltip=said)
+    hover = tips(
+        measure="index", value=("recall", ".3f"), low=("from", ".3f"), high=("to", ".3f"), null=("null", ".3f")
+    )
+    base = altair.Chart(data_of(drawn)).encode(y=y, tooltip=hover)
     rules = [
-        once().mark_rule(color=REFERENCE, strokeDash=[3, 3]).encode(x=altair.datum(at, scale=scale))
-        for at in dict.fromkeys((float(verdict["keep_at"]), float(verdict["map_at"])))
+        once().mark_rule(color=REFERENCE, strokeDash=[3, 3]).encode(x=altair.datum(threshold, scale=scale))
+        for threshold in dict.fromkeys((float(verdict["keep_at"]), float(verdict["map_at"])))
     ]
     nulls = base.transform_filter("isValid(datum.null)").mark_point(filled=False, color=REFERENCE, size=45)
     points = base.mark_point(filled=True, opacity=1, size=60, color=COLOURS[0]).encode(x=x)
@@ -117,4 +121,4 @@ def plot_recall(tables: Tables) -> Chart:
         nulls.encode(x=altair.X("null:Q", scale=scale)),
         *intervals(base, x, color=altair.value(COLOURS[0])),
     ]
-    return altair.layer(*marks, points, width=330, height=30 * len(own))
+    return altair.layer(*marks, points, width=330, height=30 * len(drawn))

@@ -56,9 +56,9 @@ def correlate(x: Axes, xy: Array, y: Axes) -> Array:
 
 def find_variates(x: Axes, xy: Array, y: Axes) -> Variates:
     """The canonical variates of two sets of axes; ``xy``: (p, p) XᵀY. Refused where all rows of a version are equal."""
-    left, correlations, right = np.linalg.svd(_between(x, xy, y), full_matrices=False)
-    of_x = left.T @ (x.directions * x.lengths).T
-    return Variates(of_x, np.minimum(correlations, 1), right @ (y.directions * y.lengths).T)
+    left_vectors, correlations, right_vectors = np.linalg.svd(_between(x, xy, y), full_matrices=False)
+    products_with_x = left_vectors.T @ (x.directions * x.lengths).T
+    return Variates(products_with_x, np.minimum(correlations, 1), right_vectors @ (y.directions * y.lengths).T)
 
 
 def _between(x: Axes, xy: Array, y: Axes) -> Array:
@@ -170,10 +170,11 @@ class CrossProducts:
         return min(max(float(square), 0.0), self.centred_change)
 
     def _squares(self, scale_x: Array, scale_y: Array) -> Array:
+        """(2, n) squared norms of the centred rows of both versions, each column times its scale."""
         squares, mean_y = np.empty((2, self.num_rows)), self.mean + self.offset
         for rows, x, y in _blocks(*self.versions):
-            for line, values in enumerate(((x - self.mean) * scale_x, (y - mean_y) * scale_y)):
-                squares[line, rows] = np.einsum("ij,ij->i", values, values)
+            for version, values in enumerate(((x - self.mean) * scale_x, (y - mean_y) * scale_y)):
+                squares[version, rows] = np.einsum("ij,ij->i", values, values)
         return squares
 
 

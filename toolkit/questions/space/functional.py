@@ -83,24 +83,24 @@ def functional_drift(
     chosen = trajectory.chosen(epochs)
     if corpus.is_projected:
         facts = (math.nan, len(rows), sample, eps, PROJECTED, "")
-        lines = [(float(s.epoch), s.step, WHOLE, "functional_drift", math.nan, *facts) for s in chosen]
-        return pd.DataFrame(lines, columns=columns_of("functional_drift"))
+        records = [(float(s.epoch), s.step, WHOLE, "functional_drift", math.nan, *facts) for s in chosen]
+        return pd.DataFrame(records, columns=columns_of("functional_drift"))
     reference, *centres = measure_centres([trajectory.at(reference_epoch), *chosen], corpus)
     before = _State.load(trajectory.at(reference_epoch), reference, corpus, rows)
-    lines = []
+    records = []
     for snapshot, centre in zip(chosen, centres, strict=True):
         drift, players, coalitions = play(before, _State.load(snapshot, centre, corpus, rows), shares, eps)
         scale = centre.scale_since(reference)
         reason = NO_OUTPUT if math.isnan(drift) else ""
-        weighs = "a common scale of the tables, which no output shows, weighs in the split"
+        warning = "a common scale of the tables, which no output shows, weighs in the split"
         is_small = drift > 0 and (scale - 1) ** 2 > 0.01 * drift
-        note = "; ".join(filter(None, (weighs if is_small else "", corpus.note)))
+        note = "; ".join(filter(None, (warning if is_small else "", corpus.note)))
         facts = (scale, len(rows), sample, eps, reason, note)
         moment = (float(snapshot.epoch), snapshot.step)
-        lines.append((*moment, WHOLE, "functional_drift", drift, *facts))
+        records.append((*moment, WHOLE, "functional_drift", drift, *facts))
         split = shapley_values(coalitions).tolist()
-        lines += [(*moment, name, "shapley", value, *facts) for name, value in zip(players, split, strict=True)]
-    return pd.DataFrame(lines, columns=columns_of("functional_drift"))
+        records += [(*moment, name, "shapley", value, *facts) for name, value in zip(players, split, strict=True)]
+    return pd.DataFrame(records, columns=columns_of("functional_drift"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,7 @@ class _State:
     def load(
         cls, snapshot: Snapshot, centre: Centre, corpus: ReferenceCorpus, combinations: NDArray[np.int64]
     ) -> "_State":
+        """One snapshot as the combinations, (n, tables) rows, use it."""
         rows, places, labels = {}, {}, {}
         for name, column in zip(corpus.tables, combinations.T, strict=True):
             distinct, places[name] = np.unique(column, return_inverse=True)
@@ -155,15 +156,15 @@ class _State:
 
     def parts(self, block: slice) -> list[Array]:
         """(n, hidden) or (hidden,) of each of the players; they add up to Πe_x."""
-        parts = []
+        terms = []
         merged = np.zeros((len(next(iter(self.places.values()))[block]), len(self.centre.offset)))
         for name, places in self.places.items():
             labels = self.labels[name][block]
-            part = self.centre.fix(name, project(self.rows[name][places[block]]), labels)
-            merged[labels > 0] += part[labels > 0]
-            part[labels > 0] = 0
-            parts.append(part)
-        return [*parts, *([merged] if self.is_merged else []), self.centre.offset]
+            term = self.centre.fix(name, project(self.rows[name][places[block]]), labels)
+            merged[labels > 0] += term[labels > 0]
+            term[labels > 0] = 0
+            terms.append(term)
+        return [*terms, *([merged] if self.is_merged else []), self.centre.offset]
 
 
 def play(before: _State, after: _State, shares: Array, eps: float) -> tuple[float, tuple[str, ...], Array]:
@@ -182,13 +183,13 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> tuple[floa
         moved = normalise(after.sums(block), eps) * after.weight + after.bias
         size += float(shares[block] @ _squares(output))
         drift += float(shares[block] @ _squares(moved - output))
-        parts = before.parts(block)
-        changes = [b - a for a, b in zip(parts, after.parts(block), strict=True)]
+        terms = before.parts(block)
+        changes = [b - a for a, b in zip(terms, after.parts(block), strict=True)]
         norms = [(before.weight, before.bias)]
         if before.has_layer_norm:
             norms.append((after.weight, after.bias))
         base = None
-        for coalition, total in _coalitions(sum(parts[:-1], start=parts[-1]), changes):
+        for coalition, total in _coalitions(sum(terms[:-1], start=terms[-1]), changes):
             directions = normalise(total, eps)
             base = directions * before.weight + before.bias if base is None else base
             for has_norm, (weight, bias) in enumerate(norms):

@@ -73,11 +73,12 @@ def accumulate_moments(blocks: Iterable[Array]) -> RowMoments:
     for block in blocks:
         if not len(block):
             continue
-        first = block[0]
-        shifted = block - first
+        # Less a row first, so that rows that are all equal have scatter 0 exactly.
+        first_row = block[0]
+        shifted = block - first_row
         shift = shifted.mean(axis=0)
         shifted -= shift
-        block_mean, block_scatter = first + shift, shifted.T @ shifted
+        block_mean, block_scatter = first_row + shift, shifted.T @ shifted
         if count == 0:
             count, mean, scatter = len(block), block_mean, block_scatter
             continue
@@ -199,6 +200,8 @@ def _isoscore(cloud: Cloud) -> float:
 
 
 def _cosine_share(k: int) -> Callable[[Cloud], float]:
+    """A statistic: the share of the mean cosine that its ``k`` largest dimensions add."""
+
     def share(cloud: Cloud) -> float:
         contributions, n = cloud.cosine_contributions, cloud.num_rows - cloud.num_without_direction
         # The SD of the mean cosine of n independent random directions: below a few of them there is nothing to share.
@@ -340,19 +343,19 @@ def measure_geometry(
     groups = group_rows(trajectory, parameter, by_stratum=by_stratum)
     snapshots = trajectory.chosen(epochs)
     tables_of([trajectory.snapshots[0], *snapshots], parameter)  # the groups are rows of the first
-    known: dict[str | int, list[tuple[object, ...]]] = {}
-    lines: list[tuple[object, ...]] = []
+    records_by_file: dict[str | int, list[tuple[object, ...]]] = {}
+    records: list[tuple[object, ...]] = []
     for index, snapshot in enumerate(snapshots):
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
         key = file_of(snapshot, parameter) or index
-        if key not in known:
-            known[key] = [
-                (parameter, stratum, *line)
+        if key not in records_by_file:
+            records_by_file[key] = [
+                (parameter, stratum, *record)
                 for stratum, indices in groups.items()
-                for line in _group_lines(snapshot, parameter, indices, num_null, seed)
+                for record in _group_records(snapshot, parameter, indices, num_null, seed)
             ]
-        lines += [(float(snapshot.epoch), *line) for line in known[key]]
-    return pd.DataFrame(lines, columns=columns_of("measure_geometry"))
+        records += [(float(snapshot.epoch), *record) for record in records_by_file[key]]
+    return pd.DataFrame(records, columns=columns_of("measure_geometry"))
 
 
 def group_rows(trajectory: Trajectory, parameter: str, *, by_stratum: bool) -> dict[str, Indices]:
@@ -369,14 +372,14 @@ def read_rows(snapshots: Sequence[Snapshot], parameter: str, rows: Indices) -> I
     return iterate_blocks(snapshots, parameter, BLOCK_ROWS, rows=rows, scratch=Scratch())
 
 
-def _group_lines(
+def _group_records(
     snapshot: Snapshot,
     parameter: str,
     rows: Indices,
     num_null: int,
     seed: int,
 ) -> Iterator[tuple[object, ...]]:
-    """The lines of one group, from the statistic on."""
+    """The records of one group, from the statistic on."""
     nothing = math.nan, math.nan
     if len(rows) < MIN_ROWS:
         reason = f"{len(rows)} row(s), fewer than {MIN_ROWS}"
@@ -428,5 +431,5 @@ def _gaussian(num_rows: int, hidden: int, has_mean: bool, seed: tuple[int, int])
         for start in range(0, num_rows, BLOCK_ROWS):
             yield mean + generator.normal(size=(min(BLOCK_ROWS, num_rows - start), hidden))
 
-    kept = list(draw()) if num_rows * hidden <= MAX_KEPT else None
-    return draw if kept is None else lambda: iter(kept)
+    blocks = list(draw()) if num_rows * hidden <= MAX_KEPT else None
+    return draw if blocks is None else lambda: iter(blocks)

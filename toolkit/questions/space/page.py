@@ -35,6 +35,7 @@ GAUGE_LEAD = (
 
 
 def gauge_makers(opened: Opened) -> Makers:
+    """What makes the tables on the gauge, the design and the functional drift."""
     source = opened.source
     return {
         "gauge": lambda: measure_gauge(source),
@@ -44,26 +45,28 @@ def gauge_makers(opened: Opened) -> Makers:
 
 
 def neighbours_makers(opened: Opened) -> Makers:
+    """What makes the table of the words whose neighbours changed most."""
     return {
         "neighbours": lambda: most_changed(list(opened.runs) or opened.source, opened.trajectory.snapshots[-1].epoch)
     }
 
 
 def space_makers(opened: Opened) -> Makers:
+    """What makes the tables on similarity, geometry and updates, and of several runs on their agreement."""
     source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
     tables = [name for name in TABLES[:2] if name in opened.trajectory.parameters]
-    made = {
+    makers = {
         "similarity": lambda: pd.concat([measure_similarity(source, name, epoch) for name in tables]),
         "geometry": lambda: measure_geometry(source, TABLES[0], (0, epoch), by_stratum=False),
         "updates": lambda: pd.concat([measure_updates(source, name, epoch) for name in tables]),
     }
-    return made | ({"agreement": lambda: _agreement(opened, tables, epoch)} if len(opened.runs) > 1 else {})
+    return makers | ({"agreement": lambda: _agreement(opened, tables, epoch)} if len(opened.runs) > 1 else {})
 
 
 def _agreement(opened: Opened, tables: list[str], epoch: float) -> pd.DataFrame:
     frame = pd.concat([measure_agreement(opened.runs, name, epoch) for name in tables])
-    shown = dict(zip((run.path.name for run in opened.runs), opened.names, strict=True))
-    return frame.assign(first=frame["first"].replace(shown), second=frame["second"].replace(shown))
+    name_by_folder = dict(zip((run.path.name for run in opened.runs), opened.names, strict=True))
+    return frame.assign(first=frame["first"].replace(name_by_folder), second=frame["second"].replace(name_by_folder))
 
 
 def functional_chart(functional: pd.DataFrame) -> Chart | None:
@@ -71,21 +74,26 @@ def functional_chart(functional: pd.DataFrame) -> Chart | None:
 
     ``functional`` is the table of :func:`toolkit.functional_drift`.
     """
-    own = functional[functional["epoch"] == functional["epoch"].max()]
-    parts = own[own["measure"] == "shapley"]
-    if parts.empty or not own["value"].max() > NOTHING:
+    last_epoch = functional[functional["epoch"] == functional["epoch"].max()]
+    shapley = last_epoch[last_epoch["measure"] == "shapley"]
+    if shapley.empty or not last_epoch["value"].max() > NOTHING:
         return None
     return percent_bars(
-        parts.assign(percent=100 * parts["value"]), "component", "percent", "share of the output's squared length (%)"
+        shapley.assign(percent=100 * shapley["value"]),
+        "component",
+        "percent",
+        "share of the output's squared length (%)",
     )
 
 
 def output_change(computed: Computed) -> Answer | None:
     """How far the output of the embedding layer changed."""
-    own = computed.get("functional", epoch=computed.epoch, measure="functional_drift")
-    if own.empty or not own["value"].iloc[0] > NOTHING:
+    drift = computed.get("functional", epoch=computed.epoch, measure="functional_drift")
+    if drift.empty or not drift["value"].iloc[0] > NOTHING:
         return None
-    text = f"The output of the embedding layer changed by {number(100 * own['value'].iloc[0])} % of its squared length."
+    text = (
+        f"The output of the embedding layer changed by {number(100 * drift['value'].iloc[0])} % of its squared length."
+    )
     return Answer(question="Does the model behind the embeddings see it?", verdict="yes", text=text, tone="apart")
 
 
@@ -101,13 +109,16 @@ def gauge_section(computed: Computed) -> Section:
 
 
 def _by_table(gauge: pd.DataFrame) -> Block:
-    own = gauge[gauge["measure"].isin(QUANTITIES) & (gauge["parameter"] != "all tables")]
-    own = own.assign(value=own["value"].mask(own["value"].abs() < ROUNDING, 0.0))
-    wide = own.pivot(index="parameter", columns="measure", values="value").reindex(columns=list(QUANTITIES))
+    """The drift of each table: raw, after Π, in the fixed gauge, and without the common scale."""
+    drift = gauge[gauge["measure"].isin(QUANTITIES) & (gauge["parameter"] != "all tables")]
+    drift = drift.assign(value=drift["value"].mask(drift["value"].abs() < ROUNDING, 0.0))
+    by_parameter = drift.pivot(index="parameter", columns="measure", values="value").reindex(columns=list(QUANTITIES))
     # The common offset has no raw drift: that is not applicable, and neither 0 nor undefined.
-    is_absent = own.assign(value=False).pivot(index="parameter", columns="measure", values="value").isna()
-    wide = wide.astype(object).mask(is_absent.reindex(columns=wide.columns, fill_value=True), None)
-    table = wide.loc[own["parameter"].unique()].reset_index()
+    is_absent = drift.assign(value=False).pivot(index="parameter", columns="measure", values="value").isna()
+    by_parameter = by_parameter.astype(object).mask(
+        is_absent.reindex(columns=by_parameter.columns, fill_value=True), None
+    )
+    table = by_parameter.loc[drift["parameter"].unique()].reset_index()
     labels = {name: Column(label=label) for name, label in QUANTITIES.items()}
     return table_block(table, table, "Root mean square over tokens, in weight units.", parameter="of", **labels)
 
@@ -117,20 +128,23 @@ def taken_away(gauge: pd.DataFrame) -> float:
 
     What LayerNorm takes away of narrow rows is not what it would take away of the projected ones.
     """
-    own = gauge[gauge["parameter"].isin([*TABLES, "all tables"])]
-    if own.loc[own["measure"] == "gauge_share", "value"].isna().any():
+    drift = gauge[gauge["parameter"].isin([*TABLES, "all tables"])]
+    if drift.loc[drift["measure"] == "gauge_share", "value"].isna().any():
         return float("nan")
-    raw, after = (float((own.loc[own["measure"] == q, "value"] ** 2).sum()) for q in ("raw_drift", "pi_drift"))
+    raw, after = (
+        float((drift.loc[drift["measure"] == measure, "value"] ** 2).sum()) for measure in ("raw_drift", "pi_drift")
+    )
     return 1 - after / raw if raw > 0 else float("nan")
 
 
 def _shares(gauge: pd.DataFrame) -> Block:
-    own = gauge[gauge["parameter"] == "all tables"]
-    lines: list[list[object]] = [["squared drift that LayerNorm takes away (%)", 100 * taken_away(gauge)]]
-    for name, value in zip(own["measure"], own["value"], strict=True):
+    """What is known of all tables together, first the share of their drift that LayerNorm takes away."""
+    overall = gauge[gauge["parameter"] == "all tables"]
+    rows: list[list[object]] = [["squared drift that LayerNorm takes away (%)", 100 * taken_away(gauge)]]
+    for name, value in zip(overall["measure"], overall["value"], strict=True):
         is_count = name.startswith("num_") and value == value
-        lines.append([name.replace("_", " "), int(value) if is_count else float(value)])
-    table = pd.DataFrame(lines, columns=["measure", "value"], dtype=object)
+        rows.append([name.replace("_", " "), int(value) if is_count else float(value)])
+    table = pd.DataFrame(rows, columns=["measure", "value"], dtype=object)
     return table_block(table, table, "Over all tables.")
 
 
@@ -138,12 +152,13 @@ def _notes(frame: pd.DataFrame) -> list[Block]:
     return [NoteBlock(text=note) for note in sorted({str(note) for note in frame["note"] if note})]
 
 
-def _functional(own: pd.DataFrame) -> list[Block]:
-    total = float(own.loc[own["measure"] == "functional_drift", "value"].iloc[0])
-    value = 100 * own["value"]
-    table = own[["component"]].assign(value=value, share=value / (total if total > 0 else float("nan")))
-    facts = own.iloc[0]
-    shown = table_block(
+def _functional(functional: pd.DataFrame) -> list[Block]:
+    """How far the layer's output moved and what moved it: the chart, the table and the notes."""
+    total = float(functional.loc[functional["measure"] == "functional_drift", "value"].iloc[0])
+    value = 100 * functional["value"]
+    table = functional[["component"]].assign(value=value, share=value / (total if total > 0 else float("nan")))
+    facts = functional.iloc[0]
+    block = table_block(
         table,
         table,
         f"How far the layer's output moved, and what moved it: {facts['sample']}; eps {facts['eps']:g}.",
@@ -152,9 +167,9 @@ def _functional(own: pd.DataFrame) -> list[Block]:
     )
     caption = "Shapley split of the functional drift: how much of the output's change is due to each component."
     alt = "; ".join(f"{c} {number(v)} %" for c, v in zip(table["component"], value, strict=True))
-    chart = functional_chart(own)
+    chart = functional_chart(functional)
     picture = [ChartBlock(name="functional", chart=chart, caption=caption, alt=alt)] if chart else []
-    return [*picture, shown, *_notes(own)]
+    return [*picture, block, *_notes(functional)]
 
 
 NEIGHBOURS_LEAD = (
@@ -175,6 +190,7 @@ def neighbours_section(computed: Computed) -> Section:
 
 
 def _neighbours(frame: pd.DataFrame) -> tuple[Block, ...]:
+    """The words whose neighbours changed most beyond chance and, of several runs, how far these agree."""
     steps = frame["num_steps"].astype(float)
     shares = {name: 100 * frame[name] for name in ("overlap", "random_overlap", "percentile")}
     table = frame.assign(
@@ -186,7 +202,7 @@ def _neighbours(frame: pd.DataFrame) -> tuple[Block, ...]:
         **shares,
     )
     names = ["token", "stratum", "num_steps", *shares, "num_runs"]
-    shown = table_block(
+    block = table_block(
         table,
         [name for name in names if name not in ("stratum", "num_steps") or not steps.isna().all()],
         "Words whose neighbours changed most beyond chance, mean over the runs.",
@@ -198,7 +214,7 @@ def _neighbours(frame: pd.DataFrame) -> tuple[Block, ...]:
         num_runs="runs that list it",
     )
     if pd.isna(frame.iloc[0]["jaccard"]):
-        return (shown,)
+        return (block,)
     agreement = table_block(
         frame[["jaccard", "jaccard_random", "jaccard_permuted"]].head(1),
         ("jaccard", "jaccard_random", "jaccard_permuted"),
@@ -207,7 +223,7 @@ def _neighbours(frame: pd.DataFrame) -> tuple[Block, ...]:
         jaccard_random="when every row moves as far in a random direction",
         jaccard_permuted="when words of like exposure are permuted",
     )
-    return (shown, agreement)
+    return (block, agreement)
 
 
 SPACE_LEAD = (
@@ -256,32 +272,37 @@ def _similarity(frame: pd.DataFrame) -> tuple[Block, ...]:
 
 
 def _geometry(frame: pd.DataFrame) -> tuple[Block, ...]:
+    """Each statistic of the shape at the first and the last snapshot, beside a Gaussian table's."""
     grouped = frame.groupby(["measure", "variant"], sort=False)
-    last = grouped.tail(1).set_index(["measure", "variant"])
-    table = last.assign(after=last["value"], before=grouped.head(1).set_index(last.index.names)["value"])
+    last_epoch = grouped.tail(1).set_index(["measure", "variant"])
+    table = last_epoch.assign(
+        after=last_epoch["value"], before=grouped.head(1).set_index(last_epoch.index.names)["value"]
+    )
     table = table[grouped.size().reindex(table.index) > 1].reset_index()
     table["measure"] = table["measure"].str.replace("_", " ")
     labels = {"before": "before", "after": "after", "null": "Gaussian of the same shape"}
-    own = {name: Column(label=label, digits=4) for name, label in labels.items()}
-    return (table_block(table, ("measure", "variant", *own), "At the first and last snapshot.", **own),)
+    columns = {name: Column(label=label, digits=4) for name, label in labels.items()}
+    return (table_block(table, ("measure", "variant", *columns), "At the first and last snapshot.", **columns),)
 
 
 def _updates(frame: pd.DataFrame) -> tuple[Block, ...]:
+    """The spectrum of the update and its alignment with the table before, beside nulls and chance."""
     table = _with_texts(frame)
     table["measure"] += ["" if pd.isna(k) else f" {int(k)}" for k in frame["k"]]
     chance = [None if pd.isna(value) else value for value in frame["chance"]]
     table = table.assign(num_rows=frame["num_rows"].astype(int), chance=pd.Series(chance, frame.index, dtype=object))
     caption = "Spectrum of Δ over the rows that were touched, and its alignment with the main directions of E⁰."
-    own = NULL | {"value": Column(label="value")}
-    return (table_block(table, ("parameter", "measure", *NULL, "chance", "num_rows"), caption, **own),)
+    columns = NULL | {"value": Column(label="value")}
+    return (table_block(table, ("parameter", "measure", *NULL, "chance", "num_rows"), caption, **columns),)
 
 
 def _seeds(frame: pd.DataFrame) -> tuple[Block, ...]:
+    """The cosines of updates between runs: mean, least and greatest, beside permuted rows."""
     grouped = frame.groupby(["parameter", "stratum", "measure"], sort=False)
     table = grouped.agg(
         mean=("value", "mean"), least=("value", "min"), greatest=("value", "max"), null=("null_high", "max")
     ).reset_index()
-    shown = table_block(
+    block = table_block(
         table.assign(measure=table["measure"].str.replace("_", " ")),
         table,
         "Cosine of Δ between runs, beside rows permuted within their stratum.",
@@ -291,7 +312,7 @@ def _seeds(frame: pd.DataFrame) -> tuple[Block, ...]:
         greatest=Column(label="greatest"),
         null=Column(label="null, 97.5 %", how="Rows permuted within their stratum."),
     )
-    return (TextBlock(text=SEEDS), shown)
+    return (TextBlock(text=SEEDS), block)
 
 
 PARTS = {

@@ -77,9 +77,9 @@ def measure_similarity(
     for _ in iterate_blocks(snapshots, parameter, scratch=Scratch()):
         pass  # it refuses NaN and other shapes
     before, after = (np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots)
-    lines = compare_rows(before, after, measures, null=null, num_null=num_null, k=k, seed=seed)
-    what = {"epoch": float(snapshots[1].epoch), "reference_epoch": float(reference_epoch)}
-    return lines.assign(**what, parameter=parameter, stratum=ALL_ROWS)[columns_of("measure_similarity")]
+    similarities = compare_rows(before, after, measures, null=null, num_null=num_null, k=k, seed=seed)
+    moment = {"epoch": float(snapshots[1].epoch), "reference_epoch": float(reference_epoch)}
+    return similarities.assign(**moment, parameter=parameter, stratum=ALL_ROWS)[columns_of("measure_similarity")]
 
 
 @with_columns
@@ -123,20 +123,20 @@ def compare_rows(
     values = {name: _value(name, entry, pair) for name, entry in chosen.items()}
     kinds = {name: null or entry.null for name, entry in chosen.items() if not values[name][1]}
     # Before the draws, which share what it leaves in the pair.
-    of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
+    base_values = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
     drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
-    lines = []
+    records = []
     for name, entry in chosen.items():
         draws = [value for value in drawn.get(name, []) if not math.isnan(value)]
         low, high = (math.nan, math.nan) if values[name][1] or entry.interval is None else entry.interval(pair)
-        line = {
+        record = {
             "measure": name,
             "side": entry.direction,
             "value": values[name][0],
             "low": low,
             "high": high,
             "null_kind": null or entry.null,
-            "value_of_null_rows": of_base[name][0],
+            "value_of_null_rows": base_values[name][0],
             **dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(draws), strict=True)),
             "num_null": len(draws),
             "num_null_rows": len(base.reference),
@@ -145,8 +145,8 @@ def compare_rows(
             "num_columns": reference.shape[1],
             "reason": values[name][1],
         }
-        lines.append(line)
-    return pd.DataFrame(lines, columns=columns_of("compare_rows"))
+        records.append(record)
+    return pd.DataFrame(records, columns=columns_of("compare_rows"))
 
 
 def _value(name: str, entry: Similarity, pair: TablePair) -> tuple[float, str]:
@@ -181,8 +181,8 @@ def _draw_nulls(
     limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
     # Some libraries keep a limit of their own for each thread that calls them.
     with limit(), ThreadPoolExecutor(num_workers, initializer=limit) as pool:
-        found = list(pool.map(evaluate, *zip(*draws, strict=True)))
-    return {name: [values[name] for values in found if name in values] for name in kinds}
+        drawn = list(pool.map(evaluate, *zip(*draws, strict=True)))
+    return {name: [values[name] for values in drawn if name in values] for name in kinds}
 
 
 def count_threads() -> int:

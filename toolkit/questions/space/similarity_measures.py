@@ -159,11 +159,11 @@ def _squared_change(products: CrossProducts) -> float:
     return products.squared_change
 
 
-def _check_correlation(products: CrossProducts, what: str) -> None:
-    products.check_varying(what)
+def _check_correlation(products: CrossProducts, name: str) -> None:
+    products.check_varying(name)
     n, p = products.num_rows, products.num_columns
     if n < ROWS_PER_COLUMN * p:
-        raise Refused(f"{what} needs at least {ROWS_PER_COLUMN} rows per column: {n} rows, {p} columns")
+        raise Refused(f"{name} needs at least {ROWS_PER_COLUMN} rows per column: {n} rows, {p} columns")
 
 
 CHECKED_ROWS = 4096
@@ -200,8 +200,10 @@ def find_neighbourhoods(
     check_rows(reference, current, "k-NN overlap")
     if k < 1:
         raise ValueError(f"k is a number of neighbours, at least 1, not {k}")
-    before, after = (rows.mean(axis=0, dtype=np.float64) if is_centred else None for rows in (reference, current))
-    has_direction = _has_direction(reference, before) & _has_direction(current, after)
+    reference_mean, current_mean = (
+        rows.mean(axis=0, dtype=np.float64) if is_centred else None for rows in (reference, current)
+    )
+    has_direction = _has_direction(reference, reference_mean) & _has_direction(current, current_mean)
     candidates = np.flatnonzero(has_direction)
     queries = candidates if queries is None else np.asarray(queries)[has_direction[queries]]
     if not len(queries):
@@ -209,12 +211,12 @@ def find_neighbourhoods(
     num_others = len(candidates) - 1
     if k >= num_others:
         raise Refused(f"k-NN overlap needs more than k = {k} other rows with a direction, there are {num_others}")
-    found = [
+    neighbours = [
         search_nearest(rows, k, queries=queries, candidates=candidates, center=mean).indices
-        for rows, mean in ((reference, before), (current, after))
+        for rows, mean in ((reference, reference_mean), (current, current_mean))
     ]
-    means = None if before is None or after is None else (before, after)
-    return Neighbourhoods(queries, found[0], found[1], num_others, means)
+    means = None if reference_mean is None or current_mean is None else (reference_mean, current_mean)
+    return Neighbourhoods(queries, neighbours[0], neighbours[1], num_others, means)
 
 
 def overlap(neighbourhoods: Neighbourhoods, *, is_corrected: bool = True) -> Array:
@@ -232,27 +234,27 @@ def second_order_cosine(reference: Rows, current: Rows, neighbourhoods: Neighbou
     null. NaN where all cosines are 0.
     """
     versions = zip((reference, current), neighbourhoods.means or (None, None), strict=True)
-    sides_of = [partial(_cosines, rows, mean) for rows, mean in versions]
+    cosines_of = [partial(_cosines, rows, mean) for rows, mean in versions]
     values = np.empty(len(neighbourhoods.queries))
     for start in range(0, len(values), QUERY_ROWS):
-        some = slice(start, start + QUERY_ROWS)
+        block = slice(start, start + QUERY_ROWS)
         queries, before, after = (
-            ids[some] for ids in (neighbourhoods.queries, neighbourhoods.reference, neighbourhoods.current)
+            ids[block] for ids in (neighbourhoods.queries, neighbourhoods.reference, neighbourhoods.current)
         )
         is_new = ~(after[:, :, None] == before[:, None, :]).any(axis=2)
         in_union = np.concatenate([np.ones(before.shape, np.bool_), is_new], axis=1)
         union = np.concatenate([before, after], axis=1)
-        left, right = (cosines(queries, union) * in_union for cosines in sides_of)
+        left, right = (cosines(queries, union) * in_union for cosines in cosines_of)
         lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-        values[some] = np.einsum("mj,mj->m", left, right) / np.where(lengths > 0, lengths, np.nan)
+        values[block] = np.einsum("mj,mj->m", left, right) / np.where(lengths > 0, lengths, np.nan)
     return values
 
 
 def _take(rows: Rows, ids: Ids, mean: Array | None) -> Array:
-    taken = rows[ids].astype(np.float64)
+    chosen = rows[ids].astype(np.float64)
     if mean is not None:
-        taken -= mean
-    return taken
+        chosen -= mean
+    return chosen
 
 
 def _has_direction(rows: Rows, mean: Array | None) -> NDArray[np.bool_]:
@@ -265,13 +267,13 @@ def _has_direction(rows: Rows, mean: Array | None) -> NDArray[np.bool_]:
     return np.asarray(lengths > floor)
 
 
-def _cosines(rows: Rows, mean: Array | None, queries: Ids, others: Ids) -> Array:
-    """(m, j) cosine of each query to its own others, (m, j) rows."""
+def _cosines(rows: Rows, mean: Array | None, queries: Ids, other_ids: Ids) -> Array:
+    """(m, j) cosine of each query to other rows of its own, whose ids are (m, j)."""
     targets = _take(rows, queries, mean)
     targets /= np.linalg.norm(targets, axis=1, keepdims=True)
-    of_others = _take(rows, others.reshape(-1), mean).reshape(*others.shape, -1)
-    lengths = np.sqrt(np.einsum("mjp,mjp->mj", of_others, of_others))
-    products = (of_others @ targets[:, :, None])[:, :, 0]
+    other_rows = _take(rows, other_ids.reshape(-1), mean).reshape(*other_ids.shape, -1)
+    lengths = np.sqrt(np.einsum("mjp,mjp->mj", other_rows, other_rows))
+    products = (other_rows @ targets[:, :, None])[:, :, 0]
     # Under a permutation a neighbour in one version can be a row of zeros in the other.
     return np.asarray(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0))
 
@@ -292,12 +294,14 @@ def rsa_interval(
     generator = np.random.default_rng([*b"rsa", seed])
     num_items = len(reference)
     first, second = np.triu_indices(num_items, 1)
-    sides = [side_of(distances[first, second], is_ranked) for distances in (reference, current)]
+    pair_values = [side_of(distances[first, second], is_ranked) for distances in (reference, current)]
     values: list[float] = []
     for _ in range(NUM_RESAMPLES):
         # An item drawn twice is there twice, so a pair counts as often as the product says: no pair is copied.
-        times = np.bincount(generator.integers(num_items, size=num_items), minlength=num_items).astype(np.float64)
-        values.append(correlate_sides(sides[0], sides[1], times[first] * times[second], is_ranked))
+        item_counts = np.bincount(generator.integers(num_items, size=num_items), minlength=num_items).astype(np.float64)
+        values.append(
+            correlate_sides(pair_values[0], pair_values[1], item_counts[first] * item_counts[second], is_ranked)
+        )
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

@@ -110,18 +110,24 @@ class PermutedPair(TablePair):
     def centred_neighbours(self) -> Neighbourhoods:
         return self._renamed(self.origin.centred_neighbours)
 
-    def _renamed(self, found: Neighbourhoods) -> Neighbourhoods:
-        """The neighbours of row i are those of row order[i], under the names that they have now."""
+    def _renamed(self, neighbourhoods: Neighbourhoods) -> Neighbourhoods:
+        """The neighbourhoods after permuting: row i has the current neighbours of row ``order[i]``, renumbered."""
         place = np.full(len(self.order), -1)
-        place[found.queries] = np.arange(len(found.queries))
-        sources = place[self.order[found.queries]]
-        kept = sources >= 0  # a row without a direction was no query
-        current = np.argsort(self.order)[found.current[sources[kept]]]
-        return Neighbourhoods(found.queries[kept], found.reference[kept], current, found.num_others, found.means)
+        place[neighbourhoods.queries] = np.arange(len(neighbourhoods.queries))
+        sources = place[self.order[neighbourhoods.queries]]
+        is_query = sources >= 0  # a row without a direction was no query
+        current = np.argsort(self.order)[neighbourhoods.current[sources[is_query]]]
+        return Neighbourhoods(
+            neighbourhoods.queries[is_query],
+            neighbourhoods.reference[is_query],
+            current,
+            neighbourhoods.num_others,
+            neighbourhoods.means,
+        )
 
 
 def _permuted(pair: TablePair, generator: np.random.Generator) -> TablePair:
-    """Items stay among the items and queries among the queries, so that what was found for them can be dealt out."""
+    """The pair with current rows permuted: items among items, queries among queries, so that little is recomputed."""
     order = np.empty(len(pair.drawn), np.int64)
     for group in np.split(pair.drawn, [MAX_ITEMS, MAX_QUERIES]):
         order[group] = generator.permutation(group)
@@ -212,8 +218,8 @@ def _rsa_interval(pair: TablePair, *, is_ranked: bool) -> tuple[float, float]:
 
 
 def _second_order(pair: TablePair, *, is_centred: bool) -> float:
-    found = pair.centred_neighbours if is_centred else pair.raw_neighbours
-    return _mean(second_order_cosine(pair.reference, pair.current, found))
+    neighbourhoods = pair.centred_neighbours if is_centred else pair.raw_neighbours
+    return _mean(second_order_cosine(pair.reference, pair.current, neighbourhoods))
 
 
 def _mean(values: Array) -> float:

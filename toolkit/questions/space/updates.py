@@ -70,25 +70,25 @@ def measure_updates(
     reference = trajectory.at(reference_epoch)
     snapshot = trajectory.at_or_last(epoch)
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
-    whole = group_rows(trajectory, parameter, by_stratum=False)[ALL_ROWS]
+    all_rows = group_rows(trajectory, parameter, by_stratum=False)[ALL_ROWS]
     if (exposure := table_exposure(trajectory, parameter)) is not None:
-        name, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(whole), snapshot.step))
+        group, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(all_rows), snapshot.step))
     else:
-        name, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, whole))
+        group, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, all_rows))
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))
     columns = columns_of("measure_updates")
     if num_moved < 2:
         reason = f"{num_moved} of {len(chosen)} row(s) moved: a spectrum needs two"
-        asked = [*(("energy_top", k) for k in ks), ("effective_rank", None), *(("alignment_top", k) for k in ks)]
-        lines = [_line(measure, k, reason=reason) for measure, k in asked]
+        requested = [*(("energy_top", k) for k in ks), ("effective_rank", None), *(("alignment_top", k) for k in ks)]
+        records = [_record(measure, k, reason=reason) for measure, k in requested]
     else:
         update = Cloud(lambda: changes(reference, snapshot, parameter, chosen), centre=False)
-        lines = list(_spectrum_lines(update, norms[norms > 0], ks, num_null, seed))
-        before = Cloud(lambda: (block for _, (block,) in read_rows([reference], parameter, whole)), centre=True)
-        lines += _alignment_lines(update, before, ks, seed)
-    about, counts = (float(snapshot.epoch), parameter, name), (len(chosen), len(chosen) - num_moved)
-    table = pd.DataFrame([(*about, *values, *counts, reason) for *values, reason in lines], columns=columns)
+        records = list(_spectrum_records(update, norms[norms > 0], ks, num_null, seed))
+        before = Cloud(lambda: (block for _, (block,) in read_rows([reference], parameter, all_rows)), centre=True)
+        records += _alignment_records(update, before, ks, seed)
+    lead, counts = (float(snapshot.epoch), parameter, group), (len(chosen), len(chosen) - num_moved)
+    table = pd.DataFrame([(*lead, *values, *counts, reason) for *values, reason in records], columns=columns)
     return table.astype({"k": "Int64"})
 
 
@@ -100,8 +100,8 @@ def changes(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indic
 
 def row_norms(reference: Snapshot, snapshot: Snapshot, parameter: str, rows: Indices) -> Array:
     """(rows,) ‖Δ_i‖ of the given rows."""
-    parts = [np.sqrt(np.vecdot(delta, delta)) for delta in changes(reference, snapshot, parameter, rows)]
-    return np.concatenate([np.zeros(0), *parts])
+    norms = [np.sqrt(np.vecdot(delta, delta)) for delta in changes(reference, snapshot, parameter, rows)]
+    return np.concatenate([np.zeros(0), *norms])
 
 
 def null_spectra(norms: Array, hidden: int, num_null: int, seed: int = 0) -> Iterator[Array]:
@@ -124,36 +124,37 @@ def null_alignments(squared: Array, k: int, num_null: int = NUM_SUBSPACES, seed:
     return np.array([np.cumsum(shares @ np.square(frame)) for frame in frames])
 
 
-def _spectrum_lines(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Line]:
-    """Of Δ, given the lengths of the rows that moved."""
+def _spectrum_records(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Line]:
+    """The records of ``energy_top`` and ``effective_rank``; ``norms``: how far each row moved that did."""
     squared, nulls = update.squared_singular_values, list(null_spectra(norms, update.hidden, num_null, seed))
     rank = min(len(norms), update.hidden)
     for k in ks:
         if 1 <= k < rank:
-            yield _line("energy_top", k, energy_in_top(squared, k), [energy_in_top(drawn, k) for drawn in nulls])
+            yield _record("energy_top", k, energy_in_top(squared, k), [energy_in_top(drawn, k) for drawn in nulls])
         else:
             reason = f"k must be from 1 to {rank - 1}: Δ has no more than {rank} directions"
-            yield _line("energy_top", k, reason=reason)
-    yield _line("effective_rank", None, entropy_rank(squared), [entropy_rank(drawn) for drawn in nulls])
+            yield _record("energy_top", k, reason=reason)
+    yield _record("effective_rank", None, entropy_rank(squared), [entropy_rank(drawn) for drawn in nulls])
 
 
-def _alignment_lines(update: Cloud, before: Cloud, ks: Sequence[int], seed: int) -> Iterator[Line]:
+def _alignment_records(update: Cloud, before: Cloud, ks: Sequence[int], seed: int) -> Iterator[Line]:
+    """The records of ``alignment_top``: the share of the update in the table's first k principal directions."""
     hidden, total = update.hidden, float(np.trace(update.products))
     valid = [k for k in ks if 1 <= k < hidden]
     nulls = null_alignments(update.squared_singular_values, max(valid, default=1), seed=seed)
     for k in ks:
         if k not in valid:
             reason = f"k must be from 1 to {hidden - 1}: all directions hold all of Δ"
-            yield _line("alignment_top", k, reason=reason)
+            yield _record("alignment_top", k, reason=reason)
         elif before.squared_singular_values[k - 1] <= 1e-12 * before.squared_singular_values[0]:
-            yield _line("alignment_top", k, reason=f"E⁰ has fewer than {k} principal directions")
+            yield _record("alignment_top", k, reason=f"E⁰ has fewer than {k} principal directions")
         else:
             span = before.directions[:, :k]
             value = float(np.vdot(span, update.products @ span)) / total
-            yield _line("alignment_top", k, value, nulls[:, k - 1], k / hidden)
+            yield _record("alignment_top", k, value, nulls[:, k - 1], k / hidden)
 
 
-def _line(
+def _record(
     measure: str,
     k: int | None,
     value: float = math.nan,
@@ -161,6 +162,7 @@ def _line(
     chance: float = math.nan,
     reason: str = "",
 ) -> Line:
+    """A record of :func:`measure_updates` from the measure on: a value beside the mean and quantiles of its null."""
     mean, _, low, high = summarise_null(null)
     return measure, k, value, mean, low, high, chance, reason
 
@@ -238,20 +240,25 @@ def measure_agreement(
     names = [name_of(source, index) for index, source in enumerate(sources)]
     _check_comparable(trajectories, names, parameter, reference_epoch)
     epoch = float(trajectories[0].snapshots[-1].epoch) if epoch is None else epoch
-    lines: list[tuple[object, ...]] = []
+    records: list[tuple[object, ...]] = []
     for a, b in combinations(range(len(sources)), 2):
         first, second = trajectories[a], trajectories[b]
-        found: dict[str, Agreement] = {}
-        for place, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
-            update, other = (
-                np.concatenate(list(changes(each.at(reference_epoch), each.at(epoch), parameter, rows)))
-                for each in (first, second)
+        agreement_by_stratum: dict[str, Agreement] = {}
+        for stratum_number, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
+            update, other_update = (
+                np.concatenate(list(changes(trajectory.at(reference_epoch), trajectory.at(epoch), parameter, rows)))
+                for trajectory in (first, second)
             )
-            found[stratum] = compare_updates(update, other, num_null, (seed, place))
-        one, *others = found.values()
-        for stratum, agreement in {ALL_ROWS: sum(others, start=one), **found}.items():
-            lines += [(names[a], names[b], epoch, parameter, stratum, *line) for line in _lines(agreement)]
-    return pd.DataFrame(lines, columns=columns_of("measure_agreement"))
+            agreement_by_stratum[stratum] = compare_updates(update, other_update, num_null, (seed, stratum_number))
+        first_agreement, *other_agreements = agreement_by_stratum.values()
+        for stratum, agreement in {
+            ALL_ROWS: sum(other_agreements, start=first_agreement),
+            **agreement_by_stratum,
+        }.items():
+            records += [
+                (names[a], names[b], epoch, parameter, stratum, *record) for record in _agreement_records(agreement)
+            ]
+    return pd.DataFrame(records, columns=columns_of("measure_agreement"))
 
 
 def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict[str, Indices]:
@@ -259,8 +266,8 @@ def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict
 
     With these among them, rows that one run never saw would be mixed with rows that the other did see.
     """
-    strata, other = assign_strata(first, parameter), assign_strata(second, parameter)
-    is_same = np.asarray(strata) == np.asarray(other)
+    strata, other_strata = assign_strata(first, parameter), assign_strata(second, parameter)
+    is_same = np.asarray(strata) == np.asarray(other_strata)
     groups = {name: np.flatnonzero(is_same & np.asarray(strata == name)) for name in strata.categories}
     groups[DIFFERENT] = np.flatnonzero(~is_same)
     return {name: rows for name, rows in groups.items() if len(rows)}
@@ -280,15 +287,15 @@ def compare_updates(update: Array, other: Array, num_null: int, seed: Sequence[i
         order = defined if index == 0 else generator.permutation(defined)
         # Blocks, because a permuted copy of a whole word table would leave the cache and the memory of a laptop.
         for start in range(0, len(defined), BLOCK_ROWS):
-            here, there = defined[start : start + BLOCK_ROWS], order[start : start + BLOCK_ROWS]
-            dots = np.vecdot(update[here], other[there])
+            block, permuted = defined[start : start + BLOCK_ROWS], order[start : start + BLOCK_ROWS]
+            dots = np.vecdot(update[block], other[permuted])
             products[index] += dots.sum()
-            cosines[index] += np.sum(dots / (lengths[0][here] * lengths[1][there]))
+            cosines[index] += np.sum(dots / (lengths[0][block] * lengths[1][permuted]))
     return Agreement(len(update), len(defined), products, cosines, squares)
 
 
-def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
-    """From the measure on."""
+def _agreement_records(agreement: Agreement) -> Iterator[tuple[object, ...]]:
+    """The records of one stratum of two runs, from the measure on."""
     n, n_defined = agreement.num_rows, agreement.num_defined
     length = math.sqrt(float(np.prod(agreement.squares)))
     values = {
@@ -311,15 +318,18 @@ def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
 def _check_comparable(
     trajectories: Sequence[Trajectory], names: Sequence[str], parameter: str, reference_epoch: float
 ) -> None:
+    """ValueError unless the runs have one shape, one vocabulary and one table before training."""
     first = trajectories[0]
     shape = first.at(reference_epoch).tensors[parameter].shape if count_rows(first, parameter) else ()
     for trajectory, name in zip(trajectories[1:], names[1:], strict=True):
         count_rows(trajectory, parameter)
-        other = trajectory.at(reference_epoch).tensors[parameter].shape
-        if other != shape:
-            raise ValueError(f"{parameter} is {shape} in {names[0]} and {other} in {name}: choose runs of one model")
-        both = first.vocabulary, trajectory.vocabulary
-        if None not in both and both[0] != both[1]:
+        other_shape = trajectory.at(reference_epoch).tensors[parameter].shape
+        if other_shape != shape:
+            raise ValueError(
+                f"{parameter} is {shape} in {names[0]} and {other_shape} in {name}: choose runs of one model"
+            )
+        vocabularies = first.vocabulary, trajectory.vocabulary
+        if None not in vocabularies and vocabularies[0] != vocabularies[1]:
             raise ValueError(f"{names[0]} and {name} have different vocabularies: choose runs of one model")
         pair = [first.at(reference_epoch), trajectory.at(reference_epoch)]
         if not all(

@@ -52,5 +52,5 @@ class TransplantCommand:
             dtype=self.dtype,
         )
         tables = measure_transplants(self.runs, settings, reverse=self.reverse).tables
-        command = command_again(self, "transplant", self.runs, "reverse", *(each.name for each in fields(settings)))
+        command = command_again(self, "transplant", self.runs, "reverse", *(field.name for field in fields(settings)))
         return show_page(transplants_page(tables, title=self.title, command=command), self.out, tables)

@@ -44,8 +44,8 @@ class Body:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype, self.data = DTYPES[dtype], data
         self.model: Classifier = loaded.model.to(device, self.dtype).eval()
-        named, names = dict(self.model.backbone.named_parameters()), loaded.family.embedding_parameters
-        self.parameters = {key: named[name] for key, name in names.items() if name in named}
+        parameters, names = dict(self.model.backbone.named_parameters()), loaded.family.embedding_parameters
+        self.parameters = {key: parameters[name] for key, name in names.items() if name in parameters}
 
     def tensors(self) -> dict[str, Array]:
         """A copy of the embedding parameters, by canonical name."""
@@ -70,7 +70,7 @@ class Body:
     @torch.inference_mode()
     def _run(self, split: EncodedSplit, function: Callable[[torch.Tensor], torch.Tensor]) -> Array:
         """What a function makes of the pooled vectors of every item, in the dtype of the weights."""
-        found, order = [], []
+        outputs, order = [], []
         for indices in evaluation_batches(split.lengths):
             batch = batch_on(self.model, split, indices, self.data)
             if self.dtype == torch.float32:
@@ -78,9 +78,9 @@ class Body:
             else:  # the classifier computes in fp32, whatever its weights are
                 output: Any = self.model.backbone(**batch | self.model.asked)
                 features = self.model.pool(output, batch["attention_mask"], dtype=self.dtype)
-            found.append(function(features).double().cpu().numpy())
+            outputs.append(function(features).double().cpu().numpy())
             order.append(indices)
-        result: Array = np.concatenate(found)[np.argsort(np.concatenate(order))]
+        result: Array = np.concatenate(outputs)[np.argsort(np.concatenate(order))]
         return result
 
 
@@ -103,13 +103,13 @@ def draw_items(split: EncodedSplit, num_items: int | None, seed: int = 0) -> Enc
 
 def design_of(splits: list[EncodedSplit], data: EncodedTask, tables: tuple[str, ...]) -> Design:
     """Which rows of the tables stand together in the tokens of some splits."""
-    parts = []
+    token_rows = []
     for split in splits:
-        place = gather_tokens(split, np.arange(len(split)))[1]
-        found: list[NDArray[Any]] = [split.tokens, place + data.position_offset, split.segments]
-        columns = dict(zip(TABLES, found, strict=True))
-        parts.append(np.stack([columns[name].astype(np.int32) for name in tables], axis=1))
-    rows, counts = np.unique(np.concatenate(parts), axis=0, return_counts=True)
+        positions = gather_tokens(split, np.arange(len(split)))[1]
+        rows_of_tables: list[NDArray[Any]] = [split.tokens, positions + data.position_offset, split.segments]
+        columns = dict(zip(TABLES, rows_of_tables, strict=True))
+        token_rows.append(np.stack([columns[name].astype(np.int32) for name in tables], axis=1))
+    rows, counts = np.unique(np.concatenate(token_rows), axis=0, return_counts=True)
     return Design(tables, rows, counts.astype(np.int64))
 
 
@@ -147,8 +147,8 @@ class TransplantSettings:
         lookup(dict.fromkeys(COORDINATES), self.coordinates, "coordinates")
         lookup(dict.fromkeys(DIRECTIONS), self.direction, "direction")
         lookup(DTYPES, self.dtype, "dtype")
-        least = {"max_examples": self.max_examples, "max_probe_examples": self.max_probe_examples}
-        for name, value in least.items():
+        sizes = {"max_examples": self.max_examples, "max_probe_examples": self.max_probe_examples}
+        for name, value in sizes.items():
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
         for name, value in {"num_draws": self.num_draws, "num_reverse_draws": self.num_reverse_draws}.items():
@@ -241,6 +241,7 @@ class Probe:
 
 
 def _pipeline(strength: float = 1.0) -> Any:
+    """An unfitted probe: features are standardised, then read by a logistic regression."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -266,12 +267,12 @@ class Scorer:
         """Choose the probe's strength on the features with no and with all components tuned; their scores."""
         if self.probe is None:
             return {}
-        found = {
+        features_of = {
             coalition: self._features(components.place(coalition))
             for coalition in dict.fromkeys((0, components.moving))
         }
-        self.probe.choose_strength([train for train, _ in found.values()])
-        return {coalition: self._score(self.probe.outputs(*features)) for coalition, features in found.items()}
+        self.probe.choose_strength([train for train, _ in features_of.values()])
+        return {coalition: self._score(self.probe.outputs(*features)) for coalition, features in features_of.items()}
 
     def values(self, placement: Placement) -> Scores:
         """Name of a value to (items,)."""
@@ -354,17 +355,22 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
     components = build_components(run, after, data, list(splits.values()), settings.coordinates)
     scorer = Scorer(Body(loaded, data, settings.dtype), splits, name, probe)
     is_checked = settings.coordinates == "fixed" and not is_reverse
-    draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
+    draws = sum(
+        _applies(components, coalition, kind) for kind in CHANGES for _, coalition in _rows_of_changes(components)
+    )
     total = 2 ** components.moving.bit_count() + settings.own_draws * draws + 3 * is_checked
     seeds = [settings.seed, run.config.seed]
     values, drawn = _play(scorer, components, settings.own_draws, seeds, lambda: on_pass(scorer.num_passes, total))
     gauge = None
     if is_checked:  # the tuned model in the fixed gauge against its raw parameters
-        everyone = components.place(2 ** len(components.players) - 1)
-        raw = {own: (rows, after[own] if rows is None else after[own][rows]) for own, (rows, _) in everyone.items()}
-        rows, words = everyone["word_embeddings"]
-        changed = everyone | {"word_embeddings": (rows, 1.1 * words)}  # no offset, so the outputs must show it
-        fixed, control, truth = (scorer.outputs(placement) for placement in (everyone, changed, raw))
+        all_tuned = components.place(2 ** len(components.players) - 1)
+        raw = {
+            parameter: (rows, after[parameter] if rows is None else after[parameter][rows])
+            for parameter, (rows, _) in all_tuned.items()
+        }
+        rows, word_vectors = all_tuned["word_embeddings"]
+        scaled = all_tuned | {"word_embeddings": (rows, 1.1 * word_vectors)}  # no offset, so the outputs must show it
+        fixed, control, truth = (scorer.outputs(placement) for placement in (all_tuned, scaled, raw))
         gauge = GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
     on_pass(total, total)
     return Game(
@@ -407,34 +413,36 @@ def _play(
 ) -> tuple[Values, dict[str, Values]]:
     """The values of all coalitions, and those of the random changes by kind."""
     num_players, moving = len(components.players), components.moving
-    done = scorer.start(components)
+    scores_of = scorer.start(components)
     for coalition in range(2**num_players):
-        if coalition & moving not in done:
-            done[coalition & moving] = scorer.values(components.place(coalition & moving))
+        if coalition & moving not in scores_of:
+            scores_of[coalition & moving] = scorer.values(components.place(coalition & moving))
             on_pass()
-    values = {name: np.stack([done[c & moving][name] for c in range(2**num_players)]) for name in done[0]}
+    values = {name: np.stack([scores_of[c & moving][name] for c in range(2**num_players)]) for name in scores_of[0]}
     drawn: dict[str, Values] = {}
-    for place, kind in enumerate(CHANGES):
+    for kind_number, kind in enumerate(CHANGES):
         shape = (num_players + 1, num_draws, 1)
-        drawn[kind] = {name: np.tile(own[0], shape) for name, own in values.items()}
-        generator = np.random.default_rng([*seeds, place])
-        for line, coalition in _lines(components):
+        drawn[kind] = {name: np.tile(scores[0], shape) for name, scores in values.items()}
+        # A stream for each kind: what one draws does not depend on the other.
+        generator = np.random.default_rng([*seeds, kind_number])
+        for row, coalition in _rows_of_changes(components):
             for draw in range(num_draws):
-                found: Mapping[str, Array | float] = dict.fromkeys(values, np.nan)
+                item_scores: Mapping[str, Array | float] = dict.fromkeys(values, np.nan)
                 if _applies(components, coalition, kind):
-                    found = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
+                    item_scores = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
                     on_pass()
-                for name, array in found.items():
-                    drawn[kind][name][line, draw] = array
+                for name, array in item_scores.items():
+                    drawn[kind][name][row, draw] = array
     return values, drawn
 
 
-def _lines(components: Components) -> list[tuple[int, int]]:
-    """Lines of the random changes, each with its coalition: the players that moved, and last all of them."""
+def _rows_of_changes(components: Components) -> list[tuple[int, int]]:
+    """The coalitions that get random changes, each with its row in the tables: every player that moved, then all."""
     moving = components.moving
     alone = [(i, 1 << i) for i in range(len(components.players)) if moving >> i & 1]
     return [*alone, (len(components.players), moving)] if moving else []
 
 
 def _applies(components: Components, coalition: int, kind: str) -> bool:
+    """Whether this kind of change can be drawn for a coalition: to rotate it, a table needs two rows that moved."""
     return kind == RANDOM or can_rotate([p for i, p in enumerate(components.players) if coalition >> i & 1])

@@ -36,12 +36,12 @@ def item_interactions(values: Array) -> tuple[list[tuple[int, int]], Array]:
     pairs = list(combinations(range(num_players), 2))
     indices = np.zeros((len(pairs), values.shape[1]))
     for row, (first, second) in enumerate(pairs):
-        one, other = 1 << first, 1 << second
-        for rest in coalitions_without(num_players, (first, second)):
-            size = rest.bit_count()
+        first_bit, second_bit = 1 << first, 1 << second
+        for coalition in coalitions_without(num_players, (first, second)):
+            size = coalition.bit_count()
             weight = factorial(size) * factorial(num_players - size - 2) / factorial(num_players - 1)
-            with_second = values[rest | one | other] - values[rest | other]
-            indices[row] += weight * (with_second - (values[rest | one] - values[rest]))
+            with_second = values[coalition | first_bit | second_bit] - values[coalition | second_bit]
+            indices[row] += weight * (with_second - (values[coalition | first_bit] - values[coalition]))
     return pairs, indices
 
 
@@ -66,33 +66,33 @@ FACTOR = {score: 100.0 if unit == "points" else 1.0 for score, unit in UNITS.ite
 
 
 def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
-    """Per score: Σφ first, then a line per component."""
-    lines = []
+    """The records of ``shapley``: per score the sum Σφ, then each component."""
+    records = []
     for score in games[0].values:
         shares = [shapley_values(game.values[score]) for game in games]
         total = interval_line(np.stack([g.values[score][-1] - g.values[score][0] for g in games]), score)
         is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
-        lines.append({"score": score, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
+        records.append({"score": score, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
         for i, component in enumerate(games[0].players):
-            line = interval_line(np.stack([own[i] for own in shares]), score, _stillness(games, i))
+            record = interval_line(np.stack([phi[i] for phi in shares]), score, _why_still(games, i))
             if not is_clear:
-                line["reason"] = NO_SHARE if len(games) > 1 else NO_SHARE_OF_ONE
-            share = line["value"] / total["value"] if is_clear else np.nan
-            lines.append({"score": score, "component": component, **line, "share": share})
-    return lines
+                record["reason"] = NO_SHARE if len(games) > 1 else NO_SHARE_OF_ONE
+            share = record["value"] / total["value"] if is_clear else np.nan
+            records.append({"score": score, "component": component, **record, "share": share})
+    return records
 
 
 def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
-    """Per score and pair of components."""
-    lines = []
+    """The records of ``interactions``: one per score and pair of components."""
+    records = []
     players = games[0].players
     for score in games[0].values:
-        found = [item_interactions(game.values[score]) for game in games]
-        for row, (first, second) in enumerate(found[0][0]):
-            still = _stillness(games, first, second)
-            line = interval_line(np.stack([indices[row] for _, indices in found]), score, still)
-            lines.append({"score": score, "first": players[first], "second": players[second], **line})
-    return lines
+        interactions = [item_interactions(game.values[score]) for game in games]
+        for row, (first, second) in enumerate(interactions[0][0]):
+            stillness = _why_still(games, first, second)
+            record = interval_line(np.stack([indices[row] for _, indices in interactions]), score, stillness)
+            records.append({"score": score, "first": players[first], "second": players[second], **record})
+    return records
 
 
 def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
@@ -101,47 +101,49 @@ def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     Draws of one seed are averaged item by item before the interval, which covers seeds and items; each seed has draws
     of its own, so that it covers draws too.
     """
-    lines = []
+    records = []
     num_players = len(games[0].players)
     for score, drawn in games[0].perturbed[RANDOM].items():
         if not drawn.shape[1]:
             break
         for i, component in enumerate((*games[0].players, TOTAL)):
             coalition = 2**num_players - 1 if i == num_players else 1 << i
-            still = "" if i == num_players else _stillness(games, i)
-            real = np.stack([g.values[score][coalition] - g.values[score][0] for g in games])
+            stillness = "" if i == num_players else _why_still(games, i)
+            transplanted = np.stack([g.values[score][coalition] - g.values[score][0] for g in games])
             rms = np.nan if i == num_players else float(np.mean([g.rms_changes[i] for g in games]))
             lead = {"score": score, "component": component, "rms_change": rms}
-            lines.append(lead | {"change": TRANSPLANT, **interval_line(real, score, still)})
+            records.append(lead | {"change": TRANSPLANT, **interval_line(transplanted, score, stillness)})
             for kind in CHANGES:
                 draws = np.stack([g.perturbed[kind][score][i] - g.values[score][0] for g in games])
                 means = FACTOR[score] * draws.mean(axis=2)
-                ends = {"least": means.min(), "greatest": means.max()}
+                extremes = {"least": means.min(), "greatest": means.max()}
                 mean = draws.mean(axis=1)
-                lines.append(lead | {"change": kind, **ends, **interval_line(mean, score, still)})
-                lines.append(lead | {"change": DIFFERENCE[kind], **interval_line(real - mean, score, still)})
-    return lines
+                records.append(lead | {"change": kind, **extremes, **interval_line(mean, score, stillness)})
+                records.append(
+                    lead | {"change": DIFFERENCE[kind], **interval_line(transplanted - mean, score, stillness)}
+                )
+    return records
 
 
 def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
-    """Seed to game: one line per seed, score and coalition, with the mean over items."""
+    """The records of ``coalitions``: one per seed, score and coalition, with the mean over items."""
     return [
         {
             "seed": seed,
             "score": score,
             "coalition": name_coalition(coalition, game.players),
             "num_tuned": coalition.bit_count(),
-            "value": float(own.mean()) * FACTOR[score],
+            "value": float(item_values.mean()) * FACTOR[score],
             "unit": UNITS[score],
         }
         for seed, game in games.items()
         for score, values in game.values.items()
-        for coalition, own in enumerate(values)
+        for coalition, item_values in enumerate(values)
     ]
 
 
 def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
-    """Seed to game: what the gauge check found, and what had to be assumed."""
+    """The records of ``checks``, one per seed: what the gauge check found, what it cost, what had to be assumed."""
     return [
         {
             "seed": seed,
@@ -163,20 +165,20 @@ def interval_line(table: Array, score: str, still: str = "") -> dict[str, Any]:
     """
     num_seeds, num_items = table.shape
     counts = {"unit": UNITS[score], "num_seeds": num_seeds, "num_items": num_items, "reason": "", "note": still}
-    ends = ("value", "low", "high")
+    columns = ("value", "low", "high")
     if still:
-        return dict.fromkeys(ends, 0.0) | counts
+        return dict.fromkeys(columns, 0.0) | counts
     if np.isnan(table).any():
-        return dict.fromkeys(ends, np.nan) | counts | {"reason": NOT_ROTATED}
-    found = two_way_interval(table)
-    values = (FACTOR[score] * value for value in (found.estimate, found.low, found.high))
-    return counts | dict(zip(ends, values, strict=True)) | {"note": found.note}
+        return dict.fromkeys(columns, np.nan) | counts | {"reason": NOT_ROTATED}
+    interval = two_way_interval(table)
+    values = (FACTOR[score] * value for value in (interval.estimate, interval.low, interval.high))
+    return counts | dict(zip(columns, values, strict=True)) | {"note": interval.note}
 
 
-def _stillness(games: Sequence[Game], *players: int) -> str:
-    """Why something is exactly 0, because one of some players moved in no game; '' elsewhere."""
-    still = [i for i in players if not any(game.moving >> i & 1 for game in games)]
-    reasons = dict.fromkeys(game.stillness[i] if game.stillness else UNCHANGED for i in still for game in games)
+def _why_still(games: Sequence[Game], *players: int) -> str:
+    """Why a value is exactly 0: one of these players moved in no game; empty where all moved."""
+    unmoved = [i for i in players if not any(game.moving >> i & 1 for game in games)]
+    reasons = dict.fromkeys(game.stillness[i] if game.stillness else UNCHANGED for i in unmoved for game in games)
     return " or ".join(reasons)
 
 
@@ -248,18 +250,18 @@ def measure_transplants(
     settings = settings or TransplantSettings()
     directions = ["forward", "reverse"] if reverse else [settings.direction]
     groups = arrange(runs)
-    for run in (item.run for group in groups for item in group.runs):
+    for run in (reported.run for group in groups for reported in group.runs):
         check_model(run)
         check_direction(run, directions[-1])
-    parts = []
-    for own in (replace(settings, direction=direction) for direction in directions):
+    measured = []
+    for directed in (replace(settings, direction=direction) for direction in directions):
         for condition in (condition for group in groups for condition in group.conditions):
             games: dict[int, Game] = {}
-            for item in condition.runs:
-                hear = partial(on_progress, f"{item.name} ({own.direction})")
-                games[item.config.seed] = play_run(item.run, own, hear)
-            parts.append(tabulate(condition, games, own))
-    return join(parts)
+            for reported in condition.runs:
+                on_pass = partial(on_progress, f"{reported.name} ({directed.direction})")
+                games[reported.config.seed] = play_run(reported.run, directed, on_pass)
+            measured.append(tabulate(condition, games, directed))
+    return join(measured)
 
 
 def join(parts: Sequence[Transplants]) -> Transplants:
@@ -275,16 +277,16 @@ def tabulate(condition: Condition, games: dict[int, Game], settings: TransplantS
             raise ValueError(
                 f"{condition.label}: the seeds have different components or items; pass them one at a time"
             )
-    first = condition.runs[0]
+    first_run = condition.runs[0]
     lead = {
-        "model": first.model,
-        "task": first.task,
+        "model": first_run.model,
+        "task": first_run.task,
         "condition": condition.label,
         "split": played[0].split,
         "direction": settings.direction,
         "coordinates": settings.coordinates,
     }
-    lines = {
+    records_by_table = {
         "shapley": shapley_lines(played),
         "interactions": interaction_lines(played),
         "singles": single_lines(played),
@@ -292,7 +294,7 @@ def tabulate(condition: Condition, games: dict[int, Game], settings: TransplantS
         "checks": check_lines(games),
     }
     frames = {
-        name: pd.DataFrame([lead | line for line in own], columns=columns_of(f"measure_transplants.{name}"))
-        for name, own in lines.items()
+        name: pd.DataFrame([lead | record for record in records], columns=columns_of(f"measure_transplants.{name}"))
+        for name, records in records_by_table.items()
     }
     return Transplants(**frames)

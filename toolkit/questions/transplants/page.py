@@ -128,26 +128,26 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str =
     figures = _figures(tables)
     cases = list(tables["shapley"].groupby(KEY, sort=False))
     caption = "Values of every component, 95 % intervals."
-    details = [[rows_block(*shapley_rows(lines), caption)] for _, lines in cases]
+    details = [[rows_block(*shapley_rows(case_table), caption)] for _, case_table in cases]
     names = [f"{name_of(key)}, {key[4]} coordinates" for key, _ in cases]
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
-    heads = ("shapley", "shapley_r2", "shapley_reverse")
-    picture = next((figures.pop(name) for name in heads if name in figures), None)
+    lead_figures = ("shapley", "shapley_r2", "shapley_reverse")
+    picture = next((figures.pop(name) for name in lead_figures if name in figures), None)
     reverse = tuple(block for name, block in figures.items() if name.endswith("_reverse"))
 
-    def shown(*names: str) -> tuple[Block, ...]:
+    def blocks_of(*names: str) -> tuple[Block, ...]:
         return tuple(figures[name] for name in names if name in figures)
 
-    alone = rows_block(*alone_rows(tables), "Each component alone against random changes of its size.")
-    worth = rows_block(*worth_rows(tables), "All components together.")
+    alone_block = rows_block(*alone_rows(tables), "Each component alone against random changes of its size.")
+    worth_block = rows_block(*worth_rows(tables), "All components together.")
     blocks: dict[tuple[str, str], tuple[Block, ...]] = {
-        ("worth", "What is the drift worth?"): (worth, *shown("shapley_accuracy", "shapley_r2")),
+        ("worth", "What is the drift worth?"): (worth_block, *blocks_of("shapley_accuracy", "shapley_r2")),
         ("components", "Which component is it?"): folds(names, details),
         ("random", "Is it this drift, or any of its size?"): (
-            *shown("random_changes", "random_changes_r2"),
-            *((alone,) if len(tables["singles"]) else ()),
+            *blocks_of("random_changes", "random_changes_r2"),
+            *((alone_block,) if len(tables["singles"]) else ()),
         ),
-        ("pairs", "Do components need each other?"): shown("interactions", "interactions_r2"),
+        ("pairs", "Do components need each other?"): blocks_of("interactions", "interactions_r2"),
         ("reverse", "The reverse: tuned embeddings in the body from before"): reverse,
         ("gauge", "Does the gauge hold on these runs?"): (rows_block(*check_rows(tables), CHECKED),),
     }
@@ -157,7 +157,11 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str =
         answers=answers(tables),
         picture=picture,
         sections=(
-            *(Section(id=id, title=title, blocks=own) for (id, title), own in blocks.items() if own),
+            *(
+                Section(id=id, title=title, blocks=section_blocks)
+                for (id, title), section_blocks in blocks.items()
+                if section_blocks
+            ),
             texts_section("limits", "What this cannot tell", caveats(tables)),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
@@ -168,55 +172,58 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str =
 def answers(tables: Tables) -> Answers:
     """Whether the score needs the drift, and whether any change of its size would do."""
     cases, singles = tables["shapley"].groupby(KEY, sort=False), tables["singles"]
-    alone = singles[(singles["component"] == TOTAL) & singles["score"].isin([ACCURACY, R2])].groupby(KEY, sort=False)
+    totals = singles[(singles["component"] == TOTAL) & singles["score"].isin([ACCURACY, R2])].groupby(KEY, sort=False)
     score = "R²" if set(tables["shapley"]["score"]) == {R2} else "accuracy"
     score += " (R² of regressions)" if set(tables["shapley"]["score"]) > {R2} else ""
-    needed = (_needed(own, f"{name_of(key)}: ", _levels(tables["coalitions"], key)) for key, own in cases)
+    needed = (_needed_case(shapley, f"{name_of(key)}: ", _levels(tables["coalitions"], key)) for key, shapley in cases)
     return (
         answer(f"Does {score} need the drift of the embeddings?", needed),
-        answer("Is it this drift, more than any of its size?", (_beyond_size(*case) for case in alone), NOT_DRAWN),
+        answer("Is it this drift, more than any of its size?", (_size_case(*case) for case in totals), NOT_DRAWN),
     )
 
 
-def _needed(own: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
-    own = _headline(own)
-    line, ends = own.loc[TOTAL], own[["value", "low", "high"]]
+def _needed_case(shapley: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
+    """A case of the first answer: what all components together are worth, from no component tuned to all."""
+    shapley = _headline(shapley)
+    total, bounds = shapley.loc[TOTAL], shapley[["value", "low", "high"]]
     before, tuned = (number(level) for level in levels)
-    text = f"{lead}{_nats(line, 2)} points, from {before} % with the old embeddings to {tuned} %; "
-    low, high = (0.0, 0.0) if (ends.drop(index=TOTAL) == 0).all(axis=None) else (line["low"], line["high"])
-    return judged(f"{text}0 means no need.", low, high, line["note"], num_seeds=line["num_seeds"])
+    text = f"{lead}{_nats(total, 2)} points, from {before} % with the old embeddings to {tuned} %; "
+    low, high = (0.0, 0.0) if (bounds.drop(index=TOTAL) == 0).all(axis=None) else (total["low"], total["high"])
+    return judged(f"{text}0 means no need.", low, high, total["note"], num_seeds=total["num_seeds"])
 
 
-def _headline(lines: pd.DataFrame) -> pd.DataFrame:
-    """Of one case, accuracy or R², by component."""
-    return lines[lines["score"].isin([ACCURACY, R2])].set_index("component")
+def _headline(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of accuracy or R², by component; ``table`` is of one case."""
+    return table[table["score"].isin([ACCURACY, R2])].set_index("component")
 
 
-def _finest(lines: pd.DataFrame) -> pd.DataFrame:
-    """Of some cases, log-likelihood or R²."""
-    return lines[lines["score"].isin([LIKELIHOOD, R2])]
+def _finest(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of log-likelihood or R²."""
+    return table[table["score"].isin([LIKELIHOOD, R2])]
 
 
-def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
-    """Held against rotated changes, the stronger control, where there are any."""
-    plain, rotated = (own.set_index("change").loc[name] for name in ("difference", "rotated difference"))
+def _size_case(key: Sequence[object], singles: pd.DataFrame) -> Case:
+    """A case of the second answer. Rotated changes are the stronger control and judge, where there are any."""
+    plain, rotated = (singles.set_index("change").loc[name] for name in ("difference", "rotated difference"))
     text = (
         f"{name_of(key)}: the drift minus random changes of its size {_nats(plain, 2)} points, minus its own in "
         f"rotated directions {_nats(rotated, 2)}; 0 means no more."
     )
-    held = plain if pd.isna(rotated["low"]) else rotated
-    return judged(text, held["low"], held["high"], held["note"] or held["reason"], num_seeds=held["num_seeds"])
+    stronger = plain if pd.isna(rotated["low"]) else rotated
+    return judged(
+        text, stronger["low"], stronger["high"], stronger["note"] or stronger["reason"], num_seeds=stronger["num_seeds"]
+    )
 
 
 def _figures(tables: Tables) -> dict[str, ChartBlock]:
-    """The charts that there is something to draw of, in the order of CAPTIONS."""
+    """The charts that have something to show, in the order of CAPTIONS."""
     makers: dict[str, Any] = {}
     for direction, suffix in (("forward", ""), ("reverse", "_reverse")):
-        own = {name: table[table["direction"] == direction] for name, table in tables.items()}
-        makers["shapley" + suffix] = partial(plot_shapley, own["shapley"])
-        makers["shapley_accuracy" + suffix] = partial(plot_shapley, own["shapley"], ACCURACY)
-        makers["random_changes" + suffix] = partial(plot_random_changes, own["singles"])
-        makers["interactions" + suffix] = partial(plot_interactions, own["interactions"])
+        directed = {name: table[table["direction"] == direction] for name, table in tables.items()}
+        makers["shapley" + suffix] = partial(plot_shapley, directed["shapley"])
+        makers["shapley_accuracy" + suffix] = partial(plot_shapley, directed["shapley"], ACCURACY)
+        makers["random_changes" + suffix] = partial(plot_random_changes, directed["singles"])
+        makers["interactions" + suffix] = partial(plot_interactions, directed["interactions"])
     makers["shapley_r2"] = partial(plot_shapley, tables["shapley"], R2)  # a regression has no reverse
     makers["random_changes_r2"] = partial(plot_random_changes, tables["singles"], R2)
     makers["interactions_r2"] = partial(plot_interactions, tables["interactions"], R2)
@@ -231,20 +238,20 @@ def name_of(key: Sequence[object]) -> str:
     return f"{key[0]} on {key[1]}, {key[2]}" + (", reverse" if key[3] == "reverse" else "")
 
 
-def _is_clear(lines: pd.DataFrame) -> "pd.Series":
-    return (lines["low"] > 0) | (lines["high"] < 0)
+def _is_clear(table: pd.DataFrame) -> "pd.Series":
+    return (table["low"] > 0) | (table["high"] < 0)
 
 
-def _nats(line: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
-    if line["value"] == line["low"] == line["high"] == 0:
+def _nats(record: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
+    if record["value"] == record["low"] == record["high"] == 0:
         return "0 exactly"
-    return estimate_of(line, digits, is_signed=True)
+    return estimate_of(record, digits, is_signed=True)
 
 
 def worth_rows(tables: Tables) -> Rows:
     """Header and rows: per case what all components together are worth, and the components that are clear or 0."""
     scores = set(tables["shapley"]["score"])
-    score = " or ".join(name for own, name in ((ACCURACY, "accuracy"), (R2, "R²")) if own in scores)
+    score = " or ".join(name for measure, name in ((ACCURACY, "accuracy"), (R2, "R²")) if measure in scores)
     header = [
         "case",
         "nats per item",
@@ -258,16 +265,16 @@ def worth_rows(tables: Tables) -> Rows:
         "items",
     ]
     rows: list[list[object]] = []
-    for key, own in tables["shapley"].groupby(KEY, sort=False):
-        finest, headline = _finest(own).set_index("component"), _headline(own)
-        total, parts = finest.loc[TOTAL], finest.drop(index=TOTAL)
-        clear = parts[_is_clear(parts)].sort_values("value", key=abs, ascending=False)
-        still = parts[(parts["value"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
+    for key, shapley in tables["shapley"].groupby(KEY, sort=False):
+        finest, headline = _finest(shapley).set_index("component"), _headline(shapley)
+        total, components = finest.loc[TOTAL], finest.drop(index=TOTAL)
+        clear = components[_is_clear(components)].sort_values("value", key=abs, ascending=False)
+        unmoved = components[(components["value"] == 0) & (components["low"] == 0) & (components["high"] == 0)]
         nats = "not applicable" if total["unit"] == "points" else _nats(total)
         cells: list[object] = (
             [nats, _nats(headline.loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
-            + [", ".join(map(str, found)) or "none" for found in (clear.index, still.index)]
-            + ["; ".join(dict.fromkeys(map(str, still["note"])))]
+            + [", ".join(map(str, names)) or "none" for names in (clear.index, unmoved.index)]
+            + ["; ".join(dict.fromkeys(map(str, unmoved["note"])))]
         )
         rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
     return header, rows
@@ -275,8 +282,8 @@ def worth_rows(tables: Tables) -> Rows:
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
     """v(none) and v(all) as accuracies or R², means over seeds."""
-    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & coalitions["score"].isin([ACCURACY, R2])]
-    means = own.groupby("coalition")["value"].mean()
+    values = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & coalitions["score"].isin([ACCURACY, R2])]
+    means = values.groupby("coalition")["value"].mean()
     return [means.get(name) for name in ("none", "all")]
 
 
@@ -284,7 +291,7 @@ def alone_rows(tables: Tables) -> Rows:
     """Header and rows: per case the components that do something else alone than random changes of their size."""
     singles = _finest(tables["singles"])
     units = list(dict.fromkeys(singles["unit"]))
-    several, unit = len(units) > 1, ", ".join(units)
+    has_units, unit = len(units) > 1, ", ".join(units)
     header = [
         "case",
         "component",
@@ -295,17 +302,19 @@ def alone_rows(tables: Tables) -> Rows:
         "distinguishable?",
     ]
     rows: list[list[object]] = []
-    for (*key, name), part in singles.groupby([*KEY, "component"], sort=False):
-        lines = {line["change"]: line for line in part.to_dict("records")}
-        own = f" {part['unit'].iloc[0]}" if several else ""
+    for (*key, name), component in singles.groupby([*KEY, "component"], sort=False):
+        record_of = {record["change"]: record for record in component.to_dict("records")}
+        suffix = f" {component['unit'].iloc[0]}" if has_units else ""
         cells: list[object] = []
         for kind in ("difference", "rotated difference"):
-            line = lines.get(kind, {"value": None})
-            is_known = not pd.isna(line["value"])
+            record = record_of.get(kind, {"value": None})
+            is_known = not pd.isna(record["value"])
             cells += (
-                [_nats(line) + own, "yes" if line["low"] > 0 or line["high"] < 0 else "no"] if is_known else [None] * 2
+                [_nats(record) + suffix, "yes" if record["low"] > 0 or record["high"] < 0 else "no"]
+                if is_known
+                else [None] * 2
             )
-        rows.append([name_of(key), name, _nats(lines["transplant"]) + own, *cells])
+        rows.append([name_of(key), name, _nats(record_of["transplant"]) + suffix, *cells])
     return header, rows
 
 
@@ -314,15 +323,15 @@ def shapley_rows(lines: pd.DataFrame) -> Rows:
 
     Why there are no shares is the same for all of them, and stands at the sum.
     """
-    scores = {str(unit): own.set_index("component") for unit, own in lines.groupby("unit", sort=False)}
+    scores = {str(unit): table.set_index("component") for unit, table in lines.groupby("unit", sort=False)}
     finest = next(iter(scores.values()))
     rows: list[list[object]] = []
-    for name in [*(each for each in finest.index if each != TOTAL), TOTAL]:
-        one = finest.loc[name]
-        cells = [_nats(own.loc[name], 2 if unit == "points" else 4) for unit, own in scores.items()]
-        share = "" if pd.isna(one["share"]) else f"{round(100 * one['share']) + 0}%"
-        notes = finest["reason"].dropna().unique() if name == TOTAL else [one["note"]]
-        note = "; ".join(str(each) for each in notes if not pd.isna(each))
+    for name in [*(component for component in finest.index if component != TOTAL), TOTAL]:
+        record = finest.loc[name]
+        cells = [_nats(table.loc[name], 2 if unit == "points" else 4) for unit, table in scores.items()]
+        share = "" if pd.isna(record["share"]) else f"{round(100 * record['share']) + 0}%"
+        notes = finest["reason"].dropna().unique() if name == TOTAL else [record["note"]]
+        note = "; ".join(str(text) for text in notes if not pd.isna(text))
         rows.append([SUM if name == TOTAL else str(name), *cells, share, note])
     return ["component", *(f"φ ({unit})" for unit in scores), "share", "note"], rows
 
@@ -332,22 +341,22 @@ def check_rows(tables: Tables) -> Rows:
     header = ["task", "regime", "seed", "direction", "passes", "random draws", "items", "fixed against raw"]
     names = ["task", "condition", "seed", "direction", "num_passes", "num_draws", "num_items"]
     rows: list[list[object]] = []
-    for line in tables["checks"].to_dict("records"):
-        ends = [line[name] for name in ("gauge_difference", "control_difference")]
-        shown = [None if pd.isna(end) else end for end in ends]
-        rows.append([*(line.get(name) for name in names), *shown, "" if pd.isna(line["note"]) else line["note"]])
+    for record in tables["checks"].to_dict("records"):
+        differences = [record[name] for name in ("gauge_difference", "control_difference")]
+        cells = [None if pd.isna(difference) else difference for difference in differences]
+        rows.append([*(record.get(name) for name in names), *cells, "" if pd.isna(record["note"]) else record["note"]])
     return [*header, "words x 1.1", "note"], rows
 
 
 def caveats(tables: Tables) -> list[str]:
     """What the numbers do not say."""
-    lines = (
+    limits = (
         [*LIMITS, *(RANDOM_LIMITS if len(tables["singles"]) else ())]
         + ([ONE_SEED] if (tables["shapley"]["num_seeds"] == 1).any() else [])
         + ([RAW] if tables["shapley"]["coordinates"].eq("raw").any() else [])
     )
     notes = dict.fromkeys(note for note in tables["checks"]["note"].dropna() if note)
-    return [*lines, *(f"Of some runs: {note}." for note in notes)]
+    return [*limits, *(f"Of some runs: {note}." for note in notes)]
 
 
 def plot_shapley(shapley: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None:
@@ -355,12 +364,12 @@ def plot_shapley(shapley: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None
 
     ``shapley`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood, accuracy or r2.
     """
-    own = shapley[shapley["score"] == score]
-    is_sum = own["component"] == TOTAL
-    lines = pd.concat([own[~is_sum], own[is_sum]])
-    kind = lines["component"].eq(TOTAL).map({True: "sum", False: "component"})
+    of_score = shapley[shapley["score"] == score]
+    is_sum = of_score["component"] == TOTAL
+    ordered = pd.concat([of_score[~is_sum], of_score[is_sum]])
+    kind = ordered["component"].eq(TOTAL).map({True: "sum", False: "component"})
     return _forest(
-        lines.assign(place=lines["component"].replace({TOTAL: SUM}), kind=kind),
+        ordered.assign(place=ordered["component"].replace({TOTAL: SUM}), kind=kind),
         {"component": ("a component", "circle", COLOURS[0]), "sum": ("their sum", "diamond", COLOURS[1])},
         AXES[score],
     )
@@ -372,12 +381,18 @@ def plot_random_changes(singles: pd.DataFrame, score: str = LIKELIHOOD) -> Chart
     ``singles`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or r2. Random
     changes have the range of all draws.
     """
-    own = singles[(singles["score"] == score) & singles["change"].isin(list(ALONE)) & singles["value"].notna()]
-    is_drawn = own["change"] != "transplant"
-    ends = {side: own[side].where(~is_drawn, own[end]) for side, end in (("low", "least"), ("high", "greatest"))}
-    place = own["component"].replace({TOTAL: "all together"})
+    defined = singles[(singles["score"] == score) & singles["change"].isin(list(ALONE)) & singles["value"].notna()]
+    is_drawn = defined["change"] != "transplant"
+    bounds = {
+        bound: defined[bound].where(~is_drawn, defined[extreme])
+        for bound, extreme in (("low", "least"), ("high", "greatest"))
+    }
+    components = defined["component"].replace({TOTAL: "all together"})
     return _forest(
-        own.assign(place=place, kind=own["change"], **ends), ALONE, f"change of {AXES[score]}", is_apart=True
+        defined.assign(place=components, kind=defined["change"], **bounds),
+        ALONE,
+        f"change of {AXES[score]}",
+        is_apart=True,
     )
 
 
@@ -386,44 +401,44 @@ def plot_interactions(interactions: pd.DataFrame, score: str = LIKELIHOOD) -> Ch
 
     ``interactions`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or r2.
     """
-    own = interactions[interactions["score"] == score]
-    lines = own.assign(place=own["first"] + " x " + own["second"])
-    lines["kind"] = _is_clear(lines).map({True: "clear", False: "open"})
+    of_score = interactions[interactions["score"] == score]
+    estimates = of_score.assign(place=of_score["first"] + " x " + of_score["second"])
+    estimates["kind"] = _is_clear(estimates).map({True: "clear", False: "open"})
     kinds = {
         "clear": ("interval excludes 0", "diamond", COLOURS[1]),
         "open": ("interval holds 0", "circle", COLOURS[0]),
     }
-    return _forest(lines, kinds, AXES[score])
+    return _forest(estimates, kinds, AXES[score])
 
 
 def _forest(
-    lines: pd.DataFrame, kinds: Mapping[str, tuple[str, str, str]], title: str, *, is_apart: bool = False
+    estimates: pd.DataFrame, kinds: Mapping[str, tuple[str, str, str]], title: str, *, is_apart: bool = False
 ) -> Chart | None:
     """A panel per task and regime, a line per place: estimates with their intervals; two panels beside each other.
 
     ``is_apart``: the kinds of one place stand below one another.
     """
-    if not (lines["value"].fillna(0) != 0).any():
+    if not (estimates["value"].fillna(0) != 0).any():
         return None
-    shown = {kind: kinds[kind] for kind in kinds if (lines["kind"] == kind).any()}
-    labels, shapes, colours = zip(*shown.values(), strict=True)
-    places = list(dict.fromkeys(lines["place"]))
-    longest = 6.2 * max(map(len, places)) + 16
-    groups = list(lines.groupby(PANEL, sort=False))
+    present = {kind: kinds[kind] for kind in kinds if (estimates["kind"] == kind).any()}
+    labels, shapes, colours = zip(*present.values(), strict=True)
+    places = list(dict.fromkeys(estimates["place"]))
+    label_width = 6.2 * max(map(len, places)) + 16
+    groups = list(estimates.groupby(PANEL, sort=False))
     columns = min(len(groups), 2)
-    width = (WIDTH - longest - 24 * (columns - 1)) / columns if columns > 1 else min(WIDTH - longest, 420)
-    size = {"width": width, "height": len(places) * (13 * len(shown) + 8 if is_apart else 19)}
+    width = (WIDTH - label_width - 24 * (columns - 1)) / columns if columns > 1 else min(WIDTH - label_width, 420)
+    size = {"width": width, "height": len(places) * (13 * len(present) + 8 if is_apart else 19)}
     hue, marks = (altair.Scale(domain=list(labels), range=list(values)) for values in (colours, shapes))
     legend = altair.Legend(title=None, columns=1 if max(map(len, labels)) > 30 else 3)
     shape = altair.Shape("what:N", scale=marks, legend=legend)
-    others = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in groups}) > 1]
+    varying = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in groups}) > 1]
     shift = {"yOffset": altair.YOffset("what:N", scale=altair.Scale(domain=list(labels)))} if is_apart else {}
-    drawn = []
-    for i, (key, own) in enumerate(groups):
-        ends = zip(own["low"], own["high"], strict=True)
-        data = own.assign(
-            what=own["kind"].map({kind: label for kind, (label, *_) in shown.items()}),
-            interval=["none" if pd.isna(low) else f"{low:+.4g} to {high:+.4g}" for low, high in ends],
+    charts = []
+    for i, (key, panel_estimates) in enumerate(groups):
+        bounds = zip(panel_estimates["low"], panel_estimates["high"], strict=True)
+        data = panel_estimates.assign(
+            what=panel_estimates["kind"].map({kind: label for kind, (label, *_) in present.items()}),
+            interval=["none" if pd.isna(low) else f"{low:+.4g} to {high:+.4g}" for low, high in bounds],
         )
         axis = altair.Axis(labels=i % columns == 0, domain=False, ticks=False, labelLimit=320)
         x = altair.X("value:Q", title=title if i + columns >= len(groups) else None, axis=altair.Axis(tickCount=4))
@@ -434,8 +449,8 @@ def _forest(
             **shift,
         )
         dots = base.mark_point(filled=True, size=36, opacity=1).encode(x=x, shape=shape)
-        said = [f"seeds: {own['num_seeds'].iloc[0]}", *(str(key[j]) for j in others)]
-        head = altair.Title(f"{key[PANEL.index('task')]}", subtitle=said, limit=width)
+        notes = [f"seeds: {panel_estimates['num_seeds'].iloc[0]}", *(str(key[j]) for j in varying)]
+        head = altair.Title(f"{key[PANEL.index('task')]}", subtitle=notes, limit=width)
         layers = [*around_zero(altair.Undefined, float("nan")), *intervals(base, x), dots]
-        drawn.append(altair.layer(*layers, title=head, **size))
-    return panels(drawn, columns)
+        charts.append(altair.layer(*layers, title=head, **size))
+    return panels(charts, columns)

@@ -67,8 +67,8 @@ class Player:
     def rms_change(self) -> float:
         """Root mean square over its rows of how far each was moved (Euclidean), in weight units."""
         # Rows of 0 only give room to the partner that stands for both (see gauge.py).
-        held = [part for part in self.parts if part.before.any() or part.after.any()]
-        squares = [np.sum(np.square(part.after - part.before), axis=1) for part in held]
+        nonzero = [part for part in self.parts if part.before.any() or part.after.any()]
+        squares = [np.sum(np.square(part.after - part.before), axis=1) for part in nonzero]
         return float(np.sqrt(np.mean(np.concatenate(squares)))) if squares else 0.0
 
 
@@ -90,22 +90,22 @@ class Components:
 
     def place(self, coalition: int) -> dict[str, tuple[Indices | None, Array]]:
         """What every parameter holds when the players of a coalition are tuned and the rest from before."""
-        chosen: dict[str, list[tuple[Indices | None, Array]]] = {}
+        added: dict[str, list[tuple[Indices | None, Array]]] = {}
         for i, player in enumerate(self.players):
             for part in player.parts:
                 values = part.after if coalition >> i & 1 else part.before
-                chosen.setdefault(part.parameter, []).append((part.rows, values))
+                added.setdefault(part.parameter, []).append((part.rows, values))
         placed: dict[str, tuple[Indices | None, Array]] = {}
-        for parameter, parts in chosen.items():
-            rows = [own for own, _ in parts if own is not None]
+        for parameter, parts in added.items():
+            rows = [row_ids for row_ids, _ in parts if row_ids is not None]
             if not rows:
                 placed[parameter] = None, parts[0][1][0]
                 continue
-            every = np.unique(np.concatenate(rows))
-            total = np.zeros((len(every), parts[0][1].shape[1]))
-            for own, (_, values) in zip(rows, parts, strict=True):
-                total[np.searchsorted(every, own)] += values
-            placed[parameter] = every, total
+            all_rows = np.unique(np.concatenate(rows))
+            total = np.zeros((len(all_rows), parts[0][1].shape[1]))
+            for row_ids, (_, values) in zip(rows, parts, strict=True):
+                total[np.searchsorted(all_rows, row_ids)] += values
+            placed[parameter] = all_rows, total
         return placed
 
 
@@ -116,16 +116,16 @@ def all_components(
     used: Mapping[str, Indices],
     notes: Sequence[str] = (),
 ) -> Components:
-    """Some players, and LayerNorm's weight and bias jointly where the model has them; a note names absent tables."""
+    """These players, and LayerNorm's weight and bias as one where the model has them; a note names absent tables."""
     parts = [
         Part(name, None, np.asarray(before[name], np.float64)[None], np.asarray(after[name], np.float64)[None])
         for name in LAYER_NORM_PARAMETERS
         if name in before
     ]
-    missing = ", ".join(player for table, player in PLAYER.items() if table not in used)
-    absent = [f"not applicable, this model has no such table: {missing}"] if missing else []
+    missing_tables = ", ".join(player for table, player in PLAYER.items() if table not in used)
+    table_notes = [f"not applicable, this model has no such table: {missing_tables}"] if missing_tables else []
     layer_norm = [Player(LAYER_NORM, tuple(parts))] if parts else []
-    return Components((*players, *layer_norm), (*absent, *notes))
+    return Components((*players, *layer_norm), (*table_notes, *notes))
 
 
 def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used: Mapping[str, Indices]) -> Components:
@@ -136,8 +136,8 @@ def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used
     """
     players = []
     for table, rows in used.items():
-        own, tuned = (np.asarray(state[table][rows], np.float64) for state in (before, after))
-        players.append(Player(PLAYER[table], (Part(table, rows, own, tuned),)))
+        untuned, tuned = (np.asarray(state[table][rows], np.float64) for state in (before, after))
+        players.append(Player(PLAYER[table], (Part(table, rows, untuned, tuned),)))
     return all_components(players, before, after, used)
 
 
@@ -177,8 +177,8 @@ def randomised(part: Part, generator: np.random.Generator) -> Part:
     drawn = generator.standard_normal(change.shape)
     if part.is_centred:
         drawn -= drawn.mean(axis=1, keepdims=True)
-    lengths, wanted = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (drawn, change))
-    return replace(part, after=part.before + drawn * (wanted / lengths))
+    lengths, target_lengths = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (drawn, change))
+    return replace(part, after=part.before + drawn * (target_lengths / lengths))
 
 
 class RandomRotation:
@@ -221,44 +221,47 @@ def fixed_components(
 
     ValueError where a projection stands before LayerNorm, or none reads the sum of the tables' rows.
     """
-    why = why_no_gauge(trajectory)
-    corpus = None if why else reference_corpus(trajectory)
+    refusal = why_no_gauge(trajectory)
+    corpus = None if refusal else reference_corpus(trajectory)
     if corpus is None or corpus.is_projected:
-        raise ValueError(f"{why or PROJECTED}: transplant in raw coordinates (--coordinates raw)")
+        raise ValueError(f"{refusal or PROJECTED}: transplant in raw coordinates (--coordinates raw)")
     groups = joint_groups(corpus, scored, {name: len(before[name]) for name in corpus.tables})
-    ends = measure_centres([Snapshot(0, 0, before), Snapshot(1, 0, after)], _main_corpus(corpus, groups))
+    centres = measure_centres([Snapshot(0, 0, before), Snapshot(1, 0, after)], _main_corpus(corpus, groups))
     used = used_rows(scored)
-    own, tuned = (_fix(state, centre, groups, used) for state, centre in zip((before, after), ends, strict=True))
-    players, apart = [], []
+    untuned, tuned = (_fix(state, centre, groups, used) for state, centre in zip((before, after), centres, strict=True))
+    players, inseparable = [], []
     for name, rows in used.items():
         is_main = groups[name][rows] == 0
-        alone, others = (
-            Part(name, rows[chosen], own[name][chosen], tuned[name][chosen], is_centred=True)
-            for chosen in (is_main, ~is_main)
+        separable, joint = (
+            Part(name, rows[is_chosen], untuned[name][is_chosen], tuned[name][is_chosen], is_centred=True)
+            for is_chosen in (is_main, ~is_main)
         )
-        players.append(Player(PLAYER[name], (alone,), _stillness([name], before, after, alone, others)))
-        apart += [others] if len(others.before) else []
-    why = _stillness(used, before, after)
-    players += [Player(INSEPARABLE, tuple(apart), why)] if apart else []
-    last = list(used)[-1]
-    offsets = [centre.offset[None] for centre in ends]
-    players.append(Player(OFFSET, (Part(last, used[last], offsets[0], offsets[1], is_centred=True),), why))
+        players.append(Player(PLAYER[name], (separable,), _why_still([name], before, after, separable, joint)))
+        inseparable += [joint] if len(joint.before) else []
+    stillness = _why_still(used, before, after)
+    players += [Player(INSEPARABLE, tuple(inseparable), stillness)] if inseparable else []
+    # A token has one row of each table, so that an offset of all rows of one is in every sum once.
+    last_table = list(used)[-1]
+    offsets = [centre.offset[None] for centre in centres]
+    players.append(
+        Player(OFFSET, (Part(last_table, used[last_table], offsets[0], offsets[1], is_centred=True),), stillness)
+    )
     return all_components(players, before, after, used, [corpus.note] if corpus.note else [])
 
 
-def _stillness(
+def _why_still(
     tables: Iterable[str],
     before: Mapping[str, Array],
     after: Mapping[str, Array],
-    alone: Part | None = None,
-    others: Part | None = None,
+    separable: Part | None = None,
+    joint: Part | None = None,
 ) -> str:
-    """Why a player of these tables has not moved, if it has not: a table that moved may leave nothing of its own."""
+    """The reason to give should a player of these tables not have moved; whether it has is not looked at here."""
     if all(np.array_equal(before[name], after[name]) for name in tables):
         return UNCHANGED
-    if alone is None or others is None or len(alone.before) > 1:
+    if separable is None or joint is None or len(separable.before) > 1:
         return NOTHING_FIXED
-    return all_inseparable(len(alone.before)) if len(others.before) else ONE_ROW
+    return all_inseparable(len(separable.before)) if len(joint.before) else ONE_ROW
 
 
 def used_rows(scored: Design) -> dict[str, Indices]:
@@ -276,12 +279,12 @@ def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str,
     designs = [design for design in (corpus.design, scored) if design is not None]
     combinations = np.concatenate([design.combinations for design in designs]).astype(np.int32)
     counts = np.concatenate([design.counts for design in designs]).astype(np.int64)
-    groups, first = label_groups(Design(scored.tables, combinations, counts), num_rows), scored.tables[0]
-    is_used = groups[first] >= 0
-    num_tokens = np.bincount(groups[first][is_used], corpus.frequencies[first][is_used]).astype(np.float64)
-    known = [group for group in np.flatnonzero(num_tokens).tolist() if group != int(np.argmax(num_tokens))]
+    groups, first_table = label_groups(Design(scored.tables, combinations, counts), num_rows), scored.tables[0]
+    is_used = groups[first_table] >= 0
+    num_tokens = np.bincount(groups[first_table][is_used], corpus.frequencies[first_table][is_used]).astype(np.float64)
+    trained_groups = [group for group in np.flatnonzero(num_tokens).tolist() if group != int(np.argmax(num_tokens))]
     return {
-        name: np.where(np.isin(labels, known) & (name in scored.tables[:2]), labels + 1, 0)
+        name: np.where(np.isin(labels, trained_groups) & (name in scored.tables[:2]), labels + 1, 0)
         for name, labels in groups.items()
     }
 
@@ -305,7 +308,9 @@ def _fix(
     """Table to (used rows, hidden) W', P', S'. In each inseparable group the first table takes over the mean of the
     second's rows: a pair is one row then, and the other is 0.
     """
-    fixed = {n: project(np.asarray(state[n][rows], np.float64)) - centre.means[n] for n, rows in used.items()}
+    fixed = {
+        table: project(np.asarray(state[table][rows], np.float64)) - centre.means[table] for table, rows in used.items()
+    }
     if len(used) == 1:
         return fixed
     first, second = list(used)[:2]

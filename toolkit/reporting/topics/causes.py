@@ -36,6 +36,7 @@ HEIGHT = 300
 
 
 def makers(opened: Opened) -> Makers:
+    """The tables of exposure, causes, sign noise and regression of a run; none of checkpoints."""
     if not opened.is_run:
         return {}
     source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
@@ -57,7 +58,7 @@ class NothingToPlot(ValueError):
 
 
 def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: bool = False) -> pd.DataFrame:
-    """What the chart of exposure shows at the last snapshot.
+    """The table of the exposure chart at the last snapshot.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
     points = shuffled[shuffled["place"] < DRAWN_IN_BIN].sort_values("row")
     parts = [
         points[["row", "token", "num_steps", "drift_percent"]].assign(series=ROW, num_rows=1),
-        _by_exposure(seen, ["drift_percent"]).assign(series=MEDIAN),
+        _medians_by_exposure(seen, ["drift_percent"]).assign(series=MEDIAN),
     ]
     if with_null:
         drawn = shuffled.loc[shuffled["place"] < ROWS_IN_BIN, "row"].to_numpy()
@@ -109,7 +110,7 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
         values = ["drift_percent", "low", "high"]
         scale = (seen["drift_percent"] / seen["norm"]).set_axis(seen["row"])  # 100 / ‖E⁰‖
         null[values] = null[values].mul(scale.loc[null["row"]].to_numpy(), axis=0)
-        parts.append(_by_exposure(null, values).assign(series=NULL))
+        parts.append(_medians_by_exposure(null, values).assign(series=NULL))
     if len(unseen):
         steps = [float(seen["num_steps"].min()), float(seen["num_steps"].max())]
         parts.append(
@@ -132,7 +133,7 @@ def _bins(steps: pd.Series) -> Any:
     return np.floor(2 * np.log2(np.maximum(steps.to_numpy(float), 1)))
 
 
-def _by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+def _medians_by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Medians in each bin at the bins' geometric centres; bins of too few rows show no trend and are left out."""
     grouped = rows.assign(steps=np.log(rows["num_steps"].to_numpy(float))).groupby(_bins(rows["num_steps"]))
     table = grouped[names].median().assign(num_steps=np.exp(grouped["steps"].mean()), num_rows=grouped.size())
@@ -153,12 +154,14 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
     steps = wide.axis(format=",.0f", grid=False)
     x = altair.X("num_steps:Q", scale=wide.scale(), title="optimizer steps that showed the row", axis=steps)
     y = altair.Y("drift_percent:Q", scale=tall.scale(), title=MOVED_BY, axis=tall.axis())
-    said = {"num_steps": ("steps", ",.0f"), "drift_percent": (MOVED_BY, ".3g"), "num_rows": ("rows", ",")}
+    shared_tips = {"num_steps": ("steps", ",.0f"), "drift_percent": (MOVED_BY, ".3g"), "num_rows": ("rows", ",")}
 
     def layer(name: str, *columns: str) -> Any:
-        own = exposure.loc[exposure["series"] == name, ["series", "num_steps", "drift_percent", "num_rows", *columns]]
-        told = ({"token": "word"} if "token" in columns else {}) | said
-        return altair.Chart(data_of(own)).encode(x=x, y=y, color=colours, tooltip=tips(**told))
+        series_points = exposure.loc[
+            exposure["series"] == name, ["series", "num_steps", "drift_percent", "num_rows", *columns]
+        ]
+        tip_fields = ({"token": "word"} if "token" in columns else {}) | shared_tips
+        return altair.Chart(data_of(series_points)).encode(x=x, y=y, color=colours, tooltip=tips(**tip_fields))
 
     layers = [layer(ROW, "token").mark_circle(size=11, opacity=1)]
     if NULL in present:
@@ -177,16 +180,16 @@ UNSEEN_MOVED = "What moved the words that training never showed?"
 
 
 def answer(computed: Computed) -> Answer | None:
-    """What moved the words that training never showed."""
+    """Whether weight decay alone moved the words that training never showed; None where it moved none."""
     causes = computed.get("causes", parameter=TABLES[0], stratum="all rows")
     if causes.empty or not int(causes["num_weight_decay_alone"].iloc[0]):
         return None
-    line = causes.iloc[0]
+    record = causes.iloc[0]
     text = (
-        f"Weight decay alone moved {number(int(line['num_weight_decay_alone']))} word rows that no batch showed "
-        f"({number(100 * line['unexplained_share'])} % of their drift is unexplained)."
+        f"Weight decay alone moved {number(int(record['num_weight_decay_alone']))} word rows that no batch showed "
+        f"({number(100 * record['unexplained_share'])} % of their drift is unexplained)."
     )
-    if line["unexplained_share"] > 0:
+    if record["unexplained_share"] > 0:
         return Answer(question=UNSEEN_MOVED, verdict="not weight decay alone", text=text, tone="open")
     return Answer(question=UNSEEN_MOVED, verdict="weight decay alone", text=text, tone="same")
 
@@ -212,12 +215,12 @@ def section(computed: Computed) -> Section:
         chart = exposure_chart(exposure)
         blocks.append(ChartBlock(name="exposure", chart=chart, caption=CAPTION, alt=CAPTION, is_dense=True))
     if len(computed.get("causes")):
-        blocks.append(_causes(computed.frames["causes"]))
+        blocks.append(_causes_block(computed.frames["causes"]))
     noise = computed.get("sign_noise")
     if len(noise) and (noise["num_steps"] > 0).any():
-        blocks.append(_noise(noise[noise["num_steps"] > 0]))
+        blocks.append(_noise_block(noise[noise["num_steps"] > 0]))
     if len(computed.get("regression")):
-        blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression(computed)))
+        blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression_blocks(computed)))
     lead = LEAD + (CONTROL if any(map(could_have_control, computed.opened.runs)) else "") + "."
     return Section(id="why", title="Why they moved", lead=lead if blocks else "", blocks=tuple(blocks))
 
@@ -227,7 +230,8 @@ def could_have_control(run: Run) -> bool:
     return not run.is_recorded and run.config.objective != MLM and not run.config.shuffle_labels
 
 
-def _causes(causes: pd.DataFrame) -> Block:
+def _causes_block(causes: pd.DataFrame) -> Block:
+    """How many rows of each table and stratum moved for which reason."""
     unknown = "num_exposure_unknown " * bool(causes["num_exposure_unknown"].any())
     return table_block(
         causes,
@@ -244,7 +248,8 @@ def _causes(causes: pd.DataFrame) -> Block:
     )
 
 
-def _noise(frame: pd.DataFrame) -> Block:
+def _noise_block(frame: pd.DataFrame) -> Block:
+    """The drift of sampled words beside that of random gradient signs, by stratum."""
     frame = frame.assign(stratum=frame["stratum"].astype(str), beyond=is_beyond_both(frame))
     grouped = frame.groupby("stratum")
     ends = grouped["ratio"].quantile([0.05, 0.95]).unstack()
@@ -267,7 +272,8 @@ def _noise(frame: pd.DataFrame) -> Block:
     )
 
 
-def _regression(computed: Computed) -> tuple[Block, ...]:
+def _regression_blocks(computed: Computed) -> tuple[Block, ...]:
+    """The regression of drift on exposure and length, beside that of its null."""
     frame = computed.frames["regression"]
     terms = {"constant": "constant", "log_num_steps": "log steps", "log_norm": "log ‖E⁰‖"}
     ends = zip(frame["low"], frame["high"], strict=True)
@@ -277,13 +283,13 @@ def _regression(computed: Computed) -> tuple[Block, ...]:
         interval=[f"{number(low)} to {number(high)}" for low, high in ends],
         num_rows=frame["num_rows"].astype(int),
     )
-    said = (
+    explanation = (
         "Regression of log drift on log exposure and log length before, beside the same for the null. A slope below "
         "1 is no finding: drift per occurrence falls with frequency by construction. What differs comes from the data."
     )
     names = ("outcome", "term", "value", "interval", "num_rows")
     caption = "Coefficients of the rows' drift and of its null."
-    return TextBlock(text=said), table_block(
+    return TextBlock(text=explanation), table_block(
         table, names, caption, value="coefficient", interval=Column(label="95 % interval")
     )
 

@@ -19,18 +19,18 @@ from toolkit.schema import columns_of, with_columns
 
 
 def headline(comparison: pd.DataFrame) -> pd.DataFrame:
-    """The lines of a comparison that are about the headline score: accuracy may stand beside another one."""
+    """The records of a comparison on headline scores: accuracy may stand beside another one."""
     return comparison[comparison["is_headline"].astype(bool)]
 
 
 def largest_size(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of the most training examples of each group, where its runs differ in it.
+    """The records of the most training examples of each group, where its runs differ in it.
 
     By ``size``, what the runs were asked for (none is all of them), where the table has it.
     """
     if "size" in table:
-        asked = pd.to_numeric(table["size"]).astype("Float64").fillna(np.inf).astype(float)
-        return table[asked == asked.groupby(table["group"], sort=False).transform("max")]
+        sizes_asked = pd.to_numeric(table["size"]).astype("Float64").fillna(np.inf).astype(float)
+        return table[sizes_asked == sizes_asked.groupby(table["group"], sort=False).transform("max")]
     sizes = pd.to_numeric(table["num_train_examples"]).astype(float)
     greatest = sizes.groupby(table["group"], sort=False).transform("max")
     # Near-duplicates are removed per seed, so that conditions of one size may differ by a few examples.
@@ -38,23 +38,25 @@ def largest_size(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def covered(comparison: pd.DataFrame) -> str:
-    """What the intervals of these lines are over: ``seeds and items``, ``seeds (f1)``; '' where there are none.
+    """What the intervals of some comparisons are over: ``seeds and items``, ``seeds (f1)``; '' where there are none.
 
     A score whose answers are not known, or one whose items differ between seeds, has an interval over seeds.
     """
-    scores: dict[str, list[str]] = {}
-    for line in comparison[comparison["low_points"].notna()].to_dict("records"):
-        is_over_seeds = pd.isna(line["num_units"])
-        units = "items" if is_over_seeds or line["num_units"] == line["num_items"] else "clusters of items"
-        over = "seeds" if is_over_seeds else f"seeds and {units}" if line["num_seeds"] > 1 else f"{units} only"
-        scores.setdefault(over, []).append(str(line["score"]))
-    if len(scores) < 2:
-        return "".join(scores)
-    return " or ".join(f"{over} ({listing(list(dict.fromkeys(own)))})" for over, own in scores.items())
+    scores_by_units: dict[str, list[str]] = {}
+    for record in comparison[comparison["low_points"].notna()].to_dict("records"):
+        is_over_seeds = pd.isna(record["num_units"])
+        units = "items" if is_over_seeds or record["num_units"] == record["num_items"] else "clusters of items"
+        units_text = "seeds" if is_over_seeds else f"seeds and {units}" if record["num_seeds"] > 1 else f"{units} only"
+        scores_by_units.setdefault(units_text, []).append(str(record["score"]))
+    if len(scores_by_units) < 2:
+        return "".join(scores_by_units)
+    return " or ".join(
+        f"{units_text} ({listing(list(dict.fromkeys(names)))})" for units_text, names in scores_by_units.items()
+    )
 
 
 def deciding(line: Mapping[Any, Any]) -> tuple[float, float, int]:
-    """The interval of a comparison's line that decided, in points, and its level in per cent: 90 for equivalent."""
+    """The interval that decided a comparison, in points, and its level in per cent: 90 for equivalent."""
     is_equal = line.get("verdict") == "equivalent"
     low, high = (float(line[f"{end}{'90' if is_equal else ''}_points"]) for end in ("low", "high"))
     return low, high, 90 if is_equal else 95
@@ -66,7 +68,7 @@ def reach_points(score: str) -> float:
 
 
 def task_names(table: pd.DataFrame) -> pd.Series:
-    """What to call the task of each line: with the model where there are several."""
+    """The name of each record's task, with the model where there are several."""
     names = table["group"].astype(str)
     return names.str.removeprefix(f"{table['model'].iloc[0]} on ") if table["model"].nunique() == 1 else names
 
@@ -77,21 +79,21 @@ SHOWN = ("group", "condition", "split", "score", "reached", "linear_probe", *GAP
 
 @with_columns
 def linear_probes(groups: Sequence[Group]) -> pd.DataFrame:
-    """One line per group, feature-extraction condition and split that has a recorded linear probe.
+    """A record per group, feature-extraction condition and split that has a recorded linear probe.
 
     Of the headline score, means over the seeds that recorded one. ``full_minus_...`` is over the seeds that both
     conditions have, NaN without full fine-tuning of the same size. Of several of these it is the one that differs from
     the features' in the fewest settings (the same pooling, say). A probe is of the training loss with its strength
     chosen within train: on held-out data a head may come out above it.
     """
-    lines = [
-        {"group": group.title} | line
+    records = [
+        {"group": group.title} | record
         for group in groups
         for condition in group.conditions
         if condition.is_feature_extraction
-        for line in _lines(condition, _full_beside(condition, group))
+        for record in _probe_records(condition, _closest_full(condition, group))
     ]
-    return pd.DataFrame(lines, columns=columns_of("linear_probes")).astype({"size": "Int64"})
+    return pd.DataFrame(records, columns=columns_of("linear_probes")).astype({"size": "Int64"})
 
 
 def probe_score(run: ReportedRun, split: str, score: str) -> float:
@@ -100,22 +102,26 @@ def probe_score(run: ReportedRun, split: str, score: str) -> float:
     return np.nan if value is None else float(value)
 
 
-def _full_beside(condition: Condition, group: Group) -> Condition | None:
-    own = settings(condition.runs[0])
+def _closest_full(condition: Condition, group: Group) -> Condition | None:
+    """Full fine-tuning of the same size that differs from a condition in the fewest settings; None without it."""
+    settings_of_condition = settings(condition.runs[0])
 
-    def num_other(full: Condition) -> int:
-        return sum(own.get(name) != value for name, value in settings(full.runs[0]).items())
+    def num_differing(full: Condition) -> int:
+        return sum(settings_of_condition.get(name) != value for name, value in settings(full.runs[0]).items())
 
     return min(
-        (one for one in group.conditions if one.is_full and one.size == condition.size), key=num_other, default=None
+        (candidate for candidate in group.conditions if candidate.is_full and candidate.size == condition.size),
+        key=num_differing,
+        default=None,
     )
 
 
-def _lines(condition: Condition, full: Condition | None) -> Iterable[dict[str, Any]]:
+def _probe_records(condition: Condition, full: Condition | None) -> Iterable[dict[str, Any]]:
+    """A record per split on which runs of a condition recorded a linear probe."""
     first = condition.runs[0]
     for split in reported_first(first.answers, [first.reported_split]):
-        own = [run for run in condition.runs if not np.isnan(probe_score(run, split, first.score))]
-        if own:
+        probed_runs = [run for run in condition.runs if not np.isnan(probe_score(run, split, first.score))]
+        if probed_runs:
             yield {
                 "model": first.model,
                 "task": first.task,
@@ -126,11 +132,12 @@ def _lines(condition: Condition, full: Condition | None) -> Iterable[dict[str, A
                 "is_reported_split": split == first.reported_split,
                 "is_out_of_distribution": split in first.out_of_distribution,
                 "score": first.score,
-                "num_seeds": len(own),
-            } | _numbers(own, full, split)
+                "num_seeds": len(probed_runs),
+            } | _probe_numbers(probed_runs, full, split)
 
 
-def _numbers(runs: Sequence[ReportedRun], full: Condition | None, split: str) -> dict[str, float]:
+def _probe_numbers(runs: Sequence[ReportedRun], full: Condition | None, split: str) -> dict[str, float]:
+    """Mean scores of a condition and of its probe, full fine-tuning minus each, and the interval of the latter."""
     score = runs[0].score
     table = pd.DataFrame(
         {
@@ -139,19 +146,22 @@ def _numbers(runs: Sequence[ReportedRun], full: Condition | None, split: str) ->
         },
         index=[run.config.seed for run in runs],
     )
-    others = {run.config.seed: last_score(run, split, score) for run in full.runs} if full else {}
-    table["full"] = pd.Series(others, dtype=float).reindex(table.index)
+    full_scores = {run.config.seed: last_score(run, split, score) for run in full.runs} if full else {}
+    table["full"] = pd.Series(full_scores, dtype=float).reindex(table.index)
     gaps = {f"full_minus_{name}_points": 100 * (table["full"] - table[name]) for name in ("reached", "linear_probe")}
-    over = over_seeds(gaps[GAPS[1]].to_numpy(np.float64), 0.95)  # no run keeps the probe's answers to single items
+    interval = over_seeds(gaps[GAPS[1]].to_numpy(np.float64), 0.95)  # no run keeps the probe's answers to single items
     means = {name: values.mean() for name, values in (dict(table[["reached", "linear_probe"]]) | gaps).items()}
-    return {name: float(value) for name, value in means.items()} | {"low_points": over.low, "high_points": over.high}
+    return {name: float(value) for name, value in means.items()} | {
+        "low_points": interval.low,
+        "high_points": interval.high,
+    }
 
 
 def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
     """The linear probe beside what was reached, and full fine-tuning minus each; nothing without linear probes."""
-    shown = table.assign(**{name: [points(value) for value in table[name]] for name in GAPS})
+    with_texts = table.assign(**{name: [points(value) for value in table[name]] for name in GAPS})
     caption = "Features or optimisation: full fine-tuning minus the head that was kept, and minus a cross-validated one"
-    return () if table.empty else (table_block(shown, SHOWN, caption),)
+    return () if table.empty else (table_block(with_texts, SHOWN, caption),)
 
 
 MINILM = (
@@ -164,16 +174,20 @@ UNSTABLE_POINTS = 20
 
 
 def caveats(data: ReportData) -> list[str]:
-    """What has to be read with any number of the report: failed runs, settings, model, seeds."""
-    said = (broken_freezes, failures, below_floor, unstable, edge_warning, unnamed_clusters)
-    sentences = [text for text in (say(data) for say in said) if text]
+    """Sentences that belong to any number of the report: failed runs, settings, model, seeds."""
+    checks = (broken_freezes, failures, below_floor, unstable, edge_warning, unnamed_clusters)
+    sentences = [text for text in (check(data) for check in checks) if text]
     sentences += [*data.left_out, *data.evidence.page.get("not_kept", ())]
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
     if data.num_seeds == 1:
-        over = covered(headline(data.comparison))
-        what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
-        sentences.append(f"Every condition has one seed: {what}.")
+        units_text = covered(headline(data.comparison))
+        limits = (
+            "intervals cover the items and say nothing of other seeds"
+            if units_text
+            else "nothing is said of other seeds"
+        )
+        sentences.append(f"Every condition has one seed: {limits}.")
     return sentences
 
 
@@ -187,16 +201,16 @@ LEAST_SHARE = 0.05
 
 def unnamed_clusters(data: ReportData) -> str:
     """Splits whose ids or texts look as if items came in clusters that nobody named; '' without any."""
-    found = []
+    suspects = []
     for run in data.runs:
         for split in [name for name in run.answers if run.clusters(name) is None and not run.setting("cluster_column")]:
-            ids, known = run.answers[split].index.astype(str), run.part("task").get("splits") or {}
+            ids, split_facts = run.answers[split].index.astype(str), run.part("task").get("splits") or {}
             starts = ids.str.extract(r"^(.+)[-_]\d+$", expand=False).dropna()
-            num_repeated = (known.get(split) or {}).get("num_repeated_texts", 0)
+            num_repeated = (split_facts.get(split) or {}).get("num_repeated_texts", 0)
             if num_repeated >= LEAST_SHARE * len(ids) or 1 < starts.nunique() <= (1 - LEAST_SHARE) * len(starts):
                 why = f"{num_repeated:,} repeat a text" if num_repeated else f"ids begin in {starts.nunique():,} ways"
-                found.append(f"{run.task} {split} ({len(ids):,} items, {why})")
-    return CLUSTERS.format("; ".join(dict.fromkeys(found))) if found else ""
+                suspects.append(f"{run.task} {split} ({len(ids):,} items, {why})")
+    return CLUSTERS.format("; ".join(dict.fromkeys(suspects))) if suspects else ""
 
 
 def broken_freezes(data: ReportData) -> str:
@@ -204,11 +218,13 @@ def broken_freezes(data: ReportData) -> str:
     drift = data.evidence.drift
     drift = drift[drift["has_moved"].astype(bool)]
     moved = set(zip(drift["run"], drift["parameter"], strict=True))
-    found = []
+    broken = []
     for run in data.runs:
         names = [name for name, is_equal in run.frozen.items() if not is_equal or (run.name, name) in moved]
-        found += [f"{run.name}: {', '.join(names)}"] if names else []
-    return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(found)}." if found else ""
+        broken += [f"{run.name}: {', '.join(names)}"] if names else []
+    return (
+        f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(broken)}." if broken else ""
+    )
 
 
 QUALITIES = {
@@ -220,33 +236,33 @@ QUALITIES = {
 
 def failures(data: ReportData) -> str:
     """Runs that failed, and those that do not beat the majority class by more than chance; '' for one task without."""
-    found = {quality: _with_quality(data, quality) for quality in QUALITIES}
+    runs_by_quality = {quality: _with_quality(data, quality) for quality in QUALITIES}
     parts = []
-    for quality, runs in found.items():
-        own = [
+    for quality, runs in runs_by_quality.items():
+        counts_by_condition = [
             f"{condition} {len(tasks)} on {listing(tasks.unique())}"
             for condition, tasks in runs.groupby("condition", sort=False)["task"]
         ]
-        parts.append(f"{QUALITIES[quality]}: {'; '.join([f'{len(runs)} of {len(data.runs)}', *own])}.")
-    return " ".join(parts) if len(data.groups) > 1 or any(map(len, found.values())) else ""
+        parts.append(f"{QUALITIES[quality]}: {'; '.join([f'{len(runs)} of {len(data.runs)}', *counts_by_condition])}.")
+    return " ".join(parts) if len(data.groups) > 1 or any(map(len, runs_by_quality.values())) else ""
 
 
 def _with_quality(data: ReportData, quality: str) -> pd.DataFrame:
     """Condition and task of every run that has a quality."""
     conditions = [condition for group in data.groups for condition in group.conditions]
-    lines = [
+    records = [
         (condition.base, run.task) for condition in conditions for run in condition.runs if getattr(run, quality, False)
     ]
-    return pd.DataFrame(lines, columns=["condition", "task"])
+    return pd.DataFrame(records, columns=["condition", "task"])
 
 
 def below_floor(data: ReportData) -> str:
-    """Conditions whose mean score on a split is below a bag of words fitted to the same examples; '' for none."""
-    own = largest_size(data.floors)
-    own = own[own["above_bag_of_words_points"] < -1e-9]  # and not by the rounding of a mean
+    """Conditions whose mean score is below a bag of words that was fitted to the same examples; '' for none."""
+    below = largest_size(data.floors)
+    below = below[below["above_bag_of_words_points"] < -1e-9]  # and not by the rounding of a mean
     parts = [
-        f"{line['base']} on {name} {line['split']} ({number(line['mean'])} for {number(line['bag_of_words'])})"
-        for name, line in zip(task_names(own), own.to_dict("records"), strict=True)
+        f"{record['base']} on {name} {record['split']} ({number(record['mean'])} for {number(record['bag_of_words'])})"
+        for name, record in zip(task_names(below), below.to_dict("records"), strict=True)
     ]
     return f"Below a bag of words: {'; '.join(parts)}." if parts else ""
 
@@ -257,23 +273,23 @@ def unstable(data: ReportData) -> str:
     if table is None or "mean_score" not in table:
         return ""
     chosen = table[table["is_chosen"].astype(bool)]
-    scores = {(line["task"], line["condition"]): line for line in chosen.to_dict("records")}
+    record_by_condition = {(record["task"], record["condition"]): record for record in chosen.to_dict("records")}
     parts = []
     for condition in (
-        condition for own in data.details for condition in own.group.conditions
+        condition for tables in data.details for condition in tables.group.conditions
     ):  # of the most training examples
         first = condition.runs[0]
-        line = scores.get((first.task, condition.base), {})
+        record = record_by_condition.get((first.task, condition.base), {})
         final = float(np.mean([last_score(run, run.reported_split) for run in condition.runs]))
-        is_same = line.get("score", first.score) == first.score
-        if is_same and 100 * (line.get("mean_score", -math.inf) - final) > UNSTABLE_POINTS:
-            scored = f"{number(line['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
+        is_same = record.get("score", first.score) == first.score
+        if is_same and 100 * (record.get("mean_score", -math.inf) - final) > UNSTABLE_POINTS:
+            scored = f"{number(record['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
             parts.append(f"{condition.base} on {first.task} ({scored}, final runs: {len(condition.runs)})")
     return f"Chosen, and unstable: {'; '.join(parts)}." if parts else ""
 
 
 def edge_warning(data: ReportData) -> str:
-    """Conditions whose chosen setting is the last of its grid on a side where the score still rose; '' without any."""
+    """Conditions whose chosen setting is at an end of its grid where the score still rose; '' without any."""
     table = data.tuning
     if table is None or "is_at_edge" not in table:
         return ""
@@ -290,17 +306,19 @@ def pair_caveats(data: ReportData) -> list[str]:
     differing: dict[tuple[str, str, str], list[str]] = {}
     for group in data.groups:
         compared = data.seeds.loc[data.seeds["group"] == group.title, ["first", "second"]].drop_duplicates()
-        for pair in pair_conditions(group, [(str(a), str(b)) for a, b in compared.to_numpy()]):
+        for pair in pair_conditions(
+            group, [(str(first_label), str(second_label)) for first_label, second_label in compared.to_numpy()]
+        ):
             names = [name.replace("_", " ") for name in differing_settings(pair.first, pair.second)]
             if names:
                 differing.setdefault((pair.first.base, pair.second.base, listing(names)), []).append(group.title)
     sentences = []
-    for (one, other, said), titles in differing.items():
+    for (first_base, second_base, names_text), titles in differing.items():
         where = f" ({listing(list(dict.fromkeys(titles)))})" if len(set(titles)) < len(data.groups) else ""
-        sentences.append(f"{one} and {other} differ, besides the regime, in {said}{where}.")
-    for line in data.seeds[data.seeds["split"] == ""].itertuples():
-        which = "A run" if pd.isna(line.seed) else f"Seed {line.seed}"
-        sentences.append(f"{which} of {line.first} and {line.second} is not compared: {line.reason}.")
+        sentences.append(f"{first_base} and {second_base} differ, besides the regime, in {names_text}{where}.")
+    for record in data.seeds[data.seeds["split"] == ""].itertuples():
+        run_text = "A run" if pd.isna(record.seed) else f"Seed {record.seed}"
+        sentences.append(f"{run_text} of {record.first} and {record.second} is not compared: {record.reason}.")
     return sentences
 
 
@@ -324,7 +342,7 @@ def question_of(card: Card) -> str:
 
 
 def answer_of(card: Card) -> str:
-    """What the verdict says to that question, in a word or a few."""
+    """The answer that the verdict gives to that question, in a word or a few."""
     if card.verdict == "supported":
         return "yes"
     if card.verdict == "equivalent":
@@ -339,9 +357,9 @@ def answer_of(card: Card) -> str:
 
 
 def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
-    """One line per card, for tables/verdicts: numbers in the card's unit."""
+    """A record per card, for tables/verdicts: numbers in the card's unit."""
     fields = "margin detectable_gap noise_floor q num_seeds num_items reason estimator kind"
-    lines = [
+    records = [
         {
             "question": question_of(card),
             "answer": answer_of(card),
@@ -358,19 +376,21 @@ def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
         }
         for card in cards
     ]
-    return pd.DataFrame(lines).astype({"num_items": "Int64"}) if lines else pd.DataFrame(columns=["claim", "verdict"])
+    return (
+        pd.DataFrame(records).astype({"num_items": "Int64"}) if records else pd.DataFrame(columns=["claim", "verdict"])
+    )
 
 
 def span_of(card: Card) -> str:
     """The interval that decided, with its level."""
-    own = card.deciding
-    if own.low != own.low or own.high != own.high:
+    interval = card.deciding
+    if interval.low != interval.low or interval.high != interval.high:
         return UNDEFINED
-    return f"{number(own.low)} to {number(own.high)} ({100 * own.level:.0f} %)"
+    return f"{number(interval.low)} to {number(interval.high)} ({100 * interval.level:.0f} %)"
 
 
 def claims_block(cards: Sequence[Card], caption: str) -> Block:
-    """Cards as a table: what is asked, the answer, then what it stands on, in the card's unit; over what each q is."""
+    """Cards as a table: question, answer, and what it rests on; the caption says over which claims each q is."""
     if not cards:
         return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
@@ -390,35 +410,35 @@ def claims_block(cards: Sequence[Card], caption: str) -> Block:
 
 
 def families_text(cards: Sequence[Card]) -> str:
-    """Over which claims, and how many, each q of some cards is; empty where none has one."""
-    found = [card for card in reversed(cards) if card.num_claims is not None]  # of one family the first card tells
-    known = {FAMILIES.get(card.kind, card.kind): card.num_claims for card in found}
-    said = listing([f"the {number} {name} claim{'s' * (number != 1)}" for name, number in known.items()])
-    return f"; q is over {said} of this report" if said else ""
+    """The numbers of claims that the q of some cards are over; empty where none has one."""
+    with_q = [card for card in reversed(cards) if card.num_claims is not None]  # of one family the first card tells
+    num_by_family = {FAMILIES.get(card.kind, card.kind): card.num_claims for card in with_q}
+    families = listing([f"the {number} {name} claim{'s' * (number != 1)}" for name, number in num_by_family.items()])
+    return f"; q is over {families} of this report" if families else ""
 
 
 def _without_contradiction(card: Card) -> Card:
-    """The card without its numbers where they are multiples of a noise that was not recorded: the answer says so."""
+    """The card without its numbers if they are multiples of a noise that was not recorded: its answer says so."""
     if card.verdict != "not recorded":
         return card
     return replace(card, value=math.nan, interval=Span(), detectable_gap=math.nan)
 
 
 def described(cards: Sequence[Card]) -> dict[str, Block]:
-    """Title of a group to its cards on drift: what they say is description, and stands with the drift."""
-    own: dict[str, list[Card]] = {}
+    """Title of a group to its cards on drift: they describe, and stand with the drift."""
+    cards_by_group: dict[str, list[Card]] = {}
     for card in cards:
         if card.kind in ("labels", "drift"):
-            own.setdefault(card.group, []).append(card)
+            cards_by_group.setdefault(card.group, []).append(card)
     caption = "Drift beside noise, and beside shuffled labels, on "
     return {
-        title: FoldBlock(title="Further than noise?", blocks=(claims_block(found, f"{caption}{title}"),))
-        for title, found in own.items()
+        title: FoldBlock(title="Further than noise?", blocks=(claims_block(cards_of_group, f"{caption}{title}"),))
+        for title, cards_of_group in cards_by_group.items()
     }
 
 
 def decided(cards: Sequence[Card]) -> list[Card]:
-    """The cards that say yes or no, without those on a score that another card asks in better words."""
+    """The cards that decide their question, without those on a score that another card asks in better words."""
     better = {(card.group, card.subject) for card in cards if card.kind == "forbid"}
     return [
         card
@@ -428,22 +448,25 @@ def decided(cards: Sequence[Card]) -> list[Card]:
 
 
 def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
-    """What these runs cannot tell: every open question once, and what has to be known to read any number."""
-    left = [card for card in cards if card.verdict not in DECIDED and card.kind != "drift"]
-    left = [card for card in left if card.kind != "association" or card.verdict != "not applicable"]
+    """The section on what these runs cannot tell: every open question once, and the caveats."""
+    open_cards = [card for card in cards if card.verdict not in DECIDED and card.kind != "drift"]
+    open_cards = [card for card in open_cards if card.kind != "association" or card.verdict != "not applicable"]
     order = list(reversed(VERDICTS))
-    lines: dict[tuple[str, str], list[Card]] = {}
-    for card in sorted(left, key=lambda card: order.index(card.verdict)):
-        shared = card.reason if card.verdict in (*REFUSALS, "not judged") else card.id
-        lines.setdefault((card.kind, shared), []).append(card)
+    # What is refused for one reason is one line; every other open question is its own.
+    cards_by_reason: dict[tuple[str, str], list[Card]] = {}
+    for card in sorted(open_cards, key=lambda card: order.index(card.verdict)):
+        reason_or_id = card.reason if card.verdict in (*REFUSALS, "not judged") else card.id
+        cards_by_reason.setdefault((card.kind, reason_or_id), []).append(card)
     rows = []
-    for first, *others in lines.values():
-        more = f" (and {len(others)} more like it)" if others else ""
-        rows.append([question_of(first) + more, answer_of(first), "" if others else span_of(first), first.reason])
-    table = [rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open")] if rows else []
-    said = caveats(data)
+    for first, *alike in cards_by_reason.values():
+        more = f" (and {len(alike)} more like it)" if alike else ""
+        rows.append([question_of(first) + more, answer_of(first), "" if alike else span_of(first), first.reason])
+    open_questions = (
+        [rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open")] if rows else []
+    )
+    sentences = caveats(data)
     if any(card.needs_control for card in cards):
-        said.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")
+        sentences.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")
     warning = broken_freezes(data)
-    notes = tuple(NoteBlock(text=text, is_warning=text == warning) for text in said)
-    return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *table))
+    notes = tuple(NoteBlock(text=text, is_warning=text == warning) for text in sentences)
+    return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *open_questions))

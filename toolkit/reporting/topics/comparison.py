@@ -55,25 +55,25 @@ def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_pane
     table = table[table["difference_points"].notna()]
     if table.empty:
         return None
-    shown = _lines(table)
-    if is_one_panel and shown["pair"].nunique() > 1:
-        shown = shown.assign(place=shown["place"] + ": " + shown["pair"], pair="")
-    places, pairs = (list(dict.fromkeys(shown[name])) for name in ("place", "pair"))
-    verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
+    drawn = _drawn_differences(table)
+    if is_one_panel and drawn["pair"].nunique() > 1:
+        drawn = drawn.assign(place=drawn["place"] + ": " + drawn["pair"], pair="")
+    places, pairs = (list(dict.fromkeys(drawn[name])) for name in ("place", "pair"))
+    verdicts = [name for name in VERDICTS if name in set(drawn["verdict"])]
     reach = max(map(reach_points, table["score"]))
     # A difference without an interval, as of F1 from one seed, counts itself: it may be outside all others.
-    known = shown[["low", "high", "difference"]].to_numpy(dtype=float)
-    low, high = max(float(np.nanmin(known)), -reach), min(float(np.nanmax(known)), reach)
-    margin = float(shown["margin"].max())
+    values = drawn[["low", "high", "difference"]].to_numpy(dtype=float)
+    low, high = max(float(np.nanmin(values)), -reach), min(float(np.nanmax(values)), reach)
+    margin = float(drawn["margin"].max())
     ends = [low, high, 0.0] + ([] if math.isnan(margin) else [-1.3 * margin, 1.3 * margin])
     scale = altair.Scale(domain=[min(ends), max(ends)], nice=True, clamp=True)
     x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
-    names = altair.Scale(domain=verdicts, range=[VERDICTS[name][0] for name in verdicts])
-    shapes = altair.Scale(domain=verdicts, range=[VERDICTS[name][1] for name in verdicts])
-    words = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in SAID.items())
-    legend = altair.Legend(title=None, labelExpr=f"{words} : datum.label")
-    colour = altair.Color("verdict:N", scale=names, legend=legend)
-    said = tips(
+    colour_scale = altair.Scale(domain=verdicts, range=[VERDICTS[name][0] for name in verdicts])
+    shape_scale = altair.Scale(domain=verdicts, range=[VERDICTS[name][1] for name in verdicts])
+    label_tests = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in SAID.items())
+    legend = altair.Legend(title=None, labelExpr=f"{label_tests} : datum.label")
+    colour = altair.Color("verdict:N", scale=colour_scale, legend=legend)
+    tip_fields = tips(
         pair="difference",
         place="task and split",
         difference=("points", "+.2f"),
@@ -85,17 +85,17 @@ def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_pane
     step = 24 if len(places) <= 8 else 17
     sizes = {"width": 330 if is_one_panel else width if columns == 1 else 245, "height": max(step * len(places), 50)}
     parts, titles = [], []
-    for i, (pair, own) in enumerate(shown.groupby("pair", sort=False)):
+    for i, (pair, pair_differences) in enumerate(drawn.groupby("pair", sort=False)):
         axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=420 if is_one_panel else 170)
         y = altair.Y("place:N", sort=places, scale=altair.Scale(domain=places), title=None, axis=axis)
-        base = altair.Chart(data_of(own)).encode(y=y, tooltip=said)
+        base = altair.Chart(data_of(pair_differences)).encode(y=y, tooltip=tip_fields)
         spans, *tips_of_spans = intervals(base, x, color=colour)
         front = [
             spans.transform_filter("datum.num_seeds > 1"),
             spans.transform_filter("datum.num_seeds == 1").mark_rule(strokeWidth=2, strokeDash=[2, 2]),
             *tips_of_spans,
             base.mark_point(filled=True, size=40, opacity=1).encode(
-                x=x, color=colour, shape=altair.Shape("verdict:N", scale=shapes, title="Verdict")
+                x=x, color=colour, shape=altair.Shape("verdict:N", scale=shape_scale, title="Verdict")
             ),
         ]
         parts.append(altair.layer(*around_zero(scale, margin), *front, **sizes))
@@ -103,29 +103,29 @@ def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_pane
     return panels(parts, columns, titles=titles) if len(parts) > 1 else themed(parts[0].properties(title=titles[0]))
 
 
-def _lines(table: pd.DataFrame) -> pd.DataFrame:
-    """What is drawn of each comparison: with the interval of its verdict, 90 % for equivalent and else 95 %."""
-    lines: list[dict[str, Any]] = []
+def _drawn_differences(table: pd.DataFrame) -> pd.DataFrame:
+    """The differences as they are drawn, each with the interval of its verdict: 90 % for equivalent and else 95 %."""
+    records: list[dict[str, Any]] = []
     tasks = task_names(table)
     has_many = tasks.nunique() > 1
-    for task, line in zip(tasks, table.to_dict("records"), strict=True):
-        low, high, level = deciding(line)
-        one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
-        lines.append(
+    for task, record in zip(tasks, table.to_dict("records"), strict=True):
+        low, high, level = deciding(record)
+        first_label, second_label = (str(record.get(f"{side}_base") or record[side]) for side in ("first", "second"))
+        records.append(
             {
-                "pair": f"{one} minus {other}",
-                "place": f"{task}: {line['split']}" if has_many else str(line["split"]),
-                "difference": line["difference_points"],
+                "pair": f"{first_label} minus {second_label}",
+                "place": f"{task}: {record['split']}" if has_many else str(record["split"]),
+                "difference": record["difference_points"],
                 "low": low,
                 "high": high,
                 "interval": f"{low:+.2f} to {high:+.2f} ({level} %)" if low == low else "none",
-                "margin": line["margin_points"],
-                "verdict": str(line.get("verdict") or "not supported"),
-                "num_seeds": int(line["num_seeds"]),
-                "over": "one seed: items only" if line["num_seeds"] == 1 else f"{line['num_seeds']:.0f} seeds",
+                "margin": record["margin_points"],
+                "verdict": str(record.get("verdict") or "not supported"),
+                "num_seeds": int(record["num_seeds"]),
+                "over": "one seed: items only" if record["num_seeds"] == 1 else f"{record['num_seeds']:.0f} seeds",
             }
         )
-    return pd.DataFrame(lines)
+    return pd.DataFrame(records)
 
 
 DIFFERENCE = (
@@ -176,17 +176,17 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
     if data.comparison.empty:
         return None
     table = largest_size(shown_comparison(data.comparison, data.seeds))
-    table = table.assign(pair=_minus(table["first_base"], table["second_base"]))
+    table = table.assign(pair=_pair_names(table["first_base"], table["second_base"]))
     bodies: list[Sequence[Block]] = []
     for group in data.groups:
-        own = table[table["group"] == group.title]
-        seeds = data.seeds[(data.seeds["group"] == group.title) & data.seeds["first"].isin(own["first"])]
-        tested = table_block(own, TESTS, f"Tests on {group.title}")
+        differences = table[table["group"] == group.title]
+        seeds = data.seeds[(data.seeds["group"] == group.title) & data.seeds["first"].isin(differences["first"])]
+        tested = table_block(differences, TESTS, f"Tests on {group.title}")
         tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tested,))
-        each = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seed_by_seed(seeds, group.title),))
-        bodies.append([table_block(own, DIFFERENCE, f"Differences on {group.title}"), tests, each])
-    over, num_claims = covered(headline(table)), headline(data.comparison)["q"].notna().sum()
-    spans = f", with the interval that decided over {over}" if over else ", without intervals"
+        by_seed = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seeds_block(seeds, group.title),))
+        bodies.append([table_block(differences, DIFFERENCE, f"Differences on {group.title}"), tests, by_seed])
+    units, num_claims = covered(headline(table)), headline(data.comparison)["q"].notna().sum()
+    spans = f", with the interval that decided over {units}" if units else ", without intervals"
     caption = (
         f"Difference between two conditions on each split{spans}; the margin is shaded. The interval is of 90 % for "
         "equivalent, else of 95 %; a dotted one is over items only. All panels have one scale."
@@ -198,10 +198,10 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         "found. "
         f"q is over the {num_claims} score claims of this report. {estimand(data)}"
     )
-    features = against_probe_block(linear_probes([own.group for own in data.details]))
+    features = against_probe_block(linear_probes([tables.group for tables in data.details]))
     # Seeds that one side of a pair lacks, and pairs that differ in more than the regime.
-    said = pair_caveats(data)
-    notes = (NoteBlock(text="\n\n".join(said)),) if said else ()
+    sentences = pair_caveats(data)
+    notes = (NoteBlock(text="\n\n".join(sentences)),) if sentences else ()
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *notes)
     return Section(id="comparison", title="Comparison", lead=lead, blocks=blocks)
 
@@ -218,11 +218,12 @@ def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
     counts = mcnemar_counts(seeds)
     keys = zip(table["group"], table["first"], table["second"], table["split"], strict=True)
     texts["mcnemar"] = [counts.get(key, NOT_APPLICABLE) for key in keys]
-    return table.assign(pair=_minus(table["first"], table["second"]), **texts)
+    return table.assign(pair=_pair_names(table["first"], table["second"]), **texts)
 
 
-def _minus(first: pd.Series, second: pd.Series) -> list[str]:
-    return [f"{one} minus {other}" for one, other in zip(first, second, strict=True)]
+def _pair_names(first: pd.Series, second: pd.Series) -> list[str]:
+    """The name of each pair of conditions: first minus second."""
+    return [f"{first_label} minus {second_label}" for first_label, second_label in zip(first, second, strict=True)]
 
 
 def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
@@ -235,8 +236,9 @@ def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
     }
 
 
-def _seed_by_seed(seeds: pd.DataFrame, title: str) -> Block:
-    table = seeds.assign(pair=_minus(seeds["first"], seeds["second"]))
+def _seeds_block(seeds: pd.DataFrame, title: str) -> Block:
+    """McNemar's test of every seed of the pairs of one group."""
+    table = seeds.assign(pair=_pair_names(seeds["first"], seeds["second"]))
     names = (
         "pair split seed num_items first_score second_score difference_points num_only_first_right "
         "num_only_second_right mcnemar_p q reason"

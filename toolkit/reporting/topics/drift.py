@@ -59,45 +59,59 @@ def drift_chart(
     drawn; None where nothing moved. ``names``: epoch to the name of its checkpoint.
     """
     check_table(drift, ("epoch", "parameter", "stratum", "measure", "statistic", "value"), "measure_drift")
-    lines = whole_lines(drift)
-    moved = lines.loc[lines["norm"] > 0, "regime"].unique()
+    whole_drift = whole_lines(drift)
+    moved = whole_drift.loc[whole_drift["norm"] > 0, "regime"].unique()
     if not len(moved):
         return None
-    lines = lines[lines["regime"].isin(moved)]
-    found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
+    whole_drift = whole_drift[whole_drift["regime"].isin(moved)]
+    parameters = [name for name in EMBEDDING_PARAMETERS if name in set(whole_drift["parameter"])]
     if len(moved) > 1:
-        lines, time, legend = in_time(lines)
-        shown, picker, look = picked(lines["regime"], regimes, **legend)
-        own_lines = [lines[lines["parameter"] == name] for name in found]
-        titles, columns, height = found, min(len(found), 3), HEIGHT
+        whole_drift, time, legend = in_time(whole_drift)
+        series, picker, look = picked(whole_drift["regime"], regimes, **legend)
+        drift_by_panel = [whole_drift[whole_drift["parameter"] == name] for name in parameters]
+        titles, columns, height = parameters, min(len(parameters), 3), HEIGHT
         width = (625 - 24 * (columns - 1)) // columns
-    elif lines["epoch"].nunique() == 1:
-        known = over_seeds(lines, ["parameter"], "percent").set_index("parameter").reindex(found).reset_index()
-        return percent_bars(known, "parameter", "mean", MOVED_BY)
+    elif whole_drift["epoch"].nunique() == 1:
+        bars = (
+            over_seeds(whole_drift, ["parameter"], "percent").set_index("parameter").reindex(parameters).reset_index()
+        )
+        return percent_bars(bars, "parameter", "mean", MOVED_BY)
     else:
-        lines, time, _ = in_time(lines.assign(regime=lines["parameter"], reinitialised=np.nan))
-        shown, picker, look = picked(found, found, label="parameter")
-        own_lines, titles, columns, height, width = [lines], [""], 1, TALL, 560
+        whole_drift, time, _ = in_time(whole_drift.assign(regime=whole_drift["parameter"], reinitialised=np.nan))
+        series, picker, look = picked(parameters, parameters, label="parameter")
+        drift_by_panel, titles, columns, height, width = [whole_drift], [""], 1, TALL, 560
     if names and len(names) <= MOST_NAMES + 1:
-        own_lines = [own.assign(time=own["epoch"].map(names)) for own in own_lines]
+        drift_by_panel = [
+            drift_of_panel.assign(time=drift_of_panel["epoch"].map(names)) for drift_of_panel in drift_by_panel
+        ]
         time = altair.X("time:N", sort=None, title="checkpoint", axis=altair.Axis(labelAngle=0, labelLimit=150))
-    zero = [name for name in shown if (lines.loc[lines["regime"] == name, "norm"] == 0).any()]
-    above = 2.2 * lines["reinitialised"].max()  # room for its name
-    axis = log_axis([*lines["percent"], above], len(zero), height)
+    series_with_zeros = [name for name in series if (whole_drift.loc[whole_drift["regime"] == name, "norm"] == 0).any()]
+    above = 2.2 * whole_drift["reinitialised"].max()  # room for its name
+    axis = log_axis([*whole_drift["percent"], above], len(series_with_zeros), height)
     parts = [
-        _panel(own, axis, zero, time, look, shown, is_first=not i % columns, width=width, height=height)
-        for i, own in enumerate(own_lines)
+        _panel(
+            drift_of_panel,
+            axis,
+            series_with_zeros,
+            time,
+            look,
+            series,
+            is_first=not i % columns,
+            width=width,
+            height=height,
+        )
+        for i, drift_of_panel in enumerate(drift_by_panel)
     ]
     return panels(parts, columns, picker, titles)
 
 
 def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
-    """A line per run, parameter and epoch after its first: regime, run, parameter, epoch and the values below."""
-    own = after_start(drift[drift["stratum"] == "whole parameter"])
-    own = own.assign(regime=regimes_of(own), run=own.get("run", ""))
+    """A record per run, parameter and epoch after its first: regime, run, parameter, epoch and the values below."""
+    whole = after_start(drift[drift["stratum"] == "whole parameter"])
+    whole = whole.assign(regime=regimes_of(whole), run=whole.get("run", ""))
     keys = ["regime", "run", "parameter", "epoch"]
     parts = {
-        name: own[(own["measure"] == measure) & (own["statistic"] == statistic)].set_index(keys)["value"]
+        name: whole[(whole["measure"] == measure) & (whole["statistic"] == statistic)].set_index(keys)["value"]
         for name, measure, statistic in (
             ("norm", "norm", "value"),
             ("relative", "relative", "value"),
@@ -112,47 +126,49 @@ def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panel(
-    lines: pd.DataFrame,
+    drift: pd.DataFrame,
     axis: LogAxis,
-    zero: Sequence[str],
+    series_with_zeros: Sequence[str],
     time: Any,
     look: dict[str, Any],
-    shown: Sequence[str],
+    series: Sequence[str],
     *,
     is_first: bool,
     **properties: Any,
 ) -> Chart:
+    """One panel of the drift chart: a line per series, exact zeros on the floor, dotted a re-initialised one."""
     by = ["regime", "epoch", "time"]
-    marks = over_seeds(lines, by, "percent")
+    marks = over_seeds(drift, by, "percent")
     is_zero = marks["high"] == 0
-    floors = marks["regime"].map(dict(zip(zero, axis.floors, strict=True)))
+    floors = marks["regime"].map(dict(zip(series_with_zeros, axis.floors, strict=True)))
+    # What is exactly 0 has no place on a logarithmic axis: it stands on the floor of its series.
     marks = marks.assign(place=marks["mean"].mask(is_zero, floors), is_zero=is_zero)
     marks["spread"] = marks["spread"].mask(is_zero, "exactly 0")
     title = MOVED_BY.split(" in ", 1) if is_first and properties["height"] < TALL else MOVED_BY if is_first else None
     y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=title)
-    said = tips(regime="line", epoch=("epoch", "~g"), mean=(MOVED_BY, ".4g"), spread="over seeds")
-    base = altair.Chart().encode(x=time, tooltip=said)
-    layers = [axis.band(labels=is_first)] if zero else []
-    yardstick = lines["reinitialised"].dropna().round(2).drop_duplicates()
+    tip_fields = tips(regime="line", epoch=("epoch", "~g"), mean=(MOVED_BY, ".4g"), spread="over seeds")
+    base = altair.Chart().encode(x=time, tooltip=tip_fields)
+    layers = [axis.band(labels=is_first)] if series_with_zeros else []
+    yardstick = drift["reinitialised"].dropna().round(2).drop_duplicates()
     if len(yardstick):
         level = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
-        named = level.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
+        label = level.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
         layers += [
             level.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(
                 tooltip=tips(place=("re-initialised (%)", ".4g"))
             ),
-            named.encode(x=altair.value("width")),
+            label.encode(x=altair.value("width")),
         ]
     moved = base.transform_filter("!datum.is_zero")
     several = moved.transform_filter("datum.num_seeds > 1 && datum.low > 0")
     layers += [
-        moved.mark_line().encode(y=y, strokeWidth=thickness("regime", shown), **look["bars"]),
+        moved.mark_line().encode(y=y, strokeWidth=thickness("regime", series), **look["bars"]),
         several.mark_rule().encode(y=along(y, "low"), y2=altair.Y2("high:Q"), **look["bars"]),
         base.mark_point().encode(y=y, **look["points"]),
     ]
-    if (undefined := lines[(lines["norm"] > 0) & lines["percent"].isna()])["regime"].nunique():
-        words = once().mark_text(text=[", ".join(dict.fromkeys(undefined["regime"])), UNDEFINED], fontSize=10)
-        layers.append(words.encode(x=altair.value(100), y=altair.value(properties["height"] / 3)))
+    if (undefined := drift[(drift["norm"] > 0) & drift["percent"].isna()])["regime"].nunique():
+        undefined_text = once().mark_text(text=[", ".join(dict.fromkeys(undefined["regime"])), UNDEFINED], fontSize=10)
+        layers.append(undefined_text.encode(x=altair.value(100), y=altair.value(properties["height"] / 3)))
     return altair.layer(*layers, data=data_of(marks), **properties)
 
 
@@ -160,10 +176,10 @@ def word_drift_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None
     """The chart of :func:`toolkit.plot_word_drift` from its table; None where no row moved."""
     check_table(rows, ("row", "stratum", "norm"), "measure_rows")
     parts = [
-        [table.assign(condition=regime) for table in boxes_of(own)]
-        for regime, own in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
+        [table.assign(condition=regime) for table in boxes_of(rows_of_regime)]
+        for regime, rows_of_regime in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
     ]
-    boxes, dots = (pd.concat(own, ignore_index=True) for own in zip(*parts, strict=True))
+    boxes, dots = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
     return plot_word_boxes(boxes, dots, regimes=regimes)
 
 
@@ -171,10 +187,10 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     """:func:`word_drift_chart` of rows that :func:`boxes_of` has summed up, one run per regime."""
     boxes = boxes.assign(regime=regimes_of(boxes))
     moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
-    shown = [name for name in ordered(boxes["regime"], regimes) if name in moved]
-    if not shown:
+    drawn_regimes = [name for name in ordered(boxes["regime"], regimes) if name in moved]
+    if not drawn_regimes:
         return None
-    boxes = boxes[boxes["regime"].isin(shown)]
+    boxes = boxes[boxes["regime"].isin(drawn_regimes)]
     dots = dots.assign(regime=regimes_of(dots)) if len(dots) else pd.DataFrame(columns=["regime", "stratum", "norm"])
     strata = list(map(stratum_text, ordered_strata(boxes["stratum"].astype(str))))
     boxes, dots = (part.assign(stratum=part["stratum"].astype(str).map(stratum_text)) for part in (boxes, dots))
@@ -182,9 +198,9 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     axis = log_axis([boxes["low"].min(), boxes["high"].max(), *dots["norm"]])
     x = altair.X("low:Q", scale=axis.scale(), axis=axis.axis(), title="how far a row moved (weight units)")
     y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
-    shown, picker, look = picked(boxes["regime"], regimes)
-    offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown))
-    said = tips(
+    drawn_regimes, picker, look = picked(boxes["regime"], regimes)
+    offset = altair.YOffset("regime:N", sort=drawn_regimes, scale=altair.Scale(domain=drawn_regimes))
+    tip_fields = tips(
         regime="regime",
         stratum="rows",
         num_rows=("number of rows", ","),
@@ -193,8 +209,8 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         range="5 to 95 %",
         zeros="exactly 0",
     )
-    base = altair.Chart().encode(y=y, yOffset=offset, tooltip=said)
-    thickness = 10 if len(shown) < 4 else 6
+    base = altair.Chart().encode(y=y, yOffset=offset, tooltip=tip_fields)
+    thickness = 10 if len(drawn_regimes) < 4 else 6
     hue = outline(look["bars"]["color"])
     box = base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1)
     layers = [
@@ -202,30 +218,30 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         box.encode(x=along(x, "q1"), x2=altair.X2("q3:Q"), stroke=hue, **look["bars"]),
         base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=along(x, "median"), **look["bars"]),
     ]
-    for place, name, words in ((WIDE + 55, "rows", "rows"), (WIDE + 120, "zeros", "exactly 0")):
+    for place, name, column_title in ((WIDE + 55, "rows", "rows"), (WIDE + 120, "zeros", "exactly 0")):
         layers.append(
             base.mark_text(align="right", fontSize=10).encode(x=altair.value(place), text=altair.Text(f"{name}:N"))
         )
         head = once().mark_text(align="right", baseline="bottom", fontSize=10)
-        layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(words)))
+        layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(column_title)))
     if len(dots):
-        each = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
+        points = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
         layers.append(
-            each.encode(x=along(x, "norm"), tooltip=tips(norm=("moved (weight units)", ".3g"), stratum="rows"))
+            points.encode(x=along(x, "norm"), tooltip=tips(norm=("moved (weight units)", ".3g"), stratum="rows"))
         )
-    step = max((thickness + 4) * len(shown) + 4, 20)
+    step = max((thickness + 4) * len(drawn_regimes) + 4, 20)
     chart = altair.layer(*layers, data=data_of(boxes), width=WIDE, height=step * len(strata))
     return panels([chart], picker=picker)
 
 
 def _with_texts(boxes: pd.DataFrame) -> pd.DataFrame:
-    """The boxes with what is read of them."""
-    lines = boxes.to_dict("records")
+    """The boxes with the texts that are read of them."""
+    records = boxes.to_dict("records")
     return boxes[["regime", "stratum", "num_rows", "low", "q1", "median", "q3", "high"]].assign(
-        zeros=[_share(line["num_rows"] - line["num_moved"], line["num_rows"]) for line in lines],
-        rows=[f"{line['num_rows']:,}" for line in lines],
-        quartiles=[_span(line["q1"], line["q3"]) for line in lines],
-        range=[_span(line["low"], line["high"]) for line in lines],
+        zeros=[_share(record["num_rows"] - record["num_moved"], record["num_rows"]) for record in records],
+        rows=[f"{record['num_rows']:,}" for record in records],
+        quartiles=[_span(record["q1"], record["q3"]) for record in records],
+        range=[_span(record["low"], record["high"]) for record in records],
     )
 
 
@@ -233,9 +249,9 @@ def _span(low: float, high: float) -> str | None:
     return f"{low:.3g} to {high:.3g}" if low == low else None
 
 
-def _share(part: int, whole: int) -> str:
+def _share(part: int, total: int) -> str:
     """A percentage that reads 0 or 100 only when it is exactly that."""
-    percent = 100 * part / whole
+    percent = 100 * part / total
     if 0 < percent < 0.1 or 99.9 < percent < 100:
         return "<0.1 %" if percent < 50 else ">99.9 %"
     return f"{percent:.0f} %" if percent in (0, 100) else f"{percent:.1f} %"
@@ -252,14 +268,14 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
     percent = (100 * rows["relative"].astype(float)).mask(rows["norm"] == 0, 0.0)
     percent, title = (rows["norm"], MOVED_UNITS) if has_undefined(rows) else (percent, MOVED_BY)
     rows = rows.assign(regime=regimes_of(rows), position=rows.get("position", rows["row"]), percent=percent)
-    shown, picker, look = picked(rows["regime"], regimes)
-    zero = [name for name in shown if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
-    axis = log_axis(rows["percent"], len(zero), HEIGHT + 20)
+    series, picker, look = picked(rows["regime"], regimes)
+    series_with_zeros = [name for name in series if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
+    axis = log_axis(rows["percent"], len(series_with_zeros), HEIGHT + 20)
     used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
     longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
     ends = [longest * 1.25, last] if is_zoomed and longest and longest * 2 < last else [last]
     moved = rows.loc[rows["percent"] > 0, ["regime", "position", "percent"]]
-    still = _stretches(rows, dict(zip(zero, axis.floors, strict=True)))
+    still = _stretches(rows, dict(zip(series_with_zeros, axis.floors, strict=True)))
     parts = []
     for i, end in enumerate(ends):
         scale = altair.Scale(domain=[0, end], nice=False, padding=4)
@@ -270,25 +286,25 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
             title=None if i else title,
             axis=axis.axis(labels=not i),
         )
-        own = altair.Chart().encode(
+        base = altair.Chart().encode(
             x=x, y=y, tooltip=tips(regime="regime", position=("position", "d"), percent=(title, ".3g"))
         )
-        layers = [axis.band(labels=not i)] if zero else []
+        layers = [axis.band(labels=not i)] if series_with_zeros else []
         if longest:
             rule = once().mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(x=altair.datum(longest - 0.5, scale=scale)))
         stride = 1 if end < 200 else 16  # shapes tell regimes apart, and hovering needs something to hit
-        marked = own.transform_filter(f"datum.position % {stride} == 0")
+        marked = base.transform_filter(f"datum.position % {stride} == 0")
         layers += [
-            own.mark_line(strokeWidth=1.4).encode(**look["bars"]),
+            base.mark_line(strokeWidth=1.4).encode(**look["bars"]),
             marked.mark_point(size=14, filled=True).encode(**look["points"]),
         ]
         if len(still):
             flat = still[still["first"] <= end].assign(last=still["last"].clip(upper=end))
             bar = altair.Chart(data_of(flat)).mark_rule(strokeWidth=4, strokeCap="round")
-            words = tips(regime="regime", stretch="positions that are exactly 0")
+            tip_fields = tips(regime="regime", stretch="positions that are exactly 0")
             ends_of = {"x": along(x, "first"), "x2": altair.X2("last:Q"), "y": along(y, "place")}
-            layers.append(bar.encode(tooltip=words, **ends_of, **look["bars"]))
+            layers.append(bar.encode(tooltip=tip_fields, **ends_of, **look["bars"]))
         size = {"width": 590 if len(ends) == 1 else 295, "height": HEIGHT + 20}
         parts.append(altair.layer(*layers, data=data_of(moved[moved["position"] <= end]), **size))
     return panels(parts, 2, picker)
@@ -300,15 +316,15 @@ def has_undefined(rows: pd.DataFrame) -> bool:
 
 
 def _stretches(rows: pd.DataFrame, floors: dict[str, float]) -> pd.DataFrame:
-    """Neighbouring positions of a regime that are exactly 0 as one line: first, last, and where they are drawn."""
-    found = []
-    for regime, own in rows[rows["norm"] == 0].groupby("regime", sort=False):
-        places = np.sort(own["position"].to_numpy())
+    """Neighbouring positions of a regime that are exactly 0 as one record: first, last, and where they are drawn."""
+    stretches = []
+    for regime, still_rows in rows[rows["norm"] == 0].groupby("regime", sort=False):
+        places = np.sort(still_rows["position"].to_numpy())
         for part in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
             first, last = int(part[0]), int(part[-1])
-            line = {"regime": regime, "first": first, "last": last, "place": floors[str(regime)]}
-            found.append(line | {"stretch": f"{first} to {last}"})
-    return pd.DataFrame(found, columns=["regime", "first", "last", "place", "stretch"])
+            stretch = {"regime": regime, "first": first, "last": last, "place": floors[str(regime)]}
+            stretches.append(stretch | {"stretch": f"{first} to {last}"})
+    return pd.DataFrame(stretches, columns=["regime", "first", "last", "place", "stretch"])
 
 
 HOWS = {
@@ -335,6 +351,7 @@ def drift_block(tables: GroupTables) -> Block:
             if drift is None or (drift != 0).any():
                 cells.append(None if drift is None else mean_and_sd(100 * drift))
             else:
+                # Only hashes before and after prove that not one bit changed.
                 cells.append("0 (bit-identical)" if condition.is_proven_frozen(parameter) else "0")
         rows.append([parameter, *cells])
         if len(tables.drift):
@@ -354,25 +371,32 @@ def drift_block(tables: GroupTables) -> Block:
 
 
 def _yardstick(tables: GroupTables, condition: Condition, parameter: str) -> np.ndarray:
-    lines = tables.whole(condition, parameter, statistic="reinitialised")
-    values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(condition.names).to_numpy(np.float64)
+    """(runs,) the relative drift of a re-initialised parameter in each run of a condition."""
+    drift = tables.whole(condition, parameter, statistic="reinitialised")
+    values: np.ndarray = drift.groupby("run", sort=False)["value"].last().reindex(condition.names).to_numpy(np.float64)
     return values
 
 
 def exposure_block(tables: GroupTables) -> Block:
-    """A line per condition whose words moved: how many training exposed, and what decay leaves open of the others."""
+    """A row per condition whose words moved: exposed and unexposed words, and what decay leaves unexplained."""
     rows: list[list[object]] = []
-    known = {line["run"]: line for line in tables.exposed.to_dict("records")}
+    record_by_run = {record["run"]: record for record in tables.exposed.to_dict("records")}
     for condition in tables.group.conditions:
-        line = known.get(condition.runs[0].name)
-        if line is None or not has_moved_words(tables, condition):
+        record = record_by_run.get(condition.runs[0].name)
+        if record is None or not has_moved_words(tables, condition):
             continue
-        line["percent_unmoved"] = 100 * line["share_unmoved"]
+        record["percent_unmoved"] = 100 * record["share_unmoved"]
         names = ("num_exposed", "num_unexposed", "percent_unmoved")
-        cells = [line[name] if line["is_recorded"] and line[name] == line[name] else None for name in names]
+        cells = [record[name] if record["is_recorded"] and record[name] == record[name] else None for name in names]
         # The share of the unexposed words' squared drift that replayed weight decay leaves.
-        left = line["left_by_decay"] if line["has_log"] else None
-        rows.append([condition.label, *cells, "0, bit for bit" if left == 0 else None if left is None else 100 * left])
+        share_left = record["left_by_decay"] if record["has_log"] else None
+        rows.append(
+            [
+                condition.label,
+                *cells,
+                "0, bit for bit" if share_left == 0 else None if share_left is None else 100 * share_left,
+            ]
+        )
     header = [
         "condition",
         "exposed words",
@@ -386,12 +410,12 @@ def exposure_block(tables: GroupTables) -> Block:
 
 def has_moved_words(tables: GroupTables, condition: Condition) -> bool:
     """Whether any word row of the first seed of a condition moved."""
-    own = tables.boxes[tables.boxes["run"] == condition.runs[0].name] if len(tables.boxes) else tables.boxes
-    return bool(len(own)) and bool((own["num_moved"] > 0).any())
+    boxes = tables.boxes[tables.boxes["run"] == condition.runs[0].name] if len(tables.boxes) else tables.boxes
+    return bool(len(boxes)) and bool((boxes["num_moved"] > 0).any())
 
 
 def strata_block(tables: GroupTables, parameter: str) -> Block:
-    """One line per stratum and condition of a table's rows at the last epoch; one alone where none moved."""
+    """A row per stratum and condition of a table at the last epoch; one in all for a condition where none moved."""
     if not any(condition.has(parameter) for condition in tables.group.conditions):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
     header = [
@@ -404,28 +428,37 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     ]
     columns = [("relative", "median"), ("relative", "max"), ("angle_degrees", "median")]
     parts = [(condition, _by_stratum(tables.of(condition, parameter))) for condition in tables.group.conditions]
-    found = ordered_strata(stratum for _, own in parts for stratum, _, _ in own)
+    strata = ordered_strata(stratum for _, by_key in parts for stratum, _, _ in by_key)
     rows: list[list[object]] = []
-    for stratum in (s for s in found if s != "whole parameter"):
-        for condition, own in parts:
-            is_still = not any((lines["value"] > 0).any() for key, lines in own.items() if key[1:] == ("norm", "max"))
-            if (stratum, *columns[0]) in own and (stratum == ALL_ROWS or not is_still):  # else one line says everything
-                cells = [_statistic(own[stratum, *column], 100 if column[0] == "relative" else 1) for column in columns]
+    for stratum in (name for name in strata if name != "whole parameter"):
+        for condition, by_key in parts:
+            is_still = not any(
+                (by_run["value"] > 0).any() for key, by_run in by_key.items() if key[1:] == ("norm", "max")
+            )
+            # Where no row of a condition moved, one line says everything.
+            if (stratum, *columns[0]) in by_key and (stratum == ALL_ROWS or not is_still):
+                cells = [
+                    _statistic(by_key[stratum, *column], 100 if column[0] == "relative" else 1) for column in columns
+                ]
                 rows.append(
-                    [stratum_text(stratum), condition.label, span(own[stratum, *columns[0]]["num_rows"]), *cells]
+                    [stratum_text(stratum), condition.label, span(by_key[stratum, *columns[0]]["num_rows"]), *cells]
                 )
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 
-def _by_stratum(lines: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
-    """Stratum, measure and statistic to the lines of each run."""
+def _by_stratum(drift: pd.DataFrame) -> dict[tuple[str, str, str], pd.DataFrame]:
+    """Stratum, measure and statistic to the records of each run."""
     keys = ["stratum", "measure", "statistic"]
-    return {(str(s), m, k): own for (s, m, k), own in lines.groupby(keys, sort=False, observed=True)}
+    return {
+        (str(stratum), measure, statistic): key_drift
+        for (stratum, measure, statistic), key_drift in drift.groupby(keys, sort=False, observed=True)
+    }
 
 
-def _statistic(lines: pd.DataFrame, times: float) -> str:
-    text, num_undefined = mean_and_sd(times * lines["value"]), lines["num_undefined"].sum()
-    return f"{text} (undefined rows: {num_undefined} of {lines['num_rows'].sum()})" if num_undefined else text
+def _statistic(by_run: pd.DataFrame, factor: float) -> str:
+    """Mean ± standard deviation of a statistic over runs, and how many rows have it undefined."""
+    text, num_undefined = mean_and_sd(factor * by_run["value"]), by_run["num_undefined"].sum()
+    return f"{text} (undefined rows: {num_undefined} of {by_run['num_rows'].sum()})" if num_undefined else text
 
 
 FIRST_SEED = "Single rows are those of the first seed of each condition; the table's numbers are over all seeds."
@@ -438,27 +471,27 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
     with.
     """
     regimes = order_of(tables)
-    drawn = [group_charts(own, regimes) for own in tables]
-    titles = [own.group.title for own in tables]
+    drawn = [group_charts(group_tables, regimes) for group_tables in tables]
+    titles = [group_tables.group.title for group_tables in tables]
     topics = list(TOPICS)
-    if all(own.drift.empty for own in tables):  # nothing of single rows was kept
+    if all(group_tables.drift.empty for group_tables in tables):  # nothing of single rows was kept
         topics = topics[:2]
     sections = []
     for topic in topics:
         bodies: list[list[Block]] = []
-        for own, charts, prefix in zip(tables, drawn, prefixes, strict=True):
+        for group_tables, charts, prefix in zip(tables, drawn, prefixes, strict=True):
             title, bars = (
-                own.group.title,
-                "; bars span the seeds" * any(len(condition.runs) > 1 for condition in own.group.conditions),
+                group_tables.group.title,
+                "; bars span the seeds" * any(len(condition.runs) > 1 for condition in group_tables.group.conditions),
             )
             caption = topic.caption.format(title=title, bars=bars)
             alt = f"{topic.chart.replace('_', ' ').capitalize()} on {title}"
             figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
             claim = [claims[title]] if topic.id == "drift" and title in claims else []
-            bodies.append([*figure, *topic.blocks(own), *claim])
+            bodies.append([*figure, *topic.blocks(group_tables), *claim])
         lead = topic.lead
         if topic.id == "word-rows":
-            lead = f"{words_lead(topic.lead, [own.group for own in tables])} {FIRST_SEED}"
+            lead = f"{words_lead(topic.lead, [group_tables.group for group_tables in tables])} {FIRST_SEED}"
         sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
     return sections
 
@@ -474,15 +507,15 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     def over_epochs() -> Chart | None:
         return epochs_chart(scores, score, majority=majority, regimes=regimes) if score in scores else None
 
-    def of(plot: Callable[..., Chart | None], rows: pd.DataFrame, *others: pd.DataFrame) -> Chart | None:
-        return None if rows.empty else plot(rows, *others, regimes=regimes)
+    def drawn_of(plot: Callable[..., Chart | None], rows: pd.DataFrame, *more_tables: pd.DataFrame) -> Chart | None:
+        return None if rows.empty else plot(rows, *more_tables, regimes=regimes)
 
     return draw(
         {
             "scores_over_epochs": over_epochs,
-            "drift_over_epochs": lambda: of(drift_chart, tables.with_conditions(tables.drift)),
-            "word_drift_by_exposure": lambda: of(plot_word_boxes, boxes, dots),
-            "position_drift": lambda: of(position_chart, tables.with_conditions(tables.positions)),
+            "drift_over_epochs": lambda: drawn_of(drift_chart, tables.with_conditions(tables.drift)),
+            "word_drift_by_exposure": lambda: drawn_of(plot_word_boxes, boxes, dots),
+            "position_drift": lambda: drawn_of(position_chart, tables.with_conditions(tables.positions)),
         }
     )
 
@@ -524,21 +557,21 @@ SEGMENTS = (
 
 
 def words_lead(lead: str, groups: Sequence[Group]) -> str:
-    """What is to be known of word rows: ``lead``, unless it holds of no condition, and what holds of tied tables."""
+    """The lead of a section on word rows: ``lead``, unless all tables are tied, and a note where any is."""
     are_tied = [condition.is_tied for group in groups for condition in group.conditions]
     return " ".join([*([] if all(are_tied) else [lead]), *([TIED] if any(are_tied) else [])])
 
 
 def _rows_of(parameter: str, tables: GroupTables) -> list[Block]:
-    """The conditions in which no row moved, of which the chart shows nothing, then the strata."""
+    """A note on the conditions in which no row moved, of which the chart shows nothing, then the strata."""
     conditions = [condition for condition in tables.group.conditions if condition.has(parameter)]
     still = [
         condition.label
         for condition in conditions
         if tables.relative_drift(replace(condition, runs=condition.runs[:1]), parameter)[0] == 0
     ]
-    said = [TextBlock(text=f"No row moved under {listing(still)}.")] if still else []
-    return [*said, strata_block(tables, parameter)]
+    note = [TextBlock(text=f"No row moved under {listing(still)}.")] if still else []
+    return [*note, strata_block(tables, parameter)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ COST = (
 
 
 def cost_section(data: ReportData, charts: Charts) -> Section | None:
-    """What each condition cost beside what it scored."""
+    """The section on what each condition cost beside what it scored."""
     if data.cost.empty or not any(run.part("cost") for run in data.runs):
         return None
     caption = "Score on the reported split against the seconds that each run took; one mark per run."
@@ -64,13 +64,13 @@ def cost_section(data: ReportData, charts: Charts) -> Section | None:
         for group in data.groups
     ]
     notes = [str(text) for text in dict.fromkeys([*data.cost["note"], *data.cost["reason"]]) if text]
-    more = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
+    notes_blocks = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
     lead = (
         "Seconds add up training, making features and the head's stage. They are wall-clock time: a run that shared "
         "its machine took longer, so compare by them only runs that had it to themselves. Memory is the peak of the "
         "process; runs that one process made share it."
     )
-    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *more)
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *notes_blocks)
     return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
 
 
@@ -82,7 +82,7 @@ def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
     table = table[table["is_reported_split"].astype(bool)]
     titles = [group.title for group in data.groups if group.title in set(table["group"])]
     bodies = [
-        [_by_size(table[table["group"] == title], title), _gaps_by_size(table[table["group"] == title], title)]
+        [_scores_by_size(table[table["group"] == title], title), _gaps_by_size(table[table["group"] == title], title)]
         for title in titles
     ]
     caption = "Score on the reported split against training examples; bars span the seeds."
@@ -94,35 +94,42 @@ def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
     return Section(id="data-efficiency", title="Data efficiency", lead=lead, blocks=(*figure, *folds(titles, bodies)))
 
 
-def _by_size(table: pd.DataFrame, title: str) -> Block:
-    """One line per condition, one column per size: mean and standard deviation over seeds."""
+def _scores_by_size(table: pd.DataFrame, title: str) -> Block:
+    """A row per condition, a column per size: mean and standard deviation over seeds."""
     points = table.drop_duplicates(["base", "num_train_examples"])
-    texts = [mean_text(line["mean"], line["sd"]) for line in points.to_dict("records")]
+    texts = [mean_text(record["mean"], record["sd"]) for record in points.to_dict("records")]
     return _sizes_block(points.assign(text=texts), "base", f"{points['score'].iloc[0]} of {title} by training examples")
 
 
 def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
-    """One line per pair, one column per size: the difference in points and its interval."""
+    """A row per pair, a column per size: the difference in points and its interval."""
     gaps = table[table["against"].astype(str).str.len() > 0]
     if gaps.empty:
         return TextBlock(text="No condition is set against another.")
     texts = [
-        f"{points(line['difference_points'])} ({interval(line['low_points'], line['high_points'])})"
-        for line in gaps.to_dict("records")
+        f"{points(record['difference_points'])} ({interval(record['low_points'], record['high_points'])})"
+        for record in gaps.to_dict("records")
     ]
     bases = dict(zip(table["condition"], table["base"], strict=True))
-    pairs = [f"{bases.get(one, one)} minus {two}" for one, two in zip(gaps["against"], gaps["base"], strict=True)]
+    pairs = [
+        f"{bases.get(first_label, first_label)} minus {second_base}"
+        for first_label, second_base in zip(gaps["against"], gaps["base"], strict=True)
+    ]
     return _sizes_block(gaps.assign(text=texts, pair=pairs), "pair", f"Differences in points on {title}, 95 % interval")
 
 
-def _sizes_block(table: pd.DataFrame, lines: str, caption: str) -> Block:
+def _sizes_block(table: pd.DataFrame, label_column: str, caption: str) -> Block:
+    """A line per condition or pair, a column per number of training examples."""
     sizes, rows = wide_rows(
         table.dropna(subset="num_train_examples").sort_values("num_train_examples", kind="stable"),
-        [lines],
+        [label_column],
         "num_train_examples",
-        lambda line: line["text"],
+        lambda record: record["text"],
     )
-    header = ["condition" if lines == "base" else lines, *(f"{int(float(size)):,} examples" for size in sizes)]
+    header = [
+        "condition" if label_column == "base" else label_column,
+        *(f"{int(float(size)):,} examples" for size in sizes),
+    ]
     return rows_block(header, rows, caption)
 
 
@@ -141,18 +148,21 @@ def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:
     )
     figure = chart_blocks(charts, "drift_against_gain", caption, "Drift against what forbidding it cost")
     lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
-    blocks = (*figure, joined, *_refused(table), association_block(data.association))
+    blocks = (*figure, joined, *_refused_block(table), association_block(data.association))
     return Section(id="drift-and-score", title="Drift and score", lead=lead, blocks=blocks)
 
 
 def _drift_beside_score(table: pd.DataFrame) -> Block:
-    """One line per task and condition: drift of each parameter beside its noise, and what forbidding all of it cost."""
+    """A row per task and condition: drift of each parameter beside its noise, and the cost of forbidding it."""
     parameters = list(dict.fromkeys(table.loc[table["times_noise"].notna(), "parameter"]))
     rows = []
-    for (group, condition), own in table.groupby(["group", "condition"], sort=False):
-        runs = own.drop_duplicates("run")
+    for (group, condition), drift_and_gain in table.groupby(["group", "condition"], sort=False):
+        runs = drift_and_gain.drop_duplicates("run")
         gain = runs["gain_points"].dropna()
-        parts = {str(name): lines["times_noise"] for name, lines in own.groupby("parameter", sort=False)}
+        parts = {
+            str(name): parameter_drift["times_noise"]
+            for name, parameter_drift in drift_and_gain.groupby("parameter", sort=False)
+        }
         cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
         rows.append([group, condition, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
     gained = "score minus frozen (points)"
@@ -164,23 +174,23 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
     return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)
 
 
-def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
-    """Why parameters have no column, or conditions no value in it: what no run could hold against its noise."""
+def _refused_block(table: pd.DataFrame) -> tuple[Block, ...]:
+    """Why parameters have no column, or conditions no value in it: no run had a noise to hold them against."""
     nowhere = table.groupby("parameter")["times_noise"].transform("count") == 0
     refused = table[table.groupby(["condition", "parameter"])["times_noise"].transform("count") == 0]
     refused = refused.assign(
         name=refused["parameter"].where(nowhere, refused["parameter"] + " under " + refused["condition"])
     )
     reasons: dict[str, list[str]] = {}
-    for line in refused.drop_duplicates("name").to_dict("records"):
-        reason = str(line["reason"]).replace(str(line["run"]), "a run")
-        reasons.setdefault(reason, []).append(str(line["name"]))
+    for record in refused.drop_duplicates("name").to_dict("records"):
+        reason = str(record["reason"]).replace(str(record["run"]), "a run")
+        reasons.setdefault(reason, []).append(str(record["name"]))
     parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
     return (TextBlock(text=f"Not compared with noise: {'; '.join(parts)}."),) if parts else ()
 
 
 def association_block(table: pd.DataFrame) -> Block:
-    """Rank correlation over tasks, or why there is none."""
+    """The rank correlation over tasks, or the reason why there is none."""
     if table.empty:
         return TextBlock(text="Not applicable: no condition trained its embeddings beside one that froze them.")
     if table["spearman"].isna().all():
@@ -197,8 +207,8 @@ def drift_and_score_chart(
     check_table(
         joined, ("group", "parameter", "offset_free_drift", "times_noise", "gain_points", "learning_rate"), "join_drift"
     )
-    own = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["offset_free_drift"] > 0)
-    table = largest_size(joined[own])
+    is_drawn = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["offset_free_drift"] > 0)
+    table = largest_size(joined[is_drawn])
     if table.empty:
         return None
     table = table.assign(regime=regimes_of(table), task_name=task_names(table))
@@ -212,13 +222,14 @@ def drift_and_score_chart(
     for i, regime in enumerate(regimes):
         title = None if i % columns else ["score minus the run with", "embeddings frozen (points)"]
         y = altair.Y("gain_points:Q", scale=scale, title=title, axis=altair.Axis(format="+~f", grid=False))
-        own = table[table["regime"] == regime]
-        panel = _panel(own, y, tasks, margin_points, picker.opacity if picker else None)
+        regime_points = table[table["regime"] == regime]
+        panel = _panel(regime_points, y, tasks, margin_points, picker.opacity if picker else None)
         parts.append(panel.properties(title=regime, **size))
     return panels(parts, columns, picker)
 
 
 def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: float, opacity: Any) -> Chart:
+    """One regime's panel: a small mark per run, a large one per task; shaded the margin and what equals noise."""
     has_noise = table["times_noise"].notna().any()
     drift = table["times_noise"] if has_noise else 100 * table["offset_free_drift"]
     name = str(table["parameter"].iloc[0]).replace("_", " ")
@@ -232,30 +243,30 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
         scale = padded([*drift.dropna(), 1 - 2 * MARGIN, 1 + 2 * MARGIN])
         rates = "; learning rates differ" if table["learning_rate"].nunique() > 1 else ""
         title, moved = f"drift of {name}, exposed rows (times its noise{rates})", ("drift (times its noise)", ".3f")
-        one = {"scale": scale, "title": title}
+        x_options = {"scale": scale, "title": title}
         behind += [
-            band.encode(x=altair.XDatum(1 - MARGIN, **one), x2=altair.XDatum(1 + MARGIN)),
-            rule.encode(x=altair.XDatum(1, **one)),
+            band.encode(x=altair.XDatum(1 - MARGIN, **x_options), x2=altair.XDatum(1 + MARGIN)),
+            rule.encode(x=altair.XDatum(1, **x_options)),
         ]
     else:
         scale = altair.Scale(domain=[0, 1.15 * float(drift.max())], nice=False)
         title, moved = f"drift of {name}, exposed rows (%)", ("drift (%)", ".3f")
-    level = {"scale": y["scale"], "title": y["title"]}
+    y_options = {"scale": y["scale"], "title": y["title"]}
     if not math.isnan(margin_points):
-        behind.append(band.encode(y=altair.YDatum(-margin_points, **level), y2=altair.YDatum(margin_points)))
-    behind.append(rule.encode(y=altair.YDatum(0, **level)))
+        behind.append(band.encode(y=altair.YDatum(-margin_points, **y_options), y2=altair.YDatum(margin_points)))
+    behind.append(rule.encode(y=altair.YDatum(0, **y_options)))
     runs = table.assign(seed=table.get("seed", ""), place=drift)[["task_name", "seed", "place", "gain_points"]]
     grouped = runs.groupby("task_name", sort=False)
-    means = grouped[["place", "gain_points"]].mean().assign(runs=[f"mean of {n}" for n in grouped.size()])
+    means = grouped[["place", "gain_points"]].mean().assign(runs=[f"mean of {num_runs}" for num_runs in grouped.size()])
     x = altair.X("place:Q", scale=scale, title=title, axis=altair.Axis(grid=False, format="~f", tickCount=6))
     look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks), "x": x, "y": y} | (
         {} if opacity is None else {"opacity": opacity}
     )
-    told = {"place": moved, "gain_points": ("score minus frozen (points)", "+.2f")}
+    tip_fields = {"place": moved, "gain_points": ("score minus frozen (points)", "+.2f")}
     small = altair.Chart(data_of(runs)).mark_point(size=18, strokeWidth=1)
     large = altair.Chart(data_of(means.reset_index())).mark_point(size=130, strokeWidth=2.2)
     return altair.layer(
         *behind,
-        small.encode(tooltip=tips(task_name="task", seed="seed", **told), **look),
-        large.encode(tooltip=tips(task_name="task", runs="runs", **told), **look),
+        small.encode(tooltip=tips(task_name="task", seed="seed", **tip_fields), **look),
+        large.encode(tooltip=tips(task_name="task", runs="runs", **tip_fields), **look),
     )

@@ -47,11 +47,12 @@ MOST_EPOCHS = 8
 
 
 def head_makers(opened: Opened) -> Makers:
-    """What the first screen says of every parameter, in one pass over the first snapshot and the last."""
+    """The table behind the first screen, in one pass over the first snapshot and the last."""
     return {"moved": lambda: measure_moved(opened.source)}
 
 
 def makers(opened: Opened) -> Makers:
+    """The table of drift at every snapshot."""
     return {"drift": lambda: measure_drift(opened.source)}
 
 
@@ -61,8 +62,8 @@ def rows_makers(opened: Opened) -> Makers:
 
 def names_of_snapshots(source: Source) -> dict[float, str]:
     """Epoch of a snapshot to the name of its checkpoint; empty where the snapshots have none."""
-    found = {float(snapshot.epoch): snapshot.name for snapshot in trajectory_of(source)}
-    return found if any(found.values()) else {}
+    names = {float(snapshot.epoch): snapshot.name for snapshot in trajectory_of(source)}
+    return names if any(names.values()) else {}
 
 
 def change_chart(drift: pd.DataFrame, names: Mapping[float, str] | None = None) -> Chart | None:
@@ -71,20 +72,22 @@ def change_chart(drift: pd.DataFrame, names: Mapping[float, str] | None = None) 
     ``names``: epoch of a snapshot to what it is called.
     """
     chart = drift_chart(drift, names=names)
-    lines = whole_lines(drift)
-    return chart if chart is None or lines["regime"].nunique() < 2 else _by_condition(lines)
+    whole_drift = whole_lines(drift)
+    return chart if chart is None or whole_drift["regime"].nunique() < 2 else _by_condition(whole_drift)
 
 
-def _by_condition(lines: pd.DataFrame) -> Chart:
+def _by_condition(whole_drift: pd.DataFrame) -> Chart:
     """A bar per parameter and condition, the mean over its seeds at their last snapshots."""
-    last = lines[lines["epoch"] == lines.groupby("regime")["epoch"].transform("max")].dropna(subset="norm")
-    shown, picker, look = picked(last["regime"], None)
+    last = whole_drift[whole_drift["epoch"] == whole_drift.groupby("regime")["epoch"].transform("max")].dropna(
+        subset="norm"
+    )
+    regimes, picker, look = picked(last["regime"], None)
     means = over_seeds(last, ["regime", "parameter"], "percent")
     bare = altair.Axis(domain=False, ticks=False)
     undefined = last.loc[last["percent"].isna(), ["regime", "parameter"]].drop_duplicates()
     places = {
         "y": altair.Y("parameter:N", sort=list(EMBEDDING_PARAMETERS), title=None, axis=bare),
-        "yOffset": altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown)),
+        "yOffset": altair.YOffset("regime:N", sort=regimes, scale=altair.Scale(domain=regimes)),
     }
     bars = altair.Chart(data_of(means)).mark_bar()
     bars = bars.encode(
@@ -93,48 +96,60 @@ def _by_condition(lines: pd.DataFrame) -> Chart:
         tooltip=tips(regime="regime", parameter="parameter", mean=(MOVED_BY, ".3g")),
         **look["bars"],
     )
-    said = altair.Chart(data_of(undefined)).mark_text(align="left", dx=5, fontSize=10, text=UNDEFINED)
-    layers = [bars, said.encode(**places, x=altair.value(0))]
+    undefined_texts = altair.Chart(data_of(undefined)).mark_text(align="left", dx=5, fontSize=10, text=UNDEFINED)
+    layers = [bars, undefined_texts.encode(**places, x=altair.value(0))]
     return panels(
-        [altair.layer(*layers[: 1 + len(undefined)], width=440, height=5 * (14 * len(shown) + 8))], picker=picker
+        [altair.layer(*layers[: 1 + len(undefined)], width=440, height=5 * (14 * len(regimes) + 8))], picker=picker
     )
 
 
 def tiles(computed: Computed) -> tuple[Tile, ...]:
-    """One per embedding parameter: how far it moved, and how far those of its rows that training showed."""
+    """A tile per embedding parameter: how far it moved, and how far its exposed rows did."""
     trajectory = computed.opened.trajectory
-    found = []
-    for line in computed.get("moved").to_dict("records"):
-        name, seen = str(line["parameter"]), _seen(line)
-        part = "" if line["has_moved"] else trajectory.compared(name, "snapshots")
-        found.append(_tile(name, _percent(line), part and f"compared: {part}", ((SEEN, seen),) if seen else ()))
-    others = [name for name in EMBEDDING_PARAMETERS if name in trajectory.in_part and name not in trajectory.parameters]
-    return (*found, *(_tile(name, "not compared", "some checkpoints lack it") for name in others))
+    moved_tiles = []
+    for record in computed.get("moved").to_dict("records"):
+        name, seen_drift = str(record["parameter"]), _seen_drift_text(record)
+        compared_part = "" if record["has_moved"] else trajectory.compared(name, "snapshots")
+        moved_tiles.append(
+            _tile(
+                name,
+                _drift_text(record),
+                compared_part and f"compared: {compared_part}",
+                ((SEEN, seen_drift),) if seen_drift else (),
+            )
+        )
+    lacking = [
+        name for name in EMBEDDING_PARAMETERS if name in trajectory.in_part and name not in trajectory.parameters
+    ]
+    return (*moved_tiles, *(_tile(name, "not compared", "some checkpoints lack it") for name in lacking))
 
 
 SEEN = "those seen in training"
 
 
-def _tile(name: str, value: str, detail: str, lines: tuple[tuple[str, str], ...] = ()) -> Tile:
+def _tile(name: str, value: str, detail: str, facts: tuple[tuple[str, str], ...] = ()) -> Tile:
+    """The tile of one parameter, in the colour that it has in the charts."""
     colour = COLOURS[EMBEDDING_PARAMETERS.index(name)]
-    return Tile(title=name.replace("_", " "), value=value, detail=detail, lines=lines, colour=colour)
+    return Tile(title=name.replace("_", " "), value=value, detail=detail, lines=facts, colour=colour)
 
 
-def _percent(line: Mapping[Any, Any], of: str = "") -> str:
-    share = line[f"{of}relative_drift"]
+def _drift_text(record: Mapping[Any, Any], prefix: str = "") -> str:
+    """The relative drift of a record in per cent; ``prefix``: ``exposed_`` for the exposed rows alone."""
+    share = record[f"{prefix}relative_drift"]
     size = "undefined: was 0" if share != share else f"{number(100 * share)} %"
-    return size if line["has_moved"] else "0 exactly"
+    return size if record["has_moved"] else "0 exactly"
 
 
-def _moved_by(line: Mapping[Any, Any]) -> str:
-    is_from_0 = line["has_moved"] and line["relative_drift"] != line["relative_drift"]
-    return "from 0" if is_from_0 else f"by {_percent(line)}" if line["has_moved"] else "not at all"
+def _moved_by(record: Mapping[Any, Any]) -> str:
+    """How far a parameter moved, as it stands in a sentence: by so many per cent, from 0, or not at all."""
+    is_from_0 = record["has_moved"] and record["relative_drift"] != record["relative_drift"]
+    return "from 0" if is_from_0 else f"by {_drift_text(record)}" if record["has_moved"] else "not at all"
 
 
-def _seen(line: Mapping[Any, Any]) -> str:
-    """How far the rows moved that training showed; empty where nothing moved, or which they are is not known."""
-    is_known = line["exposed_relative_drift"] == line["exposed_relative_drift"]
-    return _percent(line, "exposed_") if is_known and line["has_moved"] else ""
+def _seen_drift_text(record: Mapping[Any, Any]) -> str:
+    """How far the exposed rows moved; empty where nothing moved, or exposure is not known."""
+    is_known = record["exposed_relative_drift"] == record["exposed_relative_drift"]
+    return _drift_text(record, "exposed_") if is_known and record["has_moved"] else ""
 
 
 def answer(computed: Computed) -> Answer | None:
@@ -144,17 +159,17 @@ def answer(computed: Computed) -> Answer | None:
         return None
     if not moved["has_moved"].any():
         return Answer(question=MOVED, verdict="no", text=none_moved(computed.opened), tone="same")
-    lines = {str(line["parameter"]): line for line in moved.to_dict("records")}
-    found = {SHORT.get(name, name): _moved_by(line) for name, line in lines.items()}
-    words = lines.get(WORDS, {"has_moved": False})
-    if words["has_moved"] and (seen := _seen(words)):
-        found[SHORT[WORDS]] += f" ({SEEN}: {seen})"
-    times = words["times_noise"] if words["has_moved"] and not words["reason"] else math.nan
-    return moved_answer("", found, [times] if times == times else [])
+    records = {str(record["parameter"]): record for record in moved.to_dict("records")}
+    movements = {SHORT.get(name, name): _moved_by(record) for name, record in records.items()}
+    words_record = records.get(WORDS, {"has_moved": False})
+    if words_record["has_moved"] and (seen_drift := _seen_drift_text(words_record)):
+        movements[SHORT[WORDS]] += f" ({SEEN}: {seen_drift})"
+    times = words_record["times_noise"] if words_record["has_moved"] and not words_record["reason"] else math.nan
+    return moved_answer("", movements, [times] if times == times else [])
 
 
 def none_moved(opened: Opened) -> str:
-    """That nothing moved, of what was compared."""
+    """A sentence that nothing moved, and what was compared."""
     part = opened.trajectory.compared(*EMBEDDING_PARAMETERS, "snapshots")
     return f"Identical in what could be compared: {part}." if part else "No embedding parameter moved."
 
@@ -175,17 +190,18 @@ PICTURED = (
 
 def changes_section(computed: Computed) -> Section:
     """How far each parameter moved, at every snapshot."""
-    blocks = (_over_epochs(computed),) if len(computed.get("drift")) else ()
+    blocks = (_over_epochs_block(computed),) if len(computed.get("drift")) else ()
     return Section(id="changes", title="How far each parameter moved", blocks=blocks)
 
 
-def _over_epochs(computed: Computed) -> Block:
+def _over_epochs_block(computed: Computed) -> Block:
+    """The drift of each whole parameter at up to MOST_EPOCHS snapshots, and of a re-initialised one."""
     drift, names = computed.frames["drift"], names_of_snapshots(computed.opened.source)
-    lines = whole_lines(drift)
-    epochs = list(dict.fromkeys(lines["epoch"]))
-    kept = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int))
-    wide = lines.pivot(index="parameter", columns="epoch", values="percent")
-    wide = wide.loc[lines["parameter"].unique(), [epochs[place] for place in kept]]
+    whole_drift = whole_lines(drift)
+    epochs = list(dict.fromkeys(whole_drift["epoch"]))
+    places_shown = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int))
+    wide = whole_drift.pivot(index="parameter", columns="epoch", values="percent")
+    wide = wide.loc[whole_drift["parameter"].unique(), [epochs[place] for place in places_shown]]
     null = lines_of(drift, stratum=WHOLE, measure="relative", statistic="reinitialised").groupby("parameter")["value"]
     columns = {"parameter": heading("parameter")} | {
         f"at_{i}": Column(label=names.get(epoch) or f"epoch {epoch:g}", unit="%") for i, epoch in enumerate(wide)
@@ -206,18 +222,22 @@ STRATA = ("parameter", "stratum", "num_rows", "norm", "greatest", "relative", "a
 
 
 def strata_table(computed: Computed) -> pd.DataFrame:
-    """One line per table and stratum at the last snapshot: the columns STRATA."""
+    """A record per table and stratum at the last snapshot: the columns STRATA."""
     drift = computed.get("drift", epoch=computed.epoch)
     drift = drift[(drift["stratum"] != WHOLE) & drift["parameter"].isin(TABLES)] if len(drift) else drift
     if drift.empty:
         return pd.DataFrame(columns=list(STRATA))
-    own = drift[drift["statistic"].isin(["median", "max"])]
-    own = own.assign(name=own["measure"].where(own["statistic"] == "median", "greatest of " + own["measure"]))
-    wide = own.pivot(index=["parameter", "stratum", "num_rows"], columns="name", values="value").reset_index()
+    statistics = drift[drift["statistic"].isin(["median", "max"])]
+    statistics = statistics.assign(
+        name=statistics["measure"].where(statistics["statistic"] == "median", "greatest of " + statistics["measure"])
+    )
+    wide = statistics.pivot(index=["parameter", "stratum", "num_rows"], columns="name", values="value").reset_index()
     wide = wide.rename(columns={"greatest of norm": "greatest"})
-    place = {name: i for i, name in enumerate(ordered_strata(wide["stratum"]))}
-    order = wide.assign(a=wide["parameter"].map(TABLES.index), b=wide["stratum"].map(place)).sort_values(["a", "b"])
-    return order[[name for name in STRATA if name in order]].reset_index(drop=True)
+    rank_of_stratum = {name: rank for rank, name in enumerate(ordered_strata(wide["stratum"]))}
+    in_order = wide.assign(a=wide["parameter"].map(TABLES.index), b=wide["stratum"].map(rank_of_stratum)).sort_values(
+        ["a", "b"]
+    )
+    return in_order[[name for name in STRATA if name in in_order]].reset_index(drop=True)
 
 
 def rows_section(computed: Computed) -> Section:
@@ -225,9 +245,9 @@ def rows_section(computed: Computed) -> Section:
     blocks: list[Block] = []
     strata = strata_table(computed)
     for name in TABLES:
-        if len(own_strata := strata[strata["parameter"] == name]):
+        if len(strata_of_table := strata[strata["parameter"] == name]):
             title = f"{name}: its rows by exposure"
-            blocks.append(FoldBlock(title=title, blocks=(_strata(own_strata),), is_open=name == TABLES[0]))
+            blocks.append(FoldBlock(title=title, blocks=(_strata_block(strata_of_table),), is_open=name == TABLES[0]))
     if len(segments := computed.get("segments", epoch=computed.epoch)):
         blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(segments, reason=""))))
     is_adapted = any(run.adapted for run in computed.opened.runs)
@@ -241,7 +261,8 @@ def in_percent(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(drift_percent=100 * rows["relative"].astype(float))
 
 
-def _strata(strata: pd.DataFrame) -> Block:
+def _strata_block(strata: pd.DataFrame) -> Block:
+    """The median drift and angle of the rows of each stratum of one table."""
     return table_block(
         in_percent(strata),
         "stratum num_rows drift_percent angle_degrees",
@@ -254,7 +275,7 @@ def _strata(strata: pd.DataFrame) -> Block:
 
 
 def named_rows(rows: pd.DataFrame) -> pd.Series:
-    """The word of each row, and its number where it has none."""
+    """The word of each row, or its number where it has none."""
     words = rows["token"].astype(str)
     return words.where(words != "", "row " + rows["row"].astype(str))
 
@@ -268,10 +289,10 @@ def segments_blocks(own: pd.DataFrame) -> tuple[Block, ...]:
         unit=own["unit"].where(~is_relative, "% of norm"),
     )[own["measure"] != "drift"]
     names = ("parameter", "measure", "value", "unit", "reason", "note")
-    shown = table_block(table, names, "At the last snapshot.")
+    block = table_block(table, names, "At the last snapshot.")
     if (own["measure"] == "cosine").any():
-        return (shown,)
-    return (shown, TextBlock(text="Cosine, difference and mean are not applicable: the model has one segment row."))
+        return (block,)
+    return (block, TextBlock(text="Cosine, difference and mean are not applicable: the model has one segment row."))
 
 
 HEAD = DriftPart(makers=head_makers, answer=answer, tiles=tiles)

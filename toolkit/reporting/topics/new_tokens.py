@@ -78,37 +78,40 @@ def section(computed: Computed) -> Section:
         "rest_moved": (moved & ~is_seen).sum(),
     }
     kind = "seen" if tokens.notna().any() else "appended" if is_appended else "unknown"
-    said = MOVED[kind].format(**numbers)
+    summary = MOVED[kind].format(**numbers)
     if not is_appended:
         first = rows[rows["epoch"] == rows["epoch"].min()].set_index("row")["nearest_old"]
         last = last.assign(nearest_before=last["row"].map(first))
-        said += _old_rows(computed, last)
+        summary += _old_rows_sentence(computed, last)
     names = "token num_steps num_tokens drift_percent length times_old_length nearest_before nearest_old reason"
-    shown = in_percent(last).assign(**{name: pd.to_numeric(last[name]) for name in ("num_steps", "num_tokens")})
-    shown = shown.dropna(axis="columns", how="all").sort_values("row")
+    shown_table = in_percent(last).assign(**{name: pd.to_numeric(last[name]) for name in ("num_steps", "num_tokens")})
+    shown_table = shown_table.dropna(axis="columns", how="all").sort_values("row")
     caption = "The added tokens at the last snapshot; epochs before are in tables/added_rows.csv."
-    own = {"nearest_before": "nearest at first", "nearest_old": "nearest"}
-    blocks: list[Block] = [TextBlock(text=said)]
-    drawn = CAPTION.format(AXES[_distance(rows)])
+    labels = {"nearest_before": "nearest at first", "nearest_old": "nearest"}
+    blocks: list[Block] = [TextBlock(text=summary)]
+    chart_caption = CAPTION.format(AXES[_distance(rows)])
     if len(last) > MOST_LINES:
-        drawn += f" {MOST_LINES} of the {len(last):,} tokens are drawn, evenly from the most shown to the least."
-    if chart := picture("added-rows", added_rows_chart(rows), drawn):
+        chart_caption += (
+            f" {MOST_LINES} of the {len(last):,} tokens are drawn, evenly from the most shown to the least."
+        )
+    if chart := picture("added-rows", added_rows_chart(rows), chart_caption):
         blocks.append(chart)
-    return Section(id=ID, title=TITLE, lead=LEAD, blocks=(*blocks, table_block(shown, names, caption, **own)))
+    return Section(id=ID, title=TITLE, lead=LEAD, blocks=(*blocks, table_block(shown_table, names, caption, **labels)))
 
 
-def _old_rows(computed: Computed, last: pd.DataFrame) -> str:
+def _old_rows_sentence(computed: Computed, last: pd.DataFrame) -> str:
     """How many of a run's rows that were there moved, in one sentence: bits, as 0 and -0 are not identical."""
     snapshots = computed.opened.trajectory.snapshots
     before, after = tables_of((snapshots[0], snapshots[-1]), PARAMETER)
-    moved, others = -int((last["norm"] > 0).sum()), len(before) - len(last)
+    moved, num_old = -int((last["norm"] > 0).sum()), len(before) - len(last)
     for start in range(0, len(before), BLOCK_ROWS):
         ends = (np.ascontiguousarray(table[start : start + BLOCK_ROWS]).view(np.uint8) for table in (before, after))
         moved += int(np.not_equal(*ends).any(axis=1).sum())
-    return f" Of the {others:,} rows that were there {moved:,} moved{'' if moved else ', not by a bit'}."
+    return f" Of the {num_old:,} rows that were there {moved:,} moved{'' if moved else ', not by a bit'}."
 
 
 def _distance(rows: pd.DataFrame) -> str:
+    """Which distance from the start is drawn: relative, unless a row has no length to start from."""
     return "norm" if rows["relative"].isna().any() else "relative"
 
 
@@ -122,13 +125,14 @@ def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart |
     chosen = order[np.unique(np.linspace(0, len(order) - 1, MOST_LINES).astype(int))]
     by_kind = np.where(steps.groupby(rows["row"]).transform("max") > 0, "training showed it", "never shown")
     is_few = len(order) <= MOST_SERIES
+    # Few tokens have a colour each; many are told apart by whether training showed them.
     series = rows["token"] if is_few else pd.Series("added token" if steps.isna().any() else by_kind, rows.index)
-    own = rows.assign(series=series, run="", regime="", shown=steps)[rows["row"].isin(chosen)]
-    own, x, _ = in_time(own)
-    names = list(dict.fromkeys(own.sort_values("row")["series"]))
+    drawn_rows = rows.assign(series=series, run="", regime="", shown=steps)[rows["row"].isin(chosen)]
+    drawn_rows, x, _ = in_time(drawn_rows)
+    names = list(dict.fromkeys(drawn_rows.sort_values("row")["series"]))
     picker = pick("series", names, "token") if len(names) > 1 else None
     columns = ["series", "row", "token", "time", "epoch", "shown", "times_old_length", "old_length_low"]
-    base = altair.Chart(data_of(own, [*columns, "old_length_high", _distance(rows)])).encode(
+    base = altair.Chart(data_of(drawn_rows, [*columns, "old_length_high", _distance(rows)])).encode(
         x=x, color=colour("series", names), detail="row:N", **({"opacity": picker.opacity} if picker else {})
     )
     marks = {"shape": shape("series", names)} if is_few else {}
@@ -140,12 +144,14 @@ def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart |
     drawn = []
     for name, title in list(titles.items())[not has_lengths :]:
         y = altair.Y(f"{name}:Q", title=title, scale=altair.Scale(zero=True))
-        said = tips(token="token", epoch=("epoch", "~f"), shown=("steps", ",.0f"), **{name: (" ".join(title), ".3g")})
-        layers = [base.mark_line(**thin).encode(y=y), base.mark_point(size=18).encode(y=y, tooltip=said, **marks)]
+        tip_fields = tips(
+            token="token", epoch=("epoch", "~f"), shown=("steps", ",.0f"), **{name: (" ".join(title), ".3g")}
+        )
+        layers = [base.mark_line(**thin).encode(y=y), base.mark_point(size=18).encode(y=y, tooltip=tip_fields, **marks)]
         if name == "times_old_length":
-            once_each = own.drop_duplicates("time")[["time", "old_length_low", "old_length_high"]]
-            old = altair.Chart(data_of(once_each)).mark_area(color=REFERENCE, fillOpacity=0.16)
-            band = old.encode(x=x, y=along(y, "old_length_low"), y2=altair.Y2("old_length_high:Q"))
+            once_each = drawn_rows.drop_duplicates("time")[["time", "old_length_low", "old_length_high"]]
+            area = altair.Chart(data_of(once_each)).mark_area(color=REFERENCE, fillOpacity=0.16)
+            band = area.encode(x=x, y=along(y, "old_length_low"), y2=altair.Y2("old_length_high:Q"))
             middle = once().mark_rule(color=REFERENCE, strokeDash=[6, 3]).encode(y=altair.datum(1))
             layers = [band, middle, *layers]
         drawn.append(altair.layer(*layers, width=262, height=170))
@@ -155,11 +161,13 @@ def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart |
 def cards_section(data: ReportData, cards: Sequence[Card]) -> Section | None:
     """The cards on added tokens; None where no run added any. How far rows moved by stratum stands with all words."""
     titles = list(dict.fromkeys(group.title for group in data.groups))
-    own = {title: [card for card in cards if card.kind == "tokens" and card.group == title] for title in titles}
-    titles = [title for title in titles if own[title]]
+    cards_by_title = {
+        title: [card for card in cards if card.kind == "tokens" and card.group == title] for title in titles
+    }
+    titles = [title for title in titles if cards_by_title[title]]
     if not titles:
         return None
-    bodies = [[claims_block(own[title], f"Added tokens on {title}")] for title in titles]
+    bodies = [[claims_block(cards_by_title[title], f"Added tokens on {title}")] for title in titles]
     return Section(id=ID, title=TITLE, lead=LEAD, blocks=folds(titles, bodies))
 
 

@@ -14,31 +14,31 @@ MOST_NAMED = 3
 
 
 def notes_answer(groups: Sequence[Group]) -> tuple[Answer, ...]:
-    """The lines of :func:`notes_on` as a part of the first screen; nothing where there are none."""
+    """The notes on recordings as an answer of the first screen; nothing where there are none."""
     lines = [*notes_on([run for group in groups for run in group.runs]), *notes_on_groups(groups)]
     return (Answer(question=KNOW, verdict="", text="\n".join(lines)),) if lines else ()
 
 
 def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
-    """A line for each distinct thing to know of single runs, with the runs that it is about."""
-    of: dict[str, list[str]] = {}
+    """A note for each distinct problem or gap of single runs, with the names of the runs."""
+    runs_by_note: dict[str, list[str]] = {}
     for run in runs:
-        said = [str(problem) for problem in run.manifest.get("problems") or ()]
+        notes = [str(problem) for problem in run.manifest.get("problems") or ()]
         if begins := run.manifest.get("begins_after_steps"):
-            said.append(f"drift is since step {begins}, where its recording began")
+            notes.append(f"drift is since step {begins}, where its recording began")
         if since := run.recorded.get("since"):
-            said.append(f"drift is since {since}, the first one kept")
+            notes.append(f"drift is since {since}, the first one kept")
         proofs = run.part("frozen").get("parameters") or {}
-        if changed := [name for name, own in proofs.items() if own.get("before") != own.get("after")]:
-            more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
-            said.append(f"frozen, but changed: {', '.join(changed[:MOST_NAMED])}{more}")
-        for line in (*said, *run.recorded.get("notes", ())):
-            of.setdefault(line, []).append(run.name)
-    return [f"{_named(names)}: {line.rstrip('.')}." for line, names in of.items()]
+        if changed := [name for name, proof in proofs.items() if proof.get("before") != proof.get("after")]:
+            rest = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+            notes.append(f"frozen, but changed: {', '.join(changed[:MOST_NAMED])}{rest}")
+        for note in (*notes, *run.recorded.get("notes", ())):
+            runs_by_note.setdefault(note, []).append(run.name)
+    return [f"{_named(names)}: {note.rstrip('.')}." for note, names in runs_by_note.items()]
 
 
 def notes_on_several(runs: Sequence[ReportedRun]) -> list[str]:
-    """A line each: seeds and tasks that were not given, by which runs would be told apart."""
+    """Notes on seeds and tasks that were not given, by which runs would be told apart."""
     names = [run.name for run in runs if run.seed is None]
     lines = [SEEDS.format(names=_named(names))] if names else []
     num_unnamed = sum(run.task == TASK_NOT_GIVEN for run in runs)
@@ -50,10 +50,10 @@ TASKS = "What {num} runs were trained on is not given (task=): those of a model 
 
 
 def notes_on_groups(groups: Sequence[Group]) -> list[str]:
-    """Those, and a line each on predictions and scores that were not given, and what was done without them."""
+    """The notes of :func:`notes_on_several`, and those on predictions and scores that were not given."""
     runs = [run for group in groups for run in group.runs]
     recorded = [run for run in runs if run.is_recorded]
-    found = {
+    runs_by_sentence = {
         "No predictions of {names}: intervals of their scores are over seeds alone.": [
             run.name for run in runs if run.splits and not run.answers
         ],
@@ -62,8 +62,8 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
         ],
         "No scores of {names}: what needs them is left out.": [run.name for run in recorded if not run.splits],
     }
-    said = [(text, names) for text, names in found.items() if names]
-    lines = [text.format(names=_named(names), num=len(names), of=len(recorded)) for text, names in said]
+    applicable = [(text, names) for text, names in runs_by_sentence.items() if names]
+    lines = [text.format(names=_named(names), num=len(names), of=len(recorded)) for text, names in applicable]
     return [*notes_on_several(runs), *lines]
 
 
@@ -86,7 +86,12 @@ def calls_frozen_what_moved(run: ReportedRun) -> bool:
     name, moved = f"{run.directory_name} {run.condition or ''}".lower(), run.recorded.get("moved") or ()
     if not FREEZING.search(name) or NO_FREEZING.search(name):
         return False
-    parts = [p for word, own in PARTS.items() if re.search(rf"(?<![a-z]){word}(?![a-z])", name) for p in own]
+    parts = [
+        parameter
+        for word, parameters in PARTS.items()
+        if re.search(rf"(?<![a-z]){word}(?![a-z])", name)
+        for parameter in parameters
+    ]
     if parts:
         return not {*parts}.isdisjoint(moved)
     return bool(moved) and (WHOLE.search(name) is not None or run.regime == "none")

@@ -51,7 +51,7 @@ def study_charts(data: ReportData) -> Charts:
 
 
 def study_sections(data: ReportData) -> list[Section]:
-    """Scores, comparison, cost, data efficiency, drift and score, tuning: those that there is something to say of."""
+    """The sections on scores, comparison, cost, data efficiency, drift and score, tuning: those with contents."""
     charts = study_charts(data)
     sections = (
         scores_section(data, charts),
@@ -83,7 +83,7 @@ def labels_section(data: ReportData) -> Section | None:
 
 
 def tuning_section(data: ReportData) -> Section | None:
-    """What was tried for each condition, on which split it was chosen, and what was chosen."""
+    """The section on what was tried for each condition, on which split it was chosen, and what was chosen."""
     if data.tuning is None:
         return None
     table = data.tuning
@@ -91,16 +91,18 @@ def tuning_section(data: ReportData) -> Section | None:
         return Section(
             id="tuning", title="Tuning", lead="Nothing was tuned: every condition was run with the settings given."
         )
-    warned = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
-    counts = table.groupby([c for c in ("task", "condition") if c in table], sort=False).size()
+    warning_notes = tuple(
+        NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text
+    )
+    counts = table.groupby([name for name in ("task", "condition") if name in table], sort=False).size()
     lead = (
         f"Every condition had the same budget ({span(counts)} settings per task), chosen by the score on the split "
         "selection, which was held out of the training data. No setting was chosen on the reported split."
     )
     parts = list(table.groupby("task", sort=False)) if "task" in table else [("", table)]
-    bodies = [[table_block(own, table, f"Settings tried on {task}".removesuffix(" on "))] for task, own in parts]
+    bodies = [[table_block(tries, table, f"Settings tried on {task}".removesuffix(" on "))] for task, tries in parts]
     blocks = folds([str(task) for task, _ in parts], bodies)
-    return Section(id="tuning", title="Tuning", lead=lead, blocks=(*warned, *blocks))
+    return Section(id="tuning", title="Tuning", lead=lead, blocks=(*warning_notes, *blocks))
 
 
 SETTINGS = (
@@ -127,24 +129,25 @@ UNKNOWN, NOT_KEPT, NOT_KNOWN = "not recorded", "not kept", "not known"
 
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
-    """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
+    """A record per run: what was trained, how, at what cost, its hashes, and the command that repeats it."""
     return pd.DataFrame(
-        [_line(run, condition) for group in groups for condition in group.conditions for run in condition.runs]
+        [_run_record(run, condition) for group in groups for condition in group.conditions for run in condition.runs]
     )
 
 
-def _line(run: ReportedRun, condition: Condition) -> dict[str, object]:
+def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
+    """A run's record in tables/runs: what was trained and how, its cost and hashes, and the command that repeats it."""
     manifest, model = run.manifest, run.part("model")
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
     seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
     devices, digest = manifest.get("devices"), run.name.rpartition("_")[2]
-    line: dict[str, object] = {
+    record: dict[str, object] = {
         "run": run.name,
         "model": run.model,
         "task": run.task,
         "condition": condition.label,
         "seed": NOT_KNOWN if run.seed is None else str(run.seed),
-        **(_recorded_settings(run) if run.is_recorded else _settings(run, condition)),
+        **(_recorded_settings(run) if run.is_recorded else _config_settings(run, condition)),
         "head": str(model.get("head") or UNKNOWN),
         "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
         "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
@@ -159,11 +162,11 @@ def _line(run: ReportedRun, condition: Condition) -> dict[str, object]:
         "command": run.command,
     }
     if run.hashes["config.json"] == NOT_KEPT:  # a report's evidence says little of the run, which may say more
-        line = {name: NOT_KEPT if value == UNKNOWN else value for name, value in line.items()}
-    return line
+        record = {name: NOT_KEPT if value == UNKNOWN else value for name, value in record.items()}
+    return record
 
 
-def _settings(run: ReportedRun, condition: Condition) -> dict[str, object]:
+def _config_settings(run: ReportedRun, condition: Condition) -> dict[str, object]:
     """How a run of ours was trained."""
     config, manifest, model = run.config, run.manifest, run.part("model")
     epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
@@ -173,7 +176,7 @@ def _settings(run: ReportedRun, condition: Condition) -> dict[str, object]:
     batch = f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size
     return {
         "epochs": epochs,
-        "learning rate": NOT_APPLICABLE if condition.is_feature_extraction else _rates(config),
+        "learning rate": NOT_APPLICABLE if condition.is_feature_extraction else _rates_text(config),
         "head learning rate": f"{config.head_rate:g}",
         "batch size": batch,
         "precision": str(manifest.get("precision") or config.precision),
@@ -185,38 +188,41 @@ def _settings(run: ReportedRun, condition: Condition) -> dict[str, object]:
 
 def _recorded_settings(run: ReportedRun) -> dict[str, object]:
     """The same of a run of another loop, as far as its Trainer's arguments tell."""
-    known = run.recorded["arguments"]
-    batch = known.get("per_device_train_batch_size", known.get("train_batch_size"))
-    parts = known.get("gradient_accumulation_steps") or 1
-    kinds = [name for name in ("bf16", "fp16") if known.get(name)]
+    arguments = run.recorded["arguments"]
+    batch = arguments.get("per_device_train_batch_size", arguments.get("train_batch_size"))
+    num_accumulated = arguments.get("gradient_accumulation_steps") or 1
+    kinds = [name for name in ("bf16", "fp16") if arguments.get(name)]
     return {
         "epochs": f"{run.last_epoch:g}",
         "learning rate": NOT_KNOWN if np.isnan(run.learning_rate) else f"{run.learning_rate:g}",
         "head learning rate": NOT_KNOWN,
-        "batch size": NOT_KNOWN if batch is None else f"{batch * parts} per device",
-        "precision": kinds[0] if kinds else "no" if "bf16" in known else NOT_KNOWN,
+        "batch size": NOT_KNOWN if batch is None else f"{batch * num_accumulated} per device",
+        "precision": kinds[0] if kinds else "no" if "bf16" in arguments else NOT_KNOWN,
         **dict.fromkeys(("pooling", "features", "pair encoding"), NOT_KNOWN),
     }
 
 
-def _rates(config: RunConfig) -> str:
+def _rates_text(config: RunConfig) -> str:
     """The backbone's peak learning rate, and those of its parts that have their own."""
-    own = [f"embeddings {config.embedding_learning_rate:g}"] if config.embedding_learning_rate is not None else []
-    own += [f"times {config.layer_decay:g} per layer below the top"] if config.layer_decay != 1 else []
-    return f"{config.learning_rate:g}" + (f" ({', '.join(own)})" if own else "")
+    other_rates = (
+        [f"embeddings {config.embedding_learning_rate:g}"] if config.embedding_learning_rate is not None else []
+    )
+    other_rates += [f"times {config.layer_decay:g} per layer below the top"] if config.layer_decay != 1 else []
+    return f"{config.learning_rate:g}" + (f" ({', '.join(other_rates)})" if other_rates else "")
 
 
 def _runs_block(groups: Sequence[Group], names: Sequence[str], caption: str) -> Block:
+    """A line per run with these columns of :func:`runs_frame`."""
     return rows_block(names, runs_frame(groups)[list(names)].to_numpy(dtype=object).tolist(), caption)
 
 
 def conditions_block(groups: Sequence[Group]) -> Block:
-    """One line per condition: its seeds and how it was trained, where all its runs agree."""
+    """A row per condition: its seeds and how it was trained, "varies" where its runs differ."""
     rows = []
-    for key, own in runs_frame(groups).groupby(["model", "task", "condition"], sort=False):
-        shared = [own[name].iloc[0] if own[name].nunique() == 1 else "varies" for name in SETTINGS]
-        seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
-        rows.append([*key, seeds, *shared, int((own["state"] == "failed").sum())])
+    for key, runs in runs_frame(groups).groupby(["model", "task", "condition"], sort=False):
+        settings = [runs[name].iloc[0] if runs[name].nunique() == 1 else "varies" for name in SETTINGS]
+        seeds = listing([str(seed) for seed in runs["seed"]]) if len(runs) <= 3 else f"{len(runs)} seeds"
+        rows.append([*key, seeds, *settings, int((runs["state"] == "failed").sum())])
     header = ["model", "task", "condition", "seeds", *SETTINGS, "failed"]
     return rows_block(header, rows, "What was run: one line per condition")
 
@@ -227,7 +233,9 @@ def data_block(group: Group) -> Block:
     run = group.runs[0]
     splits: dict[str, dict[str, Any]] = run.part("task").get("splits") or {}
     keys = ("num_examples", "num_truncated", "num_empty_texts")
-    rows = [[name, *(facts.get(k, UNKNOWN) for k in keys), *_source_cells(run, name)] for name, facts in splits.items()]
+    rows = [
+        [name, *(facts.get(key, UNKNOWN) for key in keys), *_source_cells(run, name)] for name, facts in splits.items()
+    ]
     if not rows:
         return TextBlock(text="Not recorded.")
     header = ["split", "examples", "truncated", "empty texts", "read from", "sha256"]
@@ -235,7 +243,7 @@ def data_block(group: Group) -> Block:
 
 
 def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
-    """What a split was read from, and the sha256 of that file or, of a dataset of the hub, of its texts and labels."""
+    """The source of a split, and the sha256 of that file or, of a dataset of the hub, of its texts and labels."""
     config = run.config
     role = "train" if split == "selection" else split  # held out of it
     files = {"train": config.train_file, "validation": config.validation_file} | {
@@ -255,13 +263,13 @@ def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
 
 
 def versions_block(runs: Sequence[ReportedRun]) -> Block:
-    """One line per package; its versions, and by how many runs each was used where they differ."""
+    """A row per package: its version, or its versions with how many runs used each."""
     names = dict.fromkeys(name for run in runs for name in run.part("versions"))
     rows = []
     for name in names:
-        found = pd.Series([str(run.part("versions").get(name, "absent")) for run in runs]).value_counts(sort=False)
-        shown = [str(version) if len(found) == 1 else f"{version} ({count} runs)" for version, count in found.items()]
-        rows.append([name, ", ".join(shown)])
+        counts = pd.Series([str(run.part("versions").get(name, "absent")) for run in runs]).value_counts(sort=False)
+        texts = [str(version) if len(counts) == 1 else f"{version} ({count} runs)" for version, count in counts.items()]
+        rows.append([name, ", ".join(texts)])
     return rows_block(["package", "version"], rows, "Versions")
 
 
@@ -276,7 +284,7 @@ RUNS = (
 
 
 def run_section(data: ReportData) -> Section:
-    """What was run."""
+    """The section on the runs: a row each, or per condition where they are many."""
     if len(data.runs) <= MANY_RUNS:
         names = ("run", "model", "task", "condition", "seed", *SETTINGS, "seconds", "state")
         blocks = [_runs_block(data.groups, names, "What was run: one line per run")]
@@ -290,23 +298,23 @@ def run_section(data: ReportData) -> Section:
 def data_section(data: ReportData) -> Section:
     """Splits and near-duplicates."""
     splits = folds([group.title for group in data.groups], [[data_block(group)] for group in data.groups])
-    blocks: tuple[Block, ...] = (*_duplicates(data), *splits)
+    blocks: tuple[Block, ...] = (*_duplicates_blocks(data), *splits)
     return Section(id="data", title="Data", lead="Counted when each task was read.", blocks=blocks)
 
 
-def _duplicates(data: ReportData) -> tuple[Block, ...]:
-    """Counts per run and split, and by name the tasks in which nobody looked: 0 found is not the same."""
+def _duplicates_blocks(data: ReportData) -> tuple[Block, ...]:
+    """Near-duplicates per run and split, and by name the tasks in which nobody looked: 0 of them is not the same."""
     counts: dict[tuple[str, str], list[int]] = {}
     missed = []
     for group in data.groups:
-        found = [run.part("task").get("num_near_duplicates") for run in group.runs]
-        for each in found:
-            for split, count in (each or {}).items():
+        counts_of_runs = [run.part("task").get("num_near_duplicates") for run in group.runs]
+        for counts_by_split in counts_of_runs:
+            for split, count in (counts_by_split or {}).items():
                 counts.setdefault((group.title, split), []).append(int(count))
-        missed += [group.title] if all(each is None for each in found) else []
+        missed += [group.title] if all(counts_by_split is None for counts_by_split in counts_of_runs) else []
     if not counts:
         return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
-    rows = [[title, split, span(own), len(own)] for (title, split), own in counts.items()]
+    rows = [[title, split, span(numbers), len(numbers)] for (title, split), numbers in counts.items()]
     header = ["model and task", "split", "near-duplicates per run", "runs"]
     hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
     block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
@@ -320,7 +328,10 @@ def definitions_section() -> Section:
         "printed as undefined and counted; what a model does not have is printed as not applicable."
     )
     header = ["measure", "unit", "what it is", "source", "signed"]
-    rows = [[name, m.unit, m.description, m.source, "yes" if m.is_signed else "no"] for name, m in MEASURES.items()]
+    rows = [
+        [name, measure.unit, measure.description, measure.source, "yes" if measure.is_signed else "no"]
+        for name, measure in MEASURES.items()
+    ]
     return Section(
         id="definitions", title="Definitions", lead=lead, blocks=(rows_block(header, rows, "Measures of a row"),)
     )

@@ -46,14 +46,16 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
     """In and out of distribution side by side."""
     bodies: list[Sequence[Block]] = []
     for group in data.groups:
-        own = data.summary[data.summary["group"] == group.title]
+        group_summary = data.summary[data.summary["group"] == group.title]
         details = table_block(
-            varying(own), SUMMARY, f"Every score of {group.title}, over all seeds and over those that did not fail"
+            varying(group_summary),
+            SUMMARY,
+            f"Every score of {group.title}, over all seeds and over those that did not fail",
         )
         bodies.append(
             [
-                _sides(own, group.title, data.floors[data.floors["group"] == group.title]),
-                *_floors(data, group.title),
+                _sides_block(group_summary, group.title, data.floors[data.floors["group"] == group.title]),
+                *_floors_blocks(data, group.title),
                 FoldBlock(title=f"All scores: {group.title}", blocks=(details,)),
             ]
         )
@@ -70,54 +72,61 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
     return Section(id="scores", title="Scores, in and out of distribution", lead=lead, blocks=blocks)
 
 
-def _sides(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
-    """One line per condition, one column per split of the headline score, and a line for each floor that is known."""
-    own = largest_size(summary[summary["is_headline"].astype(bool)])
-    reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
-    splits = reported_first(own["split"], reported)
-    named = [f"{split} (reported)" if split in reported else split for split in splits]
+def _sides_block(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
+    """A line per condition and known floor, a column per split of the headline score."""
+    headlines = largest_size(summary[summary["is_headline"].astype(bool)])
+    reported = set(headlines.loc[headlines["is_reported_split"].astype(bool), "split"])
+    splits = reported_first(headlines["split"], reported)
+    headings = [f"{split} (reported)" if split in reported else split for split in splits]
     rows: list[list[object]] = []
-    for condition, lines in own.groupby("base", sort=False):
-        cells = {line["split"]: mean_text(line["mean"], line["sd"]) for line in lines.to_dict("records")}
-        counts = [int(lines[name].iloc[0]) for name in ("num_seeds", "num_failed")]
+    for condition, condition_scores in headlines.groupby("base", sort=False):
+        cells = {
+            record["split"]: mean_text(record["mean"], record["sd"]) for record in condition_scores.to_dict("records")
+        }
+        counts = [int(condition_scores[name].iloc[0]) for name in ("num_seeds", "num_failed")]
         rows.append([condition, *counts, *(cells.get(split, NOT_APPLICABLE) for split in splits)])
-    known = {"majority class": own.groupby("split")["majority_rate"].first()}
+    anchor_by_label = {"majority class": headlines.groupby("split")["majority_rate"].first()}
     if len(floors):
         anchors = largest_size(floors).groupby("split")
-        known |= {"bag of words": anchors["bag_of_words"].first(), "untouched model": anchors["untouched"].first()}
-    for words, values in known.items():
+        anchor_by_label |= {
+            "bag of words": anchors["bag_of_words"].first(),
+            "untouched model": anchors["untouched"].first(),
+        }
+    for label, values in anchor_by_label.items():
         if values.notna().any():
-            rows.append([words, "", "", *(number(values.get(split)) for split in splits)])
-    score = str(own["score"].iloc[0]) if len(own) else "score"
+            rows.append([label, "", "", *(number(values.get(split)) for split in splits)])
+    score = str(headlines["score"].iloc[0]) if len(headlines) else "score"
     hows = {"failed": COLUMNS["num_failed"].meaning}
-    return rows_block(["condition", "seeds", "failed", *named], rows, f"{score} of {title} at the last epoch", hows)
+    return rows_block(["condition", "seeds", "failed", *headings], rows, f"{score} of {title} at the last epoch", hows)
 
 
-def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
-    """What needs no fine-tuning beside each condition's score; nothing where no run recorded it."""
-    own = data.floors[data.floors["group"] == title]
-    if own.empty:
+def _floors_blocks(data: ReportData, title: str) -> tuple[Block, ...]:
+    """The floors beside each condition's score; nothing where no run recorded them."""
+    floors = data.floors[data.floors["group"] == title]
+    if floors.empty:
         return ()
-    own = largest_size(own)
-    own = own.assign(above_bag_of_words_points=own["above_bag_of_words_points"].map(points))
-    own = own.drop(columns=[] if own["untouched"].notna().any() else "untouched")
-    table = table_block(own, FLOORS, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition")
+    floors = largest_size(floors)
+    floors = floors.assign(above_bag_of_words_points=floors["above_bag_of_words_points"].map(points))
+    floors = floors.drop(columns=[] if floors["untouched"].notna().any() else "untouched")
+    table = table_block(
+        floors, FLOORS, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition"
+    )
     return (FoldBlock(title=f"What needs no fine-tuning: {title}", blocks=(table,)),)
 
 
 def training_block(tables: GroupTables) -> Block:
-    """Rows: score of a split; columns: conditions, each as before training → at the last epoch."""
+    """A line per split and score; a column per condition, as before training → at the last epoch."""
     conditions, baselines = tables.group.conditions, tables.baselines
     header = ["split", "score", "examples", *(condition.label for condition in conditions)]
     rows = []
     for split in reported_first(baselines["split"], [run.reported_split for run in tables.group.runs]):
-        own = baselines[baselines["split"] == split]
+        split_baselines = baselines[baselines["split"] == split]
         for score in (name for name in score_names(tables.group.runs) if name in tables.scores):
             rows.append(
                 [
                     split,
                     score,
-                    span(own["num_examples"]),
+                    span(split_baselines["num_examples"]),
                     *[_before_and_after(condition, split, score) for condition in conditions],
                 ]
             )
@@ -125,6 +134,7 @@ def training_block(tables: GroupTables) -> Block:
 
 
 def _before_and_after(condition: Condition, split: str, score: str) -> str:
+    """Mean ± standard deviation of a score before training, and at the last epoch."""
     values = (mean_and_sd(last_score(run, split, score, at=at) for run in condition.runs) for at in ("first", "last"))
     return " → ".join(values)
 
@@ -143,26 +153,26 @@ def scores_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) 
     if table.empty:
         return None
     table = table.assign(regime=regimes_of(table), panel=task_names(table))
-    shown, picker, look = picked(table["regime"], regimes)
+    series, picker, look = picked(table["regime"], regimes)
     tasks = list(dict.fromkeys(table["panel"]))
     columns = min(len(tasks), 2)
     parts = []
     for task in tasks:
-        own = table[table["panel"] == task]
-        score = str(own["score"].iloc[0])
-        reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
-        named = {name: f"{name} (reported)" if name in reported else name for name in own["split"]}
-        own = own.assign(place=own["split"].map(named))
-        places = [named[name] for name in reported_first(own["split"], reported)]
-        means = _means(own)
-        scale = padded([*own["value"], *means["low"], *means["high"]], 0.04)
+        task_scores = table[table["panel"] == task]
+        score = str(task_scores["score"].iloc[0])
+        reported = set(task_scores.loc[task_scores["is_reported_split"].astype(bool), "split"])
+        place_names = {name: f"{name} (reported)" if name in reported else name for name in task_scores["split"]}
+        task_scores = task_scores.assign(place=task_scores["split"].map(place_names))
+        places = [place_names[name] for name in reported_first(task_scores["split"], reported)]
+        means = _means_over_seeds(task_scores)
+        scale = padded([*task_scores["value"], *means["low"], *means["high"]], 0.04)
         x = altair.X("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~f"))
         y = altair.Y("place:N", sort=places, title=None, axis=altair.Axis(domain=False, ticks=False, labelLimit=150))
-        offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown, paddingOuter=0.35))
-        told = {"regime": "regime", "place": "split"}
-        said = tips(**told, mean=(f"mean {score}", ".4f"), interval="95 % interval", over="over")
-        base = altair.Chart(data_of(means)).encode(y=y, yOffset=offset, tooltip=said)
-        dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"]))
+        offset = altair.YOffset("regime:N", sort=series, scale=altair.Scale(domain=series, paddingOuter=0.35))
+        shared_tips = {"regime": "regime", "place": "split"}
+        mean_tips = tips(**shared_tips, mean=(f"mean {score}", ".4f"), interval="95 % interval", over="over")
+        base = altair.Chart(data_of(means)).encode(y=y, yOffset=offset, tooltip=mean_tips)
+        dots = altair.Chart(data_of(task_scores, ["regime", "place", "seed", "value", "is_failed"]))
         layers = [
             base.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2=altair.X2("high:Q"), **look["bars"]),
             dots.mark_circle(size=26, strokeWidth=1).encode(
@@ -171,28 +181,28 @@ def scores_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) 
                 yOffset=offset,
                 fillOpacity=altair.when("datum.is_failed").then(altair.value(0)).otherwise(altair.value(0.75)),
                 stroke=outline(look["bars"]["color"]),
-                tooltip=tips(**told, seed="seed", value=(score, ".4f"), is_failed="failed"),
+                tooltip=tips(**shared_tips, seed="seed", value=(score, ".4f"), is_failed="failed"),
                 **look["bars"],
             ),
             base.mark_point(size=60, filled=True).encode(x=x, **look["points"]),
         ]
-        size = {"width": 480 if columns == 1 else 225, "height": len(places) * max(13 * len(shown) + 10, 24)}
+        size = {"width": 480 if columns == 1 else 225, "height": len(places) * max(13 * len(series) + 10, 24)}
         parts.append(altair.layer(*layers, **size))
     return panels(parts, columns, picker, tasks)
 
 
-def _means(scores: pd.DataFrame) -> pd.DataFrame:
-    """A line per split and regime: the mean over seeds, with an interval from three of them on."""
-    lines = []
-    for (place, regime), own in scores.groupby(["place", "regime"], sort=False):
-        values = own["value"].to_numpy(dtype=np.float64)
-        found = seeds_interval(values) if len(values) >= LEAST_SEEDS else None
-        low, high = (found.low, found.high) if found else (math.nan, math.nan)
+def _means_over_seeds(scores: pd.DataFrame) -> pd.DataFrame:
+    """A record per split and regime: the mean over seeds, with an interval from three of them on."""
+    records = []
+    for (place, regime), regime_scores in scores.groupby(["place", "regime"], sort=False):
+        values = regime_scores["value"].to_numpy(dtype=np.float64)
+        interval = seeds_interval(values) if len(values) >= LEAST_SEEDS else None
+        low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
         text = f"{low:.4f} to {high:.4f}" if low == low else "none"
         over = "one seed" if len(values) == 1 else f"{len(values)} seeds"
-        line = {"place": place, "regime": regime, "mean": float(values.mean()), "low": low, "high": high}
-        lines.append(line | {"interval": text, "over": over})
-    return pd.DataFrame(lines)
+        record = {"place": place, "regime": regime, "mean": float(values.mean()), "low": low, "high": high}
+        records.append(record | {"interval": text, "over": over})
+    return pd.DataFrame(records)
 
 
 def title_of(score: str) -> str:
@@ -215,21 +225,21 @@ def epochs_chart(
     score = score or next((name for name in SCORES if name in scores), "")
     if score not in scores:
         raise ValueError(f"expected a score among the columns {', '.join(map(str, scores))}; got {score or 'none'!r}")
-    lines = scores[scores[score].notna()]
-    if lines["epoch"].nunique() < 2:
+    scored = scores[scores[score].notna()]
+    if scored["epoch"].nunique() < 2:
         return None
-    lines = lines.assign(regime=regimes_of(lines), run=lines.get("run", ""), value=lines[score])
-    lines, time, legend = in_time(lines)
-    shown, picker, look = picked(lines["regime"], regimes, **legend)
-    splits = list(dict.fromkeys(lines["split"]))
+    scored = scored.assign(regime=regimes_of(scored), run=scored.get("run", ""), value=scored[score])
+    scored, time, legend = in_time(scored)
+    series, picker, look = picked(scored["regime"], regimes, **legend)
+    splits = list(dict.fromkeys(scored["split"]))
     floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
-    scale = padded([*lines["value"], *floors.values()])
+    scale = padded([*scored["value"], *floors.values()])
     columns = min(len(splits), 3)
     parts = []
     for i, split in enumerate(splits):
         title = None if i % columns else title_of(score)
         axis = altair.Axis(tickCount=5, format="~f", labels=not i % columns)
-        means = over_seeds(lines[lines["split"] == split], ["regime", "epoch", "time"], "value")
+        means = over_seeds(scored[scored["split"] == split], ["regime", "epoch", "time"], "value")
         y = altair.Y("mean:Q", scale=scale, title=title, axis=axis)
         base = altair.Chart().encode(
             x=time, tooltip=tips(regime="regime", epoch=("epoch", "~g"), mean=(score, ".4f"), spread="over seeds")
@@ -239,9 +249,9 @@ def epochs_chart(
             floor = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]}))).encode(y=along(y, "rate"))
             rule = floor.mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(tooltip=tips(rate=("majority class", ".4f"))))
-            words = floor.mark_text(align="right", baseline="bottom", dx=-2, fontSize=10, text="majority class")
-            layers.append(words.encode(x=altair.value("width")))
-        layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", shown))
+            label = floor.mark_text(align="right", baseline="bottom", dx=-2, fontSize=10, text="majority class")
+            layers.append(label.encode(x=altair.value("width")))
+        layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", series))
         width = (620 - 24 * (columns - 1)) // max(columns, 2)
         parts.append(altair.layer(*layers, data=data_of(means), width=width, height=130, title=str(split)))
     return panels(parts, columns, picker)
@@ -252,16 +262,19 @@ def efficiency_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = No
     check_table(scores, (*LAST, "size", "num_train_examples"), "last_scores")
     table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
     # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
-    asked = table.groupby(["group", "size"], dropna=False, sort=False)["num_train_examples"]
-    table = table.assign(examples=asked.transform("max"), panel=task_names(table), regime=regimes_of(table))
+    by_size = table.groupby(["group", "size"], dropna=False, sort=False)["num_train_examples"]
+    table = table.assign(examples=by_size.transform("max"), panel=task_names(table), regime=regimes_of(table))
     sizes = table.groupby("panel")["examples"].nunique()
     tasks = [task for task in dict.fromkeys(table["panel"]) if sizes.get(task, 0) > 1]
     if not tasks:
         return None
 
-    def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
+    def draw(task_scores: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
         axis = altair.Axis(
-            values=sorted(own["examples"].astype(float).unique()), format=",d", grid=False, labelOverlap="greedy"
+            values=sorted(task_scores["examples"].astype(float).unique()),
+            format=",d",
+            grid=False,
+            labelOverlap="greedy",
         )
         places = altair.Scale(type="log", nice=False, padding=12)
         base = altair.Chart().encode(
@@ -271,24 +284,24 @@ def efficiency_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = No
             ),
         )
         axis = altair.Axis(tickCount=5, format="~f")
-        y = altair.Y("mean:Q", scale=padded(own["value"]), title=title_of(score), axis=axis)
-        means = over_seeds(own, ["regime", "examples"], "value")
+        y = altair.Y("mean:Q", scale=padded(task_scores["value"]), title=title_of(score), axis=axis)
+        means = over_seeds(task_scores, ["regime", "examples"], "value")
         return altair.layer(*over_seeds_layers(base, y, look), data=data_of(means))
 
-    return _of_tasks(table[table["panel"].isin(tasks)], draw, regimes)
+    return _task_panels(table[table["panel"].isin(tasks)], draw, regimes)
 
 
-def _of_tasks(
+def _task_panels(
     table: pd.DataFrame, draw: Callable[[pd.DataFrame, str, Mapping[str, Any]], Chart], regimes: Iterable[str] | None
 ) -> Chart:
-    """A panel for each task of a table, which ``draw`` makes of its lines, its score and the look of the regimes."""
+    """A panel for each task of a table, which ``draw`` makes of its records, its score and the look of the regimes."""
     _, picker, look = picked(table["regime"], regimes)
     tasks = list(dict.fromkeys(table["panel"]))
     columns = min(len(tasks), 3)
     size = {"width": 440 if columns == 1 else 570 // columns - 30, "height": 150}
-    owns = [table[table["panel"] == task] for task in tasks]
+    parts = [table[table["panel"] == task] for task in tasks]
     return panels(
-        [draw(own, str(own["score"].iloc[0]), look).properties(**size) for own in owns], columns, picker, tasks
+        [draw(part, str(part["score"].iloc[0]), look).properties(**size) for part in parts], columns, picker, tasks
     )
 
 
@@ -301,9 +314,12 @@ def cost_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) ->
         return None
     table = table.assign(panel=task_names(table), regime=regimes_of(table))
 
-    def draw(own: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
-        wide, tall = log_axis(own["seconds"]), padded(own["value"], most=math.inf if score == "loss" else 1.0)
-        chart = altair.Chart(data_of(own, ["regime", "run", "seed", "seconds", "value"])).mark_point()
+    def draw(task_scores: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
+        wide, tall = (
+            log_axis(task_scores["seconds"]),
+            padded(task_scores["value"], most=math.inf if score == "loss" else 1.0),
+        )
+        chart = altair.Chart(data_of(task_scores, ["regime", "run", "seed", "seconds", "value"])).mark_point()
         return chart.encode(
             x=altair.X("seconds:Q", scale=wide.scale(), axis=wide.axis(grid=False), title="seconds of a run"),
             y=altair.Y("value:Q", scale=tall, axis=altair.Axis(tickCount=5, format="~f"), title=title_of(score)),
@@ -311,4 +327,4 @@ def cost_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) ->
             **look["points"],
         )
 
-    return _of_tasks(table, draw, regimes)
+    return _task_panels(table, draw, regimes)

@@ -35,12 +35,12 @@ def section(computed: Computed) -> Section:
         return Section(id=ID, title=TITLE)
     last = sizes[sizes["step"] == sizes["step"].max()]
     worst = last.loc[last["lost_to_rounding"].idxmax()]
-    said = (
+    summary = (
         f"At step {worst['step']:,}, the last that was looked at, {number(100 * worst['lost_to_rounding'])} % of the "
         f"values of {worst['parameter']} with a gradient stayed as they were: no parameter lost more of that step to "
         "rounding. Other steps may have lost more or less."
     )
-    blocks: list[Block] = [TextBlock(text=said)]
+    blocks: list[Block] = [TextBlock(text=summary)]
     if chart := picture("step-sizes", plot_step_sizes(sizes), CAPTION):
         blocks.append(chart)
     caption = "The last step that was looked at; all of them are in tables/step_sizes.csv."
@@ -64,13 +64,13 @@ def plot_step_sizes(sizes: pd.DataFrame) -> Chart | None:
         color=colour("parameter", names),
         **({"opacity": picker.opacity} if picker else {}),
     )
-    said = tips(
+    tip_fields = tips(
         parameter="parameter",
         step=("step", ",.0f"),
         update_to_weight=("update / weight", ".3g"),
         lost_to_rounding=("share of this step lost to rounding", ".3g"),
     )
-    points = base.mark_point().encode(shape=shape("parameter", names), tooltip=said)
+    points = base.mark_point().encode(shape=shape("parameter", names), tooltip=tip_fields)
     return panels([altair.layer(base.mark_line(), points)], 1, picker)
 
 

@@ -56,7 +56,7 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     tables: dict[str, Block] = {}
     counts: list[list[Any]] = []
     refused: list[list[Any]] = []
-    left, num_named = budget_bytes, max(NUM_NAMED // max(len(runs), 1), NUM_TABLED)
+    bytes_left, num_named = budget_bytes, max(NUM_NAMED // max(len(runs), 1), NUM_TABLED)
     measured = [
         source if isinstance(source, WordRows) else measure_words([trajectory_of(source)], num_named=num_named)
         for _, source in runs
@@ -68,8 +68,8 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
             refused.append([label, 0, "", 0, "", 0, "", words.reason])
             continue
         run = visible(label)
-        table, last, num_seen, num_others = _fitting(run, words, left // (len(runs) - i))
-        left -= data_size(table)
+        table, last, num_seen, num_others = _words_that_fit(run, words, bytes_left // (len(runs) - i))
+        bytes_left -= data_size(table)
         frames.append(table)
         tables[run] = _most_moved(run, last)
         seen = [num_seen, words.num_seen, num_others, words.num_unseen]
@@ -77,11 +77,13 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     if not frames:
         return None
     drawn = pd.concat(frames, ignore_index=True)
-    kinds = {"input"} if _is_at_input(drawn).any() else _kinds(_places(drawn))
-    drawn_seen, all_seen, drawn_rest, all_rest = (sum(line[i] for line in counts) for i in range(1, 5))
+    kinds = {"input"} if _is_at_input(drawn).any() else _kinds(_axis_places(drawn))
+    drawn_seen, all_seen, drawn_rest, all_rest = (
+        sum(counts_of_run[i] for counts_of_run in counts) for i in range(1, 5)
+    )
     caption = (
         "A mark is a word: upwards, its row moved farther; marks on the floor moved less than the axis shows, or not. "
-        f"{' '.join(said for kind, said in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word to "
+        f"{' '.join(text for kind, text in SIDEWAYS.items() if kind in kinds)} {COLOURED} Type part of a word to "
         "mark it, and point at a mark to read its neighbours: the five words whose rows point most nearly the same "
         "way, with their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
         f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_rest:,} of "
@@ -92,8 +94,8 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
         title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
     )
     header = ("run", "used, or maybe: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
-    lines = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
-    folded = FoldBlock(title="What is drawn of each run", blocks=(lines,))
+    counts_block = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
+    folded = FoldBlock(title="What is drawn of each run", blocks=(counts_block,))
     return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
 
 
@@ -114,48 +116,52 @@ ALT = (
 )
 
 
-def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame, int, int]:
-    """What is drawn of a run's words, its last epoch whole, and how many words are drawn, seen and others.
+def _words_that_fit(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame, int, int]:
+    """The words of a run to draw, those it used at its last epoch, and how many are drawn of these and of the others.
 
-    All that are known, where they fit, else those seen in the most steps.
+    All words that are known, where they fit into ``budget_bytes``, else those seen in the most steps.
     """
-    shown = {name: words.table[name].map(_visible) for name in ("token", "before", "after")}
+    texts = {name: words.table[name].map(_visible) for name in ("token", "before", "after")}
     steps = words.table["num_steps"]
     # Steps are known of the others alone where two checkpoints told which words were used.
     is_inferred = words.table["is_seen"].astype(bool) & steps.isna() & steps.notna().any()
     # Nor of any word of a table that is the output layer too, of which the tokens of the input are known.
     at_input = np.where(words.table["num_tokens"].notna() & steps.isna(), AT_INPUT, "")
     stratum = np.where(is_inferred, INFERRED["exposed"], at_input)
-    whole = _with_drift(words.table).assign(run=run, stratum=stratum, **shown)
-    last = whole[whole["epoch"] == whole["epoch"].max()].set_index("row", drop=False)
+    all_words = _with_drift(words.table).assign(run=run, stratum=stratum, **texts)
+    last = all_words[all_words["epoch"] == all_words["epoch"].max()].set_index("row", drop=False)
     seen = last["is_seen"].astype(bool)
-    kept, sample = last.index[seen].to_numpy(), last.index[~seen].to_numpy()
-    table = whole
-    while (share := budget_bytes / data_size(table)) < 1 and len(kept) > 3:
+    kept_rows, sample_rows = last.index[seen].to_numpy(), last.index[~seen].to_numpy()
+    table = all_words
+    while (share := budget_bytes / data_size(table)) < 1 and len(kept_rows) > 3:
         # Some bytes are no word's: a little less than the share fits.
-        kept = seen_most(last, kept, max(int(0.95 * share * len(kept)), 3))
-        sample = evenly(sample, int(0.95 * share * len(sample)))
-        table = whole[whole["row"].isin([*kept, *sample])]
-    return table, last[seen], len(kept), len(sample)
+        kept_rows = seen_most(last, kept_rows, max(int(0.95 * share * len(kept_rows)), 3))
+        sample_rows = evenly(sample_rows, int(0.95 * share * len(sample_rows)))
+        table = all_words[all_words["row"].isin([*kept_rows, *sample_rows])]
+    return table, last[seen], len(kept_rows), len(sample_rows)
 
 
 def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
-    """Drawn or not, without the cosines of the neighbours."""
-    most = words.sort_values("drift", ascending=False, kind="stable").head(NUM_TABLED)
-    near = {name: most[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")}
-    unknown = {INFERRED["exposed"]: "unknown (inferred)", ANY_STEP: ANY_STEP}
+    """The table of the words that moved most, drawn or not, with their neighbours without the cosines."""
+    furthest = words.sort_values("drift", ascending=False, kind="stable").head(NUM_TABLED)
+    neighbours = {
+        name: furthest[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")
+    }
+    text_by_stratum = {INFERRED["exposed"]: "unknown (inferred)", ANY_STEP: ANY_STEP}
     steps = [
-        unknown.get(stratum, "not recorded") if pd.isna(count) else int(count)
-        for count, stratum in zip(most["num_steps"], most["stratum"].mask(_is_at_input(most), ANY_STEP), strict=True)
+        text_by_stratum.get(stratum, "not recorded") if pd.isna(count) else int(count)
+        for count, stratum in zip(
+            furthest["num_steps"], furthest["stratum"].mask(_is_at_input(furthest), ANY_STEP), strict=True
+        )
     ]
-    table = most.assign(num_steps=pd.Series(steps, most.index, dtype=object), **near)[list(TABLED)]
+    table = furthest.assign(num_steps=pd.Series(steps, furthest.index, dtype=object), **neighbours)[list(TABLED)]
     caption = f"Words that moved most: {run}"
     columns = {**TABLED, "drift": replace(TABLED["drift"], unit=unit_of(words))}
     return TableBlock(table=table.reset_index(drop=True), caption=caption, columns=columns, num_shown=10)
 
 
 def unit_of(words: pd.DataFrame) -> str:
-    """What ``drift`` is in; evidence of earlier reports lacks the shares, and so do words one of which moved from 0."""
+    """The unit of ``drift``: weight units where shares are missing, as in old evidence, or a word moved from 0."""
     return WEIGHT_UNITS if "relative" not in words or has_undefined(words) else "% of norm"
 
 
@@ -205,7 +211,7 @@ def words_chart(words: pd.DataFrame) -> Chart | None:
     # A text is handed through as it is; Altair takes seconds to look at every number of a list.
     data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
     first, step = places[0], _step(places)
-    most = max(len(run["epochs"]) for run in runs)
+    most_epochs = max(len(run["epochs"]) for run in runs)
     heading = ["datum.run"] * (len(names) > 1) + ["'epoch ' + format(datum.at_epoch, '~g')"] * ("epoch" in words)
     chart = _scatter(x, y, _inputs(places, names), " + ', ' + ".join(heading))
     # Apart from the chart: with each transform a compound one is copied whole, which takes a second.
@@ -216,7 +222,8 @@ def words_chart(words: pd.DataFrame) -> Chart | None:
             at_epoch="datum.epochs[datum.place]", **{name: f"split(datum.{name}_lines, '\\n')" for name in _TEXTS}
         )
         .transform_flatten(
-            [*_TEXTS, "x", "num_tokens", "label"] + [f"{name}{i}" for i in range(most) for name in ("drift", "angle")]
+            [*_TEXTS, "x", "num_tokens", "label"]
+            + [f"{name}{i}" for i in range(most_epochs) for name in ("drift", "angle")]
         )
         .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
         .transform_calculate(
@@ -238,28 +245,36 @@ def _axes(words: pd.DataFrame, places: NDArray[np.float64], *, is_input: bool) -
     """Both axes, the same for every run and epoch, so that what is seen to move moved; and where the floor is."""
     kinds = _kinds(places)
     strips = [place for kind, place in zip(KINDS, STRIPS, strict=False) if kind in kinds]
-    most = int(places.max()) if "counted" in kinds else 0
-    never, used, title = "'never'", "'used'", "optimizer steps that saw the word"
-    if is_input and not most:
-        never, used, title = "'not at the input'", "'at the input'", "use by the input, in any number of steps"
-    elif USED in strips and not most:
-        never, used = "'not used by training'", "['used by training', '(inferred)']"
+    most_steps = int(places.max()) if "counted" in kinds else 0
+    never_text, used_text, title = "'never'", "'used'", "optimizer steps that saw the word"
+    if is_input and not most_steps:
+        never_text, used_text, title = (
+            "'not at the input'",
+            "'at the input'",
+            "use by the input, in any number of steps",
+        )
+    elif USED in strips and not most_steps:
+        never_text, used_text = "'not used by training'", "['used by training', '(inferred)']"
         title = "inferred from the weights: the number of steps is not known"
-    label = _by_kind("'not recorded'", never, used, "format(datum.value, ',')", x="datum.value")
-    ends = [0.6 * strips[0] if strips else 0.85, max(1.3 * most, 2.0) if most else strips[-1] / 0.6]
-    ticks = [first * 10**power for power in range(len(str(most))) for first in (1, 2, 5)]
+    label = _by_kind("'not recorded'", never_text, used_text, "format(datum.value, ',')", x="datum.value")
+    ends = [0.6 * strips[0] if strips else 0.85, max(1.3 * most_steps, 2.0) if most_steps else strips[-1] / 0.6]
+    ticks = [first * 10**power for power in range(len(str(most_steps))) for first in (1, 2, 5)]
     axis = altair.Axis(
-        values=[*strips, *(tick for tick in ticks if tick <= most)], labelExpr=label, grid=False, labelOverlap="greedy"
+        values=[*strips, *(tick for tick in ticks if tick <= most_steps)],
+        labelExpr=label,
+        grid=False,
+        labelOverlap="greedy",
     )
     x = altair.X("x:Q", scale=altair.Scale(type="log", domain=ends, nice=False), axis=axis, title=title)
-    used = words["drift"][words["num_steps"].fillna(1) > 0]
-    tall = log_axis(used if (used > 0).any() else words["drift"])  # by decay alone rows move a hundred times less
-    moved = f"drift of the word's row ({unit_of(words)})"
-    return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=moved), tall.low
+    used_drift = words["drift"][words["num_steps"].fillna(1) > 0]
+    # By decay alone rows move a hundred times less: where others moved, these do not set the axis.
+    tall = log_axis(used_drift if (used_drift > 0).any() else words["drift"])
+    y_title = f"drift of the word's row ({unit_of(words)})"
+    return x, altair.Y("y:Q", scale=tall.scale(), axis=tall.axis(), title=y_title), tall.low
 
 
 def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
-    """What a reader sets: the run of several, the word that is searched, the epoch of several."""
+    """The inputs of the chart: the word that is searched, the run and the epoch where there are several."""
     runs = altair.binding_select(options=list(names), name="Run ")
     box = altair.binding(
         input="search", name="Search a word ", placeholder="part of a word", autocomplete="off", debounce=120
@@ -273,8 +288,8 @@ def _inputs(places: Sequence[float], names: Sequence[str]) -> list[Any]:
 
 
 def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
-    """The words, those that were searched marked, below what run and epoch are shown."""
-    said = tips(
+    """The scatter of words with those that were searched marked, below a heading of run and epoch."""
+    tip_fields = tips(
         word="word",
         steps="steps that saw it",
         tokens="times seen",
@@ -283,18 +298,20 @@ def _scatter(x: Any, y: Any, params: Sequence[Any], heading: str) -> Any:
         nearest_before="nearest before",
         nearest_after="nearest after",
     )
-    base = altair.Chart().encode(x=x, y=y, tooltip=said)
+    base = altair.Chart().encode(x=x, y=y, tooltip=tip_fields)
     colour = altair.when(f"datum.x < {ENDS[1]}").then(altair.value(REFERENCE)).otherwise(altair.value(COLOURS[0]))
     points = base.mark_point(filled=True, size=12, opacity=1).encode(color=colour)
     marked = base.mark_point(filled=True, size=50, opacity=1, color=MARKED).transform_filter("datum.is_searched")
-    shown = altair.Chart().transform_aggregate(groupby=["run", "at_epoch"]).transform_calculate(text=heading or "''")
-    named = shown.mark_text(align="left", fontWeight="bold", limit=WIDTH).encode(
+    one_per_epoch = (
+        altair.Chart().transform_aggregate(groupby=["run", "at_epoch"]).transform_calculate(text=heading or "''")
+    )
+    headings = one_per_epoch.mark_text(align="left", fontWeight="bold", limit=WIDTH).encode(
         x=altair.value(0), y=altair.value(-10), text=altair.Text("text:N")
     )
     labels = base.mark_text(align="left", dx=4, dy=-6, fontSize=10).transform_filter("datum.label")
     labels = labels.encode(text="label:N")
     # Names lie below the marks: a name is pointed at only where no mark is.
-    return altair.layer(labels, points.add_params(*params), marked, named, width=WIDTH, height=HEIGHT)
+    return altair.layer(labels, points.add_params(*params), marked, headings, width=WIDTH, height=HEIGHT)
 
 
 def labels_of(run: Mapping[str, Any], across: Sequence[float], upwards: Sequence[float]) -> list[str]:
@@ -303,26 +320,29 @@ def labels_of(run: Mapping[str, Any], across: Sequence[float], upwards: Sequence
     ``run``: of :func:`packed_words`, the furthest first; ``across``, ``upwards``: the ends of both axes, logarithmic.
     """
     words, drifts = run["word_lines"].split("\n"), run[f"drift{len(run['epochs']) - 1}"]
-    taken: dict[int, tuple[float, float, float]] = {}
+    boxes: dict[int, tuple[float, float, float]] = {}
     for i, (word, place, drift) in enumerate(zip(words, run["x"], drifts, strict=True)):
-        if len(taken) == NUM_LABELLED or not drift:
+        if len(boxes) == NUM_LABELLED or not drift:
             break
         left = WIDTH * math.log(place / across[0]) / math.log(across[1] / across[0])
         top = HEIGHT * math.log(upwards[1] / drift) / math.log(upwards[1] / upwards[0])
         right = left + LETTER * len(word)
-        if right < WIDTH and all(right < a or b < left or abs(top - c) > LINE for a, b, c in taken.values()):
-            taken[i] = left, right, top
-    return [word if i in taken else "" for i, word in enumerate(words)]
+        if right < WIDTH and all(
+            right < other_left or other_right < left or abs(top - other_top) > LINE
+            for other_left, other_right, other_top in boxes.values()
+        ):
+            boxes[i] = left, right, top
+    return [word if i in boxes else "" for i, word in enumerate(words)]
 
 
 def slider_places(words: pd.DataFrame) -> list[float]:
     """The places of the slider: at even steps from the first epoch after training began to the last."""
-    known = sorted({float(epoch) for epoch in words["epoch"]} - {0.0}) if "epoch" in words else []
-    if len(known) < 2:
-        return known or [0.0]
-    gaps = [after - before for before, after in pairwise(known)]
-    step = 1.0 if all(epoch == int(epoch) for epoch in known) else float(f"{min(gaps):.3g}")
-    return [known[0] + i * step for i in range(round((known[-1] - known[0]) / step) + 1)]
+    epochs = sorted({float(epoch) for epoch in words["epoch"]} - {0.0}) if "epoch" in words else []
+    if len(epochs) < 2:
+        return epochs or [0.0]
+    gaps = [after - before for before, after in pairwise(epochs)]
+    step = 1.0 if all(epoch == int(epoch) for epoch in epochs) else float(f"{min(gaps):.3g}")
+    return [epochs[0] + i * step for i in range(round((epochs[-1] - epochs[0]) / step) + 1)]
 
 
 def _step(places: Sequence[float]) -> float:
@@ -330,7 +350,7 @@ def _step(places: Sequence[float]) -> float:
 
 
 def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str, Any]]:
-    """One line of data per run with an array per column: a quarter of what a line per word takes."""
+    """A record of data per run with an array per column: a quarter of what a record per word takes."""
     words = _with_drift(words).assign(
         run=words["run"].astype(str) if "run" in words else "",
         epoch=words["epoch"].astype(float) if "epoch" in words else 0.0,
@@ -339,25 +359,31 @@ def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str,
 
 
 def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[str, Any]:
-    at = {float(epoch): part.set_index("row") for epoch, part in words.groupby("epoch") if epoch or len(places) == 1}
-    epochs = sorted(at)
-    last = at[epochs[-1]].sort_values("drift", ascending=False, kind="stable")
+    """The data of one run: an array per column, the words that moved most first, drift and angle per epoch."""
+    words_at = {
+        float(epoch): part.set_index("row") for epoch, part in words.groupby("epoch") if epoch or len(places) == 1
+    }
+    epochs = sorted(words_at)
+    last = words_at[epochs[-1]].sort_values("drift", ascending=False, kind="stable")
     packed: dict[str, Any] = {
         "run": run,
         "epochs": epochs,
         "at": [max(int(np.searchsorted(epochs, place + 1e-6)) - 1, 0) for place in places],
         "word_lines": "\n".join(shown_word(token, row) for row, token in last["token"].items()),
-        "x": [int(place) if place >= 1 else round(place, 4 if place < ENDS[0] else 3) for place in _places(last)],
+        "x": [int(place) if place >= 1 else round(place, 4 if place < ENDS[0] else 3) for place in _axis_places(last)],
         "num_tokens": [None if pd.isna(count) else int(count) for count in last["num_tokens"]],
     }
     if _is_at_input(last).any():
         packed["is_input"] = True
     for i, epoch in enumerate(epochs):
         for name, column in (("drift", "drift"), ("angle", "angle_degrees")):
-            packed[f"{name}{i}"] = [_rounded(value) for value in at[epoch].loc[last.index, column]]
+            packed[f"{name}{i}"] = [_rounded(value) for value in words_at[epoch].loc[last.index, column]]
     before, after = (list(last[name]) if name in last else [""] * len(last) for name in ("before", "after"))
     packed["before_lines"] = "\n".join(before).rstrip("\n")
-    shorter = [SAME if one and one == other else other for one, other in zip(before, after, strict=True)]
+    shorter = [
+        SAME if text_before and text_before == text_after else text_after
+        for text_before, text_after in zip(before, after, strict=True)
+    ]
     packed["after_lines"] = "\n".join(shorter).rstrip("\n")
     return packed
 
@@ -374,7 +400,7 @@ def _visible(text: str) -> str:
     return visible(text).replace("\n", "U+000A")
 
 
-def _places(words: pd.DataFrame) -> NDArray[np.float64]:
+def _axis_places(words: pd.DataFrame) -> NDArray[np.float64]:
     """(words,) optimizer steps; where there are none, a place in a strip, spread so that words do not hide one another.
 
     Float64.
@@ -390,13 +416,13 @@ def _places(words: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _is_at_input(words: pd.DataFrame) -> "pd.Series[bool]":
-    """Words of a table that is the output layer too: the tokens of the input are known, and no steps."""
+    """Whether each word is of a tied table: the tokens of the input are known, and no steps."""
     is_tied = "stratum" in words and words["stratum"].isin([AT_INPUT, NOT_AT_INPUT]).any()
     return words["num_steps"].isna() & words["num_tokens"].notna() & is_tied
 
 
 def _kinds(places: NDArray[np.float64]) -> set[str]:
-    """Which of KINDS stand at some places of the axis of steps."""
+    """Those of KINDS that stand at some places of the axis of steps."""
     return {KINDS[i] for i in np.digitize(places, ENDS)}
 
 
@@ -429,9 +455,9 @@ def on_screen(computed: Computed) -> Section:
 
 
 def section(computed: Computed) -> Section:
-    """The words of what was opened, as a comparison shows them."""
-    found = words_section([(computed.opened.title, computed.opened.trajectory)])
-    return found or Section(id="words", title="Which words moved")
+    """The section of words of what was opened, as a comparison shows them."""
+    words = words_section([(computed.opened.title, computed.opened.trajectory)])
+    return words or Section(id="words", title="Which words moved")
 
 
 PART = DriftPart(section, makers, is_brief=lambda opened: True, on_screen=on_screen)
