@@ -93,6 +93,8 @@ class DriftCommand:
     of peft after their base), or one run directory, optionally followed by runs of other seeds."""
     out: Path | None = None
     """Folder to write the full report into, which takes minutes; None: print a summary alone, in seconds."""
+    base: str | None = None
+    """Checkpoint that training in an output folder started from; None: drift is since the first one kept there."""
     only: str = ""
     """Sections to make, which is quicker: words,why. Of: changes, words, kinds, exposure, new-tokens, rows, why,
     step-sizes, gauge, neighbours, space. Empty: all."""
@@ -106,7 +108,8 @@ class DriftCommand:
         only = tuple(filter(None, (name.strip() for name in self.only.split(","))))
         if self.only and not only:
             raise ValueError(f"--only names sections, such as words,why; got {self.only!r}: name one, or leave it out")
-        report = show_drift(self.places, self.out, title=self.title, only=only)
+        places = (*filter(None, [self.base]), *self.places)
+        report = show_drift(places, self.out, title=self.title, only=only)
         if report is not None:
             show(f"Report: {report}")
         return 0

@@ -12,7 +12,7 @@ import toolkit
 from tests.reporting.test_latex import compile_document
 from tests.trainer_outputs import PARTS, train
 from tests.training.recorded_texts import TEXTS, encode, load, update
-from toolkit.commands import ReportCommand
+from toolkit.commands import DriftCommand, ReportCommand
 from toolkit.comparison.verify import describe
 from toolkit.reporting.comparison_report import report_from
 from toolkit.reporting.page import spoken
@@ -122,12 +122,21 @@ def test_recordings_become_a_paper(way, base, tmp_path, monkeypatch, capsys):
     names = {path.name for path in Path("out").rglob("*")}
     assert names >= {"index.html", "drift_compact.tex", "comparison.tex", "first_screen.svg", "cards.json"}
     (question,) = [line for line in answered.split("\n") if line.startswith("Does freezing")]
-    assert question.startswith("Does freezing the embeddings change the score? two seeds: not judged.")
+    assert question.startswith(
+        "Does freezing the embeddings change the score? not judged: two seeds, three are needed."
+    )
     if shutil.which("pdflatex"):
         assert compile_document(Path("out/tables"), "tables.tex").returncode == 0
     if way is by_trainer:  # whose checkpoints, without the callback, tell the same
         of_folders = toolkit.drift_table(toolkit.open_runs("made/*", base=base))
         np.testing.assert_allclose(of_folders["drift_percent"], table["drift_percent"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("with_base", [True, False], ids=["base", "first kept"])
+def test_drift_of_one_output_folder_says_since_when(folders, base, with_base, capsys):
+    (place,) = folders.glob("none_0")
+    DriftCommand((str(place),), base=str(base) if with_base else None).run()
+    assert ("before training: --base" in " ".join(capsys.readouterr().out.split())) != with_base
 
 
 @pytest.mark.parametrize("with_base", [True, False], ids=["base", "first kept"])

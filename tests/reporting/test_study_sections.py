@@ -28,6 +28,7 @@ from toolkit.reporting.page import FoldBlock, Page, Section, TableBlock, TextBlo
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.topics import first_screen
 from toolkit.reporting.topics.caveats import (
+    FEW_SEEDS,
     answer_of,
     claims_block,
     decided,
@@ -183,7 +184,7 @@ def test_the_interval_that_decided_is_the_one_that_is_shown(cards_of, verdict):
     agree(verdicts_frame([own]).iloc[0], low=decided.low, high=decided.high, level=decided.level)
 
 
-@pytest.mark.parametrize(("num_seeds", "said"), [(1, "one seed: not judged"), (2, "two seeds: not judged")])
+@pytest.mark.parametrize(("num_seeds", "said"), [(1, FEW_SEEDS[1]), (2, FEW_SEEDS[2])])
 def test_under_three_seeds_no_answer_is_yes_or_no(read_study, data_of, cards_of, num_seeds, said):
     found = verdicts_of(data_of(*read_study(num_seeds=num_seeds)))
     # What moved is seen, not inferred.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from transformers import Trainer, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainingArguments
 
 import toolkit
 from tests.refusals import check_refused
@@ -35,6 +35,10 @@ def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
     return common | changes
 
 
+def replace_outputs(evaluated: Any, outputs: Any, labels: Any) -> EvalPrediction:
+    return EvalPrediction(predictions=outputs, label_ids=labels)
+
+
 class Examples(torch.utils.data.Dataset):
     def __init__(self, tokenizer: Any) -> None:
         self.items = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
@@ -47,7 +51,14 @@ class Examples(torch.utils.data.Dataset):
 
 
 def trained(
-    model: Any, tokenizer: Any, folder: Path, callback: Callback, *, checkpoint: str | None = None, **changes: Any
+    model: Any,
+    tokenizer: Any,
+    folder: Path,
+    callback: Callback,
+    *,
+    checkpoint: str | None = None,
+    metrics: Any = None,
+    **changes: Any,
 ) -> Trainer:
     """A Trainer, which has trained, of the folder ``out`` in this one."""
     examples, settings = Examples(tokenizer), TrainingArguments(**arguments(folder / "out", **changes))
@@ -58,6 +69,7 @@ def trained(
         train_dataset=examples,
         eval_dataset=examples,
         processing_class=tokenizer,
+        compute_metrics=metrics,
     )
     trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
@@ -73,6 +85,44 @@ def test_the_callback_in_the_real_trainer(model: Any, tokenizer: Any, tmp_path: 
     assert log.learning_rates.tolist() == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
     assert (log.weight_decay["word_embeddings"], log.weight_decay["LayerNorm.bias"]) == (0.1, 0)
     assert unexplained_by_decay(run.trajectory, log) == 0
+
+
+@pytest.mark.parametrize(("every", "epoch"), [("steps", 1.5), ("epoch", 1)])
+@pytest.mark.parametrize("kind", ["classes", "numbers", "words"])
+def test_answers_are_kept_where_a_trainer_scores(
+    kind: str, every: str, epoch: float, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Scored before the last snapshot, at the end of training, or behind it, at the end of an epoch."""
+    callback, heard = Callback(tmp_path / "run"), []
+
+    def score(evaluated: Any) -> dict[str, float]:
+        heard.append(evaluated)
+        return {"accuracy": 0.5}
+
+    def scored(evaluated: Any) -> dict[str, float]:
+        if kind == "numbers":
+            evaluated = replace_outputs(evaluated, evaluated.predictions[:, :1], evaluated.label_ids)
+        if kind == "words":
+            evaluated = replace_outputs(evaluated, evaluated.predictions[:, None], evaluated.label_ids[:, None])
+        return callback.keeping_predictions(score)(evaluated)
+
+    trained(
+        model,
+        tokenizer,
+        tmp_path,
+        callback,
+        metrics=scored,
+        eval_strategy=every,
+        eval_steps=1,
+        max_steps=int(2 * epoch),
+    )
+    assert ("predictions.parquet" in toolkit.open_run(tmp_path / "run").manifest["files"]) == (kind != "words")
+    if kind != "words":
+        predictions, outputs = toolkit.open_run(tmp_path / "run").predictions, heard[-1].predictions
+        expected = outputs[:, 0] if kind == "numbers" else outputs.argmax(1)
+        assert (set(predictions["split"]), set(predictions["epoch"])) == ({"validation"}, {epoch})
+        np.testing.assert_array_equal(predictions["prediction"], expected)
+        np.testing.assert_array_equal(predictions["label"], heard[-1].label_ids)
 
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])

@@ -21,6 +21,7 @@ from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
 from toolkit.comparison.runs import (
     count_at_chance,
+    count_failed,
     counted_score,
     item_scores,
     judged_by,
@@ -97,9 +98,9 @@ class Condition:
         return [run.name for run in self.runs]
 
     @property
-    def num_failed(self) -> int:
-        """Runs that are no better than the majority class, or whose headline score is undefined."""
-        return sum(run.is_failed for run in self.runs)
+    def num_failed(self) -> int | None:
+        """Runs that are no better than the majority class, or whose headline score is undefined; None: not known."""
+        return count_failed(self.runs)
 
     @property
     def num_at_chance(self) -> int | None:

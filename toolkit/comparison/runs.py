@@ -451,6 +451,11 @@ def least_share(num_right: int, num_items: int) -> float:
     return float(binomtest(num_right, num_items).proportion_ci(CHANCE_LEVEL, "exact").low)
 
 
+def count_failed(runs: Sequence[ReportedRun]) -> int | None:
+    """Runs that learned nothing that shows; None where no answers of any of them are known, which would show it."""
+    return sum(run.is_failed for run in runs) if any(run.answers for run in runs) else None
+
+
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:
     """Runs that are not above the majority class by more than chance; None where that does not apply to any of them."""
     are_at_chance = [run.is_at_chance for run in runs if run.is_at_chance is not None]

@@ -9,7 +9,15 @@ import pandas as pd
 from toolkit.comparison.compare import Settings, compare_groups
 from toolkit.comparison.conditions import Condition, Group, Labels, Pairs, Runs, arrange, led_by
 from toolkit.comparison.intervals import defined_mean, statistics
-from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first, score_names
+from toolkit.comparison.runs import (
+    ReportedRun,
+    count_at_chance,
+    count_failed,
+    counted_score,
+    last_score,
+    reported_first,
+    score_names,
+)
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.formats import SCORES as SCORES
 
@@ -100,7 +108,7 @@ def _score_records(condition: Condition, split: str) -> Lines:
         "is_reported_split": split == first.reported_split,
         "num_at_chance": count_at_chance(runs),
         "num_seeds": len(runs),
-        "num_failed": sum(run.is_failed for run in runs),
+        "num_failed": count_failed(runs),
     }
     records = []
     for score in score_names(runs):

@@ -19,7 +19,7 @@ from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.output_folder import OutputFolder, run_at, with_base
 from toolkit.snapshots.snapshot import Trajectory, name_undefined
-from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, listed, open_run, remedy_of
+from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, checkpoints_in, listed, open_run, remedy_of
 from toolkit.snapshots.tokenizer_files import find_embedded
 from toolkit.snapshots.weights import SINGLE
 
@@ -158,6 +158,10 @@ class Opened:
         return self.runs[0] if self.runs else self.trajectory
 
 
+SINCE = "drift is since {first}, the first that was kept, and not since before training: --base CHECKPOINT says that"
+"""Of an output folder alone, where what training did first is not to be seen."""
+
+
 def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     """Open run directories (the first is analysed, the others are seeds beside it) or checkpoints, in their order.
 
@@ -196,8 +200,10 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        notes_and_problems = tuple(notes), imported.problems
-        opened = Opened(imported.trajectory, title, (), (), *notes_and_problems, is_half, length)
+        problems = imported.problems
+        if len(places) == 1 and checkpoints_in(Path(places[0])):
+            problems += (SINCE.format(first=snapshot_names[0]),)
+        opened = Opened(imported.trajectory, title, (), (), tuple(notes), problems, is_half, length)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"
         if opened.is_run and not opened.runs[0].is_finished:

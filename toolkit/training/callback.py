@@ -7,17 +7,23 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import EvalPrediction
 from transformers.training_args import TrainingArguments
 
 from toolkit.progress import show
 from toolkit.snapshots.output_folder import evaluations
 from toolkit.snapshots.run_writer import check_startable
 from toolkit.training.record import Recording, check_tokens, named_folder, record
+
+Metrics: TypeAlias = Callable[[EvalPrediction], dict[str, float]]
+"""What a Trainer takes as ``compute_metrics``."""
 
 ARGUMENTS = (
     "learning_rate",
@@ -108,6 +114,30 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._log: Callable[[dict[str, float]], None] | None = None
         self._passes = _Passes(0, 0, True)
         self._last = (-1.0, -1)
+        self._answers: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
+        self._answers_of: dict[str, tuple[int, np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
+
+    def keeping_predictions(self, compute_metrics: Metrics) -> Metrics:
+        """What to give the Trainer as ``compute_metrics``: it keeps the answer to each item as well.
+
+        Scores then have intervals over items, and a run that gives every item one answer is known to have failed. The
+        answer is the class of the greatest output, of a single output its value; of other tasks none is kept.
+
+        Examples
+        --------
+        ``Trainer(..., compute_metrics=snapshots.keeping_predictions(compute_metrics), callbacks=[snapshots])``
+        """
+
+        @wraps(compute_metrics)
+        def compute(evaluated: EvalPrediction) -> dict[str, float]:
+            outputs, labels = evaluated.predictions, np.asarray(evaluated.label_ids)
+            outputs = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+            if outputs.ndim <= 2 and labels.size == len(outputs):
+                is_one = outputs.size == len(outputs)
+                self._answers = labels.reshape(-1), outputs.reshape(-1) if is_one else outputs.argmax(axis=1)
+            return compute_metrics(evaluated)
+
+        return compute
 
     def log_to(self, trainer: Any) -> None:
         """Log drift at each snapshot by ``trainer.log``, so that what the Trainer reports to shows it as it trains.
@@ -179,14 +209,27 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         metrics: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keep the scores of an evaluation."""
+        """Keep the scores of an evaluation, and its answers."""
+        answers, self._answers = self._answers, None
         if self._recording is None:
             return
         for split, scores in evaluations(metrics or {}):
+            if answers is not None:
+                self._answers_of[split] = self._recording.num_steps, *answers
+                self._keep_answers()
             for name, value in scores.items():
                 self._recording.add_score(name, split, value, self._passes.epoch(state))
         if args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_") != "loss":
             self._recording.headline = args.metric_for_best_model.removeprefix("eval_")
+
+    def _keep_answers(self) -> None:
+        """Keep the answers that are of the last snapshot's model: it is taken before a scoring, or right after."""
+        for split, (step, labels, predictions) in self._answers_of.items():
+            if self._recording is not None and step == self._last[1]:
+                ids = range(len(labels))
+                self._recording.keep_predictions(
+                    split, ids=ids, labels=labels.tolist(), predictions=predictions.tolist()
+                )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Hold the checkpoint against the snapshot of the same step."""
@@ -218,6 +261,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         command = ["-m", "toolkit", "drift", str(self._path), "--out", str(page)]
         if self._page is None:
             show(f"Recorded {self._path}. Its page: {shlex.join(['python', *command])}")
+            show(f"All runs there: python -m toolkit report {shlex.quote(str(self._path.parent))}/* --out my_report")
         else:  # by a process of its own: it needs all of the toolkit, and may not end a training by an error
             subprocess.run([sys.executable, *command], check=False)
 
@@ -237,6 +281,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
             if self._log is not None and (live := recording.live):
                 self._log(live)
             self._last = (epoch, recording.num_steps)
+            self._keep_answers()
 
 
 @dataclass

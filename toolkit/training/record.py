@@ -22,6 +22,7 @@ from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import Snapshot, Vocabulary, check_word_rows, name_undefined, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_PACKAGE
 from toolkit.training.accelerators import start_together
 from toolkit.training.device_steps import rows_on_host
 from toolkit.training.live_drift import LiveDrift, as_columns, drift_and_norms
@@ -769,6 +770,8 @@ def _name_of(model: nn.Module, backbone: nn.Module) -> str:
     """The checkpoint's name as transformers knows it, of a folder the last part only; else the class."""
     name = str(getattr(getattr(backbone, "config", None), "_name_or_path", "") or "")
     is_folder = Path(name).is_absolute() or Path(name).is_dir()
+    if is_folder and Path(name).parent.name == EMBEDDED_PACKAGE:
+        return EMBEDDED
     return (Path(name).name if is_folder else name) or type(model).__name__
 
 

@@ -326,7 +326,9 @@ DECIDED = ("equivalent", *CLAIMED)
 """Verdicts by which the runs say yes or no."""
 FAMILIES = {"forbid": "score", "labels": "shuffled-label", "tokens": "added-token"}
 """Kind of card to what the claims are called that its q is over, where they are not called by its kind."""
-FEW_SEEDS = dict.fromkeys((0, 1), "one seed: not judged") | {2: "two seeds: not judged"}
+FEW_SEEDS = {
+    num: f"not judged: {word}, three are needed" for num, word in enumerate(("no seed", "one seed", "two seeds"))
+}
 HOWS = {
     "answer": "yes: the 95 % interval excludes 0 and q is below .05; no, the other way: so it does, on the other side. "
     "No: the 90 % interval lies within the margin. All only from three seeds on.",

@@ -107,7 +107,7 @@ def _tile_lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     )
     table_drifts = drifts[(drifts["condition"] == name) & drifts["parameter"].isin(SHORT)]
     num_failed, num_runs = (
-        sum(condition.num_failed for condition in conditions),
+        sum(condition.num_failed or 0 for condition in conditions),
         sum(len(condition.runs) for condition in conditions),
     )
     facts = [("failed", f"{num_failed} of {num_runs} runs")] if num_failed else []
@@ -289,8 +289,12 @@ def _open_answer(data: ReportData) -> Answer:
             "How much of the movement is learning" + (f": no run {verb} shuffled labels." if has_labels else ".")
         )
     parts += [*_at_ceiling(data), *_still_falling(data)]
-    if num_open := int((~is_decided).sum()):
-        parts.append(f"{num_open} of {len(is_decided)} comparisons cannot tell.")
+    is_judged = table["verdict"] != "not judged" if len(table) else is_decided
+    for num, verb in (
+        (int((is_judged & ~is_decided).sum()), CANNOT_TELL),
+        (int((~is_judged).sum()), "are not judged: three seeds are needed"),
+    ):
+        parts += [f"{num} of {len(is_decided)} comparisons {verb}."] if num else []
     return Answer(question=OPEN, verdict="", text=" ".join(parts))
 
 

@@ -54,7 +54,8 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
     runs = [run for group in groups for run in group.runs]
     recorded = [run for run in runs if run.is_recorded]
     runs_by_sentence = {
-        "No predictions of {names}: intervals of their scores are over seeds alone.": [
+        "No predictions of {names}: intervals of their scores are over seeds alone, and whether they learned is not "
+        "known (keep_predictions of a recording and keeping_predictions of the callback keep them).": [
             run.name for run in runs if run.splits and not run.answers
         ],
         "In {num} of {of} runs what the name calls frozen moved: {names}.": [

@@ -83,7 +83,8 @@ def _sides_block(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Blo
         cells = {
             record["split"]: mean_text(record["mean"], record["sd"]) for record in condition_scores.to_dict("records")
         }
-        counts = [int(condition_scores[name].iloc[0]) for name in ("num_seeds", "num_failed")]
+        num_failed = condition_scores["num_failed"].iloc[0]
+        counts = [int(condition_scores["num_seeds"].iloc[0]), "not known" if pd.isna(num_failed) else int(num_failed)]
         rows.append([condition, *counts, *(cells.get(split, NOT_APPLICABLE) for split in splits)])
     anchor_by_label = {"majority class": headlines.groupby("split")["majority_rate"].first()}
     if len(floors):
