@@ -71,8 +71,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure() -> None:
-    """As the commands do: the pages of large arrays that tests make and drop are not mapped again each time."""
+    """As the commands do: the pages of large arrays that tests make and drop are not mapped again each time.
+
+    Nor does the garbage collector go through all that is imported again and again."""
     keep_freed_memory()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,10 +87,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from going through all that was imported again and again: a tenth of the time."""
+    """What was imported is not gone through at all: a tenth of the time. The first tests that need it import more."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)  # more is imported by the first tests that need it
 
 
 NUM_THREADS = torch.get_num_threads()

@@ -73,9 +73,10 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder, files, generator = tmp_path_factory.mktemp("hub"), files_of(tiny_model("bert")), torch.Generator()
+    folder, generator, words, commits = tmp_path_factory.mktemp("hub"), torch.Generator(), {}, {}
     with Hub() as hub:
-        words, commits = {}, {}
+        process = Watched(folder, HF_ENDPOINT=hub.url, HF_HUB_ETAG_TIMEOUT="1")  # imports while the files are made
+        files = files_of(tiny_model("bert"))
         for i, (reference, size) in enumerate(SIZES.items()):
             tensors = load(files[SINGLE])
             tensors[WORD] += torch.randn(tensors[WORD].shape, generator=generator.manual_seed(i))
@@ -93,7 +94,6 @@ def served(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
         card = "configs:\n" + "".join(f"- {{config_name: {x}, data_files: {x}.parquet}}\n" for x in "ab")
         parts = {"README.md": f"---\n{card}---\n".encode(), "a.parquet": parquet(40), "b.parquet": parquet(80)}
         hub.add("own/parts", parts, TAG, "datasets")
-        process = Watched(folder, HF_ENDPOINT=hub.url, HF_HUB_ETAG_TIMEOUT="1")
         yield Served(hub, process, folder, words, commits)
         process.close()
 

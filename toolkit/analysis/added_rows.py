@@ -29,10 +29,11 @@ def has_added(trajectory: Trajectory) -> bool:
 def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """Each added token at each snapshot: its distance from its start, its length among the old rows, its nearest words.
 
-    Which tokens were added is what ``--add-tokens`` or ``toolkit.record(added_tokens=)`` said. Old rows are those of
-    words that were there: no added token, no special or unused one, nor [PAD]. Of checkpoints of which the last has
-    tokens that the first has not there are lines for the last alone, and a start where the first has a spare row in
-    their place. A model without added tokens has no lines.
+    Added tokens are those that ``--add-tokens`` or ``toolkit.record(added_tokens=)`` named, or that the last of some
+    checkpoints has and the first lacks. Old rows are those of words that were there before: no added token, no special
+    or unused one, nor [PAD]. Of checkpoints only the last gets lines, whatever ``epochs`` says, and a token has a start
+    only where the first checkpoint has a spare row in its place: elsewhere its distances are NaN and ``reason`` says
+    so. A model without added tokens has no lines.
     """
     trajectory = trajectory_of(source)
     if not has_added(trajectory):

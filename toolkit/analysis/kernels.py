@@ -62,7 +62,10 @@ def cka_of_kernels(reference: Array, current: Array, times: Array | None = None)
 
 
 def _hsic(left: Array, right: Array, weights: Array) -> float:
-    """n(n-3)·HSIC₁ of two kernels of items that count ``weights`` times; n is the sum of the weights."""
+    """n(n-3)·HSIC₁ (Song et al. 2012) of two kernels with diagonal 0; n is the sum of the weights.
+
+    ``weights``: (items,) how many times each item counts.
+    """
     n = float(weights.sum())
     sums_left, sums_right = left @ weights, right @ weights
     trace = float(weights @ ((left * right) @ weights))

@@ -73,17 +73,22 @@ def random_directions(
 
 
 def _movement_sizes(steps: AdamSteps, history: RowSteps, hidden: int, num_coordinates: int, seed: list[int]) -> Array:
-    """(coordinates,) size of the movement of one row's coordinates on Gaussian gradients."""
+    """(coordinates,) how far gradients move simulated coordinates of one row, without sign.
+
+    At each exposure of the row a coordinate's gradient is Gaussian, its standard deviation the recorded norm, clipped,
+    over √hidden.
+    """
     rng, exposed = np.random.default_rng(seed), history.steps
-    sizes = steps.sizes(history, hidden)[0, exposed]
-    start = int(exposed[0])  # nothing happens before, and it is a third of the work
-    later_steps, size = steps.since(start), max(1, CHUNK_VALUES // (history.num_steps - start))
+    deviations = steps.sizes(history, hidden)[0, exposed]
+    first_step = int(exposed[0])  # nothing moves before: leaving those steps out saves a third of the work
+    later_steps, chunk_size = steps.since(first_step), max(1, CHUNK_VALUES // (history.num_steps - first_step))
     chunks = []
-    for done in range(0, num_coordinates, size):
-        drawn = rng.standard_normal((min(size, num_coordinates - done), len(exposed))) * sizes
-        gradients = np.zeros((len(drawn), later_steps.num_steps))
-        gradients[:, exposed - start] = np.abs(drawn)
-        chunks.append(np.copysign(gradient_weights(later_steps, gradients)[:, exposed - start], drawn).sum(axis=1))
+    for num_done in range(0, num_coordinates, chunk_size):
+        drawn = rng.standard_normal((min(chunk_size, num_coordinates - num_done), len(exposed))) * deviations
+        sizes = np.zeros((len(drawn), later_steps.num_steps))
+        # How far a gradient moves depends on sizes alone (second moments square them); its sign gives the direction.
+        sizes[:, exposed - first_step] = np.abs(drawn)
+        chunks.append(np.copysign(gradient_weights(later_steps, sizes)[:, exposed - first_step], drawn).sum(axis=1))
     return np.asarray(np.abs(np.concatenate(chunks)))
 
 

@@ -543,7 +543,7 @@ def judge_drift(
 
 
 def offset_cards(data: ReportData) -> Iterable[Card]:
-    """One card per condition whose tables moved: the share of their squared drift that common offsets explain."""
+    """One card per condition whose tables moved: the share of their squared drift explained by offsets between them."""
     gauge, level = data.evidence.gauge, data.settings.level
     for group, condition in ((any_group, condition) for any_group in data.groups for condition in any_group.conditions):
         gauge_shares = gauge[gauge["run"].isin(condition.names)]

@@ -330,9 +330,9 @@ def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | No
 
 
 def _records_of_seeds(pair: ConditionPair) -> Lines:
-    """A record per pair of runs and split of both, and one per seed that one condition lacks; in the order of seeds.
+    """A record per pair of runs and split that both have, and one per seed that one condition lacks; ordered by seed.
 
-    A reason alone where the items are not the same.
+    Where the two runs scored other items, or one is missing, the record has a reason in place of scores.
     """
     records = []
     for first, second in pair.runs:
@@ -357,7 +357,7 @@ def _records_of_seeds(pair: ConditionPair) -> Lines:
                 num_only_first, num_only_second = (int((sign * differences > 0).sum()) for sign in (1, -1))
                 record |= {"num_only_first_right": num_only_first, "num_only_second_right": num_only_second}
                 clusters = clusters_of((first, second), split)
-                if clusters is not None:  # of which one run has more right: each falls to one side, whatever its size
+                if clusters is not None:  # each counts once, whatever its size, for the run that has more of it right
                     differences = np.bincount(pd.factorize(clusters.reindex(ids))[0], differences)
                 record |= {"mcnemar_p": mcnemar(*(int((sign * differences > 0).sum()) for sign in (1, -1)))}
             records.append(record)

@@ -24,12 +24,14 @@ NUM_ROUNDS = 30
 def moderated_p(
     estimates: ArrayLike, squares: ArrayLike, num_seeds: ArrayLike, num_items: ArrayLike
 ) -> NDArray[np.float64]:
-    """Two-sided p of each of several paired differences being 0, float64 in the shape of ``estimates``.
+    """Two-sided p value of each of several paired differences, float64 in the shape of ``estimates``.
+
+    Moderated, a word of limma's: how much seeds differ is learned from all claims at once, not from each one alone.
 
     Parameters
     ----------
     estimates
-        (..., claims) mean differences, a share of the score; leading dimensions are reports of their own.
+        (..., claims) mean differences, as shares of the score; leading dimensions are reports of their own.
     squares
         (..., claims, 3) mean squares between seeds, between items and of the residual
         (:func:`~toolkit.comparison.intervals.mean_squares`).
@@ -51,17 +53,17 @@ def moderated_p(
     """
     from scipy.special import stdtr
 
-    means, parts = np.abs(np.asarray(estimates, np.float64)), np.asarray(squares, np.float64)
-    if not means.size:
-        return means
-    between, item, residual = (parts[..., [place]] for place in range(3))
-    items = np.broadcast_to(np.asarray(num_items, np.float64), means.shape)[..., None]
-    seeds = np.broadcast_to(np.asarray(num_seeds, np.float64), means.shape)[..., None]
+    gaps, parts = np.abs(np.asarray(estimates, np.float64)), np.asarray(squares, np.float64)
+    if not gaps.size:
+        return gaps
+    between, item, residual = (parts[..., [i]] for i in range(3))
+    items = np.broadcast_to(np.asarray(num_items, np.float64), gaps.shape)[..., None]
+    seeds = np.broadcast_to(np.asarray(num_seeds, np.float64), gaps.shape)[..., None]
     furthest = 3 * float(np.sqrt((between / items).max()))
     sds = np.geomspace(LEAST_SD, max(MOST_SD, furthest), NUM_SDS)
     expected = items * sds**2 + residual
-    logs = -(seeds - 1) / 2 * (np.log(expected) + between / expected)
-    likelihood = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    log_likelihoods = -(seeds - 1) / 2 * (np.log(expected) + between / expected)
+    likelihood = np.exp(log_likelihoods - log_likelihoods.max(axis=-1, keepdims=True))
     weights = np.full(NUM_SDS, 1 / NUM_SDS)
     # Expectation: the share of each s in every claim; maximisation: weights as these add up, with the pseudo-claims.
     for _ in range(NUM_ROUNDS):
@@ -69,9 +71,9 @@ def moderated_p(
         shares /= shares.sum(axis=-1, keepdims=True)
         counts = shares.sum(axis=-2, keepdims=True) + PSEUDO_CLAIMS / NUM_SDS
         weights = counts / counts.sum(axis=-1, keepdims=True)
-    # Without its own part: no claim vouches for itself.
-    shares = (counts - shares) * likelihood
-    shares /= shares.sum(axis=-1, keepdims=True)
-    errors = np.sqrt((expected + np.maximum(item - residual, 0)) / (seeds * items))
-    p_values: NDArray[np.float64] = (shares * 2 * stdtr(items - 1, -means[..., None] / errors)).sum(axis=-1)
+    # The weights of a claim are those that the other claims give: without its own part no claim vouches for itself.
+    posterior = (counts - shares) * likelihood
+    posterior /= posterior.sum(axis=-1, keepdims=True)
+    standard_errors = np.sqrt((expected + np.maximum(item - residual, 0)) / (seeds * items))
+    p_values: NDArray[np.float64] = (posterior * 2 * stdtr(items - 1, -gaps[..., None] / standard_errors)).sum(axis=-1)
     return np.minimum(p_values, 1.0)

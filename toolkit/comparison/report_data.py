@@ -149,7 +149,7 @@ class ReportData:
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
-        """``toolkit.compare``, with the labels of the conditions without their size as first_base and second_base."""
+        """``toolkit.compare``, with first_base and second_base, the labels without the number of training examples."""
         say("comparing scores")
         table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
         bases = {condition.label: condition.base for group in self.groups for condition in group.conditions}

@@ -54,7 +54,10 @@ class RawSplit:
 
 
 def joined(parts: Sequence[RawSplit]) -> RawSplit:
-    """The examples of several files, as one split; labels where all have them."""
+    """The examples of several files, as one split; labels, words and clusters only where all files have them.
+
+    All else, the names of classes too, is that of the first.
+    """
     labels = [part.labels for part in parts if part.labels is not None]
     words = [part.words for part in parts if part.words is not None]
     clusters = [part.clusters for part in parts if part.clusters is not None]

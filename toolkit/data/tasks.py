@@ -105,18 +105,18 @@ class Task:
 
     @property
     def taken(self) -> str:
-        """One line on what was taken as the texts and the labels of train: a wrong column shows here at once."""
+        """One line on what was read as texts and labels of train, with counts: a wrong column shows here at once."""
         train = self.splits["train"]
         if train.labels is None:
             return f"{self.taken_from or f'texts: {len(train.texts[0])} per example'}; learned: tokens masked in them"
         texts = "words: each with a tag" if train.words else f"texts: {len(train.texts[0])} per example"
-        start = f"{self.taken_from}, " if self.taken_from else f"{texts}; labels: "
+        lead = f"{self.taken_from}, " if self.taken_from else f"{texts}; labels: "
         if self.kind == "regression":
-            return f"{start}numbers, {train.labels.min():g} to {train.labels.max():g}"
+            return f"{lead}numbers, {train.labels.min():g} to {train.labels.max():g}"
         counts = np.bincount(flat(train.labels), minlength=len(self.label_names)).tolist()
-        named = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
+        class_counts = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
         more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
-        return f"{start}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({named}{more})"
+        return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}{more})"
 
     @property
     def units(self) -> list[str]:

@@ -69,14 +69,19 @@ class Reinjection:
         self._part, self._is_first, self._rows = self._part_of(self._rows, args[0]), True, None
 
     def _part_of(self, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        """(examples, tokens, hidden): the part of position rows (1 or examples, tokens, width) in the sum ``total``."""
-        is_projected = rows.shape[-1] != total.shape[-1]  # DeBERTa-v2 projects the sum, the others its LayerNorm
-        rows = self._project(rows) if is_projected else rows
-        wide = total.to(torch.promote_types(total.dtype, torch.float32))  # a half-precision projection comes before it
-        variance = wide.var(dim=-1, unbiased=False, keepdim=True)
+        """(examples, tokens, hidden): what position rows contribute to the encoder's input, behind LayerNorm.
+
+        ``rows``: (1 or examples, tokens, width). ``total``: what LayerNorm reads, the sum that the rows are part of.
+        """
+        # DeBERTa-v2 projects before LayerNorm, so that its rows are narrower than the sum; ELECTRA and ALBERT after it.
+        is_projected_first = rows.shape[-1] != total.shape[-1]
+        rows = self._project(rows) if is_projected_first else rows
+        # A projection in half precision hands its type on to the sum; LayerNorm takes the variance in float32.
+        precise_total = total.to(torch.promote_types(total.dtype, torch.float32))
+        variance = precise_total.var(dim=-1, unbiased=False, keepdim=True)
         scale: torch.Tensor = self._norm.weight * torch.rsqrt(variance + self._norm.eps)
         part = (rows - rows.mean(dim=-1, keepdim=True)) * scale
-        return part if is_projected else self._project(part)
+        return part if is_projected_first else self._project(part)
 
     def _project(self, part: torch.Tensor) -> torch.Tensor:
         if self._projection is None:

@@ -333,7 +333,11 @@ def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
 def look_of(
     names: Sequence[str], shown: Sequence[str], picker: Picker | None, field: str = "regime", **legend: Any
 ) -> dict[str, Any]:
-    """Colour, shape and choice of a regime, for points and for what has no shape."""
+    """Encodings that tell regimes apart: of ``points`` by colour and shape, of ``bars`` (and lines) by colour alone.
+
+    Both fade what ``picker`` does not choose. ``names``: all series, in the order of their colours; ``shown``: those
+    that the legend names. A table without regimes gets one colour and no legend.
+    """
     if list(shown) == [NO_REGIME]:
         return {part: {"color": altair.value(COLOURS[0])} for part in ("bars", "points")}
     legend = {"values": list(shown)} | legend
@@ -452,7 +456,7 @@ def _shifted(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 
 def spec_of(chart: Chart) -> dict[str, Any]:
-    """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
+    """The Vega-Lite specification with the theme, CONFIG; what the chart sets itself overrides the theme."""
     with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
         spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     chart_config = spec.get("config", {})

@@ -226,7 +226,7 @@ def _check_finite(trajectory: Trajectory, name: str) -> None:
 
 
 def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
-    """ValueError when a run differs from the first in more than its seed: their rows would not compare."""
+    """ValueError where a run differs from the first in more than its seed, or two runs have the same seed."""
     first = runs[0]
     for run, name in zip(runs[1:], names[1:], strict=True):
         first_reported, reported = (

@@ -93,8 +93,10 @@ class Owned:
 
     def is_linked(self, path: Path) -> bool:
         """Whether a link, or a file, stands where a folder on the way from ``folder`` to ``path`` should be."""
-        between = (parent for parent in path.parents if self.folder in parent.parents)
-        return any(parent.is_symlink() or (parent.exists() and not parent.is_dir()) for parent in between)
+        return any(
+            parent.is_symlink() or (parent.exists() and not parent.is_dir())
+            for parent in takewhile(lambda parent: parent != self.folder, path.parents)
+        )
 
     def is_free(self, path: Path) -> bool:
         """Whether nothing lies at ``path``, or a file that the list names, as we left it."""
@@ -103,8 +105,7 @@ class Owned:
 
     def entries(self) -> list[str]:
         """What lies in the folder but folders of :func:`temporary_folder`; see :func:`entries_of`."""
-        names = entries_of(self.folder, self.files)
-        return [name for name in names if not is_temporary_folder(self.folder / name)]
+        return [name for name in entries_of(self.folder, self.files) if not is_temporary_folder(self.folder / name)]
 
     def foreign(self) -> list[str]:
         """What else lies in the folder, by name: the outermost folder, a changed file, a link."""

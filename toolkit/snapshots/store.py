@@ -296,25 +296,26 @@ class Run(Described):
         return self._differences(*names, is_hashed=self.verify or again, again=again)
 
     def _differences(self, *names: str, is_hashed: bool, again: bool = False) -> list[str]:
-        """See :meth:`differences`; what is not hashed has changed where its size has."""
-        named, sizes = self.manifest["files"], self.manifest["sizes"]
+        """See :meth:`differences`; without ``is_hashed`` a file counts as changed where its size has, and no other."""
+        recorded, sizes = self.manifest["files"], self.manifest["sizes"]
         folders = tuple(name for name in names if name.endswith("/")) if names else ("",)
-        asked = {name for name in names if not name.endswith("/")}
+        wanted = {name for name in names if not name.endswith("/")}
         for folder in folders:
-            asked |= {name for name in named if name.startswith(folder)}
-            asked |= set(entries_of(self.path, named, folder)) if (self.path / folder).is_dir() else set()
-        known = [name for name in sorted(asked) if name in named]
-        there = [name for name in known if (self.path / name).is_file()]
-        sized = [name for name in there if (self.path / name).stat().st_size == sizes.get(name)]
-        digests = dict.fromkeys(there, "") | {name: named[name] for name in sized}
+            wanted |= {name for name in recorded if name.startswith(folder)}
+            wanted |= set(entries_of(self.path, recorded, folder)) if (self.path / folder).is_dir() else set()
+        in_manifest = [name for name in sorted(wanted) if name in recorded]
+        present = [name for name in in_manifest if (self.path / name).is_file()]
+        same_size = [name for name in present if (self.path / name).stat().st_size == sizes.get(name)]
+        # A file of another size needs no hashing: "" is no digest. One of the right size is as it was, unless hashed.
+        digests = dict.fromkeys(present, "") | {name: recorded[name] for name in same_size}
         known_sha256 = partial(files.known_sha256, again=again)
-        digests |= hash_files(self.path, known_sha256, sized, "hashing files") if is_hashed else {}
-        others = [name for name in asked.difference(known, [MANIFEST]) if os.path.lexists(self.path / name)]
-        others = sorted(name for name in others if files.of_temporary(name) not in {MANIFEST, *named})
+        digests |= hash_files(self.path, known_sha256, same_size, "hashing files") if is_hashed else {}
+        unlisted = [name for name in wanted.difference(in_manifest, [MANIFEST]) if os.path.lexists(self.path / name)]
+        unlisted = sorted(name for name in unlisted if files.of_temporary(name) not in {MANIFEST, *recorded})
         return [
-            *(f"missing: {name}" for name in known if name not in digests),
-            *(f"changed: {name}" for name in there if digests[name] != named[name]),
-            *(Unnamed(f"not in the manifest: {name}") for name in others),
+            *(f"missing: {name}" for name in in_manifest if name not in digests),
+            *(f"changed: {name}" for name in present if digests[name] != recorded[name]),
+            *(Unnamed(f"not in the manifest: {name}") for name in unlisted),
         ]
 
     def check(self, *names: str) -> None:

@@ -44,14 +44,14 @@ class Trainer(Protocol):
 def identity_of(
     accelerator: Any, name: str, source_sha256: str | None, data_sha256: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What must be equal for a run to go on; the digest of its config is in its ``name``."""
+    """What must be equal for a run to be resumed; the digest of its config is in its ``name``."""
     versions = read_versions()
     return {
         "config": name,
         "num_processes": accelerator.num_processes,
         "device": accelerator.device.type,
         "num_threads": torch.get_num_threads(),
-        "versions": {name: versions.get(name) for name in ("torch", "transformers", "numpy")},
+        "versions": {package: versions.get(package) for package in ("torch", "transformers", "numpy")},
         "weights": source_sha256,
         "data": dict(data_sha256),
     }

@@ -392,8 +392,9 @@ def measure_flow(
         ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
         changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
 
-        Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names
-        end in ``values`` hold tuples of one value per block or text, from which intervals over seeds and differences of
+        Models whose bodies compute the same (feature extraction's is the pretrained one) share one measurement of
+        ``ledger`` and ``decoding``; ``counterfactuals``, which read the head, are of each. Columns whose names end in
+        ``values`` hold tuples of one value per block or text, from which intervals over seeds and differences of
         models are made.
     """
     paths = [place.path if isinstance(place, Run) else place for place in listed(places)]
@@ -403,10 +404,10 @@ def measure_flow(
         tables_by_body: dict[str, Tables] = {}
         for subject in counted(subjects, f"models on {source.task.name}"):
             loaded = subject.load()
-            key = _fingerprint(loaded)
-            tables = _measure(loaded, source, settings, tables_by_body.get(key), has_head=subject.has_head)
-            tables_by_body[key] = tables
-            models = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
+            fingerprint = _fingerprint(loaded)
+            tables = _measure(loaded, source, settings, tables_by_body.get(fingerprint), has_head=subject.has_head)
+            tables_by_body[fingerprint] = tables
+            models = tables["models"].assign(has_head=subject.has_head, split=source.split, body=fingerprint)
             for name, table in (tables | {"models": models}).items():
                 seed = pd.array([subject.seed] * len(table), dtype="Int64")
                 lead = {"run": subject.name, "group": source.task.name, "condition": subject.condition, "seed": seed}

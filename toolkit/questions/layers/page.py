@@ -372,7 +372,7 @@ def _state_sections(groups: Mapping[str, Tables]) -> list[Section]:
 
 
 def _reference_blocks(group: str, tables: Tables) -> list[Block]:
-    """One group's least similar layers, the regimes against the first one and, folded, every layer's differences."""
+    """One group's least similar layers, each regime against the first if there are several, and all layers, folded."""
     regimes = regime_rows(tables)
     contrasts = rows_block(*contrast_rows(tables), "Difference of debiased CKA: mean (95 % interval).")
     return [
@@ -519,12 +519,12 @@ def _by_layer(table: pd.DataFrame, cell: Callable[[Mapping[Any, Any]], object]) 
 
 
 def weight_rows(tables: Tables) -> Rows:
-    """Header and rows of one group: per regime and layer how far its weights moved, and what it was divided by."""
+    """Header and rows of one group: how far the weights of each regime and layer moved, and by which norms that is."""
     header = ["regime", "layer", "relative drift", "median angle (°)", "‖W⁰‖", "‖Δ‖", "values", "note"]
     rows: list[list[object]] = []
     for record in tables["weight_means"].to_dict("records"):
         cells = [_percent(record), *(record[name] for name in ("median_angle_degrees", "norm_before", "norm_change"))]
-        if record["norm_change"] != record["norm_change"]:  # not there, or not to be compared
+        if record["norm_change"] != record["norm_change"]:  # NaN: not there, or not to be compared
             cells = [None] * len(cells)
         note = (
             "bit-identical" if record["is_identical"] else "; ".join(filter(None, (record["reason"], record["note"])))
@@ -605,15 +605,16 @@ def _by_run(drift: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot_similarity(means: pd.DataFrame) -> Chart | None:
-    """A row per measure, a column per texts: the similarity of every layer to before, and of seeds to each other.
+    """The similarity of every layer to before, and of seeds to each other: panels of measures (down) by texts (across).
 
-    ``means`` is that table of ``measure_layers``, of one group; None where it is empty.
+    Of one domain of texts the measures stand side by side. ``means``: that table of ``measure_layers``, of one group;
+    None where it holds no similarity.
     """
     defined = means[means["value"].notna()]
     drawn = defined.assign(mean=defined["value"], series=defined["condition"], kind=defined["comparison"].map(KINDS))
     texts, conditions = list(dict.fromkeys(drawn["texts"])), list(dict.fromkeys(drawn["condition"]))
     measures = [measure for measure in SHOWN if (drawn["measure"] == measure).any()]
-    is_single = len(texts) == 1  # then the measures stand side by side
+    is_single = len(texts) == 1
     panels = [
         Panel(
             title=(SHOWN[measure] if is_single else str(name)) if is_single or measure == CKA else "",

@@ -224,10 +224,14 @@ def _at_most_1(high: float) -> float:
 
 
 def contrast(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
-    """``contrasts`` of :func:`measure_layers`: texts and seeds are paired.
+    """``contrasts`` of :func:`measure_layers`: each condition's similarity to before less another similarity.
 
-    ``value``: a condition's similarity to before (``similarity``) minus ``other_similarity``; below 0 it moved further.
-    ``between_seeds`` is NaN beside its own seeds, and with one seed each.
+    The other one is that of its own seeds to each other, and that to before of each condition with shuffled labels and
+    of the group's first condition; only conditions of one group and size are compared. Shuffled labels are held against
+    their own seeds alone. Texts are paired, and so are seeds.
+
+    ``value``: ``similarity`` minus ``other_similarity``; below 0 the condition moved further. ``between_seeds``: mean
+    gap between the similarities to before of two seeds; NaN beside its own seeds, and with one seed each.
     """
     records: list[dict[str, Any]] = []
     for condition in conditions:
@@ -238,10 +242,10 @@ def contrast(conditions: Sequence[ConditionSimilarities]) -> pd.DataFrame:
                 condition, "its seeds with each other", OWN_SEEDS, place, similarities, list(pairs.values())
             )
             if not record["reason"]:
-                pseudo, paired = _pseudo_values(similarities), pseudo_of_seeds(pairs, list(condition.to_before))
-                # Two seeds make one pair: nothing is left to pair seed by seed.
-                pseudo = pseudo if len(paired) > 1 else pseudo.mean(axis=0, keepdims=True)
-                record |= dict(zip(("low", "high", "note"), interval_of_tables(pseudo - paired, PAIR), strict=True))
+                before, between = _pseudo_values(similarities), pseudo_of_seeds(pairs, list(condition.to_before))
+                # Pseudo-values of both; two seeds make one pair, and nothing is left to pair seed by seed.
+                before = before if len(between) > 1 else before.mean(axis=0, keepdims=True)
+                record |= dict(zip(("low", "high", "note"), interval_of_tables(before - between, PAIR), strict=True))
             records.append(record)
         if condition.is_shuffled:
             continue

@@ -191,14 +191,17 @@ def layer_of(family: ModelFamily, parameter: str) -> tuple[Any, str]:
 
 
 def _sort_key(family: ModelFamily, name: str) -> tuple[int, int, str]:
-    """The key that weights are sorted by: layer (those of none last), part, and a weight before its bias."""
+    """The key that weights are sorted by: layer, part, and a weight before its bias.
+
+    Weights of no layer come after all layers, the pooler's at the very end.
+    """
     layer, component = layer_of(family, name)
     order = [*EMBEDDING_PARAMETERS, "projection", *family.layer_parts]
     part = part_of(family, name)
     return (
         10**9 + (component == "pooler") if layer is pd.NA else layer,
         order.index(part) if part in order else len(order),
-        name.replace(".weight", "."),
+        name.replace(".weight", "."),  # "dense." sorts before "dense.bias"
     )
 
 

@@ -286,7 +286,10 @@ def _geometry(frame: pd.DataFrame) -> tuple[Block, ...]:
 
 
 def _updates(frame: pd.DataFrame) -> tuple[Block, ...]:
-    """The spectrum of the update and its alignment with the table before, beside nulls and chance."""
+    """How concentrated the update is (its spectrum) and how far it lies along the table's main directions before.
+
+    Each beside its null; what an alignment is by chance has a column of its own.
+    """
     table = _with_texts(frame)
     table["measure"] += ["" if pd.isna(k) else f" {int(k)}" for k in frame["k"]]
     chance = [None if pd.isna(value) else value for value in frame["chance"]]

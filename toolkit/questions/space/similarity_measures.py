@@ -120,7 +120,7 @@ def svcca(products: CrossProducts) -> float:
     """Mean canonical correlation of the leading directions of both versions, 0 to 1.
 
     Raghu et al. 2017, arXiv 1706.05806. Each version keeps the fewest principal directions that hold 99 % of its
-    variance. Refused for n < 5p.
+    variance. Refused where there are fewer than five rows per column.
     """
     _check_correlation(products, "SVCCA")
     return float(np.mean(canonical_correlations(products, VARIANCE_KEPT)))

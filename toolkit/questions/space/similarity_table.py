@@ -111,12 +111,17 @@ class PermutedPair(TablePair):
         return self._renamed(self.origin.centred_neighbours)
 
     def _renamed(self, neighbourhoods: Neighbourhoods) -> Neighbourhoods:
-        """The neighbourhoods after permuting: row i has the current neighbours of row ``order[i]``, renumbered."""
-        place = np.full(len(self.order), -1)
-        place[neighbourhoods.queries] = np.arange(len(neighbourhoods.queries))
-        sources = place[self.order[neighbourhoods.queries]]
-        is_query = sources >= 0  # a row without a direction was no query
-        current = np.argsort(self.order)[neighbourhoods.current[sources[is_query]]]
+        """The neighbourhoods of this pair, from those of the pair that it permutes, without a new search.
+
+        Row i now holds what row ``order[i]`` held: it has that row's current neighbours, each at its new row. In the
+        reference nothing was permuted.
+        """
+        query_number = np.full(len(self.order), -1)
+        query_number[neighbourhoods.queries] = np.arange(len(neighbourhoods.queries))
+        source_numbers = query_number[self.order[neighbourhoods.queries]]
+        is_query = source_numbers >= 0  # a row without a direction was no query
+        # argsort inverts a permutation: it takes an old row to the row that holds it now.
+        current = np.argsort(self.order)[neighbourhoods.current[source_numbers[is_query]]]
         return Neighbourhoods(
             neighbourhoods.queries[is_query],
             neighbourhoods.reference[is_query],

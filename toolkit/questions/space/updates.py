@@ -51,7 +51,8 @@ def measure_updates(
     Returns
     -------
     pandas.DataFrame
-        Of the rows exposed by the epoch (``touched``), or without a record of exposure of all that moved.
+        ``stratum`` says of which rows: ``touched``, those exposed by the epoch, or, without a record of exposure,
+        ``moved``, all that moved.
 
         ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions. ``effective_rank``: of Δ, as in
         toolkit.questions.space.geometry. ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal
@@ -59,11 +60,11 @@ def measure_updates(
 
     Notes
     -----
-    Δ is not centred: a shift that all rows share is one of its directions. The nulls are ours. That of the first two
-    gives each row a random direction and its own observed length, since a few long rows concentrate the energy without
-    any structure: only values outside its quantiles say something. That of ``alignment_top`` turns the span at random,
-    400 times, and keeps Δ as it is: an update of few directions aligns more or less by luck, which random rows would
-    not show.
+    Δ is not centred: a shift that all rows share is one of its directions. The nulls are ours. That of
+    ``energy_top`` and ``effective_rank`` gives each row a random direction and its own observed length, since a few
+    long rows concentrate the energy without any structure: only values outside its quantiles say something. That of
+    ``alignment_top`` turns the span at random, 400 times, and keeps Δ as it is: an update of few directions aligns more
+    or less by luck, which random rows would not show.
     """
     at_least("num_null", num_null, 0)
     trajectory = trajectory_of(source)
@@ -72,9 +73,9 @@ def measure_updates(
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
     all_rows = group_rows(trajectory, parameter, by_stratum=False)[ALL_ROWS]
     if (exposure := table_exposure(trajectory, parameter)) is not None:
-        group, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(all_rows), snapshot.step))
+        stratum, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(all_rows), snapshot.step))
     else:
-        group, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, all_rows))
+        stratum, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, all_rows))
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))
     columns = columns_of("measure_updates")
@@ -87,7 +88,7 @@ def measure_updates(
         records = list(_spectrum_records(update, norms[norms > 0], ks, num_null, seed))
         before = Cloud(lambda: (block for _, (block,) in read_rows([reference], parameter, all_rows)), centre=True)
         records += _alignment_records(update, before, ks, seed)
-    lead, counts = (float(snapshot.epoch), parameter, group), (len(chosen), len(chosen) - num_moved)
+    lead, counts = (float(snapshot.epoch), parameter, stratum), (len(chosen), len(chosen) - num_moved)
     table = pd.DataFrame([(*lead, *values, *counts, reason) for *values, reason in records], columns=columns)
     return table.astype({"k": "Int64"})
 

@@ -116,7 +116,10 @@ def all_components(
     used: Mapping[str, Indices],
     notes: Sequence[str] = (),
 ) -> Components:
-    """These players, and LayerNorm's weight and bias as one where the model has them; a note names absent tables."""
+    """``players`` and, where the model has a LayerNorm, its weight and bias as one more; with ``notes``.
+
+    ``used``: table to its rows in use; only its keys are read here, and a note names the tables that it lacks.
+    """
     parts = [
         Part(name, None, np.asarray(before[name], np.float64)[None], np.asarray(after[name], np.float64)[None])
         for name in LAYER_NORM_PARAMETERS

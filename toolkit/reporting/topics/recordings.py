@@ -50,7 +50,7 @@ TASKS = "What {num} runs were trained on is not given (task=): those of a model 
 
 
 def notes_on_groups(groups: Sequence[Group]) -> list[str]:
-    """The notes of :func:`notes_on_several`, and those on predictions and scores that were not given."""
+    """The notes of :func:`notes_on_several`, on predictions and scores not given, and on what a name calls frozen."""
     runs = [run for group in groups for run in group.runs]
     recorded = [run for run in runs if run.is_recorded]
     runs_by_sentence = {

@@ -233,8 +233,8 @@ def epochs_chart(
     scored, time, legend = in_time(scored)
     series, picker, look = picked(scored["regime"], regimes, **legend)
     splits = list(dict.fromkeys(scored["split"]))
-    floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
-    scale = padded([*scored["value"], *floors.values()])
+    rates = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
+    scale = padded([*scored["value"], *rates.values()])
     columns = min(len(splits), 3)
     parts = []
     for i, split in enumerate(splits):
@@ -246,11 +246,11 @@ def epochs_chart(
             x=time, tooltip=tips(regime="regime", epoch=("epoch", "~g"), mean=(score, ".4f"), spread="over seeds")
         )
         layers = []
-        if split in floors:
-            floor = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]}))).encode(y=along(y, "rate"))
-            rule = floor.mark_rule(color=REFERENCE, strokeDash=[2, 2])
+        if split in rates:  # of the majority class
+            chart = altair.Chart(data_of(pd.DataFrame({"rate": [rates[split]]}))).encode(y=along(y, "rate"))
+            rule = chart.mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(tooltip=tips(rate=("majority class", ".4f"))))
-            label = floor.mark_text(align="right", baseline="bottom", dx=-2, fontSize=10, text="majority class")
+            label = chart.mark_text(align="right", baseline="bottom", dx=-2, fontSize=10, text="majority class")
             layers.append(label.encode(x=altair.value("width")))
         layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", series))
         width = (620 - 24 * (columns - 1)) // max(columns, 2)
