@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load, save
+from sklearn.metrics import f1_score
 
 from tests.hub import Hub, files_of
 from tests.watched import Done, Watched
@@ -65,10 +67,14 @@ class Served:
 
     def finetuned(self, *words: object, **env: str) -> Any:
         """The run that a command makes."""
+        return self.trained(*words, **env)[0]
+
+    def trained(self, *words: object, **env: str) -> tuple[Any, str]:
+        """The run, and what the command printed, in one line."""
         out = self.folder / f"runs {len(list(self.folder.iterdir()))}"
         done = self.run("finetune", *words, *SMALL, "--output-dir", out, **env)
         assert not done.code, done
-        return open_run(next(out.iterdir()))
+        return open_run(next(out.iterdir())), " ".join(done.out.split())
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +97,32 @@ def served(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
             hub.add(name, pickled | {"of another": b""}, PULL)
             if safe is not None:
                 hub.add(name, safe, "refs/pr/12")
-        card = "configs:\n" + "".join(f"- {{config_name: {x}, data_files: {x}.parquet}}\n" for x in "ab")
-        parts = {"README.md": f"---\n{card}---\n".encode(), "a.parquet": parquet(40), "b.parquet": parquet(80)}
-        hub.add("own/parts", parts, TAG, "datasets")
+        for reference in (MAIN, TAG):
+            hub.add("nyu-mll/glue", glue_files(folder / "glue"), reference, "datasets")
+        rows = "".join(f"{i:03},say {i},{'' if i % 3 else 'not_'}duplicate\n" for i in range(60))
+        written = ("question1,question2,label\n" + rows).encode()
+        hub.add("own/words", {"train.csv": written, "test.csv": written, "dev.csv": written}, kind="datasets")
         yield Served(hub, process, folder, words, commits)
         process.close()
+
+
+GLUE = {
+    "mrpc": ("sentence1", "sentence2", "not_equivalent", "equivalent"),
+    "qqp": ("question1", "question2", "not_duplicate", "duplicate"),
+}
+
+
+def glue_files(folder: Path) -> dict[str, bytes]:
+    """MRPC and QQP, as the hub has them: two of three pairs are of label 1, and the labels of test are withheld."""
+    for name, (first, second, *names) in GLUE.items():
+        for split, labels in (("train", [0, 1, 1]), ("validation", [1, 1, 0]), ("test", [-1] * 3)):
+            texts = {first: [f"it is {i}" for i in range(30)], second: [f"{i} it is" for i in range(30)]}
+            table = datasets.Dataset.from_dict(texts | {"label": labels * 10, "idx": list(range(30))})
+            table = table.cast_column("label", datasets.ClassLabel(names=names))
+            table.to_parquet(folder / name / f"{split}-00000-of-00001.parquet")
+    splits = {name: [f"{{split: {x}, path: {name}/{x}-*}}" for x in ("train", "validation", "test")] for name in GLUE}
+    card = "".join(f"- {{config_name: {name}, data_files: [{', '.join(own)}]}}\n" for name, own in splits.items())
+    return files_of(folder) | {"README.md": f"---\nconfigs:\n{card}---\n".encode()}
 
 
 def sharded(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -133,13 +160,25 @@ def test_models_and_datasets_are_read_at_a_revision(served: Served) -> None:
         assert not revision or hashes[at[1].removeprefix("own/texts")] == commit
 
 
-def test_a_configuration_is_read_at_a_revision(served: Served) -> None:
-    words = ("--dataset", "own/parts@v1", "--dataset-config")
-    run = served.finetuned(*words, "b")
-    assert run.manifest["task"]["name"] == "parts-b"
-    assert set(run.scores["num_examples"]) == {8}  # a tenth is held out
-    assert {"accuracy", "f1"} <= set(run.scores)
-    assert "own/parts@v1" in served.refused("finetune", *words, "c")
+PAIRS = {
+    "mrpc": ("--task", "mrpc"),
+    "qqp": ("--dataset", "nyu-mll/glue@v1", "--dataset-config", "qqp", "--text-columns", "question1", "question2"),
+    "words": ("--dataset", "own/words", "--text-columns", "question1", "question2"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_are_scored_by_accuracy_and_by_f1_of_those_that_match(name: str, served: Served) -> None:
+    """Also where labels are words, whose order is that of the alphabet; and a .csv is as it is without the hub too."""
+    what = GLUE.get(name, GLUE["qqp"])[3]
+    for env in ({}, OFFLINE):
+        run, said = served.trained("--model", "own/bert", *PAIRS[name], **env)
+        assert f", f1 of {what}" in said
+        told, scores = (table.query("split == 'validation' and epoch > 0") for table in (run.predictions, run.scores))
+        names, last = run.manifest["task"]["label_names"], scores.iloc[-1]
+        expected = f1_score(*(told[column] == names.index(what) for column in ("label", "prediction")))
+        assert last["f1"] == pytest.approx(expected)
+        assert f"accuracy validation {last['accuracy']:.3f} (f1 {expected:.4g})" in said
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(served: Served) -> None:
@@ -187,6 +226,7 @@ REFUSED = {
     "finetune --model own/nothing": "cannot read the config of 'own/nothing'",
     "finetune --model own/bert@v2": "cannot read the config of 'own/bert@v2'",
     "finetune --dataset own/nothing": "cannot read the dataset 'own/nothing'",
+    "finetune --dataset nyu-mll/glue@v1 --dataset-config c": "cannot read the dataset 'nyu-mll/glue@v1'",
     "finetune --dataset own/texts@v2": "cannot read the dataset 'own/texts@v2'",
     "drift own/nothing own/bert": "no file or folder at 'own/nothing'",
     "drift own/bert@v2 own/bert": "no file or folder at 'own/bert@v2'",

@@ -713,9 +713,9 @@ def test_checkpoints_without_added_tokens_have_no_such_section(tiny_model: Calla
     assert (new_tokens.makers(opened), [*new_tokens.section(Computed(opened)).blocks]) == ({}, [])
 
 
-def test_a_grown_table_is_copied_once_at_most(tmp_path: Path) -> None:
-    """In float64 the old rows alone would be twice the table; of a decoder it has gigabytes."""
-    table = np.random.default_rng(0).standard_normal((20_000, 64), dtype=np.float32)
+def test_no_grown_table_is_copied(tmp_path: Path) -> None:
+    """Of a decoder it has gigabytes: rows are read by blocks."""
+    table = np.random.default_rng(0).standard_normal((40_000, 64), dtype=np.float32)
     for name, num in (("before", len(table) - 3), ("after", len(table))):
         (tmp_path / name).mkdir()
         words = {"embeddings.word_embeddings.weight": np.ascontiguousarray(table[:num])}
@@ -735,4 +735,4 @@ def test_a_grown_table_is_copied_once_at_most(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["length"], np.linalg.norm(table[-3:].astype(np.float64), axis=1))
     median = np.median(np.linalg.norm(table[5:-3].astype(np.float64), axis=1))
     np.testing.assert_allclose(found["times_old_length"], found["length"] / median)
-    assert peak < 2 * table.nbytes
+    assert peak < 0.75 * table.nbytes

@@ -113,7 +113,7 @@ class DataConfig:
     label_kind: Literal["auto", "classes", "targets"] = setting("auto", says="examples", is_later=True)
     """What the labels of your data are: classes, targets of a regression, or, by auto, what they are written as.
     Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer.
-    By auto labels that look like none, like several at once or like names of rows are refused; by classes taken."""
+    By auto labels that look like none, another, several or names of rows are refused; by classes taken."""
     tsv_quotes: Literal["unsure", "strip", "keep"] = setting("unsure", says="examples", is_later=True)
     """Quotation marks around cells of a .tsv: strip them, as pandas and Excel write them, or keep them as characters.
     By unsure they are kept, and a file in which they look like quoting is refused."""

@@ -24,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from toolkit import RunConfig, finetune
+from toolkit.cli import guarded
 from toolkit.training.evaluation import extract_features
 
 DATA = Path(os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data"))
@@ -52,10 +53,14 @@ def compare(train: Path, validation: Path, folder: Path, **settings: Any) -> tup
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    held = []
+    held, cr = [], DATA / "cr" / "all.tsv"
+    missing = [path for path in (cr, DATA / "sst2" / "train.tsv", DATA / "trec" / "train.tsv") if not path.is_file()]
+    if missing:
+        said = f"pass the folder of sst2, trec and cr as EMBEDDING_DRIFT_DATA, which is now {DATA}"
+        raise ValueError(f"no file at {missing[0]}: {said}; experiments/data.sha256 says how they are made")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        header, *lines = (DATA / "cr" / "all.tsv").read_text(encoding="utf-8").splitlines()
+        header, *lines = cr.read_text(encoding="utf-8").splitlines()
         order, size = np.random.default_rng(0).permutation(lines).tolist(), len(lines) // 5
         for name, part in (("dev", order[:size]), ("train", order[size:])):
             (folder / f"{name}.tsv").write_text("\n".join([header, *part]) + "\n", encoding="utf-8")
@@ -70,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(guarded(main))

@@ -154,8 +154,8 @@ def test_another_format_is_refused(out, version, said):
 
 
 CELLS = st.one_of(
-    st.text(st.sampled_from("'=+-@\t\r\n a1.e,\""), min_size=1, max_size=6),
-    st.sampled_from(["=HYPERLINK(1)", "'=1+1", "-0.5", "+", "-", "@a", "-inf", "''-x", "nan"]),
+    st.text(st.sampled_from("'=+-@\t\r\n a1.e,;\""), min_size=1, max_size=6),
+    st.sampled_from(["=HYPERLINK(1)", "'=1+1", "-0.5", "+", "-", "@a", "-inf", "''-x", "nan", "a;=1+1", ";'=x"]),
 )
 
 
@@ -172,7 +172,7 @@ def test_no_cell_or_head_of_a_csv_starts_a_formula_and_each_is_read_back(texts: 
     check_no_formula(written)
     (_, *heads), *lines = csv.reader(StringIO(written, newline=""))
     for cell, text in zip([*heads, *(line[0] for line in lines)], [head, *texts], strict=True):
-        assert cell.lstrip("'") == text.lstrip("'")
+        assert cell.replace("'", "") == text.replace("'", "")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         files.write_text(path, written)

@@ -298,6 +298,27 @@ IN_DOUBT = [
     ("a.csv", labelled("a,b", "b,c", "a,c", times=10), "label 'a,b'.* is made of others", "classes"),
     ("a.csv", labelled("1,5", "2,5", "3", "4", times=10), "labels such as '1,5' read as numbers", "classes"),
     ("a.csv", labelled("\u22121.5", "0.5", times=10), "read as numbers", "classes"),
+    *(
+        (name, labelled(*pair, "x", times=10), f"labels '{pair[0]}' and '{pair[1]}', which are one but for", "classes")
+        for name in ("a.csv", "a.jsonl")
+        for pair in (
+            (":D", ":d"),
+            ("pos", "pos "),
+            ("a b", "a  b"),
+            ("café", "cafe\u0301"),
+            ("pos", "p\u043es"),
+        )
+    ),
+    *(
+        ("a.jsonl", labelled(*pair, "x", times=10), r"which are one but for .* \(10 and 10 times\)", "classes")
+        for pair in (
+            ("a-b", "a\u2011b"),
+            ("pos", "\uff50os"),
+            ("stra\u00dfe", "STRASSE"),
+            ("pos ", "Pos"),
+            ("pos", "\u200bpos"),
+        )
+    ),
     ("a.csv", labelled(*range(30)), "there are 30 classes in 30", "classes"),
     ("a.csv", labelled(*(f"c{i // 2}" for i in range(60))), "there are 30 classes in 60", "classes"),
 ]
@@ -446,23 +467,6 @@ def test_a_split_of_marks_is_withheld_aloud_and_not_where_they_are_classes(tmp_p
         assert load_task(RunConfig(train_file=plain, validation_file=plain, test_file=held)).splits["t"].labels is None
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
-def test_files_in_a_folder_are_read_as_files_are(name: str, tmp_path: Path) -> None:
-    """Not as pandas does, which takes null for missing and 000 for 0, and quotation marks off a .tsv."""
-    frame = pd.DataFrame({"text": ["null", "000", "NA", "say no"] * 6, "label": ["true", "false"] * 12})
-    content = str(frame.to_csv(index=False, sep="," if name == "a.csv" else "\t"))
-    for split in ("train", "validation"):
-        write(tmp_path / name.replace("a.", f"{split}."), content)
-    task = load_task(RunConfig(dataset=str(tmp_path)))
-    assert [text for (text,) in task.splits["train"].texts] == frame["text"].tolist()
-    assert task.label_names == ("false", "true")
-    quoted = tsv([('a "b"', "0"), ("b", "1")], csv.QUOTE_MINIMAL)
-    for split in ("train", "validation"):
-        write(tmp_path / name.replace("a.", f"{split}."), quoted if name == "a.tsv" else content)
-    if name == "a.tsv":
-        check_refused("--tsv-quotes strip", load_task, RunConfig(dataset=str(tmp_path)))
-
-
 @given(st.lists(st.text(st.sampled_from('ab "\t\n'), min_size=1).filter(str.strip), min_size=2, max_size=8))
 def test_a_quoted_tsv_is_stripped_to_what_pandas_wrote_or_refused(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]
@@ -505,6 +509,14 @@ def test_a_label_that_training_lacks_is_an_error_or_too_many_are_refused(tmp_pat
         task = load_task(RunConfig(train_file=train, validation_file=some))
     assert task.label_names == ("a", "b", "c")
     assert task.splits["validation"].labels[-1] == 2  # type: ignore[index]
+    for alike in ("A", "a ", "\u0430"):  # a Cyrillic one
+        near = write(tmp_path / "d.csv", labelled(*["a", "b"] * 12, alike).to_csv(index=False))
+        files = {"train_file": train, "validation_file": near}
+        check_refused(
+            rf"'{alike}', which training writes as 'a'.* pass --label-kind classes$", load_task, RunConfig(**files)
+        )
+        with pytest.warns(UserWarning, match="1 of 25, cannot be learned"):
+            assert len(load_task(RunConfig(**files, label_kind="classes")).label_names) == 3
     most = write(tmp_path / "c.csv", labelled("a", "c", times=4).to_csv(index=False))
     with refused("has the label 'c', which training lacks .*; such are 4 of 8: are they written as in training"):
         load_task(RunConfig(train_file=train, validation_file=most))
@@ -631,19 +643,77 @@ def outcomes(configs: list[RunConfig]) -> list[Any]:
     return [outcome(config) for config in configs]
 
 
+def rows(texts: list[str], labels: list[str], mark: str = ",", ends: str = "\n") -> str:
+    """Twenty-four of them, as they stand in a .csv or a .tsv."""
+    cells = (f"{texts[i % len(texts)]}{mark}{labels[i % len(labels)]}{ends}" for i in range(24))
+    return f"text{mark}label{ends}" + "".join(cells)
+
+
+FILES: dict[str, tuple[str, str]] = {
+    "missing, by pandas": ("a.csv", rows(["NA", "null", "None", "nan", "n/a"], ["null", "b"])),
+    "marks among labels": ("a.csv", rows(TEXTS, ["NA", "b", "c"])),
+    "leading zeros": ("a.csv", rows(["007", "012", "3"], ["01", "02"])),
+    "numbers as texts": ("a.csv", rows(["1e3", "1000", "2.50"], ["a", "b"])),
+    "ones and floats": ("a.csv", rows(TEXTS, ["1.0", "1", "2.5"])),
+    "truths": ("a.csv", rows(TEXTS, ["TRUE", "FALSE"])),
+    "thousands": ("a.csv", rows(['"1,000"', '"2,000"'], ["a", "b"])),
+    "windows": ("a.csv", "\ufeff" + rows(TEXTS, ["a", "b"], ends="\r\n")),
+    "semicolons": ("a.csv", rows(TEXTS, ["a", "b"], ";")),
+    "a first line for Excel": ("a.csv", "sep=;\n" + rows(TEXTS, ["a", "b"], ";")),
+    "a comment": ("a.csv", "# of 2020\n" + rows(TEXTS, ["a", "b"])),
+    "a blank text": ("a.csv", rows(["a", ""], ["a", "b"])),
+    "a blank label": ("a.csv", rows(TEXTS, ["a", ""])),
+    "a long row": ("a.csv", rows(TEXTS, ["a", "b"]) + "one, two,a\n"),
+    "a header of two texts": ("a.csv", rows(TEXTS, ["a", "b"]).replace("text,label", "text,text")),
+    "lone quotes": ("a.tsv", rows(['"Great," he said', 'say "no"', "plain", '"lone'], ["a", "b"], "\t")),
+    "quoted": ("a.tsv", rows(['"one"', '"two"'], ["a", "b"], "\t")),
+    "dates": (
+        "a.jsonl",
+        "\n".join(json.dumps({"text": f"2020-01-{i + 1:02}", "label": "ab"[i % 2]}) for i in range(24)),
+    ),
+    "tags": ("a.conll", "John B-PER\nran O\n\nshe O\nsaw O\n\n"),
+    "gzip": ("a.csv.gz", rows(["NA", "b"], ["a", "b"])),
+}
+CARD = """---
+dataset_info:
+  features: [{name: text, dtype: string}, {name: label, dtype: %s}]
+configs: [{config_name: default%s}]
+---
+"""
+NAMES = "{class_label: {names: {'0': bad, '1': good}}}"
+CARDS: dict[str, tuple[str, str, Any]] = {
+    "names": (CARD % (NAMES, ""), rows(TEXTS, ["1", "0"]), (["bad", "good"], [1, 0])),
+    "targets": (CARD % ("float32", ""), rows(TEXTS, ["4", "2", "3", "5"]), ([], [4.0, 2.0])),
+    "no header": (CARD % ("string", ", names: [text, label]"), rows(TEXTS, ["b", "a"])[11:], (["a", "b"], [1, 0])),
+}
+"""What a card says of the files beside it, these, and the names and first labels."""
+
+
 @pytest.mark.filterwarnings("ignore:the same file is trained on")
 def test_the_same_rows_are_one_task_by_the_hub(tmp_path: Path) -> None:
     """Read in a process of its own: the libraries take the hub's address when they are imported."""
-    expected, configs = [], []
+    flags = [own for _, own, _ in SHAPES.values()] + [{}] * (len(FILES) + len(CARDS))
+    folders, expected = [tmp_path / f"rows{i}" for i in range(len(flags))], []
+    for folder in folders:
+        folder.mkdir()
+    for folder, (made, own, _) in zip(folders, SHAPES.values(), strict=False):
+        expected.append(outcome(RunConfig(**by_files(folder, made), **own)))
+    for folder, (name, content) in zip(folders[len(SHAPES) :], FILES.values(), strict=False):
+        packed = gzip.compress(content.encode()) if name.endswith(".gz") else content
+        train, validation = (write(folder / name.replace("a.", f"{x}."), packed) for x in ("train", "validation"))
+        expected.append(outcome(RunConfig(train_file=train, validation_file=validation)))
+        assert outcome(RunConfig(dataset=str(folder))) == expected[-1]
+    for folder, (card, content, _) in zip(folders[len(expected) :], CARDS.values(), strict=True):
+        for name, text in {"README.md": card, "train.csv": content, "validation.csv": content}.items():
+            write(folder / name, text)
+    configs = [RunConfig(dataset=f"own/{folder.name}", **own) for folder, own in zip(folders, flags, strict=True)]
     with Hub() as hub:
-        for i, (made, flags, _) in enumerate(SHAPES.values()):
-            folder = tmp_path / str(i)
-            folder.mkdir()
-            expected.append(outcome(RunConfig(**by_files(folder, made), **flags)))
-            hub.add(f"own/shape{i}", files_of(folder), kind="datasets")
-            configs.append(RunConfig(dataset=f"own/shape{i}", **flags))
+        for folder in folders:
+            hub.add(f"own/{folder.name}", files_of(folder), kind="datasets")
         env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
         with patch.dict(os.environ, env), ProcessPoolExecutor(1, get_context("spawn")) as pool:
             os.environ.pop("HF_HUB_OFFLINE", None)
             found = pool.submit(outcomes, configs).result()
-    assert dict(zip(SHAPES, found, strict=True)) == dict(zip(SHAPES, expected, strict=True))
+    by_card = [([*task[1]], task[5][0][3][:2]) for task in found[len(expected) :]]
+    assert dict(zip(CARDS, by_card, strict=True)) == {name: told for name, (*_, told) in CARDS.items()}
+    assert dict(zip([*SHAPES, *FILES], found, strict=False)) == dict(zip([*SHAPES, *FILES], expected, strict=True))

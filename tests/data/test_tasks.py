@@ -46,21 +46,6 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", TABLES)
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [(LABELS, LABELS), ([0, 1, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]), ([0.5, 1.0, 2.5, 0.0, 1.5, 3.0], None)],
-    ids=["strings", "integers", "floats"],
-)
-def test_every_kind_of_file_reads_alike(suffix: str, labels: list[Any], expected: Any, tmp_path: Path) -> None:
-    split = read_file(write(pd.DataFrame({"text": TEXTS, "label": labels}), tmp_path / f"data{suffix}"), (), "label")
-    assert [text for (text,) in split.texts] == TEXTS  # no quoting, and the word "NaN" is a word
-    encoded = encode_labels({"train": split.labels})
-    assert encoded.kind == ("classification" if expected else "regression")
-    found = encoded.labels["train"].tolist()
-    assert found == labels if not expected else [encoded.names[i] for i in found] == [str(x) for x in expected]
-
-
 @given(texts=st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8")).filter(str.strip), max_size=5))
 def test_a_plain_text_file_is_a_text_a_line(texts: list[str]) -> None:
     """Whatever signs are in one; empty lines are none, and there are no labels to train on."""
@@ -308,13 +293,15 @@ def test_a_column_of_names_of_rows_is_doubted_and_one_example_per_class_is_not(
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (["no", "yes"] * 6 + ["yes"], "2 classes (no: 6, yes: 7)"),
-        ([3, 4] * 6, "2 classes (3: 6, 4: 6)"),
+        (["no", "yes"] * 6 + ["yes"], "2 classes (no: 6, yes: 7), f1 of yes"),
+        (["a pair", "not a pair"] * 6, "2 classes (not a pair: 6, a pair: 6), f1 of a pair"),
+        (["Non-toxic", "toxic", "toxic"] * 6, "2 classes (Non-toxic: 6, toxic: 12), f1 of toxic"),
+        ([3, 4] * 6, "2 classes (3: 6, 4: 6), f1 of 4"),
         ([1.0, 5.5] * 6, "numbers, 1 to 5.5"),
         ([*"abcdef", "g" * 50], "7 classes (a: 1, b: 1, c: 1, d: 1, e: 1 and 2 more)"),
-        (["x" * 50, "y"], f"2 classes ({'x' * 39}…: 1, y: 1)"),
+        (["x" * 50, "y"], f"2 classes ({'x' * 39}…: 1, y: 1), f1 of y"),
     ],
-    ids=["words", "integers", "floats", "many", "long"],
+    ids=["words", "denied", "denied by a prefix", "integers", "floats", "many", "long"],
 )
 def test_what_was_taken_as_texts_and_labels_is_said(labels: list[object], said: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"first": "a", "second": "b", "stars": labels})
@@ -334,7 +321,10 @@ def test_of_a_builtin_task_the_labels_of_train_are_counted(name: str) -> None:
     labels = task.splits["train"].labels
     counts = Counter((np.concatenate(labels) if name == "roles" else labels).tolist())
     named = ", ".join(f"{label}: {counts[i]:,}" for i, label in enumerate(task.label_names))
-    assert found == f"{len(task.label_names)} {'tags' if name == 'roles' else 'classes'} ({named})"
+    assert (
+        found.partition(", f1 of ")[0]
+        == f"{len(task.label_names)} {'tags' if name == 'roles' else 'classes'} ({named})"
+    )
 
 
 @pytest.mark.parametrize("suffix", TABLES)
@@ -494,30 +484,6 @@ def test_a_header_in_the_middle_is_refused_with_its_row(suffix: str, tmp_path: P
         )
     words = write(pd.DataFrame({"text": ["text", "a"], "label": ["x", "y"]}), tmp_path / f"words{suffix}")
     assert read_file(words, (), "label").texts == [("text",), ("a",)]  # a word that a column is called by is a word
-
-
-SPELLINGS = [
-    ("pos ", "Pos"),
-    ("pos", " pos"),
-    ("pos", "POS"),
-    ("caf\u00e9", "cafe\u0301"),
-    ("very  good", "very good"),
-    ("pos", "\u200bpos"),
-    ("pos", "\uff50os"),
-    ("stra\u00dfe", "STRASSE"),
-]
-
-
-@pytest.mark.parametrize("suffix", TABLES)
-@pytest.mark.parametrize(("one", "other"), SPELLINGS)
-def test_two_spellings_of_a_class_are_refused(one: str, other: str, suffix: str, tmp_path: Path) -> None:
-    labels = [one, other, "neg", one, one, "neg"]
-    path = write(pd.DataFrame({"text": list("abcdef"), "label": labels}), tmp_path / f"data{suffix}")
-    split = read_file(path, (), "label")
-    with pytest.raises(ValueError, match="in one way") as error:
-        encode_labels({"train": split.labels})
-    assert f"the labels {one!r} and {other!r}, which are one but for" in str(error.value)
-    assert "(3 and 1 times)" in str(error.value)
 
 
 @pytest.fixture
@@ -689,12 +655,8 @@ def test_a_dataset_of_the_hub_is_known_by_what_it_holds(of_hub: Callable[[Any], 
 
     def hashes(change: str = "") -> dict[str, str]:
         texts, labels = [f"text {i}" for i in range(20)], [i % 2 for i in range(20)]
-        if change == "text":
-            texts[3] += "."
-        elif change == "label":
-            labels[3] = 0
-        elif change == "order":
-            texts[:2], labels[:2] = texts[1::-1], labels[1::-1]
+        texts = {"text": ["another", *texts[1:]], "order": texts[::-1]}.get(change, texts)
+        labels = {"label": [1, *labels[1:]], "order": labels[::-1]}.get(change, labels)
         train = datasets.Dataset.from_dict({"text": texts, "label": labels, "other": [change] * 20})
         rest = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1], "other": ["", ""]})
         of_hub(datasets.DatasetDict(train=train, validation=rest))
@@ -708,13 +670,6 @@ def test_a_dataset_of_the_hub_is_known_by_what_it_holds(of_hub: Callable[[Any], 
     for change in ("text", "label", "order"):
         assert hashes(change)["train"] != known["train"]
         assert hashes(change)["validation"] == known["validation"]
-
-
-def test_columns_by_name(tmp_path: Path, tiny_files: Callable[[str], dict[str, Any]]) -> None:
-    config = RunConfig(**tiny_files("pair"))
-    first = load_task(config).splits["train"].texts[0]
-    assert first == load_task(replace(config, text_columns=("other", "text"))).splits["train"].texts[0][::-1]
-    assert np.array_equal(load_task(config).splits["train"].ids, np.arange(64))
 
 
 def test_shuffled_labels_keep_texts_and_counts_and_lose_the_relation(tiny_config: RunConfig) -> None:

@@ -16,7 +16,7 @@ from tests.training.recorded_texts import encode, load
 from toolkit.cli import main
 from toolkit.config import RunConfig
 
-SPLIT, SCORE, CONDITION = "@SUM(1+1)*cmd", "=1+1", "-2+3+cmd|' /C calc'!A0"
+SPLIT, SCORE, CONDITION = "@SUM(1+1)*cmd", "a;=1+1", "-2+3+cmd|' /C calc'!A0"
 KINDS: dict[str, list[str]] = {
     **commands_of_questions(),
     "drift of runs": ["drift", "{run}", "{other}"],

@@ -57,6 +57,8 @@ FIRST = {"epoch": 1.0, "train_loss": 0.4321}
         ),
         ("accuracy", [START], "before training: accuracy dev 0.500"),
         ("accuracy", [START | {"perplexity": 12.345}], "before training: accuracy dev 0.500 (perplexity 12.35)"),
+        ("accuracy", [START | {"f1": 0.8125}], "before training: accuracy dev 0.500 (f1 0.8125)"),
+        ("accuracy", [START | {"f1": math.nan}], "before training: accuracy dev 0.500"),
     ],
 )
 def test_an_epochs_line_names_every_split(score, rows, said):

@@ -27,10 +27,11 @@ from toolkit.snapshots.backbones import hash_weights, open_backbones, open_place
 from toolkit.snapshots.files import WidenedRows, read_header, sha256_of_array
 from toolkit.snapshots.importers import find_places, import_checkpoints
 from toolkit.snapshots.run_writer import start_run
-from toolkit.snapshots.weights import SINGLE
+from toolkit.snapshots.weights import INDEX, SINGLE
 
 WORDS = "embeddings.word_embeddings.weight"
 SHARD = {"max_shard_size": "4KB"}
+PT = {"format": "pt"}
 Tensors = dict[str, np.ndarray]
 TEXTS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[unused1]", "the", "film", "was", "good", "bad")
 
@@ -65,9 +66,7 @@ def single_beside_shards(folder: Path) -> Tensors:
     """Somebody merged or tuned the shards into one file and left them there."""
     bert().save_pretrained(folder, **SHARD)
     changed = bert(1).state_dict()
-    save_file(
-        {name: tensor.numpy() for name, tensor in changed.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
+    save_file({name: tensor.numpy() for name, tensor in changed.items()}, folder / "model.safetensors", PT)
     return loaded(folder)
 
 
@@ -77,6 +76,21 @@ def index_without_shards(folder: Path) -> Tensors:
     bert(1).save_pretrained(folder)
     assert (folder / "model.safetensors.index.json").exists()
     return loaded(folder)
+
+
+def shards_beside_their_index(*, is_listed: bool) -> Callable[[Path], Tensors]:
+    """Another word table in the last shard too, which the loader takes: of an index only which shards there are."""
+
+    def build(folder: Path) -> Tensors:
+        sharded(folder)
+        places = json.loads((folder / INDEX).read_text())["weight_map"]
+        last = folder / max(places.values())
+        save_file(load_file(last) | {f"bert.{WORDS}": np.ones((10, 16), np.float32)}, last, PT)
+        kept = {name: shard for name, shard in places.items() if is_listed or "word_embeddings" not in name}
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": kept}))
+        return loaded(folder)
+
+    return build
 
 
 def damaged_index(folder: Path) -> Tensors:
@@ -134,6 +148,8 @@ FOLDERS: dict[str, Callable[[Path], Tensors]] = {
     "single beside shards": single_beside_shards,
     "index without shards": index_without_shards,
     "damaged index": damaged_index,
+    "in two shards": shards_beside_their_index(is_listed=True),
+    "in a shard, and listed nowhere": shards_beside_their_index(is_listed=False),
     "fp16": of_type(torch.float16),
     "bf16": of_type(torch.bfloat16),
     **{prefix: prefixed(prefix) for prefix in ("module.", "_orig_mod.", "bert.", "module._orig_mod.bert.")},
@@ -301,24 +317,25 @@ def test_words_that_changed_places_are_matched_by_their_text_beside_renamed_ones
     assert aside.trajectory.in_part == {"word_embeddings": (4, 10)}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_matched_rows_of_a_half_precision_table_are_widened_where_they_are_read(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_matched_rows_are_read_where_they_are_asked_for(dtype: torch.dtype, tmp_path: Path) -> None:
     """Of 256,000 rows of 4,096 a copy in fp32 would be 4 GB; torch is the oracle."""
     for folder, texts in (("a", TEXTS), ("b", TEXTS[::-1])):
         model = bert(kind=AutoModel).to(dtype)
         model.save_pretrained(tmp_path / folder)
         (tmp_path / folder / "vocab.txt").write_text("\n".join(texts) + "\n")
-    table = import_checkpoints([tmp_path / "a", tmp_path / "b"]).trajectory.snapshots[1].tensors["word_embeddings"]
-    expected = model.get_input_embeddings().weight.detach().float().numpy()[::-1]
-    assert isinstance(table, WidenedRows)
-    assert isinstance(table[2:7], WidenedRows)
-    for rows in (slice(None), slice(2, 7), np.array([5, 3, 5]), 7):
-        np.testing.assert_array_equal(np.asarray(table[rows]), expected[rows], strict=True)
-    np.testing.assert_array_equal(np.asarray(table[2:7][1:3]), expected[3:5])
-    assert (table.shape, table.size, len(table)) == (expected.shape, expected.size, len(expected))
-    assert sha256_of_array(table) == sha256_of_array(np.ascontiguousarray(expected))
+    first, last = import_checkpoints([tmp_path / "a", tmp_path / "b"]).trajectory
+    whole = model.get_input_embeddings().weight.detach().float().numpy()
+    for table, expected in ((first, whole), (last, whole[::-1])):
+        table = table.tensors["word_embeddings"]
+        assert isinstance(table[2:7], np.memmap if expected is whole and dtype == torch.float32 else WidenedRows)
+        for rows in (slice(None), slice(2, 7), slice(9, None), np.array([5, 3, 5]), 7):
+            np.testing.assert_array_equal(np.asarray(table[rows]), expected[rows], strict=True)
+        np.testing.assert_array_equal(np.asarray(table[2:7][1:3]), expected[3:5])
+        assert (table.shape, table.size, len(table), table.ndim) == (expected.shape, expected.size, len(expected), 2)
+        assert sha256_of_array(table) == sha256_of_array(np.ascontiguousarray(expected))
+    with pytest.raises(TypeError):
+        _ = last.tensors["word_embeddings"] == whole
 
 
 def without_segments(folder: Path) -> Path:

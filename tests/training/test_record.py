@@ -177,8 +177,9 @@ def test_a_discarded_batch_is_no_exposure(way: str, model: Any, tokenizer: Any, 
                 adamw.step()
         adamw.zero_grad(set_to_none=way != "zeros")
     tables = ended(recording, epoch=1, step=1).trajectory.exposure.tables
-    expected = {name: sorted(rows) for name, rows in count(model, [kept]).items()}
-    assert {name: table.rows.tolist() for name, table in tables.items()} == expected
+    expected = {name: sorted(rows.items()) for name, rows in count(model, [kept]).items()}
+    found = {name: list(zip(table.rows.tolist(), table.counts.tolist(), strict=True)) for name, table in tables.items()}
+    assert found == expected
     assert all((table.norms > 0).all() for table in tables.values())
 
 

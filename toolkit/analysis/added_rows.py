@@ -1,6 +1,7 @@
 """The rows of tokens that were added to a checkpoint: how far from their start, how long, and near which old words."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,13 +42,12 @@ def measure_added_rows(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     if (appended := trajectory.appended) is not None:
         last_snapshot, vocabulary = trajectory.snapshots[-1], trajectory.vocabulary
         assert vocabulary is not None
-        old_table = word_table(last_snapshot)
-        rows, tokens = np.arange(len(appended.tokens)) + len(old_table), (*vocabulary.tokens, *appended.tokens)
+        # The last checkpoint alone has these rows: they go behind those that both have.
+        table, tokens = appended.read(), (*vocabulary.tokens, *appended.tokens)
+        rows = np.arange(len(vocabulary.tokens), len(table))
         words = list_words(trajectory)
         unknown = pd.array([pd.NA] * len(rows), dtype="Int64")
         columns = {"row": appended.rows, "num_steps": unknown, "num_tokens": unknown}
-        # The last checkpoint alone has these rows: they go behind those that both have.
-        table = np.concatenate([old_table, appended.read()])
         start, current = appended.read_start().astype(np.float64), table[rows].astype(np.float64)
         columns |= _neighbour_columns(table, rows, words, tokens) | _distance_columns(start, current)
         tables = [_with_snapshot(last_snapshot, columns)]
@@ -79,7 +79,7 @@ def _distance_columns(start: NDArray[np.float64], current: NDArray[np.float64]) 
 
 
 def _neighbour_columns(
-    table: NDArray[np.float32], rows: NDArray[np.int64], words: NDArray[np.int64], tokens: Sequence[str]
+    table: Any, rows: NDArray[np.int64], words: NDArray[np.int64], tokens: Sequence[str]
 ) -> dict[str, object]:
     """The columns on where rows are: token, length, length over the old words' median, and the nearest old words."""
     lengths_of_old = np.concatenate(

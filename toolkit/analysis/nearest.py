@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from toolkit.analysis.measures import Array
 from toolkit.progress import counted
+from toolkit.snapshots.files import WidenedRows
 
 Ids = NDArray[np.int64]
 Found = tuple[Ids, Array]
@@ -48,7 +49,7 @@ class Nearest:
 
 
 def search_nearest(
-    rows: NDArray[Any],
+    rows: Any,
     k: int,
     *,
     queries: Any = None,
@@ -58,14 +59,14 @@ def search_nearest(
 ) -> Nearest:
     """The k nearest rows by cosine, exactly, of every row or of the rows numbered ``queries``, among ``candidates``.
 
-    ``rows`` is (n, hidden) of floats, read by blocks if it is a memory map; ``center`` (hidden,) is subtracted from
+    ``rows`` is (n, hidden) of floats, read by blocks if it lies in a file; ``center`` (hidden,) is subtracted from
     every row first. A row is left out of its own list by its number, not by its distance, so that a duplicate of it is
     found. A zero row has no direction: it is nobody's neighbour and has none itself (-1, NaN). Besides the result some
     40 MB are held however many rows there are, and for more than ``block_rows`` queries the candidates in float32.
 
     ValueError for NaN or infinity, for row numbers that the table lacks, and for k above the number of candidates.
     """
-    rows = np.asarray(rows)
+    rows = rows if isinstance(rows, WidenedRows) else np.asarray(rows)
     if rows.ndim != 2 or rows.dtype.kind != "f":
         raise ValueError(f"rows must be a (rows, hidden) array of floats, not {rows.dtype} of shape {rows.shape}")
     query_ids = _ids(queries, len(rows), "queries")
@@ -110,7 +111,7 @@ def overlaps(before: Ids, after: Ids) -> Array:
 class _Table:
     """The rows, read a block at a time as float64 rows of length 1, and the numbers of those that are candidates."""
 
-    def __init__(self, rows: NDArray[Any], ids: Ids, center: Array | None) -> None:
+    def __init__(self, rows: Any, ids: Ids, center: Array | None) -> None:
         self._rows, self._center = rows, center
         self.ids = ids[self.is_direction(ids)]
         self.hidden = rows.shape[1]

@@ -13,7 +13,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -199,6 +199,14 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {column: tuple(feature.names) for column, feature in inner.items() if hasattr(feature, "names")}
 
 
+def _declared(frame: pd.DataFrame, features: Mapping[str, Any]) -> Table:
+    """With the names of its classes, and numbers where texts are said to be floats: targets, then, no classes."""
+    for column, feature in features.items():
+        if column in frame and str(getattr(feature, "dtype", "")).startswith("float"):
+            frame[column] = [float(x) if isinstance(x, str) and x.strip() else x for x in frame[column].tolist()]
+    return Table(frame, _class_names(features))
+
+
 SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` writes into the folder of a DatasetDict and of a Dataset."""
 
@@ -267,10 +275,12 @@ def read_file(
     label_column: str | None,
     tsv_quotes: str = "unsure",
     cluster_column: str | None = None,
+    features: Mapping[str, Any] | None = None,
 ) -> RawSplit:
     """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks.
 
-    ``tsv_quotes``: ``strip`` or ``keep`` the quotation marks around cells of a .tsv, or ``unsure``.
+    ``tsv_quotes``: ``strip`` or ``keep`` the quotation marks around cells of a .tsv, or ``unsure``; ``features``: what
+    a file of text is said to hold, where its dataset's card says so.
     """
     check_file(path)
     try:
@@ -279,7 +289,7 @@ def read_file(
         else:
             options = {"quotes": tsv_quotes} if kind_of(path) == ".tsv" else {}
             with _open(path) as file:
-                table = Table(READERS[kind_of(path)](file, **options))
+                table = _declared(READERS[kind_of(path)](file, **options), features or {})
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
     except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are of them
@@ -465,7 +475,7 @@ def read_dataset(
 
     ValueError when it cannot be read, which says what to pass instead.
     """
-    dataset, commits = _load(name, config)
+    dataset, commits, features = _load(name, config)
     rank = {"train": 0, "validation": 1}
     others = () if any(own.startswith("validation") for own in dataset) else VALIDATION
     also = next((own for own in others if own in dataset), None)
@@ -473,7 +483,8 @@ def read_dataset(
 
     def split_called(own: str) -> RawSplit:
         if isinstance(held := dataset[own], list):
-            return joined([read_file(path, text_columns, label_column, tsv_quotes, cluster_column) for path in held])
+            flags = (text_columns, label_column, tsv_quotes, cluster_column, features)
+            return joined([read_file(path, *flags) for path in held])
         table = Table(held.to_pandas(), _class_names(held.features))
         return split_of(table, text_columns, label_column, f"{name} ({own})", cluster_column)
 
@@ -486,8 +497,9 @@ def read_dataset(
     return RawTask(splits, hashes={name: split.sha256() for name, split in splits.items()}, commits=commits)
 
 
-def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
-    """The dataset, and the commit of the revision that the name asks for: ``@REVISION`` to it."""
+def _load(name: str, config: str | None) -> tuple[Any, dict[str, str], Mapping[str, Any] | None]:
+    """The dataset, or the files of its splits; the commit of the revision that the name asks for, ``@REVISION`` to it;
+    and what the card says that the files hold."""
     import datasets
     from datasets.packaged_modules.webdataset.webdataset import WebDataset
     from huggingface_hub import resolve_revision
@@ -502,6 +514,7 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
     location, _, revision = (name, "", "") if Path(name).exists() else name.partition("@")
     pinned: dict[str, str] = {}
     commits: dict[str, str] = {}
+    features: Mapping[str, Any] | None = None
     try:
         if revision:
             found = resolve_revision(location, repo_type="dataset", revision=revision, local_files_only=not is_online)
@@ -511,8 +524,9 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
         # By its list of files: a saved folder holds caches beside them, of which load_dataset would take the rows too.
         if (Path(name) / SAVED[0]).is_file():
             dataset = datasets.load_from_disk(name)
-        elif not (dataset := _files_of(location, config)):
-            dataset = datasets.load_dataset(location, config, **pinned)
+        else:
+            dataset, features = _files_of(location, config, pinned, is_online=is_online)
+            dataset = dataset or datasets.load_dataset(location, config, **pinned)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         is_told = is_online or Path(name).exists()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_told else unreachable_hub()
@@ -522,21 +536,57 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str]]:
         decoders.update(kept)
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
-    return dataset, commits
+    return dataset, commits, features
 
 
-def _files_of(folder: str, config: str | None) -> dict[str, list[Path]]:
-    """Split to the files of text in a folder, as ``datasets`` sorts them: these are read as --train-file reads them.
+Files = tuple[dict[str, list[Path]], Mapping[str, Any] | None]
+"""Split to its files, and what the card says that they hold; empty where they are not read here."""
 
-    Empty for anything else.
+
+def _files_of(place: str, config: str | None, pinned: Mapping[str, str], *, is_online: bool) -> Files:
+    """The files of text of a folder or of a hub id, as ``datasets`` sorts them: these are read as --train-file is.
+
+    The library's readers take null for missing, 007 for 7 and quotation marks off a .tsv, and know no ; between cells.
     """
     import datasets
+    from huggingface_hub import snapshot_download
 
-    if not Path(folder).is_dir():
-        return {}
-    found = datasets.load_dataset_builder(folder, config).config.data_files or {}
-    files = {str(split): [Path(path) for path in paths] for split, paths in found.items()}
-    return files if all(kind_of(path) in READERS for paths in files.values() for path in paths) else {}
+    if Path(place).is_dir() or is_online:
+        return _text_files(datasets.load_dataset_builder(place, config, **pinned), place)
+    with contextlib.suppress(Exception):  # nothing was fetched, or what the library keeps in a cache of its own
+        kept = Path(
+            snapshot_download(place, repo_type="dataset", revision=pinned.get("revision"), local_files_only=True)
+        )
+        if not any((kept.parents[1] / "blobs").glob("*.incomplete")):
+            return _text_files(datasets.load_dataset_builder(str(kept), config), place)
+    return {}, None
+
+
+EVERY_CONFIG = ("name", "version", "data_dir", "data_files", "description", "features")
+BY_THE_NAME = {"sep": "\t", "comment_prefix": "#"}
+"""How a file is to be read, as ``datasets`` takes from the end of its name: our readers know."""
+
+
+def _text_files(builder: Any, place: str) -> Files:
+    """Empty where a file is none of text, or the card says how it is to be read."""
+    from huggingface_hub import hf_hub_download
+
+    settings, usual = builder.config, type(builder.config)()
+    changed = {x.name: getattr(settings, x.name) for x in fields(settings) if x.name not in EVERY_CONFIG}
+    is_plain = all(value in (getattr(usual, name), BY_THE_NAME.get(name)) for name, value in changed.items())
+    listed, start = settings.data_files or {}, f"hf://datasets/{place}@"
+
+    def at_hand(path: str) -> Path:
+        commit, _, name = path.removeprefix(start).partition("/")
+        is_there = not path.startswith(start)
+        return Path(path if is_there else hf_hub_download(place, name, repo_type="dataset", revision=commit))
+
+    every = [path.removeprefix(start) for paths in listed.values() for path in paths]
+    if not is_plain or any("://" in path or kind_of(Path(path)) not in READERS for path in every):
+        return {}, None
+    # Train last: without it a download that was cut short is no dataset.
+    in_order = sorted(listed, key=lambda split: split == "train")
+    return {str(split): [at_hand(path) for path in listed[split]] for split in in_order}, builder.info.features
 
 
 def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:

@@ -121,7 +121,7 @@ def labels_of(cells: list[object], source: str, names: tuple[str, ...] | None) -
     labels = [_label(cell, source) for cell in cells]
     if labels and all(isinstance(label, float) and label == -1 for label in labels):
         return None
-    labels = labels if names is None else [None if label == -1 else label for label in labels]
+    labels = labels if names is None else [None if label in (-1, "-1") else label for label in labels]
     nameless = [i for i, x in enumerate(labels) if names and _is_number(x) and not 0 <= float(x) < len(names)]  # type: ignore[arg-type]
     if nameless:
         raise ValueError(
@@ -159,7 +159,8 @@ class EncodedLabels:
 
     kind: Literal["classification", "regression"]
     names: tuple[str, ...]
-    """Class names in order of their index: numeric order for integers, alphabetical for strings; () in regression."""
+    """Class names in order of their index: of integers the numeric one, of texts that of the alphabet, but what denies
+    the other of two first (not_duplicate, duplicate); () in regression."""
     labels: Mapping[str, NDArray[Any] | None]
     """Split to int64 class indices or float64 targets; None for a split without labels."""
 
@@ -198,10 +199,10 @@ def encode_labels(
         raise ValueError(f"--label-kind targets takes numbers, and split 'train' has others: {_rows(train, strange)}")
     if kind == "targets" or (has_numbers and any(_is_float(label) for label in train)):
         return _encode_targets(present)
-    check_spellings(written, names)
+    check_spellings(written, names, kind)
     if kind == "auto" and names is None:
         _doubt_classes(present, train)
-    return _encode_classes(present, train, names)
+    return _encode_classes(present, train, names, kind)
 
 
 def _numbered(split: str, labels: list[object] | None, names: tuple[str, ...] | None) -> list[object] | None:
@@ -324,21 +325,30 @@ def _check_truth(present: Mapping[str, list[object] | None]) -> None:
         )
 
 
-def check_spellings(train: Sequence[object], names: tuple[str, ...] | None) -> None:
-    """ValueError where two labels are one word or one integer but for case, white space or Unicode's form: as classes
-    they would be two."""
+def check_spellings(train: Sequence[object], names: tuple[str, ...] | None, kind: str) -> None:
+    """ValueError where two labels look alike to a reader, though datasets, pandas and scikit-learn tell them apart: one
+    word but for case, white space, Unicode's form or letters of other alphabets, which --label-kind classes says is two
+    (``:D`` and ``:d``), or one integer."""
     counts = Counter(names[label] if names and isinstance(label, int) else label for label in train)
     spelling: dict[object, object] = {}
     for label in counts:
         other = spelling.setdefault(_normal(label), label)
         # A number and its text are one label where all are numbers: a typed file beside one of text.
         is_typed = _is_number(other) != _is_number(label) and str(other).strip() == str(label).strip()
-        if other is not label and not is_typed:
-            kind = "one integer" if _matches(INTEGER, label) else "one but for case, white space or Unicode's form"
+        is_one = _matches(INTEGER, label) or str(label) == str(other)
+        if other is not label and not is_typed and (kind == "auto" or is_one):
+            how = "one integer" if _matches(INTEGER, label) else f"one but for {SPELLING}"
+            rest = ", or two as words that differ in more" if is_one else f"; if these are two, {TAKEN}"
             raise ValueError(
-                f"split 'train' has the labels {_shown(other)} and {_shown(label)}, which are {kind} ({counts[other]} "
-                f"and {counts[label]} times): write one class in one way, or two classes as words that differ in more"
+                f"split 'train' has the labels {_shown(other)} and {_shown(label)}, which are {how} ({counts[other]} "
+                f"and {counts[label]} times): write one class in one way{rest}"
             )
+
+
+TAKEN = "pass --label-kind classes"
+SPELLING = "case, white space, Unicode's form or letters of other alphabets"
+LOOKALIKES = str.maketrans("авекмнорстухіјѕαβεζηικμνορτυχ’‘ʼ‐–—−", "abekmhopctyxijsabezhikmnoptyx'''----")  # noqa: RUF001
+"""Letters of Cyrillic and Greek, small or capital, quotation marks and dashes that are drawn as one of ASCII."""
 
 
 def _normal(label: object) -> object:
@@ -347,7 +357,7 @@ def _normal(label: object) -> object:
         return int(str(label))
     if _is_number(label):
         return label
-    text = unicodedata.normalize("NFKC", str(label)).casefold()
+    text = unicodedata.normalize("NFKC", str(label)).casefold().translate(LOOKALIKES)
     shown = "".join(char for char in text if unicodedata.category(char) != "Cf")  # a zero-width space, say
     return " ".join(shown.split())
 
@@ -409,11 +419,24 @@ def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels
     return EncodedLabels("regression", (), targets)
 
 
+NOT = r"(?i:not?|non|un)[\W_]*"
+"""How the name of a class begins that denies the other one: not_duplicate, non-toxic, unrelated."""
+
+
+def _is_asked(label: object, distinct: Sequence[object]) -> bool:
+    """Whether a class is the one of two that is asked about, which comes second, as in GLUE: F1 is of that."""
+    return len(distinct) == 2 and any(re.fullmatch(NOT + re.escape(str(label)), str(other)) for other in distinct)
+
+
 def _encode_classes(
-    present: Mapping[str, list[object] | None], train: list[object], names: tuple[str, ...] | None
+    present: Mapping[str, list[object] | None], train: list[object], names: tuple[str, ...] | None, kind: str
 ) -> EncodedLabels:
     distinct: list[Any] = list(set(train))
-    order = list(range(len(names))) if names else sorted(distinct, key=str)
+    order = (
+        list(range(len(names)))
+        if names
+        else sorted(distinct, key=lambda label: (_is_asked(label, distinct), str(label)))
+    )
     if not names and all(isinstance(label, int) for label in distinct):
         order = sorted(distinct)
     texts = names or tuple(map(str, order))
@@ -421,7 +444,7 @@ def _encode_classes(
         raise ValueError(f"every training label is {_shown(train[0])}: there is nothing to learn")
     if len(order) > MAX_CLASSES:
         raise ValueError(f"training has {len(order)} distinct labels: check --label-column (floats mean regression)")
-    order += check_unseen(present, set(train), order, "label")
+    order += check_unseen(present, set(train), dict(zip(order, texts, strict=True)), "label", kind)
     index = {label: i for i, label in enumerate(order)}
     encoded = {k: own and np.array([index[label] for label in own], dtype=np.int64) for k, own in present.items()}
     return EncodedLabels("classification", (*texts, *map(str, order[len(texts) :])), encoded)  # type: ignore[arg-type]
@@ -432,18 +455,29 @@ MOST_UNSEEN = 0.1
 
 
 def check_unseen(
-    present: Mapping[str, Sequence[object] | None], seen: Collection[object], known: Sequence[object], what: str
+    present: Mapping[str, Sequence[object] | None],
+    seen: Collection[object],
+    known: Mapping[object, str],
+    what: str,
+    kind: str,
 ) -> list[object]:
-    """The labels that only scored splits have, and that nothing declares (``known``): each is counted as an error, and
-    said; ValueError where a split has many."""
+    """The labels that only scored splits have, and that nothing declares (``known``, to what they are called): each is
+    counted as an error, and said; ValueError where a split has many, or one that looks like another to a reader."""
     new: dict[object, None] = {}
+    called = {_normal(text): text for text in known.values()}
     for split, labels in present.items():
         strange = [label for label in labels or () if label not in seen]
         if not strange:
             continue
-        listed = ", ".join(str(x) for x in known[:8]) + (", ..." if len(known) > 8 else "")
+        listed = ", ".join([*known.values()][:8]) + (", ..." if len(known) > 8 else "")
         line = f"split {split!r} has the {what} {_shown(strange[0])}, which training lacks (it has: {listed})"
         of_all = f"{len(strange):,} of {len(labels or ()):,}"
+        alike = [label for label in strange if label not in known and _normal(label) in called]
+        if alike and kind == "auto":
+            raise ValueError(
+                f"split {split!r} has the {what} {_shown(alike[0])}, which training writes as "
+                f"{called[_normal(alike[0])]!r} (one but for {SPELLING}): write it so; if it is another, {TAKEN}"
+            )
         if len(strange) > MOST_UNSEEN * len(labels or ()):
             raise ValueError(f"{line}; such are {of_all}: are they written as in training?")
         warnings.warn(f"{line}: such, {of_all}, cannot be learned and count as errors", stacklevel=2)

@@ -116,7 +116,8 @@ class Task:
         counts = np.bincount(flat(train.labels), minlength=len(self.label_names)).tolist()
         class_counts = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
         more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
-        return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}{more})"
+        f1 = f", f1 of {_short(self.label_names[1])}" if (self.kind, len(counts)) == ("classification", 2) else ""
+        return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}{more}){f1}"
 
     @property
     def units(self) -> list[str]:

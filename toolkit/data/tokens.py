@@ -176,11 +176,11 @@ def encode_tags(
     seen = set(train)
     if len(seen) == 1:
         raise ValueError(f"every training tag is {train[0]!r}: there is nothing to learn")
-    check_spellings(train, None)
+    check_spellings(train, None, kind)
     if kind == "auto" and names is None:
         _doubt_tags(train, seen)
     texts = [*(names or ()), *sorted(seen.difference(names or ()), key=lambda tag: (tag != OUTSIDE, tag))]
-    texts += map(str, check_unseen(tagged, seen, texts, "tag"))
+    texts += map(str, check_unseen(tagged, seen, {text: text for text in texts}, "tag", kind))
     often, count = (Counter(train).most_common(1) or [("", 0)])[0]
     if (2 * count > len(train) or OUTSIDE in texts) and not has_entities(texts):
         warnings.warn(

@@ -98,10 +98,15 @@ def _table(*header: str, **options: Any) -> Table:
 
 
 def epoch_line(score: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The headline score of every split at an epoch's end: ``epoch 1: accuracy validation 0.840; train loss 0.432``."""
+    """The headline score of every split at an epoch's end, and what is read beside it: ``epoch 1: accuracy validation
+    0.840 (f1 0.875); train loss 0.432``."""
     epoch, loss = rows[0]["epoch"], rows[0]["train_loss"]
-    beside = {row["split"]: f" (perplexity {row['perplexity']:.4g})" for row in rows if "perplexity" in row}
-    scores = ", ".join(f"{row['split']} {_number(row[score])}{beside.get(row['split'], '')}" for row in rows)
+    also = [
+        [f"{x} {row[x]:.4g}" for x in ("perplexity", "f1") if x != score and not math.isnan(row.get(x, math.nan))]
+        for row in rows
+    ]
+    shown = [f" ({', '.join(told)})" if told else "" for told in also]
+    scores = ", ".join(f"{row['split']} {_number(row[score])}{more}" for row, more in zip(rows, shown, strict=True))
     when = "before training" if epoch == 0 else f"epoch {epoch:.3g}"
     return f"{when}: {score} {scores}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
 

@@ -1,7 +1,7 @@
 """Tables as CSV, written in this one place: labels, tokens, splits and names are the data's, and none starts a formula.
 
-Such a text, in a cell or a head, gets a ' in front, as spreadsheets write one, and one more where it has some:
-:func:`unquoted` takes it off again.
+Such a text, in a cell or a head, or in one behind a ``;``, gets a ' in front, as spreadsheets write one, and one more
+where it has some: :func:`unquoted` takes it off again.
 """
 
 import csv
@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMULA = r"'*[=+\-@\t\r].+"
-"""What a spreadsheet takes for a formula, which may start a program; behind a quotation mark it is a text."""
 NUMBER = r"[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|inf|nan)"
 """In one way only: digits that could be shared out between two parts would take the square of their number."""
+
+
+FORMULA = r"(?='*[=+\-@\t\r].)"
+"""Before what a spreadsheet takes for a formula, which may start a program; behind a quotation mark it is a text."""
+BARE = rf"\A(?!{NUMBER}\Z){FORMULA}|(?<=;)(?!{NUMBER}(;|\Z)){FORMULA}"
+"""Before each: at the beginning, and behind a ``;``, at which a spreadsheet splits lines in many countries."""
 
 
 def csv_of(table: "pd.DataFrame", **options: Any) -> str:
@@ -31,12 +35,11 @@ def unquoted(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _quoted(text: object) -> object:
-    is_formula = isinstance(text, str) and re.fullmatch(FORMULA, text, re.DOTALL) and not re.fullmatch(NUMBER, text)
-    return f"'{text}" if is_formula else text
+    return re.sub(BARE, "'", text, flags=re.DOTALL) if isinstance(text, str) else text
 
 
 def _unquoted(text: object) -> object:
-    return text[1:] if isinstance(text, str) and re.fullmatch("'" + FORMULA, text, re.DOTALL) else text
+    return re.sub(rf"(\A|(?<=;))'{FORMULA}", "", text, flags=re.DOTALL) if isinstance(text, str) else text
 
 
 def _with_texts(table: "pd.DataFrame", change: Any) -> "pd.DataFrame":

@@ -235,7 +235,7 @@ class NamedTensors(Mapping[str, np.ndarray]):
 
 
 class WidenedRows:
-    """A mapped table of a half-precision type as fp32: a slice is another one, and rows are widened when they are read.
+    """A mapped table as fp32, or some of its rows: a slice is another one, and rows are widened when they are read.
 
     A language model's word table has a billion values: as fp32 it would take several times its file in memory, in each
     pass over it. ``np.asarray`` gives all of it.

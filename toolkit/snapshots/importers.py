@@ -145,8 +145,7 @@ class SelectedTensors(NamedTensors):
         tensor: Any = self._tensors[name]
         if name != "word_embeddings" or self._rows is None:
             return tensor  # type: ignore[no-any-return]
-        is_lazy = isinstance(tensor, WidenedRows) and not isinstance(self._rows, slice)
-        return tensor.choose(self._rows) if is_lazy else tensor[self._rows]  # type: ignore[no-any-return]
+        return tensor[self._rows] if isinstance(self._rows, slice) else WidenedRows(tensor, np.asarray, self._rows)  # type: ignore[return-value]
 
 
 Resolve = Callable[[str], "str | Path | None"]
@@ -539,7 +538,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
             words.vocabulary,
             position_offset=offset,
             layer_norm_eps=opened[0].layer_norm_eps,
-            appended=_appended(opened[0], opened[-1], parameters),
+            appended=_appended(opened[0], opened[-1], parameters, words.rows[-1]),
             in_part=_in_part(opened, parameters, words.rows[0], sum(place.num_left_out for place in found)),
         ),
         tuple(dict.fromkeys([*problems, *notes, *words.notes, *said, *told])),
@@ -562,7 +561,7 @@ def _in_part(
     return found | ({"snapshots": (len(opened), len(opened) + num_left_out)} if num_left_out else {})
 
 
-def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appended | None:
+def _appended(first: _Opened, last: _Opened, parameters: Sequence[str], chosen: RowChoice) -> Appended | None:
     """The tokens that the last checkpoint has beside those of the first, where it has all of these in their rows."""
     name, old, new = "word_embeddings", first.vocabulary, last.vocabulary
     if name not in parameters or old is None or new is None:
@@ -571,11 +570,12 @@ def _appended(first: _Opened, last: _Opened, parameters: Sequence[str]) -> Appen
     rows = np.array([row for row, token in enumerate(new.tokens) if token and row not in known], np.int64)
     if not len(rows) or any(new.tokens[row : row + 1] != (token,) for row, token in known.items()):
         return None
+    both = np.concatenate([np.arange(last.shapes[name][0])[slice(None) if chosen is None else chosen], rows])
     return Appended(
         tuple(new.tokens[row] for row in rows),
         rows,
-        lambda: np.asarray(last.tensors[name])[rows],
-        lambda: _rows_or_nan(np.asarray(first.tensors[name]), rows),
+        lambda: WidenedRows(last.tensors[name], np.asarray, both),
+        lambda: _rows_or_nan(first.tensors[name], rows),
     )
 
 

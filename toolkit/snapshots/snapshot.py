@@ -172,8 +172,9 @@ class Appended:
     tokens: tuple[str, ...]
     rows: np.ndarray
     """(tokens,) their rows in the later checkpoint's word table."""
-    read: Callable[[], np.ndarray]
-    """Reads these rows, (tokens, hidden) fp32."""
+    read: Callable[[], Any]
+    """The compared rows of the later checkpoint and, behind them, these: (rows + tokens, hidden) fp32, read when asked
+    for."""
     read_start: Callable[[], np.ndarray]
     """Reads the rows of these numbers in the first checkpoint, (tokens, hidden) fp32; NaN where it has none."""
 

@@ -226,7 +226,7 @@ def open_weights(
     they are there (else it is not found). ValueError, one line, when there are no weights, a file is damaged, a shard
     is missing, or a tensor is not of a floating-point type.
     """
-    names, entry = _list_tensors(source, shown, missing)
+    names, entry = _list_tensors(source, shown, missing, is_at_hand=with_output)
     location = locate(names, family, shown)
     entries = {name: entry(location.names[name]) for name in EMBEDDING_PARAMETERS if name in location.names}
     at_hand = partial(_at_hand, entry if with_output else lambda _: None)
@@ -257,7 +257,7 @@ def open_backbone(
 
     ``source``, ``missing`` and ValueError as in :func:`open_weights`, and where a tensor holds NaN or infinity.
     """
-    names, entry = _list_tensors(source, shown, missing)
+    names, entry = _list_tensors(source, shown, missing, is_at_hand=True)
     location = locate(names, family, shown)
     found, rest = find_backbone(names, location, shown)
     tensors = FileTensors({own: entry(called) for own, called in found.items()})
@@ -271,9 +271,13 @@ Listed = tuple[Collection[str], Callable[[str], tuple[Path, Entry]]]
 """The names of a checkpoint's tensors, and where the tensor of a name lies."""
 
 
-def _list_tensors(source: Fetch | Path, shown: str, missing: Callable[[], str]) -> Listed:
+def _list_tensors(source: Fetch | Path, shown: str, missing: Callable[[], str], *, is_at_hand: bool) -> Listed:
     """Of one file, or of what transformers would load of a checkpoint: an index counts where there is no single file,
-    since ``save_pretrained`` leaves that of an earlier save beside it."""
+    since ``save_pretrained`` leaves that of an earlier save beside it.
+
+    Of an index the loader takes only which shards there are, and reads each by name: what two of them hold is the last
+    one's. So it is here where all shards are ``is_at_hand``; else the index is believed, which saves their download.
+    """
     path = source if isinstance(source, Path) else source(SINGLE)
     if path is not None:
         metadata, header = read_header(path)
@@ -281,7 +285,13 @@ def _list_tensors(source: Fetch | Path, shown: str, missing: Callable[[], str]) 
         header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
         return header, lambda called: (path, header[called])
     fetch: Fetch = source  # type: ignore[assignment]  # a Path is never None
-    places = _shards(fetch, shown, missing)
+    listed = _shards(fetch, shown, missing)
+    places = dict(listed)
+    for shard in sorted(set(listed.values())) if is_at_hand else ():
+        held: Collection[str] = [name for name, place in listed.items() if place == shard]
+        with contextlib.suppress(ValueError):  # of one that is damaged, or a pointer: it may hold nothing of these
+            held = held if (path := fetch(shard)) is None else read_header(path)[1]
+        places |= dict.fromkeys(held, shard)
     return places, lambda called: _in_shard(fetch, places[called], called, shown)
 
 

@@ -62,8 +62,8 @@ class PassWatch:
     A look-up counts when a gradient reaches its output, once: so a pass that gradient checkpointing repeats counts
     once, and evaluation does not. Where none can reach it, as all tables are frozen, a gradient that reaches what the
     outermost call around it returned tells as much, whichever mode the modules are in. Of a module that is wholly
-    frozen and called by itself a look-up counts in training mode. Passes whose gradients were set to None before a step
-    are forgotten.
+    frozen and called by itself a look-up counts in training mode. Passes are forgotten whose gradients were thrown away
+    before a step: set to None or, where that is seen without waiting for a GPU or other processes, to 0.
 
     Padding is what the attention mask hides; where the backbone was given none (or not one of a number per token), what
     the word table's padding_idx says, and a table without one has none.
@@ -171,7 +171,7 @@ class PassWatch:
             if module.training and torch.is_grad_enabled():
                 self.problem = BY_VECTORS
             return
-        if self._passes and all(p.grad is None for p in self._root.parameters() if p.requires_grad):
+        if self._passes and not any(_is_left(p.grad) for p in self._root.parameters() if p.requires_grad):
             self._passes = []  # what they gave was thrown away, and no step has learned from it
         rows = self._rows(ids, arguments)
         if output.requires_grad:
@@ -218,6 +218,12 @@ class PassWatch:
     def drop(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
         self._passes, self._call, self._depth = [], [], 0
+
+
+def _is_left(gradient: torch.Tensor | None) -> bool:
+    """Whether anything may be left of what passes gave: nobody waits for the answer of a GPU or of other processes."""
+    is_asked = type(gradient) is torch.Tensor and gradient.layout is torch.strided and not is_read_later(gradient)
+    return gradient is not None and (not is_asked or bool(gradient.any()))
 
 
 def _has(module: nn.Module, inner: nn.Module) -> bool:
