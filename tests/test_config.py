@@ -1,14 +1,11 @@
 """RunConfig: round trips, what the digest covers, and one clear line for every mistake."""
 
 import hashlib
-import inspect
 import json
 import pickle
-import re
 import shlex
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,15 +131,6 @@ def test_fields_that_came_later_leave_the_names_of_older_runs() -> None:
     old = {name: own[name] for name in FIRST if name not in PLACES | FILES}
     text = json.dumps({"fields": old, "data": {}}, sort_keys=True)
     assert digest(RunConfig(), {}) == hashlib.sha256(text.encode()).hexdigest()[:8] == DIGEST_OF_THE_DEFAULTS
-
-
-def test_the_docstring_has_the_first_sentence_of_each_flags_help() -> None:
-    source = Path(inspect.getfile(RunConfig)).read_text(encoding="utf-8")
-    below = re.findall(r'^    (\w+): [^\n]*= setting\(.*?\)\n    """(.*?)"""$', source, re.M | re.S)
-    texts = {name: re.split(r"(?<=\.) (?=[A-Z])", " ".join(text.split()))[0] for name, text in below}
-    expected = [f"{each.name} {texts[each.name]} Default: {each.default!r}." for each in fields(RunConfig)]
-    _, section = inspect.getdoc(RunConfig).split("Parameters\n----------\n")  # type: ignore[union-attr]
-    assert [" ".join(part.split()) for part in re.split(r"\n(?=\w)", section)] == expected
 
 
 def test_every_field_bears_on_numbers_time_or_place() -> None:

@@ -58,8 +58,9 @@ def test_help_says_of_every_field_of_a_config_what_its_flag_says(
     flags = " ".join(re.sub("[^!-~]", " ", capsys.readouterr().out).split())
     said = parameters_of("RunConfig")
     assert list(said) == [each.name for each in fields(toolkit.RunConfig)]
-    for name, text in said.items():
-        assert text.partition(" Default: ")[0] in flags, name
+    for each in fields(toolkit.RunConfig):
+        text, default = said[each.name].split(" Default: ")
+        assert (text in flags, default) == (True, f"{each.default!r}."), each.name
 
 
 FUNCTIONS = [name for name in toolkit.__all__ if inspect.isfunction(getattr(toolkit, name))]

@@ -224,7 +224,9 @@ def test_one_module_alone_removes_and_replaces() -> None:
         text = ast.unparse(call)
         owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         is_path_replace = name == "replace" and (owner == "os" or (len(call.args) == 1 and not call.keywords and owner))
-        is_path_replace = is_path_replace and not text.startswith(("frame[", "table[", "lines[", "own["))  # of values
+        is_path_replace = is_path_replace and not text.startswith(
+            ("frame[", "table[", "lines[", "ordered[", "defined[")
+        )  # of values
         is_removing = (name in REMOVING and owner not in NO_FILES and not call.keywords) or (
             owner == "shutil" and name not in ("which", "disk_usage", "get_terminal_size")
         )
@@ -250,17 +252,14 @@ ALLOWED = {
     ("snapshots/run_writer.py", "path.write_bytes(content)"),
     (
         "comparison/evidence.py",
-        "table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)",
+        "table.to_parquet(path, index=False, use_dictionary=other_columns, use_byte_stream_split=floats, **packed)",
     ),
     (
         "reporting/comparison_report.py",
         "table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression='zstd')",
     ),
-    ("models/lora.py", "own.save_pretrained(folder)"),
-    (
-        "training/saver.py",
-        "whole.save_pretrained(folder)",
-    ),
+    ("models/lora.py", "settings.save_pretrained(folder)"),
+    ("training/saver.py", "masked_lm.save_pretrained(folder)"),
     (
         "training/saver.py",
         "backbone.save_pretrained(folder, state_dict=whole_state(backbone, merged_state(backbone)))",

@@ -20,9 +20,8 @@ def _show_report(report: "Report") -> None:
     """What a report answers, and where it lies."""
     from toolkit.reporting.page import spoken
 
-    for answer in report.answers:
-        if answer.question:
-            show(spoken(answer))
+    for answer in (answer for answer in report.answers if answer.question):
+        show(spoken(answer))
     show(f"Report: {report.path}\nOpen:   {report.path.with_name('index.html')}")
 
 
@@ -108,8 +107,7 @@ class DriftCommand:
         only = tuple(filter(None, (name.strip() for name in self.only.split(","))))
         if self.only and not only:
             raise ValueError(f"--only names sections, such as words,why; got {self.only!r}: name one, or leave it out")
-        places = (*filter(None, [self.base]), *self.places)
-        report = show_drift(places, self.out, title=self.title, only=only)
+        report = show_drift((*filter(None, [self.base]), *self.places), self.out, title=self.title, only=only)
         if report is not None:
             show(f"Report: {report}")
         return 0

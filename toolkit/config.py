@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
-from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -697,15 +696,12 @@ def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
     return replace(with_epochs, head_training="early-stopping" if is_frozen else "epochs")
 
 
-_hints_of = cache(get_type_hints)
-
-
 def _check_types(config: RunConfig) -> None:
     """ValueError for a field of the wrong type, which only the API and config.json can bring: flags are parsed.
 
     NumPy's numbers are kept as Python's, which config.json can hold.
     """
-    for name, annotation in _hints_of(RunConfig).items():
+    for name, annotation in get_type_hints(RunConfig).items():
         value = _as_python(getattr(config, name))
         object.__setattr__(config, name, value)
         if get_origin(annotation) is Literal and isinstance(value, str):

@@ -56,8 +56,10 @@ def main() -> None:
     held, cr = [], DATA / "cr" / "all.tsv"
     missing = [path for path in (cr, DATA / "sst2" / "train.tsv", DATA / "trec" / "train.tsv") if not path.is_file()]
     if missing:
-        said = f"pass the folder of sst2, trec and cr as EMBEDDING_DRIFT_DATA, which is now {DATA}"
-        raise ValueError(f"no file at {missing[0]}: {said}; experiments/data.sha256 says how they are made")
+        raise ValueError(
+            f"no file at {missing[0]}: pass the folder of sst2, trec and cr as EMBEDDING_DRIFT_DATA, which is now "
+            f"{DATA}; experiments/data.sha256 says how they are made"
+        )
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         header, *lines = cr.read_text(encoding="utf-8").splitlines()

@@ -1,11 +1,10 @@
-"""What is left of a run or a report when the power goes; a part of faults.py.
+"""What is left of a run when the power goes; a part of faults.py.
 
-Every call that writes, renames, removes or syncs in the folder of a tiny run is recorded, of one that replaces a
-finished run, and of reports that replace one another. The disk is then put together as it may be when the power goes
-before each of these calls. In the worst case a file has the data of its last fsync and a folder the names; else any
-part of what was written since is there too. The same command is given on each of these disks: no finished run there has
-other bytes than its manifest says, and it ends with the bits of the one that was left alone. What is written, is
-written in turn here, without threads.
+Every call that writes, renames, removes or syncs in the folder of a tiny run is recorded, and of one that replaces a
+finished run. The disk is then put together as it may be when the power goes before each of these calls. In the worst
+case a file has the data of its last fsync and a folder the names; else any part of what was written since is there too.
+The same command is given on each of these disks: no finished run there has other bytes than its manifest says, and it
+ends with the bits of the run that was left alone. What is written, is written in turn here, without threads.
 """
 
 import os
@@ -13,23 +12,19 @@ import random
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pandas as pd
 from crash import changes_a_file, contents
 
 from toolkit import RunConfig, finetune, verify_run
 from toolkit.naming import refuse_first
-from toolkit.reporting.folder import write_page
-from toolkit.reporting.page import Page
-from toolkit.snapshots.ownership import JOURNAL, MANIFEST, files_in
+from toolkit.snapshots.ownership import JOURNAL, MANIFEST
 from toolkit.snapshots.run_writer import BackgroundWriter
 from toolkit.snapshots.unfinished import read_state
 
@@ -112,53 +107,20 @@ def outcome_of(place: Path, config: RunConfig, expected: dict[str, bytes]) -> st
     return "finished" if is_finished else "goes on, same bits" if is_kept else "starts anew, same bits"
 
 
-def write_report(number: int, place: Path) -> None:
-    """A page with some tables, as a report of its own is written."""
-    write_page(Page(title=str(number)), place / "report", {f"table {i}": pd.DataFrame([number]) for i in range(number)})
-
-
-def outcome_of_report(number: int, place: Path, expected: dict[str, bytes]) -> str:
-    """What becomes of the same report on a disk after a power cut."""
-    try:
-        write_report(number, place)
-    except (ValueError, OSError) as error:
-        return f"fault: {error}"
-    return "same bytes" if contents_of(place) == expected else "fault: other files"
-
-
-def contents_of(folder: Path) -> dict[str, bytes]:
-    """Name to bytes of every file."""
-    return {name: path.read_bytes() for name, path in files_in(folder).items()}
-
-
 def power_cuts(config: RunConfig, root: Path, every: int) -> dict[str, dict[str, int]]:
-    """What becomes of runs, in the folder ``root``, and of reports whose power is cut at every Nth call, twice each."""
-    rng, figures, reports = random.Random(0), {}, root.with_name("reports")
-    again = replace(config, overwrite=True)
-    run = partial(finetune, replace(again, output_dir=str(root)))
-    ways: dict[str, tuple[Path, Callable[[], object], Callable[..., dict[str, bytes]], Callable[..., str]]] = {
-        "a new run": (root, run, contents, partial(outcome_of, config=again)),
-        "a run that replaces another": (root, run, contents, partial(outcome_of, config=again)),
-    } | {
-        f"a report of {n} tables": (
-            reports,
-            partial(write_report, n, reports),
-            contents_of,
-            partial(outcome_of_report, n),
-        )
-        for n in (3, 1, 4)
-    }
-    for way, (root, work, read, judge) in ways.items():
-        root.mkdir(exist_ok=True)
+    """What becomes of runs in the folder ``root`` whose power is cut at every Nth call, twice each; by kind of run."""
+    rng, figures = random.Random(0), {}
+    root.mkdir()
+    for way in ("a new run", "a run that replaces another"):
         # Many a call changes nothing that was synced: each disk is tried once.
         disk, counts, known = Disk(root), Counter[str](), dict[int, str]()
         with disk.watched():
-            work()
-        expected = read(root)
-        for moment, how in product(range(0, len(disk.moments), 1 if root == reports else every), (None, rng)):
+            finetune(replace(config, output_dir=str(root), overwrite=True))
+        expected = contents(root)
+        for moment, how in product(range(0, len(disk.moments), every), (None, rng)):
             disk.cut(moment, place := root.with_name("cut"), how)
             key = hash(frozenset((str(p.relative_to(place)), p.is_file() and p.read_bytes()) for p in place.rglob("*")))
-            known[key] = known.get(key) or judge(place=place, expected=expected)
+            known[key] = known.get(key) or outcome_of(place, replace(config, overwrite=True), expected)
             counts[known[key]] += 1
             print(f"  {way}, call {moment}: {known[key]}\n" * known[key].startswith("fault"), end="", flush=True)
             shutil.rmtree(place)

@@ -112,14 +112,6 @@ def test_a_table_without_a_column_is_drawn_or_refused_with_what_is_expected(name
         ("did you mean 'word_", "exposure", lambda plot, runs: plot(runs, "wrd_embeddings")),
         ("did you mean 'word_", "drift_and_score", lambda plot, runs: plot(runs, "wrd_embeddings")),
         ("did you mean 'word_", "drift_and_score", lambda plot, runs: plot(runs, "wrd_embeddings", panels=True)),
-        *(
-            (
-                f"expected the table of columns series, token, .*; got one without {column}$",
-                "exposure",
-                lambda plot, runs, column=column: plot(measure_exposure(runs[0]).drop(columns=column)),
-            )
-            for column in ("low", "high", "token", "num_rows")
-        ),
     ],
 )
 def test_another_parameter_and_another_table_are_refused(said, name, call, runs):

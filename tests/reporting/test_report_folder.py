@@ -9,6 +9,7 @@ import pytest
 from tests.refusals import check_refusals, check_refused
 from tests.reporting.conftest import contents
 from toolkit.reporting.folder import LOCK, WRITTEN, check_out, report_folder, written_files
+from toolkit.snapshots import ownership
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.ownership import temporary_folder
 
@@ -46,9 +47,16 @@ def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(out: Path) 
     check_out(out.parent / "new")
 
 
-def test_files_are_replaced_removed_and_named(out: Path) -> None:
+def test_files_are_replaced_removed_and_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(out, {"report.md": "1", "tables/b.csv": "2"})
+    synced: list[tuple[Path, bool, bool]] = []
+    monkeypatch.setattr(
+        ownership,
+        "sync",
+        lambda path: synced.append((path, (out / "tables").exists(), '"before"' in (out / WRITTEN).read_text())),
+    )
     write(out, {"report.md": "3"})
+    assert (out, False, True) in synced, "after a power cut a removed file were back, and on no list"
     assert contents(out).keys() == {"report.md", WRITTEN}
     assert not (out / "tables").exists(), "an empty folder of the report's own"
     assert (out / "report.md").read_text() == "3"

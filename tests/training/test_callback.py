@@ -35,10 +35,6 @@ def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
     return common | changes
 
 
-def replace_outputs(evaluated: Any, outputs: Any, labels: Any) -> EvalPrediction:
-    return EvalPrediction(predictions=outputs, label_ids=labels)
-
-
 class Examples(torch.utils.data.Dataset):
     def __init__(self, tokenizer: Any) -> None:
         self.items = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
@@ -101,9 +97,9 @@ def test_answers_are_kept_where_a_trainer_scores(
 
     def scored(evaluated: Any) -> dict[str, float]:
         if kind == "numbers":
-            evaluated = replace_outputs(evaluated, evaluated.predictions[:, :1], evaluated.label_ids)
+            evaluated = EvalPrediction(evaluated.predictions[:, :1], evaluated.label_ids)
         if kind == "words":
-            evaluated = replace_outputs(evaluated, evaluated.predictions[:, None], evaluated.label_ids[:, None])
+            evaluated = EvalPrediction(evaluated.predictions[:, None], evaluated.label_ids[:, None])
         return callback.keeping_predictions(score)(evaluated)
 
     trained(
@@ -119,9 +115,10 @@ def test_answers_are_kept_where_a_trainer_scores(
     assert ("predictions.parquet" in toolkit.open_run(tmp_path / "run").manifest["files"]) == (kind != "words")
     if kind != "words":
         predictions, outputs = toolkit.open_run(tmp_path / "run").predictions, heard[-1].predictions
-        expected = outputs[:, 0] if kind == "numbers" else outputs.argmax(1)
         assert (set(predictions["split"]), set(predictions["epoch"])) == ({"validation"}, {epoch})
-        np.testing.assert_array_equal(predictions["prediction"], expected)
+        np.testing.assert_array_equal(
+            predictions["prediction"], outputs[:, 0] if kind == "numbers" else outputs.argmax(1)
+        )
         np.testing.assert_array_equal(predictions["label"], heard[-1].label_ids)
 
 

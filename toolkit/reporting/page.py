@@ -150,7 +150,7 @@ def part_lines(answer: Answer) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Report(Described):
-    """A report that was written, and what it answers; wherever a path is asked for, that of its report.md."""
+    """A report that was written, and what it answers."""
 
     path: Path
     """Of report.md, beside which index.html lies."""
@@ -159,9 +159,6 @@ class Report(Described):
     def facts(self) -> dict[str, str]:
         """Where it lies, and each question with its verdict."""
         return {"path": str(self.path)} | {each.question: each.verdict for each in self.answers if each.question}
-
-    def __fspath__(self) -> str:
-        return str(self.path)
 
 
 def stated(texts: Iterable[str]) -> tuple[Answer, ...]:

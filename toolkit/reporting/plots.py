@@ -20,7 +20,7 @@ from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.comparison.compare import compare
 from toolkit.comparison.conditions import arrange
 from toolkit.comparison.drift_and_score import join_drift
-from toolkit.comparison.summaries import check_table, last_scores
+from toolkit.comparison.summaries import last_scores
 from toolkit.families import TABLES
 from toolkit.naming import lookup, refuse_first
 from toolkit.reporting.charts import Chart, altair, regimes_of, themed
@@ -53,14 +53,10 @@ def of_tables(plot: Callable[P, Chart]) -> Callable[P, Chart]:
             return plot(*arguments, **options)
         except KeyError as error:
             raise ValueError(
-                f"expected the table that help(toolkit.{plot.__name__}) names; got one without {error}"
+                f"expected the table of what help(toolkit.{plot.__name__}) names; got one without {error}"
             ) from error
 
     return draw
-
-
-EXPOSURE = ("series", "token", "num_steps", "drift_percent", "low", "high", "num_rows")
-"""Columns that :func:`plot_exposure` draws."""
 
 
 @of_tables
@@ -170,7 +166,6 @@ def plot_exposure(source: Plotted, parameter: str = TABLES[0], *, with_null: boo
     >>> toolkit.plot_exposure(run, "position_embeddings").save("exposure.svg")
     """
     if isinstance(source, pd.DataFrame):
-        check_table(source, EXPOSURE, f"columns {', '.join(EXPOSURE)}")
         return _or_empty(exposure_chart(source), "")
     why = ""
     for run in _opened(source):

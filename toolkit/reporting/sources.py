@@ -200,9 +200,8 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        problems = imported.problems
-        if len(places) == 1 and checkpoints_in(Path(places[0])):
-            problems += (SINCE.format(first=snapshot_names[0]),)
+        is_folder = len(places) == 1 and bool(checkpoints_in(Path(places[0])))
+        problems = (*imported.problems, *([SINCE.format(first=snapshot_names[0])] if is_folder else []))
         opened = Opened(imported.trajectory, title, (), (), tuple(notes), problems, is_half, length)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"

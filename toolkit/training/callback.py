@@ -133,8 +133,10 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
             outputs, labels = evaluated.predictions, np.asarray(evaluated.label_ids)
             outputs = np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
             if outputs.ndim <= 2 and labels.size == len(outputs):
-                is_one = outputs.size == len(outputs)
-                self._answers = labels.reshape(-1), outputs.reshape(-1) if is_one else outputs.argmax(axis=1)
+                self._answers = (
+                    labels.reshape(-1),
+                    outputs.reshape(-1) if outputs.size == len(outputs) else outputs.argmax(axis=1),
+                )
             return compute_metrics(evaluated)
 
         return compute
@@ -226,9 +228,8 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         """Keep the answers that are of the last snapshot's model: it is taken before a scoring, or right after."""
         for split, (step, labels, predictions) in self._answers_of.items():
             if self._recording is not None and step == self._last[1]:
-                ids = range(len(labels))
                 self._recording.keep_predictions(
-                    split, ids=ids, labels=labels.tolist(), predictions=predictions.tolist()
+                    split, ids=range(len(labels)), labels=labels.tolist(), predictions=predictions.tolist()
                 )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -135,7 +135,7 @@ def test_a_family_that_shares_its_layers_says_so(tiny_model: Callable[[str], Pat
 def test_scaling_is_its_share_and_no_angle(share: float, is_shrunk: bool) -> None:
     factor = 1 - share / 4 if is_shrunk else 1 + share
     old = np.random.default_rng(0).normal(size=5000)
-    line = weight_drift._measured(*sides_of(old, old * factor))
+    line = weight_drift._with_measures(*sides_of(old, old * factor))
     assert line["relative_drift"] == pytest.approx(abs(factor - 1), rel=1e-9)
     assert line["angle_degrees"] < 1e-13  # an arc cosine would give 1e-6
 
@@ -154,29 +154,29 @@ def sides_of(old: np.ndarray, new: np.ndarray) -> tuple[dict[str, object], objec
 def test_angles_that_are_known() -> None:
     for turn in (1e-10, 1e-4, 30.0, 90.0, 179.0):
         new = np.array([math.cos(math.radians(turn)), math.sin(math.radians(turn))])
-        assert weight_drift._measured(*sides_of(np.array([1.0, 0.0]), new))["angle_degrees"] == pytest.approx(
+        assert weight_drift._with_measures(*sides_of(np.array([1.0, 0.0]), new))["angle_degrees"] == pytest.approx(
             turn, rel=1e-6, abs=0
         )
-    opposite = weight_drift._measured(*sides_of(np.array([1.0, 2.0]), -np.array([1.0, 2.0])))
+    opposite = weight_drift._with_measures(*sides_of(np.array([1.0, 2.0]), -np.array([1.0, 2.0])))
     assert (opposite["angle_degrees"], opposite["relative_drift"]) == (180, 2)
 
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = np.random.default_rng(0).normal(size=(2, 10_000)).astype(np.float32)
-    whole = weight_drift._measured(*sides_of(old, new))
+    whole = weight_drift._with_measures(*sides_of(old, new))
     monkeypatch.setattr(weight_drift, "BLOCK_VALUES", 333)
     monkeypatch.setattr(weight_drift, "FIRST_VALUES", 7)
-    parts = weight_drift._measured(*sides_of(old, new))
+    parts = weight_drift._with_measures(*sides_of(old, new))
     for name in ("norm_before", "norm_change", "relative_drift", "angle_degrees"):
         assert parts[name] == pytest.approx(whole[name], rel=1e-13)
     new = old.copy()
     new[-1] = np.nextafter(new[-1], np.float32(9))
-    assert not weight_drift._measured(*sides_of(old, new))["is_identical"]
-    assert weight_drift._measured(*sides_of(old, old.copy()))["is_identical"]
+    assert not weight_drift._with_measures(*sides_of(old, new))["is_identical"]
+    assert weight_drift._with_measures(*sides_of(old, old.copy()))["is_identical"]
 
 
 def test_a_sign_of_zero_is_a_bit() -> None:
-    line = weight_drift._measured(*sides_of(np.array([0.0, 1.0]), np.array([-0.0, 1.0])))
+    line = weight_drift._with_measures(*sides_of(np.array([0.0, 1.0]), np.array([-0.0, 1.0])))
     assert (line["is_identical"], line["norm_change"]) == (False, 0)
 
 

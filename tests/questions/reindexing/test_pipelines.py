@@ -230,14 +230,14 @@ def test_without_the_library_its_plain_folders_are_read_the_same(
     pooling: str, length: int, build: Build, texts: list[str], request: pytest.FixtureRequest
 ) -> None:
     vectors, said = vectors_both_ways(build(modules(pooling, "Normalize"), length=length), texts, request)
-    np.testing.assert_allclose(*(probe._units("", own) for own in vectors), atol=1e-6)
+    np.testing.assert_allclose(*(probe._unit_rows("", own) for own in vectors), atol=1e-6)
     assert said[0] == said[1]
 
 
 def test_the_embedded_model_is_read_as_its_library_reads_it(texts: list[str], request: pytest.FixtureRequest) -> None:
     long = [" ".join(texts[i : i + 12]) for i in range(3)]
     vectors, said = vectors_both_ways("minilm", [*texts[:3], *long], request)
-    np.testing.assert_allclose(*(probe._units("", own) for own in vectors), atol=1e-5)
+    np.testing.assert_allclose(*(probe._unit_rows("", own) for own in vectors), atol=1e-5)
     assert said == ["Transformer, Pooling (mean), Normalize, of 256 tokens at most"] * 2
 
 

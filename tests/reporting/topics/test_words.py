@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import toolkit
 from tests.refusals import check_refused
 from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.pages import INJECTION, make_words, tables_of
@@ -283,7 +284,7 @@ def test_any_table_of_rows_is_drawn(read_run: MakeRun):
     (run,) = runs_of(words_chart(rows))
     # Without [PAD].
     assert (len(run["table"]), run["run"], run["epochs"]) == (NUM_WORDS - 1, "", [0])
-    check_refused("without norm", words_chart, rows.drop(columns="norm"))
+    check_refused("without 'norm'", toolkit.plot_words, rows.drop(columns="norm"))
 
 
 def test_runs_of_other_epochs_share_the_slider():

@@ -10,7 +10,6 @@ from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.nulls import is_beyond_both, regress_drift, sign_noise
 from toolkit.analysis.strata import why_unknown
 from toolkit.comparison.report_data import ordered_strata
-from toolkit.comparison.summaries import check_table
 from toolkit.config import MLM
 from toolkit.families import TABLES
 from toolkit.reporting.cells import UNDEFINED, Column, number
@@ -142,7 +141,6 @@ def _medians_by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 def exposure_chart(exposure: pd.DataFrame) -> Chart:
     """The table of :func:`measure_exposure` on two logarithmic axes."""
-    check_table(exposure, ("series", "num_steps", "drift_percent", "num_rows"), "measure_exposure")
     present = [name for name in SERIES if name in set(exposure["series"])]
     tall = log_axis(pd.concat([exposure["drift_percent"], exposure["low"], exposure["high"]]))
     wide = log_axis(exposure["num_steps"])

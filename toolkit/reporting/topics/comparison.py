@@ -10,7 +10,6 @@ import pandas as pd
 
 from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
 from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, themed, tips
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
@@ -50,7 +49,6 @@ def differences_chart(comparison: pd.DataFrame, *, width: int = 420, is_one_pane
 
     ``width``: of a panel, in pixels, while there are few.
     """
-    check_table(comparison, ("first", "second", "is_headline", "difference_points", "low_points"), "compare")
     table = largest_size(headline(comparison))
     table = table[table["difference_points"].notna()]
     if table.empty:

@@ -12,7 +12,6 @@ from toolkit.analysis.drift import ALL_ROWS, after_start
 from toolkit.comparison.conditions import Condition, Group
 from toolkit.comparison.measure import boxes_of
 from toolkit.comparison.report_data import GroupTables, order_of, ordered_strata
-from toolkit.comparison.summaries import check_table
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.cells import listing, mean_and_sd, span, stratum_text
 from toolkit.reporting.charts import (
@@ -58,7 +57,6 @@ def drift_chart(
     per regime and, dotted, the same number for a re-initialised parameter. Regimes under which nothing moved are not
     drawn; None where nothing moved. ``names``: epoch to the name of its checkpoint.
     """
-    check_table(drift, ("epoch", "parameter", "stratum", "measure", "statistic", "value"), "measure_drift")
     whole_drift = whole_lines(drift)
     moved = whole_drift.loc[whole_drift["norm"] > 0, "regime"].unique()
     if not len(moved):
@@ -174,7 +172,6 @@ def _panel(
 
 def word_drift_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """The chart of :func:`toolkit.plot_word_drift` from its table; None where no row moved."""
-    check_table(rows, ("row", "stratum", "norm"), "measure_rows")
     parts = [
         [table.assign(condition=regime) for table in boxes_of(rows_of_regime)]
         for regime, rows_of_regime in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
@@ -262,7 +259,6 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
 
     ``is_zoomed``: where most positions lie beyond the longest text, a first panel shows those that do not.
     """
-    check_table(rows, ("row", "norm", "relative", "num_steps"), "measure_rows")
     if rows.empty or not (rows["norm"] > 0).any():
         return None
     percent = (100 * rows["relative"].astype(float)).mask(rows["norm"] == 0, 0.0)

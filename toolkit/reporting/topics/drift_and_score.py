@@ -13,7 +13,6 @@ import pandas as pd
 
 from toolkit.comparison.cards import MARGIN
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points
 from toolkit.reporting.charts import (
     REFERENCE,
@@ -204,9 +203,6 @@ def drift_and_score_chart(
     joined: pd.DataFrame, parameter: str = "word_embeddings", *, margin_points: float = math.nan
 ) -> Chart | None:
     """The chart of :func:`toolkit.plot_drift_and_score` from its table, a panel per regime; None without a gain."""
-    check_table(
-        joined, ("group", "parameter", "offset_free_drift", "times_noise", "gain_points", "learning_rate"), "join_drift"
-    )
     is_drawn = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["offset_free_drift"] > 0)
     table = largest_size(joined[is_drawn])
     if table.empty:

@@ -48,7 +48,12 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
     for group in data.groups:
         group_summary = data.summary[data.summary["group"] == group.title]
         details = table_block(
-            varying(group_summary),
+            varying(group_summary).assign(
+                # Not where it does not apply, but where no answers were kept that would show it.
+                num_failed=group_summary["num_failed"]
+                .astype(object)
+                .where(group_summary["num_failed"].notna(), "not known")
+            ),
             SUMMARY,
             f"Every score of {group.title}, over all seeds and over those that did not fail",
         )
@@ -142,13 +147,10 @@ def _before_and_after(condition: Condition, split: str, score: str) -> str:
 
 LEAST_SEEDS = 3
 """Seeds below which a mean has no interval: with two it has one degree of freedom and says nothing."""
-LAST = ("group", "model", "split", "is_reported_split", "score", "value", "seed", "is_failed")
-"""What must be there of the table of last scores."""
 
 
 def scores_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """The chart of :func:`toolkit.plot_scores` from its table, with a panel per task; None without a score."""
-    check_table(scores, LAST, "last_scores")
     table = largest_size(scores)
     table = table[table["value"].notna()]
     if table.empty:
@@ -260,7 +262,6 @@ def epochs_chart(
 
 def efficiency_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """The chart of :func:`toolkit.plot_data_efficiency` from its table, a panel per task; None for one size."""
-    check_table(scores, (*LAST, "size", "num_train_examples"), "last_scores")
     table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
     # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
     by_size = table.groupby(["group", "size"], dropna=False, sort=False)["num_train_examples"]
@@ -308,7 +309,6 @@ def _task_panels(
 
 def cost_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """The chart of :func:`toolkit.plot_cost` from its table, with a panel per task; None without two runs."""
-    check_table(scores, (*LAST, "run", "seconds"), "last_scores")
     table = largest_size(scores[scores["is_reported_split"].astype(bool) & (scores["seconds"] > 0)])
     table = table[table["value"].notna()]
     if len(table) < 2:

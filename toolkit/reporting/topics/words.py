@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from toolkit.analysis.drift import top_words
 from toolkit.analysis.strata import AT_INPUT, INFERRED, NOT_AT_INPUT
 from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
-from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
 from toolkit.reporting.cells import Column
 from toolkit.reporting.charts import COLOURS, REFERENCE, UNDEFINED, Chart, altair, log_axis, tips
@@ -195,7 +194,6 @@ _TEXTS = ("word", "before", "after")
 
 def words_chart(words: pd.DataFrame) -> Chart | None:
     """The chart of :func:`toolkit.plot_words` from its table; None where no word moved."""
-    check_table(words, ("row", "token", "num_steps", "num_tokens", "norm", "angle_degrees"), "measure_rows")
     if "stratum" in words:
         words = words[words["stratum"].astype(str) != "[PAD]"]
     words = _with_drift(words)
