@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What .venv/base has, and more: installed at once, or pip would resolve everything twice.
 .venv/dev: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing the toolkit, its tests and linters into .venv (2.6 GB, torch is most of it): once, 2 to 10 minutes."
-	$(BIN)/pip install $(QUIET) --use-pep517 --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install $(QUIET) --no-compile --use-pep517 --constraint constraints.txt --editable '.[dev]'
 	@touch .venv/base $@
 
 # The main job, offline: three regimes of the embedded BERT on a built-in task, three seeds each, and their report.

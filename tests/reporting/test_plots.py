@@ -9,6 +9,7 @@ import pytest
 
 import toolkit
 from tests.chart_data import values_of
+from tests.recordings import write_recording
 from tests.refusals import check_refusals, check_refused
 from tests.reporting.chart_data import panels_of
 from toolkit.reporting.chart_files import image_of
@@ -68,6 +69,18 @@ def test_where_there_is_nothing_to_draw_the_title_says_why(name, read_run):
     chart = getattr(toolkit, name)(read_run("embeddings", 0))
     assert (values_of(chart) == []) == (name in STILL)
     assert name not in STILL or chart.to_dict()["title"]
+
+
+@pytest.mark.parametrize("name", ["plot_scores_over_epochs", "plot_position_drift"])
+def test_of_several_runs_those_that_lack_what_is_drawn_are_left_out(name, tmp_path, read_run):
+    plot, positions = getattr(toolkit, name), ("position_embeddings",)
+    without = {
+        "plot_scores_over_epochs": lambda: write_recording(tmp_path),
+        "plot_position_drift": lambda: read_run("none", 0, model="other", lacking=positions),
+    }
+    has, more = read_run("none", 0), read_run("embeddings", 0)
+    chart, expected = plot([has, without[name](), more]), plot([has, more])
+    assert len(values_of(chart)) == len(values_of(expected)) > 0
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -16,7 +16,10 @@ from tests.refusals import check_refused
 from tests.training.recorded_texts import TEXTS, count, encode, load, totals, totals_of_tables
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
 from toolkit.questions.drift_report import show_drift
+from toolkit.reporting.methods import paragraphs_of
 
 
 def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -81,6 +84,21 @@ def test_the_callback_in_the_real_trainer(model: Any, tokenizer: Any, tmp_path: 
     assert log.learning_rates.tolist() == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
     assert (log.weight_decay["word_embeddings"], log.weight_decay["LayerNorm.bias"]) == (0.1, 0)
     assert unexplained_by_decay(run.trajectory, log) == 0
+
+
+def test_what_a_paper_says_of_the_methods_is_in_the_arguments(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    model.config.hidden_dropout_prob = 0.25
+    trained(model, tokenizer, tmp_path, Callback(tmp_path / "run"), optim="adafactor", warmup_steps=1)
+    (group, *_) = paragraphs_of(ReportData(measure([toolkit.open_run(tmp_path / "run")])))
+    expected = (
+        "optimizer adafactor",
+        "weight decay 0.1",
+        "warmup fraction 0.25",
+        "dropout 0.25",
+        "learning rate 0.001",
+    )
+    assert [text for text in expected if text not in group] == []
+    assert "max steps" not in group
 
 
 @pytest.mark.parametrize(("every", "epoch"), [("steps", 1.5), ("epoch", 1)])

@@ -26,6 +26,8 @@ from tests.training.recorded_texts import (
 )
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.adam import unexplained_by_decay
+from toolkit.comparison.measure import measure
+from toolkit.comparison.recorded import facts_of_recording
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, component_of
 from toolkit.models.regimes import locate_embeddings
 from toolkit.reporting.sources import open_sources
@@ -209,6 +211,28 @@ def test_a_recomputed_pass_counts_once(way: str, model: Any, tokenizer: Any, ada
     assert totals_of_tables(recording.finish()) == count(model, 2 * [batch])
 
 
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [([[1e-2]], 1e-2), ([[1e-2, 1e-3]], None), ([[1e-2], [1e-2]], 1e-2), ([[1e-2], [1e-3]], None)],
+)
+def test_where_embeddings_are_frozen_the_rate_is_that_of_all_else(
+    rates: list[list[float]], expected: float | None, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Where it has one: of one optimizer or several, with one group or several."""
+    model.bert.embeddings.requires_grad_(False)
+    rest = iter([p for p in model.parameters() if p.requires_grad])
+    groups = [[{"params": [next(rest)], "lr": rate} for rate in of_optimizer] for of_optimizer in rates]
+    groups[0][0]["params"] += list(rest)
+    optimizers = [torch.optim.AdamW(of_optimizer, weight_decay=0.1) for of_optimizer in groups]
+    recording = start(model, tmp_path / "run", condition="frozen", task="mine", seed=0)
+    model(**encode(tokenizer, TEXTS), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    recording.snapshot(epoch=1, step=1)
+    arguments = facts_of_recording(recording.finish())["arguments"]
+    assert (arguments.get("learning_rate"), arguments.keys() & {"weight_decay"}) == (expected, set())
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("name", "changes", "algorithm"),
@@ -224,12 +248,14 @@ def test_a_recomputed_pass_counts_once(way: str, model: Any, tokenizer: Any, ada
 def test_no_optimizer_stops_the_training(
     name: str, changes: dict[str, Any], algorithm: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    """Another optimizer's settings are of other kinds; its run is recorded, and only the replay is refused. torch's SGD
-    adds decay to the gradient, and rounds it so: another product than the one that is replayed."""
+    """Another optimizer's settings are of other kinds; its run is recorded and reported, and only the replay is
+    refused. torch's SGD adds decay to the gradient, and rounds it so: another product than the one that is replayed."""
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2, **changes)
     run = recorded(model, tokenizer, optimizer, tmp_path / "run", TEXTS, TEXTS).finish()
     assert run.optimizer_log.algorithm == f"torch.optim.{algorithm}"
     assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
+    (record,) = measure([run]).exposed.to_dict("records")
+    assert (record["has_log"], record["num_exposed"]) == (False, len(totals(run, "word_embeddings")))
     check_refused(
         rf"only torch\.optim\.AdamW, .* can be replayed; this run used torch\.optim\.{name}",
         toolkit.explain,

@@ -84,7 +84,7 @@ def replay_decay(
 
 def check_replayable(log: OptimizerLog) -> None:
     """ValueError for a log of another optimizer than AdamW or SGD without momentum, whose updates are not known."""
-    if not (log.is_adamw or log.is_sgd):
+    if not log.is_replayable:
         raise ValueError(
             "only torch.optim.AdamW, and torch.optim.SGD without momentum or decay of its own, can be replayed; "
             f"this run used {log.algorithm}"

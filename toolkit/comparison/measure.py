@@ -206,6 +206,7 @@ def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
     exposed, unexposed = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
     is_known = not steps.isna().all()
     log = run.run.optimizer_log if (words["norm"] > 0).any() else None
+    log = log if log is not None and log.is_replayable else None  # what another optimizer's decay did is not known
     record = {
         "is_recorded": is_known,
         "num_exposed": len(exposed),

@@ -27,8 +27,11 @@ def facts_of_recording(run: Run) -> dict[str, Any]:
     arguments: dict[str, Any] = {k: v for k, v in (recorded.get("arguments") or {}).items() if k != "seed"}
     if not arguments and (log := run.optimizer_log) is not None:
         rates = [rate for rate in log.learning_rates.tolist() if rate == rate]
-        arguments = {"optimizer": log.algorithm, "weight_decay": max(log.weight_decay.values(), default=None)}
-        arguments["learning_rate"] = max(rates, default=None)
+        decays = list(log.weight_decay.values())
+        arguments = {
+            name: max(values) for name, values in (("weight_decay", decays), ("learning_rate", rates)) if values
+        }
+        arguments["optimizer"] = log.algorithm
     proofs = ((run.manifest if run.is_finished else {}).get("frozen") or {}).get("parameters") or {}
     shape = next((first.tensors[name].shape for name in TABLES if name in first.tensors), (None, None))
     return {

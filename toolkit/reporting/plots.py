@@ -227,9 +227,12 @@ def plot_scores_over_epochs(
     --------
     >>> chart = toolkit.plot_scores_over_epochs(runs, "accuracy", "validation")
     """
-    scores = _with_value(
-        _table_of_each(source, lambda run: _opened(run, have_scores=True)[0].scores), "split", split, panels
+    table = _table_of_each(
+        source,
+        lambda run: _opened(run, have_scores=True)[0].scores,
+        has=lambda run: run.has("scores.csv"),
     )
+    scores = _with_value(table, "split", split, panels)
     return _or_empty(epochs_chart(scores, score, regimes=regimes), "No two epochs were scored")
 
 
@@ -317,14 +320,23 @@ def _opened(source: Any, *, have_scores: bool = False) -> list[Any]:
     return list(open_runs(places))
 
 
-def _table_of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are_seeds: bool = True) -> pd.DataFrame:
+def _table_of_each(
+    source: Plotted,
+    measure: Callable[..., pd.DataFrame],
+    *,
+    are_seeds: bool = True,
+    has: Callable[[Any], bool] = lambda _: True,
+) -> pd.DataFrame:
     """The table itself, or that of each run; those of several are led by run and condition.
 
-    ``are_seeds``: of all seeds of a condition, else of its first alone.
+    ``are_seeds``: of all seeds of a condition, else of its first alone. ``has``: whether a run has what is measured;
+    among several those that do not are left out.
     """
     if isinstance(source, pd.DataFrame):
         return source
-    if len(opened := _opened(source)) == 1:
+    if len(opened := _opened(source)) > 1:
+        opened = [run for run in opened if has(run)] or opened
+    if len(opened) == 1:
         return measure(opened[0])
     groups = arrange(opened)
     tables = [
@@ -340,7 +352,12 @@ def _table_of_each(source: Plotted, measure: Callable[..., pd.DataFrame], *, are
 
 def _rows_of_each(source: Plotted, parameter: str) -> pd.DataFrame:
     """The rows of one table of embeddings, of the first seed of each condition."""
-    return _table_of_each(source, partial(measure_rows, parameter=parameter), are_seeds=False)
+    return _table_of_each(
+        source,
+        partial(measure_rows, parameter=parameter),
+        are_seeds=False,
+        has=lambda run: parameter in run.trajectory.parameters,
+    )
 
 
 def _table_of_all(source: Plotted, measure: Callable[[list[Any]], pd.DataFrame]) -> pd.DataFrame:

@@ -246,9 +246,10 @@ class OptimizerLog:
         return len(self.learning_rates)
 
     @property
-    def is_adamw(self) -> bool:
-        """Whether it is torch's AdamW: others of that name, subclasses among them, may update otherwise."""
-        return self.algorithm == ADAMW
+    def is_replayable(self) -> bool:
+        """Whether its updates are known: torch's AdamW (others of that name, subclasses among them, may update
+        otherwise) and plain SGD."""
+        return self.algorithm == ADAMW or self.is_sgd
 
     @property
     def is_sgd(self) -> bool:

@@ -162,7 +162,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._check_apart(args.output_dir)
         if previous is not None:
             previous.close()
-        facts = {"recorded_by": type(self).__name__, "arguments": {k: getattr(args, k, None) for k in ARGUMENTS}}
+        facts = {"recorded_by": type(self).__name__, "arguments": _arguments(args, state.max_steps, model)}
         if state.global_step:
             facts["resumed_after_steps"] = state.global_step
         tokenizer = tokenizer_of(kwargs.get("processing_class"))
@@ -313,6 +313,18 @@ class _Passes:
         elif not self.has_length:
             self.num_steps = self.num_steps or num_taken  # a first pass that is cut short: how long it is, nobody knows
         return self.epoch(state)
+
+
+def _arguments(args: TrainingArguments, num_steps: int, model: Any) -> dict[str, Any]:
+    """:data:`ARGUMENTS`, and what a paper says beside them where it is known: warm-up and dropout."""
+    arguments = {name: getattr(args, name, None) for name in ARGUMENTS}
+    if arguments["max_steps"] == -1:  # as many as the epochs take
+        arguments["max_steps"] = None
+    if num_steps > 0:
+        arguments["warmup_fraction"] = args.get_warmup_steps(num_steps) / num_steps
+    config = getattr(model, "config", None)
+    dropout = getattr(config, "hidden_dropout_prob", getattr(config, "dropout", None))
+    return arguments if dropout is None else arguments | {"dropout": dropout}
 
 
 def _has_length(dataloader: Any) -> bool:

@@ -84,11 +84,14 @@ class Updates:
         }
         self._moved |= group_by_name.keys() | set(self._adapted)
         trained = {name: group for name, group in group_by_name.items() if self._parameters[name].requires_grad}
+        rates = {_number(group["lr"]) for group in trained.values() or optimizer.param_groups}
         if trained:
-            rates = {_number(group["lr"]) for group in trained.values()}
             recorder.learning_rates[-1] = rates.pop()
             if rates:
                 self._refuse("the embedding parameters have different learning rates")
+        elif not self._trained:  # frozen: the rate of all else, where it has one
+            known = rates if is_first else rates | {recorder.learning_rates[-1]}
+            recorder.learning_rates[-1] = known.pop() if len(known) == 1 else NAN
         if trained and not self._follow(optimizer, list(trained), recorder.num_steps, is_new=is_new):
             return
         if trained or self._last is None:
