@@ -69,7 +69,7 @@ MISTAKES = {
     "column": (["--text-columns", "txt"], r"unknown column 'txt' \(did you mean 'text'\?\)"),
     "label column": (
         ["--label-column", "y"],
-        r"no labels: check --label-column \(no column 'y'; it has: text, label\)",
+        r"no labels: unknown --label-column 'y'; choose from: text, label",
     ),
     "file": (["--validation-file", "gone.tsv"], r"no file at gone\.tsv"),
     "length": (["--max-length", "4000"], r"--max-length 4000 is more than the 48 positions"),
@@ -87,7 +87,10 @@ MISTAKES = {
     # What the validation file holds.
     "empty split": ("text\tlabel\n", r"split 'validation' .* is empty"),
     "new label": ("text\tlabel\nfine\t7\n", r"'validation' has the label 7, which training lacks \(it has: 0, 1\)"),
-    "empty text": ("text\tlabel\nfine\t1\n \t0\n", r"split 'validation', row 2: the text is empty"),
+    "empty text": (
+        "text\tlabel\nfine\t1\n \t0\ngood\t1\n\t1\n",
+        r"split 'validation', row 2: the text is empty; drop the row; so in 1 more: 4 \(counted from 1",
+    ),
     "missing label": ("text\tlabel\nfine\t1\ndull\t\n", r"split 'validation', row 2: the label is missing"),
     "no labels": ("text\nfine\n", r"split 'validation' has no labels"),
 }

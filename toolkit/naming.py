@@ -149,6 +149,7 @@ def mistyped(name: str, kind: str, choices: tuple[str, ...]) -> str:
 
 
 SHORT_FOR = {"lr": "learning-rate", "bs": "batch-size", "batch": "batch-size", "wd": "weight-decay", "f1": "macro_f1"}
+SHORT_FOR |= {"frozen": "backbone", "feature-extraction": "backbone", "full": "none", "no": "none"}
 """What is typed out of habit, to the name here."""
 
 

@@ -394,8 +394,8 @@ def test_without_javascript_the_report_can_be_read(visit: Callable[..., Any]):
 
 @pytest.mark.parametrize(
     "context",
-    [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"viewport": {"width": 390, "height": 844}}],
-    ids=["light", "dark", "phone"],
+    [{"color_scheme": scheme} | size for size in ({}, PHONE) for scheme in ("light", "dark")],
+    ids=["light", "dark", "light phone", "dark phone"],
 )
 def test_axe_finds_no_violation(visit: Callable[..., Any], context: dict[str, Any]):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")

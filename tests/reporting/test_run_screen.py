@@ -85,4 +85,4 @@ def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config,
     ]
     said += ["before training: accuracy validation", "epoch 2: accuracy validation"]
     assert [each for each in said if each not in shown] == []
-    assert shown.endswith(f"Next: python -m toolkit report {bad.path} --out my_report")
+    assert shown.endswith(f"Next: python -m toolkit report {bad.path.parent}/* --out my_report")

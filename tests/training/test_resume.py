@@ -221,7 +221,7 @@ def test_only_what_was_hashed_is_taken_up(
     [
         ({"seed": 1}, "resume/step-00000008.safetensors is of another config"),
         ({"learning_rate": 1e-5}, "resume/step-00000008.safetensors is of another config"),
-        ({"num_threads": 99}, "resume/step-00000008.safetensors is of another num_threads"),
+        ({"num_threads": 99}, "resume/step-00000008.safetensors is of another num_threads (99 there, 1 here)"),
         ({}, "snapshots/epoch-000.safetensors has changed or is gone"),
         ({"resume": False}, ""),
     ],
@@ -239,7 +239,7 @@ def test_a_state_that_does_not_fit_or_is_not_wanted_is_passed_over(
     first.write_bytes(content if other else content[:-1] + b"\x7f")
     with at_every_step(seen.append), warnings.catch_warnings(record=True, action="always") as heard:
         assert contents(finetune(replace(config, resume=bool(said)))) == contents(whole)
-    has_said = [f"starts anew (--no-resume asks for a new start): {said}" in str(each.message) for each in heard]
+    has_said = [f"starts anew, as with --no-resume: {said}" in str(each.message) for each in heard]
     assert (seen[0], any(has_said)) == (1, bool(said))
 
 

@@ -258,7 +258,7 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
         (
             len(train) >= MANY and median < FEW_ROWS and len(distinct) <= MAX_CLASSES,
             f"there are {len(distinct):,} classes in {len(train):,} training examples, most of them with fewer than "
-            f"{FEW_ROWS}: is --label-column the right one (floats mean regression)?",
+            f"{FEW_ROWS} (is --label-column the right one? floats mean regression)",
         ),
     )
     for is_so, doubt in doubts:

@@ -266,7 +266,7 @@ def task_name(config: RunConfig) -> str:
 def file_roles(config: RunConfig) -> dict[str, Path]:
     """Role to path of each data file of a config."""
     if not config.validation_file:
-        raise ValueError("--train-file needs --validation-file")
+        raise ValueError("--train-file needs --validation-file: rows to score, split off from those to train on")
     assert config.train_file is not None
     roles = {"train": Path(config.train_file), "validation": Path(config.validation_file)}
     for flag, entries in (("--test-file", config.test_file), ("--ood-file", config.ood_file)):
@@ -304,12 +304,10 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
     for split_name, split in raw.splits.items():
         if not split.texts:
             raise ValueError(f"split {split_name!r} of {name} is empty")
-        check_texts(split_name, split.texts)
         if split_name == "train" and split.labels is None and split.columns:
-            raise ValueError(
-                f"split 'train' has no labels: check --label-column (no column {config.label_column!r}; it has: "
-                f"{', '.join(split.columns)})"
-            )
+            named = unknown(config.label_column, "--label-column", tuple(split.columns))
+            raise ValueError(f"split 'train' has no labels: {named}")
+        check_texts(split_name, split.texts)
     kind, label_names, labels = _encode(name, raw, config)
     splits = {
         k: Split(
@@ -473,13 +471,18 @@ def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
 def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
     """ValueError when an example has a text that is missing or that no file can hold, or only empty ones; a warning
     when most are one text, as where it was withheld."""
-    for i, example in enumerate(texts):
-        if not all(isinstance(text, str) for text in example):
-            raise ValueError(f"split {split_name!r}, row {i + 1}: a text is missing (NaN); fill it or drop the row")
-        if any(HALF.search(text) for text in example):
-            raise ValueError(f"split {split_name!r}, row {i + 1}: a text holds half a character (a lone surrogate)")
-        if not any(text.strip() for text in example):
-            raise ValueError(f"split {split_name!r}, row {i + 1}: the text is empty; drop the row")
+    faults: dict[str, Callable[[tuple[str, ...]], bool]] = {
+        "a text is missing (NaN); fill it or drop the row": lambda example: (
+            not all(isinstance(x, str) for x in example)
+        ),
+        "a text holds half a character (a lone surrogate)": lambda example: any(HALF.search(text) for text in example),
+        "the text is empty; drop the row": lambda example: not any(text.strip() for text in example),
+    }
+    for fault, is_faulty in faults.items():
+        if rows := [row for row, example in enumerate(texts, start=1) if is_faulty(example)]:
+            more = f"; so in {len(rows) - 1:,} more: {', '.join(map(str, rows[1:6]))}" + ", ..." * (len(rows) > 6)
+            first = f"split {split_name!r}, row {rows[0]}"
+            raise ValueError(f"{first}: {fault}{more if rows[1:] else ''} (counted from 1, without a header)")
     for often, count in Counter(texts).most_common(1):
         if len(texts) >= MANY and 2 * count > len(texts):
             told = f"{count:,} of {len(texts):,} texts are {_short(' | '.join(often))!r}"

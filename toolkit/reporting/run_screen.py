@@ -150,7 +150,7 @@ def print_result(run: Run, seconds: float) -> None:
         console.print(f"Did this run fail? {escape(doubt)}")
     console.print(f"Took {timedelta(seconds=round(seconds))}. Run: {escape(str(run.path))}", soft_wrap=True)
     console.print(
-        f"Next: python -m toolkit report {escape(shlex.quote(str(run.path)))} --out my_report", soft_wrap=True
+        f"Next: python -m toolkit report {escape(shlex.quote(str(run.path.parent)))}/* --out my_report", soft_wrap=True
     )
 
 
@@ -178,8 +178,8 @@ def _head_lines(run: Run) -> list[str]:
     if head.get("chosen") == "convex":
         lines = [
             f"Head: convex, strength {head['convex']['strength']:g} by cross-validation within train; error on "
-            f"{head['num_held_out']} held-out examples {head['convex']['held_out_error']:.4g}, of the trained head "
-            f"{head['held_out_error']:.4g}"
+            f"{head['num_held_out']} held-out examples {head['convex']['held_out_error']:.4g}, of the trained head, "
+            f"which is taken only where it is better by more than noise, {head['held_out_error']:.4g}"
         ]
     elif head.get("mode") == "early-stopping":
         end = "it stopped falling" if head["has_stopped"] else f"not done after {head['most_epochs']} epochs"

@@ -323,7 +323,7 @@ def _of_file(path: Path, text: str) -> Place:
     if path.suffix in PICKLED:
         raise ValueError(f"{text} is a pickle: {CONVERT}")
     if path.suffix != ".safetensors":
-        raise ValueError(f"{text} is not a safetensors file: pass a .safetensors file or the folder of a checkpoint")
+        raise ValueError(f"{text} is not a safetensors file: pass one, or the folder of a checkpoint or a run")
     parts = path.resolve().parts[1:]
     metadata = read_header(path)[0]
     if {"format", "epoch", "step"} <= metadata.keys():

@@ -540,8 +540,8 @@ def start_run(
         state, passed_over = (None, []) if identity is None else find_state(written, identity)
         clear(owned, () if state is None else _names_until(state, owned.files))
         if passed_over:
-            start = "goes on from an earlier step than it had reached" if state else "starts anew"
-            warnings.warn(f"{path} {start} (--no-resume asks for a new start): {'; '.join(passed_over)}", stacklevel=2)
+            start = "goes on from an earlier step than it had reached" if state else "starts anew, as with --no-resume"
+            warnings.warn(f"{path} {start}: {'; '.join(passed_over)}", stacklevel=2)
     except BaseException:
         lock.release()
         raise

@@ -176,7 +176,11 @@ def _read(run: Path, name: str, digest: str, identity: Mapping[str, Any]) -> Sta
             values = {key: json.loads(text) for key, text in file.metadata().items()}
             tensors = {key: np.asarray(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118 (it has no other way)
         state = State(int(values["step"]), tensors, values["facts"], values["snapshots"])
-        others = [fact for fact, value in identity.items() if state.facts.get(fact) != value]
+        others = [
+            f"{fact} ({state.facts[fact]} there, {value} here)" if isinstance(state.facts.get(fact), int) else fact
+            for fact, value in identity.items()
+            if state.facts.get(fact) != value
+        ]
         is_misnamed = values["format"] != FORMAT or name != state_name(state.step)
         faults = {
             f"{name} is no state of this version": is_misnamed,

@@ -20,7 +20,15 @@ from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
 from toolkit.reporting.page import Answer, ChartBlock, Part, Tile, Tone, picture
-from toolkit.reporting.topics.caveats import FEW_SEEDS, deciding, headline, largest_size, linear_probes, task_names
+from toolkit.reporting.topics.caveats import (
+    FEW_SEEDS,
+    below_floor,
+    deciding,
+    headline,
+    largest_size,
+    linear_probes,
+    task_names,
+)
 from toolkit.reporting.topics.comparison import differences_chart, planned_gaps_text
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
@@ -52,6 +60,7 @@ RATES_DIFFER = " (other learning rates on other tasks)"
 ADDED = "Do real labels move words otherwise than shuffled ones?"
 FINDABLE = "How small a difference could these runs find?"
 REST = "What is not shown up here?"
+BEATEN = "Is every condition better than counting words?"
 OPEN = "What can these runs not tell?"
 OPEN_OF_DATA = "What can these data not tell?"
 
@@ -237,6 +246,8 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         for first, second in pairs[:MOST_PAIRS]
     ]
     answers += _probe_answer(data)
+    if below := below_floor(data):
+        answers.append(Answer(question=BEATEN, verdict="no", text=below, tone="apart"))
     return (
         _drift_answer(data),
         *_labels_answer(data),
@@ -255,10 +266,10 @@ def _probe_answer(data: ReportData) -> list[Answer]:
     parts = tuple(
         Part(
             name=f"{task}, {record['condition']}",
-            verdict=f"{record['full_minus_linear_probe_points']:+.1f} points",
+            verdict=FEW_SEEDS.get(record["num_seeds"], f"{record['full_minus_linear_probe_points']:+.1f} points"),
             text=_span_text(record["low_points"], record["high_points"], 95)
             if record["low_points"] == record["low_points"] and record["num_seeds"] >= LEAST_SEEDS
-            else "",
+            else f"{record['full_minus_linear_probe_points']:+.1f} points",
         )
         for task, record in zip(task_names(table), table.to_dict("records"), strict=True)
     )

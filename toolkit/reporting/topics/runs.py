@@ -125,6 +125,7 @@ HASHES = (
     "devices",
     "processes",
 )
+NOT_LOOKED_FOR = "Near-duplicates between training data and scored splits were not looked for"
 UNKNOWN, NOT_KEPT, NOT_KNOWN = "not recorded", "not kept", "not known"
 
 
@@ -313,7 +314,7 @@ def _duplicates_blocks(data: ReportData) -> tuple[Block, ...]:
                 counts.setdefault((group.title, split), []).append(int(count))
         missed += [group.title] if all(counts_by_split is None for counts_by_split in counts_of_runs) else []
     if not counts:
-        return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
+        return (TextBlock(text=f"{NOT_LOOKED_FOR} (--remove-near-duplicates does)."),)
     rows = [[title, split, span(numbers), len(numbers)] for (title, split), numbers in counts.items()]
     header = ["model and task", "split", "near-duplicates per run", "runs"]
     hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
