@@ -204,7 +204,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         problems = (*imported.problems, *([SINCE.format(first=snapshot_names[0])] if is_folder else []))
         opened = Opened(imported.trajectory, title, (), (), tuple(notes), problems, is_half, length)
     if len(opened.trajectory) < at_least:
-        remedy = "pass two or more checkpoints, or a run directory"
+        remedy = "pass two or more checkpoints, or (--base) the one that training started from"
         if opened.is_run and not opened.runs[0].is_finished:
             remedy = "finish the run, with the same command"
         raise ValueError(
