@@ -42,6 +42,7 @@ def fail(words: list[str], capsys: pytest.CaptureFixture[str], entry: Callable =
     return lines[0]
 
 
+PICTURE = str(Path(__file__).parents[1] / "reports" / "first_screen.png")
 MISTAKES = {
     "flag": (["--modle", "x"], r"unknown flag '--modle' \(did you mean '--model'\?\)$"),
     "choice": (["--precision", "fp8"], r"invalid choice 'fp8'.*auto.*no.*bf16"),
@@ -77,11 +78,15 @@ MISTAKES = {
     "test file": (["--test-file", "x.tsv"], r"--test-file takes NAME=PATH, got 'x\.tsv'"),
     "ood file": (["--ood-file", "x.tsv"], r"--ood-file takes NAME=PATH, got 'x\.tsv'"),
     "task name": (["--task-name", "a/b"], r"--task-name must be a name of 1 to 48 characters without / and"),
-    "taken name": (["--test-file", "train=x.tsv"], r"the split name 'train' is taken"),
+    "taken name": (["--test-file", "train=x.tsv"], r"the name 'train' is taken"),
     "batch": (["--batch-size", "6", "--gradient-accumulation-steps", "4"], r"must be a multiple of"),
     "tracker": (["--log-with", "trackio"], r"needs the package: pip install trackio"),
     "folder": (["--validation-file", "."], r"\. is a folder: pass a data file \(\.tsv, "),
     "config": (["--config", "gone.json"], r"--config: no file at gone\.json"),
+    "config of bytes": (
+        ["--config", PICTURE],
+        r"first_screen\.png is not JSON \(.*utf-8.*: restore it or make it again",
+    ),
     "two sources": (["--dataset", "owner/name"], r"two sources of data"),
     "named task": (["--task", "order"], r"--task order and data of your own are two sources"),
     # What the validation file holds.

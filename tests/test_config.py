@@ -255,7 +255,7 @@ def test_numbers_of_numpy_are_kept_as_pythons() -> None:
         ('{"format": 99}', "newer format than 1: update the toolkit"),
         ('{"format": 0}', "older format than 1: make it again"),
         ('{"format": "2", "seed": 1}', "format '2', which is no integer"),
-        ('{"seed": "1"}', r"^config\.json: seed must be"),
+        ('{"seed": "1"}', r"^config\.json is not the config of a run \(seed must be an integer"),
     ],
 )
 def test_bad_config_files(text: str, message: str) -> None:

@@ -410,7 +410,7 @@ REFUSED: dict[str, tuple[str | bytes | dict[str, Any], str]] = {
     "known": ("a1\nfilm\nthe\n", r"already: 'film', 'the'; remove"),
     "known but for case": ("a1\nFilm\n", r"reads 'Film' as its token 'film' already"),
     "twice but for case": ("a1\nA1\n", r"does not give a row of its own to 'A?a?1'"),
-    "latin": (b"caf\xe9\n", "is not UTF-8"),
+    "latin": (b"caf\xe9\n", r"new\.txt cannot be read .*utf-8"),
     # Flags that cannot go together.
     "no file": ({"add_tokens": "nowhere.txt"}, "no file at nowhere.txt: --add-tokens"),
     "a folder": ({"add_tokens": "."}, r"no file at \.: --add-tokens"),

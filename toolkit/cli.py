@@ -25,7 +25,7 @@ from toolkit.commands import COMMANDS
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_regime
 from toolkit.families import REGIMES
 from toolkit.memory import as_command, collecting_nothing, keep_freed_memory
-from toolkit.naming import mistyped, unknown, visible
+from toolkit.naming import lookup, mistyped, visible
 from toolkit.progress import show
 
 USER_ERROR = 2
@@ -102,9 +102,7 @@ def _command(args: list[str], prog: str) -> int:
         ]
         options = {"prog": prog, "description": COMMANDS_DESCRIPTION}
     else:
-        if args[0] not in COMMANDS:
-            raise ValueError(unknown(args[0], "command", tuple(commands)))
-        kind, args, options = COMMANDS[args[0]], args[1:], {"prog": f"{prog} {args[0]}"}
+        kind, args, options = lookup(commands, args[0], "command"), args[1:], {"prog": f"{prog} {args[0]}"}
     status: int = parse(kind, args, **options).run()
     return status
 
@@ -148,7 +146,9 @@ def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
     """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
     args, path = _take_config(args)
     path = path / "config.json" if path is not None and path.is_dir() else path
-    default = RunConfig.from_json(_read_config(path), str(path)) if path else RunConfig()
+    if path is not None and not path.is_file():
+        raise ValueError(f"--config: no file at {path}")
+    default = RunConfig() if path is None else RunConfig.from_json(path.read_bytes(), path)
     default = replace(default, overwrite=False)  # repeating a run must not destroy it unasked
     if default.train_file or default.dataset:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
@@ -157,16 +157,6 @@ def parse_config(args: list[str], prog: str = "finetune.py") -> RunConfig:
     description = f"{DESCRIPTION}\n\nNamed regimes for --freeze: {', '.join(REGIMES)}."
     flags: Flags = parse(Flags, args, prog=prog, default=Flags.of(default), description=description)
     return flags.to_config()
-
-
-def _read_config(path: Path) -> str:
-    """The text of the file that --config names; ValueError where there is none."""
-    if not path.is_file():
-        raise ValueError(f"--config: no file at {path}")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"--config: {path} is not a text file: pass the config.json of a run") from None
 
 
 def _take_config(args: list[str]) -> tuple[list[str], Path | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from toolkit.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from toolkit.naming import refuse_first
 from toolkit.progress import show
 from toolkit.questions import load_questions
 from toolkit.studies.executors import ExecutorOptions
@@ -239,10 +240,11 @@ class VerifyCommand:
             return describe(directory, self.runs)
         from toolkit.snapshots.store import open_run, verify_run
 
-        if directory.is_file():
-            raise ValueError(f"{directory} is a file, not a folder: pass a run directory or a report's folder")
-        if not directory.exists():
-            raise ValueError(f"no run directory and no report at {directory}")
+        faults = {
+            f"{directory} is a file, not a folder: pass a run directory or a report's folder": directory.is_file(),
+            f"no run directory and no report at {directory}": not directory.exists(),
+        }
+        refuse_first(faults)
         try:
             open_run(directory)
         except ValueError:

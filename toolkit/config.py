@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
-from toolkit.naming import Described, mistyped, parse_object, unknown
+from toolkit.naming import Described, lookup, mistyped, parse_object, reading, select, unknown
 
 FORMAT = 1
 """Version of config.json; a reader refuses any other."""
@@ -549,19 +549,14 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         return " ".join(arguments)
 
     @classmethod
-    def from_json(cls, text: str, source: str = "config.json") -> "RunConfig":
+    def from_json(cls, text: str | bytes, source: str | Path = "config.json") -> "RunConfig":
         """Parse config.json; ValueError for an unknown field, another format or text that is not JSON."""
         values = parse_object(text, source, version=FORMAT)
         values.pop("format", None)
-        names = tuple(config_field.name for config_field in fields(cls))
-        for name in values:
-            if name not in names:
-                raise ValueError(f"{source}: {unknown(name, 'field', names)}")
         arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        try:
+        with reading(source, "is not the config of a run", remedy="correct it, or restore it"):
+            select({config_field.name: config_field for config_field in fields(cls)}, list(values), "field")
             return cls(**arguments)
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from None
 
 
 RunConfig.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # help() would show that of __new__
@@ -705,9 +700,7 @@ def _check_types(config: RunConfig) -> None:
         value = _as_python(getattr(config, name))
         object.__setattr__(config, name, value)
         if get_origin(annotation) is Literal and isinstance(value, str):
-            choices = tuple(str(choice) for choice in get_args(annotation))
-            if value not in choices:
-                raise ValueError(unknown(value, name, choices))
+            lookup(dict.fromkeys(map(str, get_args(annotation))), value, name)
         elif not _conforms(value, annotation):
             raise ValueError(f"{name} must be {_in_words(annotation)}; got {value!r}")
 

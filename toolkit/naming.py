@@ -7,7 +7,8 @@ import os
 import shlex
 import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
 from itertools import chain, count
@@ -29,7 +30,17 @@ def at_least(name: str, value: Any, minimum: int) -> int:
     return number
 
 
-class OtherFormatError(ValueError):
+def check_least(numbers: Mapping[str, float | None], least: float) -> None:
+    """ValueError for a number below the ``least``, by the name of its field, as a flag; None is one not given."""
+    below = {name: value for name, value in numbers.items() if value is not None and value < least}
+    refuse_first({f"--{name.replace('_', '-')} must be at least {least}; got {below[name]}": True for name in below})
+
+
+class UnreadableError(ValueError):
+    """What :func:`reading` says of a named file."""
+
+
+class OtherFormatError(UnreadableError):
     """A file is of another version of this toolkit: it may well be whole."""
 
 
@@ -52,6 +63,40 @@ class Refusal(ValueError):
 
 
 REMEDY = "restore it or make it again"
+MOST_LETTERS = 300
+"""Of why something failed."""
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether something failed: libraries in Rust panic with what is no Exception; to be stopped is no failure."""
+    return not isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in one line; libraries write several, and whole contents of files into them."""
+    text = " ".join(str(error).split())[:MOST_LETTERS]
+    is_sentence = text and isinstance(error, ValueError | OSError | RuntimeError)
+    return text if is_sentence else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+@contextmanager
+def reading(
+    source: str | Path, fault: str = "cannot be read", *passed: type[Exception], remedy: str = REMEDY
+) -> Iterator[None]:
+    """The one wall around the reading of a named file: whatever fails there becomes one line, an UnreadableError.
+
+    ``fault`` completes the sentence that ``source`` begins, ``remedy`` says what to do. What an inner wall says is
+    passed on, and so are errors of the disk, which name their file, and ``passed``, which are such a line already.
+    """
+    try:
+        yield
+    except BaseException as error:  # libraries raise dozens of types
+        is_of_disk = isinstance(error, OSError) and error.filename is not None
+        if is_of_disk or not is_failure(error) or isinstance(error, (UnreadableError, MemoryError, *passed)):
+            raise
+        raise UnreadableError(f"{source} {fault} ({reason_of(error)}): {remedy}") from None
+
+
 KINDS = {dict: "object", list: "list", int: "integer"}
 """Python's type of a field to JSON's word for it."""
 
@@ -74,12 +119,10 @@ def parse_object(
     ``fields`` are those that must be there, each with a type of KINDS; ``version`` is the one ``format`` that the
     reader knows. ValueError for text that is not JSON, no object, or lacks a field, and for another format.
     """
-    values = _parse(text, source)
-    if not isinstance(values, dict):
-        raise ValueError(f"{source} must hold one JSON object, not a {type(values).__name__}: {REMEDY}")
-    for name, kind in (fields or {}).items():
-        if not isinstance(values.get(name), kind):
-            raise ValueError(f"{source} lacks the {KINDS[kind]} {name!r}: {REMEDY}")
+    values: dict[str, Any] = _parse(text, source)
+    refuse_damaged(source, {f"must hold one JSON object, not a {type(values).__name__}": not isinstance(values, dict)})
+    is_there = {f"{KINDS[kind]} {name!r}": isinstance(values.get(name), kind) for name, kind in (fields or {}).items()}
+    refuse_damaged(source, {f"lacks the {what}": not is_so for what, is_so in is_there.items()})
     if version is not None:
         check_format(values.get("format", version), version, source)
     return values
@@ -87,30 +130,34 @@ def parse_object(
 
 def check_format(found: object, version: int, source: str | Path) -> None:
     """ValueError unless the ``found`` format of ``source`` is the ``version`` that its one reader knows."""
-    if not isinstance(found, int):
-        raise ValueError(f"{source} has the format {found!r}, which is no integer: {REMEDY}")
-    if found > version:
-        raise OtherFormatError(f"{source} has a newer format than {version}: update the toolkit")
-    if found < version:
-        raise OtherFormatError(f"{source} has an older format than {version}: make it again, or read it as it was made")
+    refuse_damaged(source, {f"has the format {found!r}, which is no integer": not isinstance(found, int)})
+    newer = f"{source} has a newer format than {version}: update the toolkit"
+    older = f"{source} has an older format than {version}: make it again, or read it as it was made"
+    refuse_first({newer: found > version, older: found < version}, OtherFormatError)  # type: ignore[operator]
 
 
-def refuse_first(faults: Mapping[str, object]) -> None:
+NUM_SHOWN = 3
+
+
+def first_few(names: Collection[str], most: int = NUM_SHOWN, mark: str = ", ") -> str:
+    """The first names, and how many more there are."""
+    return mark.join(list(names)[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def refuse_first(faults: Mapping[str, object], kind: type[ValueError] = ValueError) -> None:
     """ValueError of the first fault, in words, that is so."""
     for fault in (fault for fault, is_so in faults.items() if is_so):
-        raise ValueError(fault)
+        raise kind(fault)
 
 
 def refuse_damaged(source: str | Path, faults: Mapping[str, object]) -> None:
-    """:func:`refuse_first` of the faults of a file or a folder that was whole when it was written."""
-    refuse_first({f"{source} {fault}: {REMEDY}": is_so for fault, is_so in faults.items()})
+    """:func:`refuse_first`, as an UnreadableError, of the faults of a file or a folder that was whole once."""
+    refuse_first({f"{source} {fault}: {REMEDY}": is_so for fault, is_so in faults.items()}, UnreadableError)
 
 
 def _parse(text: str | bytes, source: str | Path) -> Any:
-    try:
+    with reading(source, "is not JSON"):
         return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
-        raise ValueError(f"{source} is not JSON ({error}): {REMEDY}") from None
 
 
 T = TypeVar("T")

@@ -497,7 +497,7 @@ def test_numbers_dates_and_bytes_as_they_are_meant(tmp_path: Path) -> None:
     assert of([Decimal("0"), Decimal("0.5"), Decimal("1.5"), Decimal("4")]).kind == "regression"
     check_refused("a label is a (Timestamp|date)", of, list(pd.date_range("2020-01-01", periods=4).date))
     check_refused("a text is a (Timestamp|date)", of, [0, 1, 0, 1], list(pd.date_range("2020-01-01", periods=4).date))
-    check_refused("a text is bytes that are no UTF-8", of, [0, 1, 0, 1], [b"\xff", b"a", b"b", b"c"])
+    check_refused("a text of bytes that are no UTF-8", of, [0, 1, 0, 1], [b"\xff", b"a", b"b", b"c"])
 
 
 def test_a_label_that_training_lacks_is_an_error_or_too_many_are_refused(tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ MISSING = pd.DataFrame({"text": ["fine", None], "label": [0, 1]})
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("data.tsv", b"", r"cannot read .*data\.tsv"),
-        ("data.csv", b'text,label\n"open,1\n', r"cannot read .*data\.csv"),
+        ("data.tsv", b"", r"data\.tsv cannot be read \(it is empty\)"),
+        ("data.csv", b'text,label\n"open,1\n', r"data\.csv cannot be read \(line 2: "),
         ("data.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
         ("data.jsonl", b'["a", 1]\n', r"line 1 must be an object"),
-        ("data.parquet", b"not parquet", r"cannot read .*data\.parquet"),
-        ("data.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"cannot read .*data\.tsv: .*utf-8.*: save it as UTF-8 text"),
+        ("data.parquet", b"not parquet", r"data\.parquet cannot be read"),
+        ("data.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"data\.tsv cannot be read .*utf-8.*save it again as UTF-8 text"),
         ("data.jsonl", b"[" * 100_000, r"line 1 is not JSON"),
         ("data.tsv", b"text\tlabel\tlabel\na\t1\t0\n", r"header names the column 'label' twice"),
         ("data.csv", b"text,text,label\na,b,0\n", r"header names the column 'text' twice"),
@@ -401,7 +401,7 @@ def test_damaged_facts_of_pandas_in_a_parquet_file_are_one_line(tmp_path: Path) 
     path = tmp_path / "data.parquet"
     facts = {b"pandas": b'{"index_columns": [], "column": []}'}
     pq.write_table(pa.table({"text": ["a"], "label": [1]}).replace_schema_metadata(facts), path)
-    check_refused(r"cannot read .*data\.parquet: it is damaged \(KeyError", read_file, path, (), "label")
+    check_refused(r"data\.parquet cannot be read \(KeyError", read_file, path, (), "label")
 
 
 def test_a_swallowing_mark_in_other_columns_and_orders(tmp_path: Path) -> None:
@@ -586,7 +586,7 @@ def test_what_is_out_of_distribution_is_said_and_not_guessed(tiny_config: RunCon
     assert task.out_of_distribution == ("far",)
     assert load_task(replace(config, selection_fraction=0.5)).out_of_distribution == ()
     for taken in ("ood", "validation", "far"):
-        with pytest.raises(ValueError, match=f"--ood-file: the split name '{taken}' is taken"):
+        with pytest.raises(ValueError, match=f"--ood-file: the name '{taken}' is taken"):
             load_task(replace(config, ood_file=(*config.ood_file, f"{taken}={held}")))
 
 

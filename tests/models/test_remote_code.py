@@ -166,6 +166,7 @@ def test_every_call_that_loads_says_that_code_is_not_trusted() -> None:
     ("name", "facts", "reader"),
     [
         ("tokenizer", {"unk_token": "[GONE]"}, Source.read_tokenizer),  # no row for unknown words
+        ("tokenizer", {"post_processor": {"special_tokens": {}}}, Source.read_tokenizer),  # the library panics
         ("config", {"vocab_size": [[]]}, Source.read_config),
         ("config", {"hidden_dropout_prob": "x"}, Source.read_config),
         ("config", {"vocab_size": None}, Source.read_config),
@@ -181,7 +182,9 @@ def test_a_file_that_transformers_cannot_take_is_one_line(
     """transformers refuses them with an error of its own kind."""
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
     values = json.loads((folder / f"{name}.json").read_text())
-    (values["model"] if name == "tokenizer" else values).update(facts)
+    for key, fact in facts.items():
+        part = values["model"] if key == "unk_token" else values
+        part[key] = {**part[key], **fact} if isinstance(fact, dict) else fact
     (folder / f"{name}.json").write_text(json.dumps(values))
     check_refused(rf"^cannot read the {name} of [^\n]*$", reader, find_checkpoint(str(folder)))
 

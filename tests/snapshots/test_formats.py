@@ -1,24 +1,28 @@
 """Every file of a run directory in every damaged form that a reader once took for a whole one."""
 
+import csv
 import json
 import os
 import random
 import re
 from collections.abc import Callable
+from gzip import BadGzipFile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from pyarrow.lib import ArrowInvalid, ArrowKeyError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from tests.comparison.conftest import write_logged_run
 from tests.exits import exit_code_of
-from tests.refusals import check_refusals
+from tests.refusals import check_refusals, refused
 from tests.run_directories import rehash
 from toolkit.comparison.verdicts import load_cards
+from toolkit.naming import UnreadableError, reading
 from toolkit.snapshots import ownership
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.ownership import MANIFEST, read_list
@@ -191,25 +195,31 @@ NO_VALUES = {
 }
 """Name of a file to contents that are of another kind altogether."""
 DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
-    ("exposure.safetensors", "a tensor gone"): (arrays(lambda a: a.pop(f"{WORDS}.norms")), f"lacks {WORDS}.norms"),
-    ("exposure.safetensors", "offsets gone"): (arrays(lambda a: a.pop(f"{WORDS}.offsets")), f"lacks {WORDS}.offsets"),
+    ("exposure.safetensors", "a tensor gone"): (
+        arrays(lambda a: a.pop(f"{WORDS}.norms")),
+        f"KeyError: '{WORDS}.norms'",
+    ),
+    ("exposure.safetensors", "offsets gone"): (
+        arrays(lambda a: a.pop(f"{WORDS}.offsets")),
+        f"KeyError: '{WORDS}.offsets'",
+    ),
     ("exposure.safetensors", "a table gone"): (
         arrays(lambda a: [a.pop(name) for name in [*a] if name.startswith(WORDS)]),
         f"lacks the rows of {WORDS}",
     ),
     ("exposure.safetensors", "another name"): (
         arrays(lambda a: a.update(mine=np.zeros(1))),
-        "holds mine, of a name, a type or dimensions that no run has",
+        "it holds or lacks mine, alone",
     ),
     ("exposure.safetensors", "another type"): (
         replaced(f"{WORDS}.rows", lambda a: a.astype(np.float32)),
-        f"holds {WORDS}.rows, of a name, a type",
+        f"holds {WORDS}.rows in a type",
     ),
     ("exposure.safetensors", "two dimensions"): (
         replaced(f"{WORDS}.counts", lambda a: a[None]),
-        f"holds {WORDS}.counts, of a name, a type",
+        f"holds {WORDS}.counts in a type",
     ),
-    ("exposure.safetensors", "shorter"): (replaced(f"{WORDS}.counts", lambda a: a[:-1]), "do not divide its rows"),
+    ("exposure.safetensors", "shorter"): (replaced(f"{WORDS}.counts", lambda a: a[:-1]), "do not divide rows"),
     ("exposure.safetensors", "offsets that fall"): (replaced(f"{WORDS}.offsets", at(1, 10**6)), "do not divide"),
     ("exposure.safetensors", "offsets that start late"): (replaced(f"{WORDS}.offsets", at(0, 1)), "do not divide"),
     ("exposure.safetensors", "no offsets"): (replaced(f"{WORDS}.offsets", lambda a: a[:0]), "do not divide"),
@@ -231,15 +241,15 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ),
     ("exposure.safetensors", "combinations alone"): (
         arrays(lambda a: a.update({"design.counts": np.ones(1, np.int64)})),
-        "counts combinations of no table",
+        "is not the exposure of a run",
     ),
     ("exposure.safetensors", "combinations without counts"): (
         arrays(lambda a: a.update({f"design.{WORDS}": np.ones(1, np.int32)})),
-        "lacks design.counts",
+        f"it holds or lacks design.{WORDS}, alone",
     ),
     ("exposure.safetensors", "combinations of other length"): (
         arrays(lambda a: a.update({f"design.{WORDS}": np.ones(2, np.int32), "design.counts": np.ones(1, np.int64)})),
-        "combinations and counts of different lengths",
+        "its combinations and counts differ in length",
     ),
     ("exposure.safetensors", "combinations beyond"): (
         arrays(lambda a: a.update({f"design.{WORDS}": np.array([60], np.int32), "design.counts": np.ones(1, int)})),
@@ -247,7 +257,7 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
     ),
     ("exposure.safetensors", "known by the input alone, and by step"): (
         arrays(lambda a: a.update({f"input_only.{WORDS}": np.empty(0, np.int32)})),
-        f"says that of {WORDS} the input is known",
+        f"it holds or lacks input_only.{WORDS}, alone",
     ),
     ("optimizer.json", "text"): (json_of(lambda v: v["learning_rates"].__setitem__(3, "1e-5")), "holds '1e-5'"),
     ("optimizer.json", "true"): (json_of(lambda v: v["learning_rates"].__setitem__(3, True)), "holds True"),
@@ -322,6 +332,10 @@ DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
         (name, f"no values {i}"): (lambda path, content=content: path.write_text(content), "")
         for name, contents in NO_VALUES.items()
         for i, content in enumerate(contents)
+    },
+    **{
+        (f"{name}.json", "no UTF-8"): (lambda path: path.write_bytes(b"\xff" + path.read_bytes()), "is not JSON (")
+        for name in ("config", "optimizer", "vocabulary")
     },
     ("predictions.parquet", "cut bytes"): (lambda path: path.write_bytes(path.read_bytes()[:-20]), "cannot be read"),
 }
@@ -430,3 +444,39 @@ def test_a_header_is_whole_where_the_library_says_so(kind: str, tmp_path: Path) 
     with pytest.raises(SafetensorError), safe_open(path, "numpy"):
         pass
     check_refusals((r"^[^\n]*is not a whole safetensors file [^\n]*$", lambda: read_header(path)))
+
+
+# --- the wall around all of them --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(
+            KeyError("a"),
+            IndexError(),
+            TypeError("two\nlines"),
+            RecursionError("deep"),
+            EOFError(),
+            csv.Error("quoted"),
+        ),
+        *(SafetensorError("header"), BadGzipFile("no gzip"), ArrowInvalid("two\nlines"), ArrowKeyError("a")),
+        UnicodeDecodeError("utf-8", b"\xff" * 1000, 0, 1, "bad"),
+        ValueError(1000 * "[1, 2] "),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_fails_within_walls_is_one_short_line_that_names_the_innermost_file(error: Exception) -> None:
+    with (
+        refused(r"^a\.json cannot be read \(.{1,330}\): restore it or make it again$", UnreadableError),
+        reading("the folder"),
+        reading("a.json"),
+    ):
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error", "a.json"), MemoryError(), ValueError("mine")])
+def test_what_is_said_already_passes_through_walls(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, reading("a.json", "is odd", ValueError):
+        raise error
+    assert caught.value is error

@@ -171,6 +171,16 @@ def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, mon
         toolkit.drift_table([folder])
 
 
+@pytest.mark.parametrize("place", ["checkpoint-4", "."])
+@pytest.mark.parametrize("entry", [{"global_step": "4"}, {"global_step": None}, {"epoch": [2]}, {"log_history": 3}])
+def test_a_state_of_other_types_is_one_line(folder, place, entry):
+    state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
+    (folder / place / "trainer_state.json").write_text(json.dumps(state | entry))
+    shutil.copy(folder / "checkpoint-4" / "model.safetensors", folder)
+    with refused(rf"trainer_state\.json has a {next(iter(entry))} of another type"):
+        _ = toolkit.open_run(folder).scores, toolkit.open_run(folder).trajectory
+
+
 def test_one_checkpoint_proves_nothing_frozen(folder, tiny_model):
     """It is the same as itself: save_total_limit=1 would else have called every run feature extraction."""
     shutil.rmtree(folder / "checkpoint-2")

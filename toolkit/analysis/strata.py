@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import tables_of
-from toolkit.naming import NOT_MEASURABLE, NOT_RECORDED, Refusal, unknown
+from toolkit.naming import NOT_MEASURABLE, NOT_RECORDED, Refusal, lookup
 from toolkit.snapshots.logs import TableExposure
 from toolkit.snapshots.snapshot import Trajectory
 
@@ -108,8 +108,7 @@ def count_exposure(trajectory: Trajectory, parameter: str, last_step: int | None
 
 def count_rows(trajectory: Trajectory, parameter: str) -> int:
     """Rows of a table, 1 for a LayerNorm vector; ValueError when the trajectory has no such parameter, or no rows."""
-    if parameter not in trajectory.parameters:
-        raise ValueError(unknown(parameter, "embedding parameter of this run", trajectory.parameters))
+    lookup(dict.fromkeys(trajectory.parameters), parameter, "embedding parameter of this run")
     return len(tables_of(trajectory.snapshots[:1], parameter)[0])
 
 

@@ -30,7 +30,7 @@ from toolkit.comparison.runs import (
 )
 from toolkit.config import MLM, RunConfig, fields_that
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
-from toolkit.naming import distinct, names_of, unknown
+from toolkit.naming import distinct, names_of, select
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
 SPOKEN = {
@@ -611,14 +611,10 @@ def _is_named(condition: Condition, label: str) -> bool:
 
 def check_pairs(groups: Sequence[Group], pairs: Pairs | None) -> None:
     """ValueError for a label that is no condition's in any group."""
-    known_labels = tuple(
-        dict.fromkeys(
-            name for group in groups for condition in group.conditions for name in (condition.base, condition.label)
-        )
+    known_labels = dict.fromkeys(
+        name for group in groups for condition in group.conditions for name in (condition.base, condition.label)
     )
-    for label in (label for pair in pairs or () for label in pair):
-        if label not in known_labels:
-            raise ValueError(unknown(label, "condition", known_labels))
+    select(known_labels, (label for pair in pairs or () for label in pair), "condition")
 
 
 def noise_floor(pair: ConditionPair, split: str, score: str) -> float:

@@ -26,7 +26,7 @@ from toolkit.comparison.conditions import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
-from toolkit.naming import OtherFormatError, check_format, parse_object, refuse_first
+from toolkit.naming import OtherFormatError, check_format, parse_object, read_json, reading, refuse_first
 from toolkit.snapshots import files
 from toolkit.snapshots.csv_tables import csv_of, unquoted
 from toolkit.snapshots.ownership import FORMAT as LIST_FORMAT
@@ -273,7 +273,7 @@ def making(folder: str | Path) -> AbstractContextManager[None]:
     Its tables and facts are no stranger's, and their hashes say whether they are as they were written; but hashes can
     be made anew.
     """
-    return files.reading(f"the evidence of {folder}", "is not as a report writes it", ValueError)
+    return reading(f"the evidence of {folder}", "is not as a report writes it", ValueError)
 
 
 def check_evidence(folder: str | Path) -> None:
@@ -305,10 +305,8 @@ def _check_files_exist(folder: str | Path, names: Iterable[str]) -> None:
 
 def _read_file(path: Path) -> Any:
     """The JSON or table of one evidence file; ValueError, with its name, where it cannot be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else read_table(path)
-    except (ValueError, OSError) as error:  # pyarrow's errors are both of these
-        raise ValueError(f"{FOLDER}/{path.name} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    with reading(f"{FOLDER}/{path.name}"):
+        return read_json(path) if path.suffix == ".json" else read_table(path)
 
 
 def read_table(path: Path) -> pd.DataFrame:

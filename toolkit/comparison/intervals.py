@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from toolkit.naming import refuse_first
+
 ITEMS_ONLY = "one seed: the interval covers new items, not new seeds"
 SEEDS_ONLY = "one item: the interval covers new seeds, not new items"
 SCORES_OVER_SEEDS = "interval over seeds only: the items stay the same"
@@ -277,14 +279,14 @@ def detectable_gap_planned(
     formula does, discordance is taken to be the gap itself. ValueError: values out of range.
     """
     _check_shares(power, alpha)
-    if num_seeds < 1 or num_items < 1:
-        raise ValueError(f"expected at least one seed and one item; got {num_seeds} and {num_items}")
-    if not 0 < discordance <= 1:
-        raise ValueError(f"discordance is a share of the items in (0, 1], for example .1; got {discordance}")
-    if not (seed_sd >= 0 and 0 <= item_share <= 1):
-        raise ValueError(f"expected seed_sd from 0 and item_share in [0, 1]; got {seed_sd} and {item_share}")
-    if num_items < 2:
-        raise ValueError("a planned gap needs at least two items; got 1")
+    are_shares = seed_sd >= 0 and 0 <= item_share <= 1
+    faults = {
+        f"expected at least one seed and one item; got {num_seeds} and {num_items}": num_seeds < 1 or num_items < 1,
+        f"discordance is a share of the items in (0, 1], for example .1; got {discordance}": not 0 < discordance <= 1,
+        f"expected seed_sd from 0 and item_share in [0, 1]; got {seed_sd} and {item_share}": not are_shares,
+        "a planned gap needs at least two items; got 1": num_items < 2,
+    }
+    refuse_first(faults)
     while True:
         variance, df = _planned_variance(num_seeds, num_items, discordance, seed_sd, item_share)
         gap = min(1.0, _noncentrality(df, power, alpha) * math.sqrt(variance))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from toolkit.naming import REFUSALS as REFUSALS
-from toolkit.naming import Described, parse_object, unknown
+from toolkit.naming import Described, lookup, parse_object, refuse_first
 from toolkit.snapshots import files
 
 CLAIMED = ("supported", "the other way")
@@ -80,17 +80,15 @@ def verdict(
     smallest difference of interest was named, so that rules 4 and 7 (its gap) do not apply. ValueError: an interval or
     null whose ends are swapped, a margin that is not above 0, a ``refusal`` that is none, a ``side`` that is none.
     """
-    if side not in get_args(Side):
-        raise ValueError(unknown(side, "side", get_args(Side)))
+    lookup(dict.fromkeys(get_args(Side)), side, "side")
     ends = {"interval": (low, high), "90 % interval": (low90, high90), "null": (null_low, null_high)}
-    for name, (first, second) in ends.items():
-        if first > second:
-            raise ValueError(f"the {name} runs from {first} to {second}: pass its lower end first")
-    if margin <= 0:
-        raise ValueError(f"margin is {margin}: it must be above 0 (or NaN, where no margin was named)")
+    faults = {
+        f"the {name} runs from {first} to {second}: pass its lower end first": first > second
+        for name, (first, second) in ends.items()
+    }
+    refuse_first(faults | {f"margin is {margin}: it must be above 0 (or NaN, where no margin was named)": margin <= 0})
     if refusal is not None:
-        if refusal.name not in REFUSALS:
-            raise ValueError(unknown(refusal.name, "refusal", REFUSALS))
+        lookup(dict.fromkeys(REFUSALS), refusal.name, "refusal")
         return refusal
     if num_seeds < LEAST_SEEDS:
         return Verdict("not judged", few_seeds(num_seeds))
@@ -212,8 +210,7 @@ class Card(Described):
     """Whether only a control that was not run could say what its number means."""
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(unknown(self.verdict, "verdict", VERDICTS))
+        lookup(dict.fromkeys(VERDICTS), self.verdict, "verdict")
 
     @property
     def id(self) -> str:

@@ -35,7 +35,7 @@ from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
 from toolkit.comparison.runs import ReportedRun, judged_by, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
-from toolkit.naming import shown_path
+from toolkit.naming import first_few, refuse_first, shown_path
 from toolkit.progress import counted, shows_progress
 from toolkit.snapshots import files
 from toolkit.snapshots.output_folder import OutputFolder, with_base
@@ -87,10 +87,9 @@ def has_cards(folder: Path) -> bool:
 def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Verification:
     """:func:`verify_report`, and what it could not look at."""
     folder = Path(folder)
-    if not is_report(folder):
-        raise ValueError(f"{folder} is neither a run directory nor a report: it has no {CARDS} and no {WRITTEN}")
-    if runs_root is not None and not Path(runs_root).is_dir():
-        raise ValueError(f"no folder of runs at {runs_root}")
+    neither = f"{folder} is neither a run directory nor a report: it has no {CARDS} and no {WRITTEN}"
+    is_lost = runs_root is not None and not Path(runs_root).is_dir()
+    refuse_first({neither: not is_report(folder), f"no folder of runs at {runs_root}": is_lost})
     verification = Verification()
     if has_cards(folder):
         _check_evidence(folder, runs_root, verification)
@@ -133,8 +132,7 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
         printed.append(f"{folder}: all {check.num_cards} cards are what the evidence gives")
     measured = f"{check.num_runs} of {check.num_runs + len(check.away)} runs were at hand and measured again"
     if check.away:
-        rest = f" and {len(check.away) - NAMED:,} more" if len(check.away) > NAMED else ""
-        measured += f"; {len(check.away):,} not at hand: {', '.join(check.away[:NAMED])}{rest}"
+        measured += f"; {len(check.away):,} not at hand: {first_few(check.away, NAMED)}"
     pronoun = "it" if count == 1 else "them"
     hint = (
         [f"{absent_files}; python -m toolkit report --from {shown_path(folder)} makes {pronoun} again"] if count else []

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,11 +23,13 @@ import pandas as pd
 from toolkit.data.labels import FLOAT, RawSplit, RawTask, joined, labels_of, plain_text
 from toolkit.data.tokens import is_list, read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import lookup, unknown
+from toolkit.naming import lookup, reading, reason_of, refuse_first, unknown
 from toolkit.snapshots.files import check_content
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 """Tried in order when --text-columns is not given."""
+
+MEND = "mend it, or save it again as UTF-8 text"
 
 LINE = "line"
 """Name of a table's index where that is the line of the file that each row begins on, the header's being 1."""
@@ -283,19 +284,13 @@ def read_file(
     a file of text is said to hold, where its dataset's card says so.
     """
     check_file(path)
-    try:
+    with reading(path, remedy=MEND):
         if path.is_dir() or kind_of(path) == PARQUET:
             table = _read_saved(path) if path.is_dir() else _read_parquet(path)
         else:
             options = {"quotes": tsv_quotes} if kind_of(path) == ".tsv" else {}
             with _open(path) as file:
                 table = _declared(READERS[kind_of(path)](file, **options), features or {})
-    except UnicodeDecodeError as error:
-        raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text") from None
-    except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:  # pandas' and pyarrow's are of them
-        raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-    except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
-        raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
     return split_of(table, text_columns, label_column, str(path), cluster_column)
 
 
@@ -330,12 +325,9 @@ def split_of(
     for name in text_columns:
         if name not in columns:
             raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
-    if len(set(text_columns)) < len(text_columns):
-        raise ValueError(f"--text-columns names {text_columns[0]!r} twice: a pair needs two columns, a single text one")
-    if label_column in text_columns:
-        raise ValueError(
-            f"{label_column!r} is the label column and a text column: change --label-column or --text-columns"
-        )
+    twice = f"--text-columns names {text_columns[0]!r} twice: a pair needs two columns, a single text one"
+    both = f"{label_column!r} is the label column and a text column: change --label-column or --text-columns"
+    refuse_first({twice: len(set(text_columns)) < len(text_columns), both: label_column in text_columns})
     _check_header_once(frame, text_columns, label_column, source)
     _check_no_rows_inside(frame, text_columns, label_column, source)
     texts = [
@@ -529,7 +521,7 @@ def _load(name: str, config: str | None) -> tuple[Any, dict[str, str], Mapping[s
             dataset = dataset or datasets.load_dataset(location, config, **pinned)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         is_told = is_online or Path(name).exists()
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_told else unreachable_hub()
+        reason = reason_of(error) if is_told else unreachable_hub()
         raise ValueError(f"cannot read the dataset {name!r} ({reason}); {instead}") from None
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.naming import first_few, reading, refuse_first
+
 
 @dataclass(frozen=True, slots=True)
 class RawSplit:
@@ -103,10 +105,8 @@ def plain_text(cell: object, source: str, what: str = "text") -> str | None:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, bytes):
-        try:
+        with reading(source, f"has a {what} of bytes that are no UTF-8", remedy="decode the column"):
             return cell.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{source}: a {what} is bytes that are no UTF-8 ({error}): decode the column") from None
     if isinstance(cell, int | float | Decimal | np.generic) or cell is None or cell is pd.NA or cell is pd.NaT:
         return None if pd.isna(cell) else str(cell)
     raise ValueError(f"{source}: a {what} is a {type(cell).__name__}; pass a column of plain texts")
@@ -238,13 +238,13 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
     several = [label for label, own in parts.items() if len(own) > 1 and all(occurs[part] > 1 for part in own)]
     lists = [label for label in parts if re.fullmatch(r"\[.*\]", label, re.DOTALL)]
     median = np.median(list(Counter(train).values()))
-    shown = {what: " and ".join(sorted(map(_shown, own))[:3]) for what, own in (("marks", marks), ("several", several))}
+    marks_text, several_text = (" and ".join(sorted(map(_shown, own))[:3]) for own in (marks, several))
     doubts = (
         (
             marks and len(distinct - marks) > 1,
-            f"{shown['marks']} as a label often says that an example has none ({', '.join(counts)}): drop these rows",
+            f"{marks_text} as a label often says that an example has none ({', '.join(counts)}): drop these rows",
         ),
-        (several, f"the label {shown['several']} is made of others: several labels of a text are not supported"),
+        (several, f"the label {several_text} is made of others: several labels of a text are not supported"),
         (
             lists,
             f"the label {''.join(map(repr, lists[:1]))} is a list written as text: several labels of a text are not "
@@ -261,9 +261,7 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
             f"{FEW_ROWS} (is --label-column the right one? floats mean regression)",
         ),
     )
-    for is_so, doubt in doubts:
-        if is_so:
-            raise ValueError(f"{doubt}; if these are classes, pass --label-kind classes")
+    refuse_first({f"{doubt}; if these are classes, pass --label-kind classes": is_so for is_so, doubt in doubts})
 
 
 def _check_numbers(train: list[object]) -> None:
@@ -358,8 +356,8 @@ def _normal(label: object) -> object:
     if _is_number(label):
         return label
     text = unicodedata.normalize("NFKC", str(label)).casefold().translate(LOOKALIKES)
-    shown = "".join(char for char in text if unicodedata.category(char) != "Cf")  # a zero-width space, say
-    return " ".join(shown.split())
+    visible = "".join(char for char in text if unicodedata.category(char) != "Cf")  # a zero-width space, say
+    return " ".join(visible.split())
 
 
 def _matches(pattern: str, label: object) -> bool:
@@ -373,8 +371,7 @@ def _is_hole(label: object) -> bool:
 
 def _rows(labels: list[object], rows: list[int]) -> str:
     """``row 3 ('nan'), row 7 ('N/A') and 5 more``, counted from 1 below the header."""
-    shown = ", ".join(f"row {i + 1} ({_shown(labels[i])})" for i in rows[:3])
-    return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
+    return first_few([f"row {i + 1} ({_shown(labels[i])})" for i in rows])
 
 
 def _is_number(label: object) -> bool:

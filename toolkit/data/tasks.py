@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels
 from toolkit.data.tokens import OUTSIDE, UNTAGGED, as_objects, encode_tags, has_entities
-from toolkit.naming import lookup, unknown
+from toolkit.naming import first_few, lookup, refuse_first, unknown
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
@@ -114,10 +114,9 @@ class Task:
         if self.kind == "regression":
             return f"{lead}numbers, {train.labels.min():g} to {train.labels.max():g}"
         counts = np.bincount(flat(train.labels), minlength=len(self.label_names)).tolist()
-        class_counts = ", ".join(f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names[:NAMED]))
-        more = f" and {len(counts) - NAMED} more" if len(counts) > NAMED else ""
+        class_counts = first_few([f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names)], NAMED)
         f1 = f", f1 of {_short(self.label_names[1])}" if (self.kind, len(counts)) == ("classification", 2) else ""
-        return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}{more}){f1}"
+        return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}){f1}"
 
     @property
     def units(self) -> list[str]:
@@ -271,13 +270,20 @@ def file_roles(config: RunConfig) -> dict[str, Path]:
     roles = {"train": Path(config.train_file), "validation": Path(config.validation_file)}
     for flag, entries in (("--test-file", config.test_file), ("--ood-file", config.ood_file)):
         for entry in entries:
-            name, separator, path = entry.partition("=")
-            if not (separator and name and path):
-                raise ValueError(f"{flag} takes NAME=PATH, got {entry!r}")
-            if name in roles:
-                raise ValueError(f"{flag}: the split name {name!r} is taken; choose another")
-            roles[name] = Path(path)
+            name, path = named_path(flag, entry, roles)
+            roles[name] = path
     return roles
+
+
+def named_path(flag: str, entry: str, taken: Collection[str]) -> tuple[str, Path]:
+    """What a flag's ``NAME=PATH`` names; ValueError for another entry, and for a name that is taken."""
+    name, _, path = entry.partition("=")
+    faults = {
+        f"{flag} takes NAME=PATH, got {entry!r}": not (name and path),
+        f"{flag}: the name {name!r} is taken; choose another": name in taken,
+    }
+    refuse_first(faults)
+    return name, Path(path)
 
 
 def _refuse_stray_flags(config: RunConfig) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.data.labels import MANY, MARKS, MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
-from toolkit.naming import unknown
+from toolkit.naming import refuse_first, unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words", "form", "1")
 """Tried in order when --text-columns is not given; the last two are of .conllu and .conll."""
@@ -66,10 +66,7 @@ def read_conllu(file: TextIO) -> pd.DataFrame:
     """
     import conllu
 
-    try:
-        sentences = [[word for word in own if isinstance(word["id"], int)] for own in conllu.parse_incr(file)]
-    except conllu.exceptions.ParseException as error:
-        raise ValueError(str(error)) from None
+    sentences = [[word for word in own if isinstance(word["id"], int)] for own in conllu.parse_incr(file)]
     kept = [own for own in sentences if own]
     columns = [name for name in (kept[0][0] if kept else ("form",)) if name not in ("id", "feats", "deps", "misc")]
     return pd.DataFrame({name: [tuple(word.get(name) for word in own) for own in kept] for name in columns})
@@ -130,11 +127,8 @@ def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, co
             f"{often} in place of {count:,} of {len(flat):,} words (withheld?)",
         ),
     )
-    for what in (what for is_so, what in doubts if is_so):
-        raise ValueError(
-            f"{source}: the column {column} holds {what}: pass --text-columns {column} if it is meant, or the column "
-            f"of the words (columns: {', '.join(columns)})"
-        )
+    instead = f"pass --text-columns {column} if it is meant, or the column of the words (columns: {', '.join(columns)})"
+    refuse_first({f"{source}: the column {column} holds {what}: {instead}": is_so for is_so, what in doubts})
 
 
 def _marks_span(tag: str) -> bool:
@@ -207,8 +201,7 @@ def _doubt_tags(train: Sequence[str], seen: Collection[str]) -> None:
             f"there are {len(seen):,} tags on {len(train):,} words: is --label-column the right one?",
         ),
     )
-    for doubt in (doubt for is_so, doubt in doubts if is_so):
-        raise ValueError(f"{doubt}; if these are tags, pass --label-kind classes")
+    refuse_first({f"{doubt}; if these are tags, pass --label-kind classes": is_so for is_so, doubt in doubts})
 
 
 def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

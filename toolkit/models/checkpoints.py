@@ -12,7 +12,7 @@ from torch import nn
 
 from toolkit.families import FAMILIES, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import read_object, unknown
+from toolkit.naming import first_few, is_failure, read_object, reason_of, unknown
 from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.importers import find_places, on_hub
@@ -121,7 +121,9 @@ class Source:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.location, trust_remote_code=False, **self._options())
             tokenizer("qzxv")  # one without a row for unknown words fails at the first of them
-        except Exception as error:  # tokenizers raises a bare Exception for a broken file
+        except BaseException as error:  # tokenizers raises a bare Exception for a broken file, or panics
+            if not is_failure(error):
+                raise
             raise ValueError(self._lacking_packages() or self._cannot("tokenizer", error)) from None
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             # transformers makes up such a tokenizer where there are no files, and every word would be unknown.
@@ -165,8 +167,9 @@ class Source:
         if missing:
             embeddings = set(family_of(config.model_type).embedding_parameters.values())
             kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
-            listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            raise LackingError(f"checkpoint {self.name} lacks {kind} that its config asks for: {listed}", missing)
+            raise LackingError(
+                f"checkpoint {self.name} lacks {kind} that its config asks for: {first_few(missing, 5)}", missing
+            )
         if getattr(config, "auto_map", None):
             self._check_needs_no_code(backbone, info["unexpected_keys"])
         model: nn.Module = backbone
@@ -249,7 +252,7 @@ class Source:
         if unplaced:
             raise ValueError(
                 f"{self.name} needs its own code (auto_map), which is never run: a plain {kind} has no place for "
-                f"{', '.join(unplaced[:3])}" + (f" and {len(unplaced) - 3} more" if len(unplaced) > 3 else "")
+                f"{first_few(unplaced)}"
             )
         self._say_code("model", f"plain {kind}")
 
@@ -259,9 +262,9 @@ class Source:
             stacklevel=3,
         )
 
-    def _cannot(self, part: str, error: Exception) -> str:
+    def _cannot(self, part: str, error: BaseException) -> str:
         """One line on what cannot be read: why, and what to pass instead."""
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = reason_of(error)
         if self.is_hub and not is_hub_reachable():
             reason = f"it is not a folder, it is not in the local cache, and {unreachable_hub()}"
         if self.is_hub and "/" not in self.name:

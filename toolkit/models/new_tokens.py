@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded
+from toolkit.naming import first_few, reading
 from toolkit.snapshots.files import sha256_of_file
 
 NAMED = 5
@@ -24,10 +25,8 @@ def read_tokens(path: str | Path) -> tuple[str, ...]:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"no file at {path}: --add-tokens names a text file with one token a line")
-    try:
+    with reading(path, remedy="--add-tokens names a text file, in UTF-8, with one token a line"):
         lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8: --add-tokens names a text file with one token a line") from None
     if lines == [""]:
         raise ValueError(f"{path} is empty: --add-tokens names a text file with one token a line")
     line_of_token: dict[str, int] = {}
@@ -125,8 +124,7 @@ def _warn_of_split_words(tokenizer: Any, first_row: int, tokens: Sequence[str]) 
 
 
 def _shown(tokens: Sequence[str]) -> str:
-    more = f" and {len(tokens) - NAMED:,} more" if len(tokens) > NAMED else ""
-    return ", ".join(map(repr, tokens[:NAMED])) + more
+    return first_few([*map(repr, tokens)], NAMED)
 
 
 class HeldTable(nn.Module):

@@ -2,13 +2,14 @@
 
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.memory import is_hub_reachable
 from toolkit.models.checkpoints import Source, quiet
-from toolkit.naming import read_json, read_object
+from toolkit.naming import read_json, read_object, reading, refuse_first
 from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.importers import CONVERT
 
@@ -65,12 +66,9 @@ def list_modules(source: Source) -> Modules:
     """The modules of a checkpoint; none where it is no sentence-transformers folder. ValueError for a damaged list."""
     path = _fetch(source, MODULES) / MODULES
     listed = read_json(path) if path.is_file() else []
-    try:
+    with reading(f"the {MODULES} of {source.name}", "does not list modules, each with its type and a path below it"):
         modules = tuple((str(module["type"]), str(module["path"])) for module in listed)
-    except (TypeError, KeyError):
-        modules = (("", ".."),)
-    if any(".." in Path(path).parts or Path(path).is_absolute() for _, path in modules):
-        raise ValueError(f"the {MODULES} of {source.name} must list modules, each with its type and path below it")
+        refuse_first({path: ".." in Path(path).parts or Path(path).is_absolute() for _, path in modules})
     return modules
 
 
@@ -99,12 +97,9 @@ def open_pipeline(source: Source, modules: Modules) -> Pipeline:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         return _rebuilt(source.name, folder, modules, settings)
-    try:
-        with quiet():
-            options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-            model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
-    except Exception as error:  # each of its modules checks its files in its own way
-        raise ValueError(f"sentence-transformers cannot read {source.name}: {' '.join(str(error).split())}") from None
+    with reading(source.name, "cannot be read by sentence-transformers"), quiet():
+        options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+        model = SentenceTransformer(str(folder), model_kwargs={"use_safetensors": True}, **options)
     for path in (path for class_name, path in modules if class_name.endswith(".Transformer")):
         # The library leaves what is missing at random numbers. Poolers are missing often, and nothing reads them.
         encoder: Any = model.transformers_model
@@ -124,12 +119,10 @@ def _fetch(source: Source, *patterns: str) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     options: dict[str, Any] = {"revision": source.revision, "local_files_only": not is_hub_reachable()}
-    try:
+    passed = LocalEntryNotFoundError  # nothing of it is known: whoever reads its config says so
+    with suppress(passed), reading(f"the modules of {source.name!r}", "cannot be had", passed, remedy="try again"):
         return Path(snapshot_download(source.location, allow_patterns=list(patterns), **options))
-    except LocalEntryNotFoundError:  # nothing of it is known: whoever reads its config says so
-        return Path(os.devnull)
-    except Exception as error:
-        raise ValueError(f"cannot read the modules of {source.name!r}: {' '.join(str(error).split())}") from None
+    return Path(os.devnull)
 
 
 def _name(module: tuple[str, str]) -> str:

@@ -9,7 +9,7 @@ from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.heads import MaskedHead
 from toolkit.models.new_tokens import add_tokens
 from toolkit.models.positions import prepare_positions
-from toolkit.naming import REMEDY
+from toolkit.naming import reading
 from toolkit.snapshots.backbones import how_to_keep_one
 from toolkit.snapshots.store import Run
 
@@ -28,20 +28,16 @@ def load_tuned(run: Run) -> Loaded:
 
     ValueError when the run did not keep its model, or the model has changed since.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     check_model(run)
     run.check("model/")
     folder = run.path / "model"
     loaded = load_classifier(str(folder), **recipe_of(run.config), **_outputs_of(run))
-    try:
+    with reading(folder / HEAD_FILE, "is not this model's head"):
         # HEAD_FILE holds a whole classifier, but of a masked-LM head only what it does not share with the backbone.
         is_whole = not isinstance(loaded.model.head, MaskedHead)
         loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE), strict=is_whole)
-    except (RuntimeError, SafetensorError) as error:  # torch's is of several lines
-        message = " ".join(str(error).split())[:300]
-        raise ValueError(f"{folder / HEAD_FILE} is not this model's head ({message}): {REMEDY}") from None
     loaded.model.eval()
     # The position table is among the weights, so it stays as it is ("checkpoint"); the hooks of --reinject-positions
     # are not, so they are put on again.

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import nn
 from toolkit.analysis.measures import Array
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.data.files import read_file
-from toolkit.data.tasks import Split, Task, check_texts, load_task
+from toolkit.data.tasks import Split, Task, check_texts, load_task, named_path
 from toolkit.families import BENEATH, TABLES, family_of
 from toolkit.models.checkpoints import LackingError, find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
@@ -62,12 +61,8 @@ def read_texts(entries: Sequence[str], text_columns: tuple[str, ...] = ()) -> di
     """``NAME=PATH`` entries to named lists of texts, singles or pairs; ValueError for a bad entry, file or text."""
     texts: dict[str, list[tuple[str, ...]]] = {}
     for entry in entries:
-        name, separator, path = entry.partition("=")
-        if not (separator and name and path):
-            raise ValueError(f"--texts takes NAME=PATH, got {entry!r}")
-        if name in texts:
-            raise ValueError(f"--texts: the name {name!r} is taken; choose another")
-        texts[name] = read_file(Path(path), text_columns, None).texts
+        name, path = named_path("--texts", entry, texts)
+        texts[name] = read_file(path, text_columns, None).texts
         check_texts(name, texts[name])
     return texts
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolkit.comparison.evidence import WRITTEN as WRITTEN
 from toolkit.comparison.evidence import large_tables
 from toolkit.comparison.evidence import written_files as written_files
-from toolkit.naming import refuse_first, shown_path
+from toolkit.naming import first_few, refuse_first, shown_path
 from toolkit.reporting.chart_files import write_charts
 from toolkit.reporting.page import Page, charts_of
 from toolkit.reporting.render_html import render_page
@@ -29,7 +29,6 @@ from toolkit.snapshots.ownership import (
     remove_temporary_folders,
     replace_file,
     seal,
-    shown,
     temporary_folder,
 )
 from toolkit.snapshots.store import run_around
@@ -64,10 +63,10 @@ def check_out(out: str | Path) -> Path:
         f"{shown_path(file or out)} is a file where the report's folder should go: pass another --out": file,
         f"the report would lie inside the run {(run or out).name}: pass another --out": run,
         f"{shown_path(out)} is a link to nothing: pass another --out": out.is_symlink() and not out.exists(),
-        f"{shown_path(out)} holds {shown(present)}, and no {WRITTEN} of a report: pass another --out, a folder of its "
-        "own; nothing there was touched": present and owned is None,
-        f"{shown_path(out)} holds {shown(changed)}, not as an earlier report wrote it: move that away, or pass another "
-        "--out; nothing there was touched": changed,
+        f"{shown_path(out)} holds {first_few(present)}, and no {WRITTEN} of a report: pass another --out, a folder of "
+        "its own; nothing there was touched": present and owned is None,
+        f"{shown_path(out)} holds {first_few(changed)}, not as an earlier report wrote it: move that away, or pass "
+        "another --out; nothing there was touched": changed,
     }
     refuse_first(faults)
     return out
@@ -137,7 +136,7 @@ def _move_into_place(folder: Path, out: Path) -> None:
     for name in new_files:
         check_replaceable(out / name, earlier)  # all of them before any is touched
     unlisted = [name for name in new_files if not re.fullmatch(LISTED[WRITTEN], name)]
-    refuse_first({f"no list of a report may name {shown(unlisted)}, which it could not replace later": unlisted})
+    refuse_first({f"no list of a report may name {first_few(unlisted)}, which it could not replace later": unlisted})
     earlier_hashes = {name: files.sha256_of_file(out / name) for name in earlier.files if (out / name).is_file()}
     earlier_hashes = {name: digest for name, digest in earlier_hashes.items() if digest in earlier.files[name]}
     # First: what is moved next must be known as a report's, as it was and as it will be, if this is cut short.

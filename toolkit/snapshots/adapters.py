@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import COPIES, FAMILIES, OUTPUT_TABLES, ModelFamily
-from toolkit.snapshots.files import NamedTensors, read_header, reading
+from toolkit.naming import reading
+from toolkit.snapshots.files import NamedTensors, read_header
 from toolkit.snapshots.snapshot import CHECKED_ROWS, check_finite
 from toolkit.snapshots.weights import FileTensors, FindEntry, check_stored
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from toolkit.families import ModelFamily, component_of, family_of
-from toolkit.naming import read_object
+from toolkit.naming import first_few, read_object, reading, refuse_first
 from toolkit.snapshots.adapters import MERGE_IT
-from toolkit.snapshots.files import check_content, known_sha256, reading, sha256_of_file
+from toolkit.snapshots.files import check_content, known_sha256, sha256_of_file
 from toolkit.snapshots.importers import (
     HALF,
     UNREADABLE,
@@ -219,10 +219,11 @@ def _place(place: "Run | str | Path", resolve: Resolve | None) -> Place:
 
 
 def _single(found: list[Place], text: str) -> Place:
-    if len(found) > 1:
-        raise ValueError(f"{text} holds {len(found)} checkpoints: pass one of them")
-    if found[0].is_ours:
-        raise ValueError(f"{text} is a snapshot of embedding parameters only: pass a run made with --save-model")
+    faults = {
+        f"{text} holds {len(found)} checkpoints: pass one of them": len(found) > 1,
+        f"{text} is a snapshot of embedding parameters only: pass a run made with --save-model": found[0].is_ours,
+    }
+    refuse_first(faults)
     return found[0]
 
 
@@ -267,9 +268,7 @@ def _check_layers(before: Backbone, after: Backbone, family: ModelFamily) -> Non
 def _notes(before: Backbone, after: Backbone) -> Iterator[str]:
     for side in (before, after):
         if side.left_out:
-            more = len(side.left_out) - SHOWN_NAMES
-            listed = ", ".join(side.left_out[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
-            yield f"not compared, as no part of the backbone: {listed} of {side.name}"
+            yield f"not compared, as no part of the backbone: {first_few(side.left_out, SHOWN_NAMES)} of {side.name}"
         for kind in sorted({side.stored(name) for name in side.parameters} & HALF.keys()):
             yield (
                 f"{side.name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: "

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from toolkit.naming import REMEDY
+from toolkit.naming import reading
 from toolkit.snapshots.ownership import PIECE_BYTES, Owned, atomic_path
 from toolkit.snapshots.ownership import of_temporary as of_temporary
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
@@ -168,22 +168,6 @@ def check_content(path: Path) -> Path:
         if file.read(len(POINTER)) == POINTER:
             raise ValueError(f"{path} is a Git LFS pointer, not the file that it stands for: git lfs pull")
     return path
-
-
-@contextmanager
-def reading(what: str | Path, fault: str, *said: type[Exception]) -> Iterator[None]:
-    """The one wall around the reading of a named file: whatever fails there becomes one line.
-
-    ``fault`` completes the sentence that ``what`` begins; ``said`` are errors that are such a line already. Errors of
-    the disk name their file themselves.
-    """
-    passed: tuple[type[Exception], ...] = (OSError, MemoryError, *said)
-    try:
-        yield
-    except passed:
-        raise
-    except Exception as error:
-        raise ValueError(f"{what} {fault} ({error!r}): {REMEDY}") from None
 
 
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[int, ...], int]]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
-from toolkit.naming import REMEDY, refuse_damaged
+from toolkit.naming import reading, refuse_damaged, refuse_first
 from toolkit.snapshots.csv_tables import unquoted
 from toolkit.snapshots.logs import INPUT_ONLY, PARTS, Exposure
 
@@ -84,15 +84,12 @@ def _read_table(
 
     Without ``columns`` it may have any, in its own order.
     """
-    try:
+    with reading(path):
         table = read(path)
-    except Exception as error:  # pandas and pyarrow have a dozen types of their own
-        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
     columns = tuple(dict.fromkeys([*needed, *map(str, table)])) if columns is None else columns
     missing = [name for name in columns if name in needed and name not in table]
     unknown = [name for name in table if name not in columns]
-    may_lack = {"label", "prediction", *missing}
-    holes = [name for name in needed if name not in may_lack and table[name].isna().any()]
+    holes = [name for name in needed if name not in ("label", "prediction", *missing) and table[name].isna().any()]
     odd = [name for name in table if name not in ("split", *texts) and table[name].dtype.kind not in "iuf"]
     faults = {
         f"lacks the column {', '.join(missing)}": missing,
@@ -129,42 +126,40 @@ def read_exposure(
 
     ``may_lack``: it is of another training loop, in which not every table's exposure can be known.
     """
-    present = {name.partition(".")[0] for name in tensors}
-    marked = [name.partition(".")[2] for name in tensors if name.startswith(f"{INPUT_ONLY}.")]
-    design = {name: tensor for name, tensor in tensors.items() if name.startswith("design.")}
-    odd = [name for name, each in tensors.items() if each.dtype not in KINDS.get(name, ()) or each.ndim != 1]
-    wanted = [f"{name}.{part}" for name in TABLES if name in present for part in PARTS]
-    lacking = [name for name in (*wanted, *["design.counts"] * bool(design)) if name not in tensors]
-    unknown = [name for name in num_rows if name not in present and name not in marked and not may_lack]
-    faults: dict[str, object] = {
-        f"holds {', '.join(odd)}, of a name, a type or dimensions that no run has": odd,
-        f"lacks {', '.join(lacking)}": lacking,
-        f"lacks the rows of {', '.join(unknown)}": unknown,
-        "counts combinations of no table": len(design) == 1,
-        "has combinations and counts of different lengths": len({tensor.size for tensor in design.values()}) > 1,
-    }
-    refuse_damaged(path, faults)  # what follows takes these to be mended
-    exposure = Exposure.from_tensors(tensors)
-    keys = {key: name for name in TABLES for key in (f"{name}.rows", f"design.{name}") if key in tensors}
-    beyond = [
-        key
-        for key, name in keys.items()
-        if name not in num_rows or ((tensors[key] < 0) | (tensors[key] >= num_rows[name])).any()
-    ]
-    unborne = [name for name in marked if name in present or f"design.{name}" not in design]
-    few = [key for key, counts in tensors.items() if key.endswith(".counts") and (counts < 1).any()]
-    faults = {
-        f"has rows in {', '.join(beyond)} that the snapshots lack": beyond,
-        f"says that of {', '.join(unborne)} the input is known, which its other arrays do not bear out": unborne,
-        f"has counts below 1 in {', '.join(few)}": few,
-    }
-    for name, table in exposure.tables.items():
-        lengths, offsets = {len(table.rows), len(table.counts), len(table.norms)}, table.offsets
-        is_divided = len(offsets) and offsets[0] == 0 and (np.diff(offsets) >= 0).all() and lengths == {offsets[-1]}
-        faults[f"has offsets of {name} that do not divide its rows, counts and norms into steps"] = not is_divided
-        falls = np.flatnonzero(np.diff(table.rows) <= 0) + 1  # where alone a step may begin
-        faults[f"has steps whose rows of {name} do not ascend"] = not np.isin(falls, offsets).all()
-        faults[f"has norms of {name} below 0"] = (table.norms < 0).any()
-    num_steps = {table.num_steps for table in exposure.tables.values()}
-    refuse_damaged(path, faults | {"has another number of steps for each table": len(num_steps) > 1})
+    with reading(path, "is not the exposure of a run"):
+        exposure = Exposure.from_tensors(tensors)  # a KeyError where a table lacks a part
+        others = sorted(exposure.to_tensors().keys() ^ tensors.keys())  # what was read is what would be written
+        odd = [name for name, each in tensors.items() if each.dtype not in KINDS.get(name, ()) or each.ndim != 1]
+        design = [each for name, each in tensors.items() if name.startswith("design.")]
+        unknown = num_rows.keys() - exposure.tables.keys() - {*exposure.input_only} if not may_lack else ()
+        faults: dict[str, object] = {
+            f"it holds or lacks {', '.join(others)}, alone": others,
+            f"it holds {', '.join(odd)} in a type or dimensions that no run has": odd,
+            f"it lacks the rows of {', '.join(unknown)}": unknown,
+            "of a table it tells by step, and by the input alone": exposure.tables.keys() & {*exposure.input_only},
+            "its combinations and counts differ in length": len({len(each) for each in design}) > 1,
+        }
+        refuse_first(faults)  # what follows takes these to be mended
+        keys = {key: name for name in TABLES for key in (f"{name}.rows", f"design.{name}") if key in tensors}
+        beyond = [
+            key
+            for key, name in keys.items()
+            if name not in num_rows or ((tensors[key] < 0) | (tensors[key] >= num_rows[name])).any()
+        ]
+        few = [key for key, counts in tensors.items() if key.endswith(".counts") and (counts < 1).any()]
+        faults = {
+            f"it has rows in {', '.join(beyond)} that the snapshots lack": beyond,
+            f"it has counts below 1 in {', '.join(few)}": few,
+        }
+        for name, table in exposure.tables.items():
+            lengths, offsets = {len(table.rows), len(table.counts), len(table.norms)}, table.offsets
+            is_divided = len(offsets) and offsets[0] == 0 and (np.diff(offsets) >= 0).all() and lengths == {offsets[-1]}
+            falls = np.flatnonzero(np.diff(table.rows) <= 0) + 1  # where alone a step may begin
+            faults |= {
+                f"its offsets of {name} do not divide rows, counts and norms into steps": not is_divided,
+                f"its steps have rows of {name} that do not ascend": not np.isin(falls, offsets).all(),
+                f"it has norms of {name} below 0": (table.norms < 0).any(),
+            }
+        num_steps = {table.num_steps for table in exposure.tables.values()}
+        refuse_first(faults | {"it has another number of steps for each table": len(num_steps) > 1})
     return exposure

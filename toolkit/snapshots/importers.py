@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, ModelFamily, family_of
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import Described, read_json
+from toolkit.naming import Described, first_few, read_json, reading, reason_of
 from toolkit.snapshots.adapters import SETTINGS, WEIGHTS, check_base, open_adapter
-from toolkit.snapshots.files import NamedTensors, WidenedRows, check_content, read_header, reading
+from toolkit.snapshots.files import NamedTensors, WidenedRows, check_content, read_header
 from toolkit.snapshots.snapshot import (
     CHECKED_ROWS,
     NAMED_ROWS,
@@ -398,14 +398,10 @@ def _download(text: str, location: str, revision: str | None, is_online: bool, n
         return Path(hf_hub_download(location, name, revision=revision, local_files_only=not is_online))
     except EntryNotFoundError as error:
         if is_online and isinstance(error, LocalEntryNotFoundError):
-            raise ValueError(f"cannot fetch {name} of {text!r}: {_first_line(error)}") from None
+            raise ValueError(f"cannot fetch {name} of {text!r}: {reason_of(error)}") from None
         return None
     except Exception as error:  # no such repository or revision, no access, a broken connection: many types
-        raise ValueError(f"no file or folder at {text!r}, nor {name} on the hub: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"no file or folder at {text!r}, nor {name} on the hub: {reason_of(error)}") from None
 
 
 UNREADABLE = "is not as its library writes it"
@@ -587,8 +583,7 @@ def _renamed_notes(opened: Sequence[_Opened], renamed: Mapping[int, str]) -> Ite
         told = [
             f"{text} (moved by {share:.3g} of its length)" for text, share in zip(renamed.values(), shares, strict=True)
         ]
-        more = f" and {len(told) - NAMED_ROWS:,} more" if len(told) > NAMED_ROWS else ""
-        yield f"renamed: {', '.join(told[:NAMED_ROWS])}{more}"
+        yield f"renamed: {first_few(told, NAMED_ROWS)}"
 
 
 def _relative_changes(old: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
-from toolkit.naming import parse_object
-from toolkit.snapshots.files import reading
+from toolkit.naming import parse_object, reading, refuse_first
 
 PARTS = ("offsets", "rows", "counts", "norms")
 INPUT_ONLY = "input_only"
@@ -196,7 +196,7 @@ class Exposure:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> "Exposure":
         """Inverse of :meth:`to_tensors`."""
         # A file keeps its tensors in the order of their names; ours is that of every table.
-        names = [name for name in TABLES if f"{name}.offsets" in tensors]
+        names = [name for name in TABLES if any(f"{name}.{part}" in tensors for part in PARTS)]
         tables = {name: TableExposure(*(tensors[f"{name}.{part}"] for part in PARTS)) for name in names}
         if "design.counts" not in tensors:
             return cls(tables)
@@ -273,7 +273,7 @@ class OptimizerLog:
         return json.dumps(values) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, source: str = "optimizer.json") -> "OptimizerLog":
+    def from_json(cls, text: str | bytes, source: str | Path = "optimizer.json") -> "OptimizerLog":
         """Inverse of :meth:`to_json`; ValueError for another format or a damaged file."""
         values = parse_object(text, source, {"format": int}, version=FORMAT)
         del values["format"]
@@ -285,9 +285,9 @@ class OptimizerLog:
             (values["eps"],) = _numbers("eps", [values["eps"]], True)
             _numbers("weight_decay", list(values["weight_decay"].values()), False)
             kinds = {"algorithm": str, "precision": str, "is_fused": bool, "weight_decay": dict}
-            is_whole = len(values["betas"]) == 2 and all(isinstance(values[name], kind) for name, kind in kinds.items())
-            if not is_whole or len({len(values[name]) for name in steps}) > 1:
-                raise ValueError("two betas, two names, a factor and two rates for every step belong there")
+            is_of_kind = all(isinstance(values[name], kind) for name, kind in kinds.items())
+            is_whole = is_of_kind and len(values["betas"]) == 2 and len({len(values[name]) for name in steps}) == 1
+            refuse_first({"two betas, two names, a factor and two rates for every step belong there": not is_whole})
             return cls(**values)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.families import component_of, regime_name
-from toolkit.naming import refuse_first
+from toolkit.naming import refuse_damaged, refuse_first
 from toolkit.snapshots.backbones import Backbone, open_place
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
@@ -31,6 +31,8 @@ TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation
 """What a Trainer logs of an evaluation beside its scores."""
 ARGUMENTS = ("num_train_epochs", "max_steps", "train_batch_size")
 """Fields of trainer_state.json that tell runs apart."""
+KINDS: Mapping[str, Any] = {"global_step": int, "epoch": int | float | None, "log_history": list | None}
+"""Fields of it that are computed with, and their types."""
 REST = "whatever else the model has"
 """A component of which nothing is known."""
 COMPARED_VALUES = 1 << 20
@@ -181,7 +183,7 @@ class OutputFolder(Run):
     @cached_property
     def _state(self) -> Mapping[str, Any]:
         """What the Trainer knew at the end: as it was saved in the folder itself, or with the last checkpoint."""
-        own, last = (read_settings(in_folder(folder)(STATE)) for folder in (self.path, checkpoints_in(self.path)[-1]))
+        own, last = (_read_state(folder) for folder in (self.path, checkpoints_in(self.path)[-1]))
         return own if own.get("global_step", -1) >= last.get("global_step", 0) else last
 
     @property
@@ -194,10 +196,10 @@ class OutputFolder(Run):
         """The checkpoints, and the model beside them where it is known to be later."""
         found = []
         for number, path in enumerate(checkpoints_in(self.path), start=1):
-            state = read_settings(in_folder(path)(STATE))
+            state = _read_state(path)
             found.append(Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)))
-        state, weights = read_settings(in_folder(self.path)(STATE)), self._beside
-        if weights is not None and state.get("global_step", 0) > found[-1].step:
+        state, weights = _read_state(self.path), self._beside
+        if weights is not None and state.get("epoch") and state.get("global_step", 0) > found[-1].step:
             found.append(Kept(weights, int(state["global_step"]), float(state["epoch"])))
         return found
 
@@ -264,6 +266,14 @@ class OutputFolder(Run):
     def _moved(self) -> list[str]:
         """The components that are not bit-identical in everything that was kept."""
         return [name for name, is_same in self._is_same.items() if not is_same and name != REST]
+
+
+def _read_state(folder: Path) -> Mapping[str, Any]:
+    """The trainer_state.json of a folder, empty where there is none; ValueError where a field is none of KINDS."""
+    state = read_settings(in_folder(folder)(STATE))
+    odd = [name for name, kind in KINDS.items() if name in state and not isinstance(state[name], kind)]
+    refuse_damaged(folder / STATE, {f"has a {', '.join(odd)} of another type than a Trainer writes": odd})
+    return state
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:

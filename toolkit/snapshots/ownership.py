@@ -23,6 +23,8 @@ from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from toolkit.naming import first_few
+
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
@@ -41,9 +43,6 @@ LISTED = {MANIFEST: OF_A_RUN, JOURNAL: OF_A_RUN, WRITTEN: OF_A_REPORT}
 """List to a pattern of the names that it may hold: whole names, from its folder."""
 BLANK = 64 * "0"
 """Stands in the place of a list's own sha256 while that is computed."""
-
-NUM_SHOWN = 3
-
 
 PIECE_BYTES = 2**23
 """Read, hashed or written at a time: in between, a thread that does so may have to wait for another's Python."""
@@ -153,12 +152,6 @@ def _is_entry(name: str, digest: object, list_name: str) -> bool:
     is_hash = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
     is_written = re.fullmatch(LISTED[list_name], name, re.DOTALL) is not None
     return is_within and is_written and (is_hash or (digest is None and list_name == JOURNAL))
-
-
-def shown(names: Collection[str]) -> str:
-    """A few names, and how many more there are."""
-    more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
-    return ", ".join(list(names)[:NUM_SHOWN]) + more
 
 
 def of_temporary(name: str) -> str | None:
@@ -284,7 +277,7 @@ def clear(owned: Owned, keep: Collection[str] = ()) -> None:
     lies in the folder; the folder itself stays.
     """
     if foreign := owned.foreign():
-        raise ValueError(f"{owned.folder} holds {shown(foreign)}, which the toolkit did not write: move that away")
+        raise ValueError(f"{owned.folder} holds {first_few(foreign)}, which the toolkit did not write: move that away")
     remove_temporary_folders(owned.folder)
     names = dict.fromkeys([*owned.entries(), *owned.files])  # the second for folders that are empty
     for name in sorted(names, key=lambda name: name == owned.list_name):

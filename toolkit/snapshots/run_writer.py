@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
-from toolkit.naming import refuse_first
+from toolkit.naming import first_few, refuse_first
 from toolkit.snapshots import files
 from toolkit.snapshots.csv_tables import csv_of
 from toolkit.snapshots.logs import Exposure, OptimizerLog
@@ -40,7 +40,6 @@ from toolkit.snapshots.ownership import (
     remove_file,
     replace_file,
     seal,
-    shown,
     temporary_folder,
 )
 from toolkit.snapshots.snapshot import FORMAT, Vocabulary
@@ -354,7 +353,7 @@ class RunWriter:
         replace_file(journal, self.path / MANIFEST, self._owned)
         if self.replaces is not None:
             if foreign := owned_files(self.replaces).foreign():
-                what = f"{self.replaces}: {shown(foreign)} was not written by the run that was replaced"
+                what = f"{self.replaces}: {first_few(foreign)} was not written by the run that was replaced"
                 warnings.warn(f"{what}: it is kept in {move_aside(self.replaces, 'replaced')}", stacklevel=2)
             _take_place(self.replaces)
             self.path, self.replaces = self.replaces, None
@@ -442,8 +441,8 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
     is_kept = is_finished and not overwrite
     flag = "overwrite=True" if is_recorded else "--overwrite (in Python: overwrite=True)"
     foreign = [] if is_kept else owned.foreign()  # which reads the whole run
-    added = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
-    other_folder = f"is not empty and holds no run, but {shown(foreign)}: {other}"
+    added = f"holds {first_few(foreign)}, which its run did not write as it is now: move that away, or {other}"
+    other_folder = f"is not empty and holds no run, but {first_few(foreign)}: {other}"
     is_swap_free = not os.path.lexists(swap) or _is_swap(swap)
     faults = {
         f"{path} holds a finished run{'' if is_recorded else ' of this config'}: pass {flag} to replace it": is_kept,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import REMEDY, Described, check_format, refuse_damaged
+from toolkit.naming import REMEDY, Described, check_format, reading, refuse_damaged
 from toolkit.snapshots.files import CHECKED_ROWS as CHECKED_ROWS
 from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
@@ -267,10 +267,8 @@ class MappedTensors(NamedTensors):
         self._path, self._check = path, check or (lambda _: None)
         metadata, self._entries = read_header(path)
         check_metadata(metadata, path)
-        try:
+        with reading(path, "does not say when it was taken"):
             self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
-        except (KeyError, ValueError):
-            self.epoch, self.step = float("nan"), -1
         known = {name: entry[:2] for name, entry in self._entries.items() if name in EMBEDDING_PARAMETERS}
         odd = [name for name, (dtype, shape) in known.items() if (dtype, len(shape)) != ("F32", 1 + (name in TABLES))]
         faults = {

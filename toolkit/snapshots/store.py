@@ -13,7 +13,15 @@ import numpy as np
 
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.naming import Described, OtherFormatError, parse_object, read_object, refuse_damaged, refuse_first
+from toolkit.naming import (
+    Described,
+    OtherFormatError,
+    parse_object,
+    read_object,
+    reading,
+    refuse_damaged,
+    refuse_first,
+)
 from toolkit.progress import counted, shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.logs import Exposure, OptimizerLog
@@ -155,9 +163,8 @@ class Run(Described):
                 f"{self.path} was recorded in another training loop and has no RunConfig: its drift is analysed by "
                 f"python -m toolkit drift {self.path}"
             )
-        return RunConfig.from_json(
-            self._existing("config.json").read_text(encoding="utf-8"), str(self.path / "config.json")
-        )
+        path = self._existing("config.json")
+        return RunConfig.from_json(path.read_bytes(), path)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -207,7 +214,7 @@ class Run(Described):
         path = self._checked("optimizer.json")
         if path is None:
             return None
-        log = OptimizerLog.from_json(path.read_text(encoding="utf-8"), str(path))
+        log = OptimizerLog.from_json(path.read_bytes(), path)
         self._check_steps(path, log.num_steps)
         return log
 
@@ -219,12 +226,12 @@ class Run(Described):
             return None
         values = read_object(path, {"tokens": list, "special_rows": list}, version=int(FORMAT))
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
-        added = values.get("added_rows", [])
-        is_whole = isinstance(added, list) and all(isinstance(token, str) for token in tokens)
-        rows = [*special, *(added if is_whole else []), *([] if pad is None else [pad])]
-        is_whole = is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)
-        refuse_damaged(path, {"is not a vocabulary of texts and rows": not is_whole})
-        return Vocabulary(tuple(tokens), frozenset(special), pad, frozenset(added))
+        with reading(path, "is not a vocabulary of texts and rows"):
+            rows = [*special, *(added := values.get("added_rows", [])), *([] if pad is None else [pad])]
+            are_rows = all(type(row) is int and 0 <= row < len(tokens) for row in rows)
+            are_texts = all(isinstance(token, str) for token in tokens)
+            refuse_first({"a row is beyond the tokens": not are_rows, "a token is no text": not are_texts})
+            return Vocabulary(tuple(tokens), frozenset(special), pad, frozenset(added))
 
     @cached_property
     def trajectory(self) -> Trajectory:
@@ -239,10 +246,12 @@ class Run(Described):
         self.check(SNAPSHOTS + names[0])  # whose header tells the position offset and the eps of all of them
         snapshots = sorted(map(self.open_snapshot, names), key=lambda s: (s.step, s.is_epoch_end))
         facts = files.read_header(self.path / SNAPSHOTS / names[0])[0]
-        offset, told = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or 1e-12
-        eps = None if told == "None" else float(told)
-        is_odd = not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1)
-        refuse_damaged(self.path, {f"has a position offset of {offset} and a LayerNorm eps of {told}": is_odd})
+        offset_text, eps_text = facts.get("position_offset") or "0", facts.get("layer_norm_eps") or "1e-12"
+        fault = f"has a position offset of {offset_text} and a LayerNorm eps of {eps_text}"
+        with reading(self.path / SNAPSHOTS / names[0], fault):
+            offset, eps = int(offset_text), None if eps_text == "None" else float(eps_text)
+            is_odd = not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1)
+            refuse_first({f"from 0 to {MOST_ROWS:,} and from 0 to 1 are possible": is_odd})
         check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
         words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
         if words is not None and vocabulary is not None:

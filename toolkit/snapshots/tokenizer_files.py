@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.naming import read_json, read_object
-from toolkit.snapshots.files import known_sha256, reading
+from toolkit.naming import read_json, read_object, reading
+from toolkit.snapshots.files import known_sha256
 from toolkit.snapshots.snapshot import Vocabulary
 
 EMBEDDED = "minilm"

@@ -21,8 +21,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from toolkit.naming import refuse_first
-from toolkit.snapshots.files import reading
+from toolkit.naming import reading, refuse_first
 from toolkit.snapshots.ownership import is_lock, remove_lock, sha256_of_file
 
 _REFUSED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)

@@ -21,8 +21,8 @@ from toolkit.families import (
     component_of,
     matches,
 )
-from toolkit.naming import read_json
-from toolkit.snapshots.files import NamedTensors, WidenedRows, map_tensor, read_header, reading, widen
+from toolkit.naming import read_json, reading
+from toolkit.snapshots.files import NamedTensors, WidenedRows, map_tensor, read_header, widen
 from toolkit.snapshots.snapshot import check_finite
 from toolkit.snapshots.tokenizer_files import Fetch
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
+from toolkit.naming import check_least
 from toolkit.progress import counted, shows_progress
 from toolkit.reporting.page import Block, Page, Section, TableBlock, TextBlock, rows_block
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.comparison import planned_gaps_text
 from toolkit.studies.plan import read_data
-from toolkit.studies.runner import StudyPlan, check_limit, plan_study
+from toolkit.studies.runner import StudyPlan, plan_study
 from toolkit.studies.study import Study
 
 DISCORDANCES = (0.05, 0.10, 0.20)
@@ -28,7 +29,7 @@ def dry_run(
     ValueError for a study, model or data that cannot work, as far as that shows before training, and for a ``limit``
     below 1.
     """
-    check_limit(limit)
+    check_least({"limit": limit}, 1)
     with shows_progress("planning"):
         plan = plan_study(study, output_dir)
         notes = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from toolkit.naming import check_least
+
 State = Literal["waiting", "running", "retried", "finished", "failed", "damaged"]
 
 START = "=== start "
@@ -94,10 +96,8 @@ class ExecutorOptions:
     """Slurm: time limit of one run, in minutes. One that is cut off or preempted is queued again and starts over."""
 
     def __post_init__(self) -> None:
-        smallest = {"workers": 1, "retries": 0, "cpus_per_run": 1, "gpus_per_run": 0, "timeout_minutes": 1}
-        for name, least in smallest.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least {least}; got {getattr(self, name)}")
+        check_least({name: getattr(self, name) for name in ("workers", "cpus_per_run", "timeout_minutes")}, 1)
+        check_least({name: getattr(self, name) for name in ("retries", "gpus_per_run")}, 0)
 
 
 class Handle(Protocol):

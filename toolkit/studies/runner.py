@@ -17,7 +17,7 @@ import pandas as pd
 
 import toolkit
 from toolkit.config import KEEP_THREADS
-from toolkit.naming import Table, command_path, command_place
+from toolkit.naming import Table, check_least, command_path, command_place, first_few
 from toolkit.progress import counted
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, Run, open_run, put_aside
@@ -94,7 +94,7 @@ def run_study(
     """
     from toolkit.reporting.folder import check_out
 
-    check_limit(limit)
+    check_least({"limit": limit}, 1)
     check_out(out)
     stages = _Stages(executor, limit, on_stage, on_event)
     tuning = plan_runs(study.tuning_cells(), output_dir)
@@ -110,12 +110,6 @@ def run_study(
     if left_to_do(final):
         return None
     return write_study_report(study, final, out, tuning=table, command=command)
-
-
-def check_limit(limit: int | None) -> None:
-    """ValueError for a limit below 1."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"--limit must be at least 1; got {limit}")
 
 
 class _Stages:
@@ -155,10 +149,9 @@ class _Stages:
     def _describe(self, failed: Sequence[PlannedRun]) -> str:
         """One line: which runs failed, why, and where to read more."""
         failures = [f"{describe(run.cell)} ({self.reasons.get(run.name, 'no reason given')})" for run in failed]
-        rest = f" and {len(failed) - SHOWN_FAILURES} more" if len(failed) > SHOWN_FAILURES else ""
         number = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
         logs = failed[0].path.parent / FOLDER
-        return f"{number} failed: {'; '.join(failures[:SHOWN_FAILURES])}{rest}. The others are kept; logs are in {logs}"
+        return f"{number} failed: {first_few(failures, SHOWN_FAILURES, '; ')}. The others are kept; logs are in {logs}"
 
 
 def open_all(runs: Sequence[PlannedRun]) -> dict[Cell, Run | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
-from toolkit.naming import Described, mistyped, refuse_first, unknown
+from toolkit.naming import Described, mistyped, refuse_first, select, unknown
 from toolkit.snapshots.formats import HEADLINES
 
 NAME = "STUDY"
@@ -126,8 +126,7 @@ class Study(Described):
         ]
         tasks = [task for settings in self.grid.values() if isinstance(settings, Mapping) for task in settings]
         for kind, names, known_names in (("condition", conditions, self.conditions), ("task", tasks, self.tasks)):
-            for name in names:
-                _require(name in known_names, unknown(name, kind, tuple(known_names)))
+            select(known_names, names, kind)
         self._check_grid()
         self._check_fields()
         self.final_cells({})  # every config is built once, so that a mistake shows before anything runs

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from toolkit.families import TABLES, component_of, regime_name
 from toolkit.models.regimes import Embeddings, find_parameter, has_adapters, layer_norm_eps, locate_embeddings
-from toolkit.naming import refuse_first
+from toolkit.naming import first_few, refuse_first
 from toolkit.progress import show
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import import_checkpoints
@@ -89,7 +89,6 @@ def shares_batches(model: nn.Module, num_processes: int) -> bool:
     )
 
 
-NUM_NAMES_SHOWN = 3
 CALLED_AGAIN = (
     "the optimizer called its closure more than once in a step: which rows a step used, and with what gradient, is "
     "not known"
@@ -209,7 +208,7 @@ def _warn_of_old_rows(name: str, vocabulary: Vocabulary, tokenizer: Any) -> None
     """Say so where tokens that are called added have rows of the tokenizer's own: ``add_tokens`` passes by these."""
     old_rows = [row for row in sorted(vocabulary.added_rows) if row < getattr(tokenizer, "vocab_size", 0)]
     if old_rows:
-        names = _some([repr(vocabulary.tokens[row]) for row in old_rows])
+        names = first_few([repr(vocabulary.tokens[row]) for row in old_rows])
         warnings.warn(
             f"{name}: added_tokens names {names}, in the vocabulary that the tokenizer came with: add_tokens gives "
             "such a token no new row; leave it out, unless its row was a spare one",
@@ -506,7 +505,7 @@ class Recording:
             if not self.num_steps and not self._num_skipped and self._last and self._last[0] > self._first_epoch:
                 self._recorder.problem = self._recorder.problem or NO_STEP_SEEN
             if moved := self._moved(after):
-                self.note(f"frozen parameters have changed: {_some(moved)}")
+                self.note(f"frozen parameters have changed: {first_few(moved)}")
             if self._writer is not None:
                 self._write_logs(self._writer)
                 if self._scores:
@@ -748,8 +747,8 @@ def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -
     if halved and not allow_half:
         dtype = str(parameters[halved[0]].dtype).removeprefix("torch.")
         raise ValueError(
-            f"{_some(halved)} would be trained in {dtype}, where most small updates are rounded away: load the model "
-            "with dtype=torch.float32 (and compute in half precision by autocast), or pass allow_half=True"
+            f"{first_few(halved)} would be trained in {dtype}, where most small updates are rounded away: load the "
+            "model with dtype=torch.float32 (and compute in half precision by autocast), or pass allow_half=True"
         )
 
 
@@ -759,11 +758,6 @@ def _shared(model: nn.Module, embeddings: Embeddings) -> list[str]:
     modules = (m for m in model.modules() if id(m) not in looked_up)
     uses = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
     return [name for name, p in embeddings.parameters.items() if uses[id(p)] > 1]
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - NUM_NAMES_SHOWN
-    return ", ".join(names[:NUM_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _name_of(model: nn.Module, backbone: nn.Module) -> str:

@@ -344,14 +344,21 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         edited("config_sentence_transformers.json", model_type="SparseEncoder"),
         "is a SparseEncoder, which gives no one vector of a text",
     ),
-    "no list": (lambda folder: (folder / "modules.json").write_text("[1]"), "must list modules, each with its type"),
+    "a length that is a text": (
+        edited("sentence_bert_config.json", max_seq_length="x"),
+        "is not as sentence-transformers writes it",
+    ),
+    "no list": (
+        lambda folder: (folder / "modules.json").write_text("[1]"),
+        "does not list modules",
+    ),
     "a module elsewhere": (
         lambda folder: foreign(folder, "sentence_transformers.models.Pooling", "../1_Pooling"),
-        "must list modules, each with its type and path below it",
+        "does not list modules, each with its type and a path below it",
     ),
     "other weights": (
         lambda folder: shutil.copy(folder / "model.safetensors", folder / "2_Dense"),
-        "sentence-transformers cannot read",
+        "cannot be read by sentence-transformers",
     ),
 }
 

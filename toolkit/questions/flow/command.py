@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from toolkit.naming import command_again
+from toolkit.naming import check_least, command_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,7 @@ class FlowCommand:
 
         check_if_asked(self.out)
         numbers = {"positions": self.positions, "blocks": self.blocks, "shift": self.shift, "num_texts": self.num_texts}
-        for name, value in numbers.items():
-            if value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+        check_least(numbers, 1)
         settings = FlowSettings(
             num_positions=self.positions,
             num_blocks=self.blocks,

@@ -22,7 +22,7 @@ from toolkit.data.tasks import check_texts
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Classifier, Loaded, check_first_token, in_eval_mode
 from toolkit.models.pipelines import list_modules, open_pipeline
-from toolkit.naming import at_least, distinct, lookup, shorten
+from toolkit.naming import at_least, distinct, lookup, reading, shorten
 from toolkit.progress import counted, say, shows_progress
 from toolkit.questions.models import TEXTS, batch_on, encode_texts, open_model
 from toolkit.schema import columns_of, with_columns
@@ -315,7 +315,8 @@ def open_reader(name: str, pooling: str | None) -> tuple[Callable[[Texts], Readi
     if pooling is None and not is_run(name) and name.strip():
         source = find_checkpoint(name).pinned()
         if modules := list_modules(source):
-            pipeline = open_pipeline(source, modules)
+            with reading(name, "is not as sentence-transformers writes it", ValueError):
+                pipeline = open_pipeline(source, modules)
             if pipeline.model is not None:
                 return partial(read_by_library, name, pipeline.model), pipeline.said, pipeline.model
             loaded = open_encoder(pipeline.encoder, pipeline.pooling)
@@ -359,10 +360,8 @@ def read_by_library(name: str, model: Any, texts: Texts) -> Reading:
         return np.asarray(model.encode([texts[text][0] for text in chosen], show_progress_bar=False))
 
     tokenize = getattr(model, "preprocess", model.tokenize)  # which it was named before
-    try:
+    with reading(name, "encodes no plain text", remedy="pass a model that does"):  # a Router, without a task
         inputs = [tokenize([text]) for (text,) in texts]
-    except ValueError as error:  # a Router without a route for texts of no task
-        raise ValueError(f"{name} encodes no plain text: {' '.join(str(error).split())}") from None
     keys = ({key: getattr(value, "tolist", lambda: "")() for key, value in features.items()} for features in inputs)
     return Reading([repr(key).encode() for key in keys], vectors)
 
@@ -398,7 +397,7 @@ def texts_of(source: Source, text_columns: tuple[str, ...] = (), name: str = "te
 def first_of_each(readings: Sequence[Reading]) -> Ids:
     """The texts, in order, that not all models read token by token like an earlier one."""
     first: dict[tuple[bytes, ...], int] = {}
-    for text, keys in enumerate(zip(*(reading.keys for reading in readings), strict=True)):
+    for text, keys in enumerate(zip(*(one.keys for one in readings), strict=True)):
         first.setdefault(keys, text)
     return np.array(list(first.values()))
 

@@ -14,7 +14,7 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, 
 from toolkit.families import TABLES
 from toolkit.models.classifier import Classifier, Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.naming import lookup
+from toolkit.naming import check_least, lookup
 from toolkit.questions.models import ANSWERED, batch_on, task_of
 from toolkit.questions.transplants.players import (
     CHANGES,
@@ -147,13 +147,8 @@ class TransplantSettings:
         lookup(dict.fromkeys(COORDINATES), self.coordinates, "coordinates")
         lookup(dict.fromkeys(DIRECTIONS), self.direction, "direction")
         lookup(DTYPES, self.dtype, "dtype")
-        sizes = {"max_examples": self.max_examples, "max_probe_examples": self.max_probe_examples}
-        for name, value in sizes.items():
-            if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
-        for name, value in {"num_draws": self.num_draws, "num_reverse_draws": self.num_reverse_draws}.items():
-            if value < 0:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 0; got {value}")
+        check_least({"max_examples": self.max_examples, "max_probe_examples": self.max_probe_examples}, 1)
+        check_least({"num_draws": self.num_draws, "num_reverse_draws": self.num_reverse_draws}, 0)
 
     @property
     def own_draws(self) -> int:

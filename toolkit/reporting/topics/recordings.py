@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolkit.comparison.conditions import Group, ReportedRun
 from toolkit.comparison.recorded import TASK_NOT_GIVEN
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.naming import first_few
 from toolkit.reporting.page import Answer
 
 KNOW = "What is to know of these runs?"
@@ -30,8 +31,7 @@ def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
             notes.append(f"drift is since {since}, the first one kept")
         proofs = run.part("frozen").get("parameters") or {}
         if changed := [name for name, proof in proofs.items() if proof.get("before") != proof.get("after")]:
-            rest = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
-            notes.append(f"frozen, but changed: {', '.join(changed[:MOST_NAMED])}{rest}")
+            notes.append(f"frozen, but changed: {first_few(changed, MOST_NAMED)}")
         for note in (*notes, *run.recorded.get("notes", ())):
             runs_by_note.setdefault(note, []).append(run.name)
     return [f"{_named(names)}: {note.rstrip('.')}." for note, names in runs_by_note.items()]
