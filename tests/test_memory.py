@@ -2,11 +2,20 @@
 
 import gc
 import platform
+import resource
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
+import psutil
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from tests.refusals import leave
+from toolkit.cli import main
 from toolkit.memory import as_command, collecting_nothing
 
 FAULTS = """
@@ -56,3 +65,23 @@ def test_a_command_looks_through_nothing_that_was_there_and_leaves_what_others_f
         assert (gc.get_freeze_count() > before, gc.isenabled()) == (not is_frozen, True)
     assert (gc.get_freeze_count() > 0) == is_frozen
     (gc.freeze if was_frozen else gc.unfreeze)()
+
+
+def compared(folder: str, room: int) -> object:
+    """The exit code of a comparison of large tables, in a process that may grow by so many bytes since one of small."""
+    small, large = (["drift", *(f"{folder}/{size}{i}.safetensors" for i in range(2))] for size in ("small", "large"))
+    assert leave(main, small) == 0
+    resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + room,) * 2)
+    return leave(main, large)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere what is mapped of a file counts too, or nothing")
+def test_two_tables_are_compared_where_there_is_no_room_for_one(tmp_path: Path) -> None:
+    for size, rows in (("small", 3000), ("large", 60_000)):
+        table = torch.randn(rows, 256)
+        for i in range(2):
+            table[::7] *= 1 + i / 4
+            save_file({"embeddings.word_embeddings.weight": table.bfloat16()}, tmp_path / f"{size}{i}.safetensors")
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(compared, str(tmp_path), table.nbytes).result() == 0

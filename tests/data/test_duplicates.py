@@ -61,8 +61,7 @@ def test_the_index_finds_what_comparing_every_pair_finds(
     texts: list[Example], others: list[Example], threshold: float
 ) -> None:
     found = near_duplicates(texts, others, threshold)
-    assert found.dtype == bool
-    assert found.tolist() == by_brute_force(texts, others, threshold)
+    assert (found.dtype, found.tolist()) == (bool, by_brute_force(texts, others, threshold))
 
 
 @pytest.mark.parametrize("threshold", [0.28, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9])
@@ -211,9 +210,11 @@ def test_training_loses_what_any_scored_split_repeats() -> None:
     train = split_of("one of a kind", "Seen here!", "seen there", "seen here", "seen in both", "another", first_id=10)
     scored = {"validation": split_of("seen here", "seen in both"), "test": split_of("seen there", "SEEN in both", "x")}
     left, counts = remove_near_duplicates(train, scored)
-    assert counts == {"validation": 3, "test": 2}
-    assert left.texts == (("one of a kind",), ("another",))
-    assert (left.ids.tolist(), left.labels.tolist()) == ([10, 15], [0, 1])
+    assert (counts, left.texts, (left.ids.tolist(), left.labels.tolist())) == (
+        {"validation": 3, "test": 2},
+        (("one of a kind",), ("another",)),
+        ([10, 15], [0, 1]),
+    )
     assert not any(near_duplicates(left.texts, split.texts).any() for split in scored.values())
 
 
@@ -224,9 +225,11 @@ def test_training_with_and_without_labels_keeps_the_rest(scored: str, left: tupl
     found, counts = remove_near_duplicates(
         train if is_labelled else replace(train, labels=None), {"validation": split_of(scored)}
     )
-    assert counts == {"validation": 3 - len(left)}
-    assert found.texts == tuple((text,) for text in left)
-    assert (found.labels is not None) == is_labelled
+    assert (counts, found.texts, found.labels is not None) == (
+        {"validation": 3 - len(left)},
+        tuple((text,) for text in left),
+        is_labelled,
+    )
 
 
 def test_training_data_that_are_the_scored_data_are_refused() -> None:

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
@@ -44,9 +45,9 @@ def dataset(rows: dict[str, list[Any]], **features: Any) -> datasets.Dataset:
 
 SHAPES: dict[str, tuple[datasets.Dataset, dict[str, Any], Any]] = {
     "text": (dataset({"text": TEXTS, "label": THREE * 8}), {}, (THREE, [0, 1, 2])),
-    "pair": (
+    "pair": (  # not in the order of the file
         dataset({"a": TEXTS, "b": TEXTS[::-1], "label": THREE * 8}),
-        {"text_columns": ("a", "b")},
+        {"text_columns": ("b", "a")},
         (THREE, [0, 1, 2]),
     ),
     "regression": (dataset({"text": TEXTS, "label": [i / 4 for i in range(24)]}), {}, ([], [0.0, 0.25, 0.5])),
@@ -150,8 +151,10 @@ def test_a_saved_folder_is_its_own_list_of_files_and_its_validation_split_is_one
     datasets.load_from_disk(folder)["train"].map(lambda row: {"text": row["text"].upper()})
     assert len(list((folder / "train").glob("*.arrow"))) == 2
     task = load_task(RunConfig(dataset=str(folder), **flags))
-    assert {name: len(split) for name, split in task.splits.items()} == {"train": 24, "validation": 9}
-    assert task.splits["train"].texts == tuple((text,) for text in TEXTS)
+    assert ({name: len(split) for name, split in task.splits.items()}, task.splits["train"].texts) == (
+        {"train": 24, "validation": 9},
+        tuple((text,) for text in TEXTS),
+    )
     (folder / "train" / "state.json").write_text("{")
     check_refused("cannot read the dataset .*saved' \\((?!the hub)", load_task, RunConfig(dataset=str(folder), **flags))
 
@@ -219,6 +222,7 @@ COMMENTED = "# id 5239 domain=train\nJohn _ _ B-PER\n#begins _ _ O\n\n#begin doc
         ("a.conll", "a B-X\nb -100\nc O\n", {}, ("a", "b", "c"), ("O", "B-X")),
         ("a.conll", "# newdoc\n# newpar\na B-X\n# O\n", {}, ("a", "#"), ("O", "B-X")),
         ("a.conll", "# B-X\nnewdoc O\n", {}, ("#", "newdoc"), ("O", "B-X")),
+        ("a.conll", "John O NN\nran O VB\n\n", {}, ("John", "ran"), ("NN", "VB")),
         (
             "a.jsonl",
             json.dumps({"text": "a b", "tokens": ["a", "b"], "label": ["O", "B-X"]}),
@@ -232,8 +236,7 @@ def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
     name: str, content: str, flags: dict[str, Any], words: tuple[str, ...], names: tuple[str, ...], tmp_path: Path
 ) -> None:
     task = loaded(write(tmp_path / name, content), **flags)
-    assert (task.splits["train"].words or ((),))[0] == words
-    assert task.label_names == names
+    assert ((task.splits["train"].words or ((),))[0], task.label_names) == (words, names)
 
 
 @pytest.mark.filterwarnings("ignore:the same file is trained on")
@@ -342,6 +345,7 @@ def test_a_label_in_doubt_is_refused_in_a_line_that_names_the_flag(
         ("a.conll", NUMBERED, "column 1 holds the numbers of words .* --text-columns 1 if", {"text_columns": ("1",)}),
         ("a.conll", TAG_FIRST, "column 1 holds tags, not words: pass --text-columns 1 if", {"text_columns": ("1",)}),
         ("a.conll", "a X\nb _\nc Y\n", "tag _ often says .* --label-kind classes$", {"label_kind": "classes"}),
+        ("a.conll", "John B-PER +\nran O -\n\n", "column 2, .* --label-column 2, or 3", {"label_column": "3"}),
         (
             "a.conll",
             "".join(f"w{i} t{i}\n" for i in range(60)),
@@ -386,6 +390,10 @@ TAGGED = "John NNP B-PER\nran VBD O\n\nshe PRP O\n"
         *((f"a{kind}", TAGGED.encode("utf-16-le"), "is UTF-16.* save it as UTF-8") for kind in (".conll", ".txt")),
         *((f"a{kind}", TAGGED, "end in a tag .* name that ends in .conll") for kind in (".tsv", ".txt", ".txt.gz")),
         ("a.tsv", 'a\tO\n"\tO\n"\tB-X\r\n\n', "end in a tag"),
+        ("a.txt", "__label__A x y\n__label__B z\n__label__A __label__B w\n", "begin with a label .__label__"),
+        ("a.tsv", "__label__0.5\tx y\n__label__0.25\tz\n", "begin with a label .__label__"),
+        ("a.conll", "WORD\tTAG\nin\tO\nNew York\tLOC\n\nto\tO\nRome\tLOC\n", "names of columns .WORD, TAG.: take"),
+        ("a.conll", "Wort NER\nin O\nRom B-LOC\n", "first line reads as the names of columns .Wort, NER."),
         ("a.conllu", WITHHELD, "form holds _ in place of 20 of 20 words .* --text-columns form"),
         ("a.jsonl", json.dumps({"tokens": ["***"] * 11 + list("abcdefghi"), "tags": ["X"] * 20}), r"holds \*\*\* in"),
         ("a.jsonl", json.dumps({"text": "a b", "label": [[0, 1, "X"]]}), "label is a list .spans of a text"),
@@ -446,9 +454,7 @@ def test_names_that_are_numerals_are_not_taken_for_numbers(tmp_path: Path) -> No
         found = load_task(RunConfig(train_file=str(train), validation_file=path)).splits["validation"].labels
         return list(found)  # type: ignore[arg-type]
 
-    assert scored([0, 0, 1]) == [0, 0, 1]
-    assert scored(["0", "0", "1"]) == [0, 0, 1]
-    assert scored(["1", "2", "2"]) == [0, 1, 1]
+    assert (scored([0, 0, 1]), scored(["0", "0", "1"]), scored(["1", "2", "2"])) == ([0, 0, 1], [0, 0, 1], [0, 1, 1])
     check_refused("labels such as '1', which are numbers of classes and names of others", scored, ["1", "1"])
     broken = tmp_path / "c.parquet"
     made = datasets.Dataset.from_dict({"text": TEXTS, "label": [0, 1, 5] * 8})
@@ -532,8 +538,15 @@ def test_splits_that_number_their_classes_otherwise_are_matched_by_name(tmp_path
         made = dataset({"text": TEXTS, "label": THREE * 8}, label=datasets.ClassLabel(names=names))
         paths.append(str(tmp_path / f"{name}.parquet"))
         made.to_parquet(paths[-1])
+    for split, own in (("train", paths), ("validation", paths[1:])):
+        (tmp_path / "both" / split).mkdir(parents=True)
+        for path in own:  # two files of one split
+            shutil.copy(path, tmp_path / "both" / split)
+    together = load_task(RunConfig(dataset=str(tmp_path / "both")))
+    assert together.splits["train"].labels.tolist() == [0, 1, 2] * 16  # type: ignore[union-attr]
     task = load_task(RunConfig(train_file=paths[0], validation_file=paths[1]))
-    assert task.splits["train"].labels.tolist() == task.splits["validation"].labels.tolist()  # type: ignore[union-attr]
+    for split in (*task.splits.values(), together.splits["validation"]):
+        assert split.labels.tolist() == [0, 1, 2] * 8  # type: ignore[union-attr]
 
 
 @pytest.mark.filterwarnings("ignore:the same file is trained on")
@@ -563,7 +576,7 @@ def test_texts_of_which_most_are_one_are_said(rows: list[Any], tmp_path: Path) -
 def test_three_examples_are_shown_before_training(tmp_path: Path) -> None:
     made, flags, _ = SHAPES["pair"]
     assert load_task(RunConfig(**by_files(tmp_path, made), **flags)).examples == [
-        f"{TEXTS[i]} | {TEXTS[23 - i]} -> {THREE[i]}" for i in range(3)
+        f"{TEXTS[23 - i]} | {TEXTS[i]} -> {THREE[i]}" for i in range(3)
     ]
     made, flags, _ = SHAPES["ignore marks"]
     shown = load_task(RunConfig(**by_files(tmp_path, made))).examples
@@ -715,5 +728,7 @@ def test_the_same_rows_are_one_task_by_the_hub(tmp_path: Path) -> None:
             os.environ.pop("HF_HUB_OFFLINE", None)
             found = pool.submit(outcomes, configs).result()
     by_card = [([*task[1]], task[5][0][3][:2]) for task in found[len(expected) :]]
-    assert dict(zip(CARDS, by_card, strict=True)) == {name: told for name, (*_, told) in CARDS.items()}
-    assert dict(zip([*SHAPES, *FILES], found, strict=False)) == dict(zip([*SHAPES, *FILES], expected, strict=True))
+    assert (dict(zip(CARDS, by_card, strict=True)), dict(zip([*SHAPES, *FILES], found, strict=False))) == (
+        {name: told for name, (*_, told) in CARDS.items()},
+        dict(zip([*SHAPES, *FILES], expected, strict=True)),
+    )

@@ -18,11 +18,9 @@ from toolkit.data.tasks import load_task
 def test_train_and_selection_partition_what_was_train(fraction: float) -> None:
     whole = load_task(RunConfig(task="order", max_train_examples=200, seed=3))
     held = load_task(RunConfig(task="order", max_train_examples=200, seed=3, selection_fraction=fraction))
-    assert list(held.splits) == ["train", "selection"]
-    assert held.reported_split == "selection"
+    assert (list(held.splits), held.reported_split) == (["train", "selection"], "selection")
     parts = [held.splits[name].ids for name in ("train", "selection")]
-    assert len(parts[1]) == round(200 * fraction)
-    assert sorted(np.concatenate(parts)) == list(whole.splits["train"].ids)
+    assert (len(parts[1]), sorted(np.concatenate(parts))) == (round(200 * fraction), list(whole.splits["train"].ids))
     texts = dict(zip(whole.splits["train"].ids, whole.splits["train"].texts, strict=True))
     assert all(texts[i] == text for i, text in zip(parts[1], held.splits["selection"].texts, strict=True))
 

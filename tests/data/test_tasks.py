@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -178,8 +179,10 @@ def test_training_decides_how_labels_are_read(
     train: list[object], validation: list[object], names: tuple[str, ...], expected: list[float]
 ) -> None:
     encoded = encode_labels({"train": train, "validation": validation, "test": [None, None]})
-    assert (encoded.kind, encoded.names) == ("classification" if names else "regression", names)
-    assert encoded.labels["validation"].tolist() == expected
+    assert ((encoded.kind, encoded.names), encoded.labels["validation"].tolist()) == (
+        ("classification" if names else "regression", names),
+        expected,
+    )
     assert encoded.labels["test"] is None
 
 
@@ -355,14 +358,18 @@ def test_a_regression_on_what_looks_like_classes_is_said_or_refused(
             load_task(replace(config, label_kind="classes"))
         return
     classes = load_task(replace(config, label_kind="classes"))
-    assert classes.label_names == tuple(str(int(target)) for target in targets)
-    assert classes.splits["train"].labels.tolist() == frame["label"].tolist()
+    assert (classes.label_names, classes.splits["train"].labels.tolist()) == (
+        tuple(str(int(target)) for target in targets),
+        frame["label"].tolist(),
+    )
 
 
 def test_integers_may_be_meant_as_targets_and_words_may_not() -> None:
     encoded = encode_labels({"train": [1, 5, 3], "validation": ["2"]}, kind="targets")
-    assert (encoded.kind, encoded.labels["validation"].tolist()) == ("regression", [2.0])
-    assert encode_labels({"train": ["1", "5"]}, kind="targets").kind == "regression"
+    assert (
+        (encoded.kind, encoded.labels["validation"].tolist()),
+        encode_labels({"train": ["1", "5"]}, kind="targets").kind,
+    ) == (("regression", [2.0]), "regression")
     with pytest.raises(ValueError, match=r"--label-kind targets takes numbers, .* others: row 2 \('good'\)"):
         encode_labels({"train": ["1", "good"]}, kind="targets")
 
@@ -425,8 +432,7 @@ def test_what_pythons_csv_module_writes_is_read_as_it_was(rows: list[tuple[str, 
         with open(path, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "label", "other"), *rows])
         split = read_file(path, ("text", "other"), "label")
-    assert split.texts == [(text, other) for text, _, other in rows]
-    assert split.labels == [label for _, label, _ in rows]
+    assert (split.texts, split.labels) == ([(text, other) for text, _, other in rows], [label for _, label, _ in rows])
 
 
 @given(st.lists(PROSE.filter(lambda text: text.strip()), min_size=1, max_size=12), st.data())
@@ -489,8 +495,7 @@ def test_a_header_in_the_middle_is_refused_with_its_row(suffix: str, tmp_path: P
 @pytest.fixture
 def of_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """A function: what any data set of the hub is."""
-    import datasets
-
+    monkeypatch.setattr("toolkit.data.files._files_of", lambda *_, **__: ({}, None))  # nor are its files asked for
     return lambda made: monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
 
 
@@ -565,16 +570,20 @@ def test_max_train_examples_draws_with_the_seed() -> None:
     )
     assert len(full) == 2000
     assert small.ids.tolist() == again.ids.tolist() != other.ids.tolist()
-    assert small.texts == tuple(full.texts[i] for i in small.ids)
-    assert small.labels.tolist() == full.labels[small.ids].tolist()
+    assert (small.texts, small.labels.tolist()) == (
+        tuple(full.texts[i] for i in small.ids),
+        full.labels[small.ids].tolist(),
+    )
 
 
 @pytest.mark.parametrize("name", BUILTIN_TASKS)
 def test_builtin_tasks_load(name: str) -> None:
     task = load_task(RunConfig(task=name))
-    assert list(task.splits) == ["train", "validation", "test", "ood"]
-    assert task.reported_split == "validation"
-    assert task.out_of_distribution == ("ood",)
+    assert (list(task.splits), task.reported_split, task.out_of_distribution) == (
+        ["train", "validation", "test", "ood"],
+        "validation",
+        ("ood",),
+    )
     assert task.carrier
 
 
@@ -582,9 +591,11 @@ def test_what_is_out_of_distribution_is_said_and_not_guessed(tiny_config: RunCon
     held = str(tiny_config.validation_file)
     config = replace(tiny_config, test_file=(f"ood={held}", f"blind={held}"), ood_file=(f"far={held}",))
     task = load_task(config)
-    assert list(task.splits) == ["train", "validation", "ood", "blind", "far"]
-    assert task.out_of_distribution == ("far",)
-    assert load_task(replace(config, selection_fraction=0.5)).out_of_distribution == ()
+    assert (
+        list(task.splits),
+        task.out_of_distribution,
+        load_task(replace(config, selection_fraction=0.5)).out_of_distribution,
+    ) == (["train", "validation", "ood", "blind", "far"], ("far",), ())
     for taken in ("ood", "validation", "far"):
         with pytest.raises(ValueError, match=f"--ood-file: the name '{taken}' is taken"):
             load_task(replace(config, ood_file=(*config.ood_file, f"{taken}={held}")))
@@ -596,80 +607,62 @@ def test_data_of_ones_own_have_the_name_that_they_are_given(tiny_config: RunConf
         load_task(replace(tiny_config, task_name="mine", task="order"))
 
 
-def hub_dataset(name: str) -> Any:
-    """What the hub's parquet repository of a GLUE task holds, in small."""
-    import datasets
-
-    columns = GLUE[name].text_columns
-    names = {"mnli": ["entailment", "neutral", "contradiction"]}.get(name, ["no", "yes"])
-    label = datasets.Value("float32") if name == "stsb" else datasets.ClassLabel(names=names)
-    features = datasets.Features(
-        {**{c: datasets.Value("string") for c in columns}, "label": label, "idx": datasets.Value("int32")}
-    )
-
-    def split(has_labels: bool) -> Any:
-        labels = [float(i % 3) if name == "stsb" else i % len(names) for i in range(6)] if has_labels else [-1] * 6
-        rows = {c: [f"{c} {i}" for i in range(6)] for c in columns}
-        return datasets.Dataset.from_dict({**rows, "label": labels, "idx": list(range(6))}, features=features)
-
-    kinds = ["test_matched", "test_mismatched", "train", "validation_matched", "validation_mismatched"]
-    splits = kinds if name == "mnli" else ["test", "train", "validation"]
-    return datasets.DatasetDict({k: split(not k.startswith("test")) for k in splits})
-
-
 @pytest.mark.parametrize("name", GLUE)
-def test_glue_tasks_through_the_real_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glue_tasks_through_the_real_library(name: str, of_hub: Callable[[Any], None]) -> None:
     """The hub is replaced by tables of its form; everything after the download is the real code."""
-    import datasets
-
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **_: asked.append(a) or hub_dataset(name))
+    columns, kinds = GLUE[name].text_columns, {"mnli": ("_matched", "_mismatched")}.get(name, ("",))
+    size = 3 if name == "mnli" else 2
+    label = datasets.Value("float32") if name == "stsb" else datasets.ClassLabel(num_classes=size)
+    features = datasets.Features({**dict.fromkeys(columns, datasets.Value("string")), "label": label})
+    labels = [i % size + (i / 8 if name == "stsb" else 0) for i in range(6)]
+    splits = {f"test{kind}": [-1] * 6 for kind in kinds} | {"train": labels} | {f"validation{k}": labels for k in kinds}
+    rows = {column: [f"{column} {i}" for i in range(6)] for column in columns}
+    made = {k: datasets.Dataset.from_dict(rows | {"label": own}, features) for k, own in splits.items()}
+    of_hub(datasets.DatasetDict(made))
     task = load_task(RunConfig(task=name))
-    assert asked == [("nyu-mll/glue", name)]
     assert next(iter(task.splits)) == "train"
-    assert task.kind == ("regression" if name == "stsb" else "classification")
-    assert task.score == {"cola": "matthews", "stsb": "pearson"}.get(name, "accuracy")
-    assert all(split.labels is None for k, split in task.splits.items() if k.startswith("test"))
-    validations = [k for k in task.splits if k.startswith("validation")]
-    assert len(validations) == (2 if name == "mnli" else 1)
-    assert task.out_of_distribution == (("validation_mismatched", "test_mismatched") if name == "mnli" else ())
-    assert task.reported_split == validations[0]
-    assert len(task.splits["train"].texts[0]) == len(GLUE[name].text_columns)
-    assert task.taken.startswith(f"texts: {', '.join(GLUE[name].text_columns)}; labels: label, ")
+    assert {k: split.labels is None for k, split in task.splits.items()} == {k: k.startswith("test") for k in splits}
+    assert (task.kind, task.score, task.out_of_distribution, task.reported_split) == (
+        "regression" if name == "stsb" else "classification",
+        {"cola": "matthews", "stsb": "pearson"}.get(name, "accuracy"),
+        ("validation_mismatched", "test_mismatched") if name == "mnli" else (),
+        f"validation{kinds[0]}",
+    )
+    assert task.taken.startswith(f"texts: {', '.join(columns)}; labels: label, ")
 
 
 def test_a_dataset_without_validation_holds_out_a_tenth(of_hub: Callable[[Any], None]) -> None:
-    import datasets
-
     rows = {"text": [f"text {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}
     of_hub(datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name in ("train", "unsupervised")}))
     task = load_task(RunConfig(dataset="owner/name"))
-    assert {k: len(s) for k, s in task.splits.items()} == {"train": 36, "validation": 4}
-    assert len({t for s in task.splits.values() for t in s.texts}) == 40
-    assert task.name == "name"
+    assert (
+        {k: len(s) for k, s in task.splits.items()},
+        len({t for s in task.splits.values() for t in s.texts}),
+        task.name,
+    ) == ({"train": 36, "validation": 4}, 40, "name")
     assert task.taken.startswith("texts: text; labels: label, 2 classes (0: ")
 
 
 def test_a_dataset_of_the_hub_is_known_by_what_it_holds(of_hub: Callable[[Any], None]) -> None:
-    import datasets
-
-    def hashes(change: str = "") -> dict[str, str]:
-        texts, labels = [f"text {i}" for i in range(20)], [i % 2 for i in range(20)]
-        texts = {"text": ["another", *texts[1:]], "order": texts[::-1]}.get(change, texts)
-        labels = {"label": [1, *labels[1:]], "order": labels[::-1]}.get(change, labels)
-        train = datasets.Dataset.from_dict({"text": texts, "label": labels, "other": [change] * 20})
-        rest = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1], "other": ["", ""]})
-        of_hub(datasets.DatasetDict(train=train, validation=rest))
+    texts, labels = [f"text {i}" for i in range(20)], [i % 2 for i in range(20)]
+    known: dict[str, Any] = {}
+    for change, (text, label) in {
+        "": (texts, labels),
+        "none of these": (texts, labels),  # another seed draws others, and a column that is not read differs
+        "text": (["another", *texts[1:]], labels),
+        "label": (texts, [1, *labels[1:]]),
+        "order": (texts[::-1], labels[::-1]),
+    }.items():
+        train = datasets.Dataset.from_dict({"text": text, "label": label, "other": [change] * 20})
+        of_hub(datasets.DatasetDict(train=train, validation=train.from_dict({"text": ["a", "b"], "label": [0, 1]})))
         task = load_task(RunConfig(dataset="owner/name", max_train_examples=10, seed=len(change)))
-        assert not task.file_hashes
-        return dict(task.data_hashes)
-
-    known = hashes()
-    assert set(known) == {"train", "validation"}
-    assert hashes("none of these") == known  # another seed draws others, and a column that is not read differs
-    for change in ("text", "label", "order"):
-        assert hashes(change)["train"] != known["train"]
-        assert hashes(change)["validation"] == known["validation"]
+        assert (task.file_hashes, list(task.data_hashes)) == ({}, ["train", "validation"])
+        known[change] = task.data_hashes
+    assert (
+        len({own["validation"] for own in known.values()}),
+        known[""],
+        len({own["train"] for own in known.values()}),
+    ) == (1, known["none of these"], 4)
 
 
 def test_shuffled_labels_keep_texts_and_counts_and_lose_the_relation(tiny_config: RunConfig) -> None:

@@ -14,7 +14,6 @@ from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
 from toolkit.data.files import read_file
 from toolkit.data.tasks import load_task
-from toolkit.data.tokens import has_entities
 
 ROLES = BUILTIN_TOKEN_TASKS["roles"].build()
 SENTENCE = st.lists(
@@ -35,9 +34,11 @@ def test_what_is_written_in_columns_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], between: str
 ) -> None:
     split = read_file(write_conll(tmp_path_factory.mktemp("conll") / "a.conll", sentences, between), ("1",), "label")
-    assert split.words == [tuple(word for word, _ in sentence) for sentence in sentences]
-    assert split.labels == [tuple(tag for _, tag in sentence) for sentence in sentences]
-    assert split.texts == [(" ".join(words),) for words in split.words]
+    assert (split.words, split.labels, split.texts) == (
+        [tuple(word for word, _ in sentence) for sentence in sentences],
+        [tuple(tag for _, tag in sentence) for sentence in sentences],
+        [(" ".join(words),) for words in split.words],
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,22 +63,6 @@ ROWS: list[dict[str, object]] = [
     {"tokens": ["Ada", "sleeps"], "ner_tags": ["B-PER", "O"]},
     {"tokens": ["No"], "ner_tags": ["O"]},
 ]
-
-
-def test_columns_of_lists_are_a_token_task_whose_tags_have_o_first(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
-    task = load_task(RunConfig(train_file=path, validation_file=path))
-    assert (task.kind, task.score, task.label_names) == ("tokens", "f1", ("O", "B-PER"))
-    assert task.taken == "words: tokens; labels: ner_tags, 2 tags (O: 2, B-PER: 1)"
-    train = task.splits["train"]
-    assert train.words == (("Ada", "sleeps"), ("No",))
-    assert [tags.tolist() for tags in train.labels] == [[1, 0], [0]]
-
-
-def test_tags_without_entities_are_scored_by_accuracy() -> None:
-    assert has_entities(("O", "B-PER", "I-PER"))
-    assert not has_entities(("NN", "VB"))
-    assert not has_entities(("O",))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_tensors
+from safetensors.torch import save_file as save_tensors
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from tests.conftest import build_tokenizer, sizes_of
@@ -187,6 +190,20 @@ def test_of_a_sentence_transformer_whose_encoder_is_a_pickle_no_other_module_is_
     assert "holds weights only as a pickle (pytorch_model.bin)" in refusal_of(tmp_path / "st")
 
 
+@pytest.mark.parametrize("name", [WORDS, "encoder.layer.0.attention.self.query.weight"])
+@pytest.mark.parametrize(("dtype", "shown"), [("int8", "I8"), ("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")])
+def test_numbers_that_need_a_scale_are_refused_by_every_door(name: str, dtype: str, shown: str, tmp_path: Path) -> None:
+    """transformers takes them as they are: a model of other weights."""
+    bert(kind=AutoModel).save_pretrained(tmp_path)
+    tensors = load_tensors(tmp_path / SINGLE)
+    tensors[name] = tensors[name].to(getattr(torch, dtype))
+    save_tensors(tensors, tmp_path / SINGLE, PT)
+    source, said = find_checkpoint(str(tmp_path)), f"as {shown}, .*: dequantise it and save it as float32 or"
+    doors = [partial(open_backbones, tmp_path, tmp_path), lambda: source.read_backbone(source.read_config(), {})]
+    doors += [partial(import_checkpoints, [tmp_path])] if name == WORDS else []
+    check_refusals(*((said, door) for door in doors))
+
+
 # Git LFS.
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 5\n"
@@ -245,8 +262,10 @@ def test_checkpoints_in_the_order_of_a_shell_are_said_to_be(
     imported = import_checkpoints(by_name)
     assert imported.problems == (said,) == imported.notes[:1]
     show_drift([str(path) for path in by_name])
-    assert " ".join(capsys.readouterr().out.split()).count(f"N{said[1:]}.") == 1
-    assert page_of(by_name).answers[0].text == f"N{said[1:]}."
+    assert (" ".join(capsys.readouterr().out.split()).count(f"N{said[1:]}."), page_of(by_name).answers[0].text) == (
+        1,
+        f"N{said[1:]}.",
+    )
     two = f"not in the order of their steps: {names[2]}, {names[0]}; by their steps it is {names[0]}, {names[2]}"
     assert two in open_backbones(made[12], made[4]).notes
     base = stepped(tmp_path / "elsewhere", 16, named)
@@ -332,8 +351,10 @@ def test_matched_rows_are_read_where_they_are_asked_for(dtype: torch.dtype, tmp_
         for rows in (slice(None), slice(2, 7), slice(9, None), np.array([5, 3, 5]), 7):
             np.testing.assert_array_equal(np.asarray(table[rows]), expected[rows], strict=True)
         np.testing.assert_array_equal(np.asarray(table[2:7][1:3]), expected[3:5])
-        assert (table.shape, table.size, len(table), table.ndim) == (expected.shape, expected.size, len(expected), 2)
-        assert sha256_of_array(table) == sha256_of_array(np.ascontiguousarray(expected))
+        assert ((table.shape, table.size, len(table), table.ndim), sha256_of_array(table)) == (
+            (expected.shape, expected.size, len(expected), 2),
+            sha256_of_array(np.ascontiguousarray(expected)),
+        )
     with pytest.raises(TypeError):
         _ = last.tensors["word_embeddings"] == whole
 
@@ -381,8 +402,10 @@ def test_identical_is_said_only_where_all_that_was_asked_for_was_compared(
     places = make(tmp_path)
     kinds = dict(measure_changes(import_checkpoints(places))[["parameter", "kind"]].to_numpy())
     is_parameter = case == "a parameter"
-    assert ("not compared" in kinds.values()) == is_parameter
-    assert (kinds["word_embeddings"] == "identical in what could be compared") == (not is_parameter)
+    assert ("not compared" in kinds.values(), kinds["word_embeddings"] == "identical in what could be compared") == (
+        is_parameter,
+        not is_parameter,
+    )
     assert ("identical" in kinds.values()) == (case in ("rows", "a parameter"))  # of what is whole, still
     show_drift([str(place) for place in places])
     page = page_of(places)
@@ -538,9 +561,11 @@ def test_a_row_that_only_the_config_calls_padding_pads(tmp_path: Path) -> None:
     ).save_pretrained(tmp_path / "x")
     (tmp_path / "x" / "tokenizer.json").write_text(tokenizer.backend_tokenizer.to_str().replace('"[PAD]"', '"<blank>"'))
     found = find_checkpoint(str(tmp_path / "x")).read_tokenizer()
-    assert (found.pad_token, found.pad_token_id) == ("<blank>", 0)
-    assert load_classifier(str(tmp_path / "x"), pooling="mean", num_outputs=2).tokenizer.pad_token_id == 0
-    assert import_checkpoints([tmp_path / "x"]).trajectory.vocabulary.pad_row == 0
+    assert (
+        (found.pad_token, found.pad_token_id),
+        load_classifier(str(tmp_path / "x"), pooling="mean", num_outputs=2).tokenizer.pad_token_id,
+        import_checkpoints([tmp_path / "x"]).trajectory.vocabulary.pad_row,
+    ) == (("<blank>", 0), 0, 0)
 
 
 def test_what_a_sentencepiece_model_alone_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,5 +582,7 @@ def test_parameters_stand_in_the_order_of_their_file(tiny_model: Callable[[str],
     found = list(open_place(place, "a").tensors)
     stored = [name for name in read_header(tiny_model("bert") / SINGLE)[1] if name in found]
     embeddings = [name for name in found if name.startswith("embeddings.")]
-    assert found[: len(embeddings)] == embeddings
-    assert found[len(embeddings) :] == [name for name in stored if name not in embeddings]
+    assert (found[: len(embeddings)], found[len(embeddings) :]) == (
+        embeddings,
+        [name for name in stored if name not in embeddings],
+    )

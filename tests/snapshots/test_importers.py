@@ -15,9 +15,10 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from tests.conftest import COMMON, DECODERS, ENCODERS, FAMILY_CONFIGS, OTHERS, SEQ2SEQ, sizes_of
-from tests.refusals import check_refusals, refusal_of
+from tests.refusals import check_refusals, check_refused, refusal_of
 from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.snapshots import importers as places_module
 from toolkit.snapshots.importers import Imported, align_words, import_checkpoints
 from toolkit.snapshots.run_writer import start_run
@@ -67,15 +68,19 @@ def test_every_family_against_the_live_model(model_type: str, tiny_model: Callab
     imported = import_checkpoints([folder])
     expected = locate_embeddings(AutoModel.from_pretrained(folder)).values()
     (snapshot,) = imported.trajectory.snapshots
-    assert list(snapshot.tensors) == [name for name in EMBEDDING_PARAMETERS if name in expected]
-    assert {type(tensor) for tensor in snapshot.tensors.values()} == {np.memmap}
+    assert (list(snapshot.tensors), {type(tensor) for tensor in snapshot.tensors.values()}) == (
+        [name for name in EMBEDDING_PARAMETERS if name in expected],
+        {np.memmap},
+    )
     np.testing.assert_equal(dict(snapshot.tensors), dict(expected))
     assert imported.trajectory.vocabulary == read_vocabulary(
         AutoTokenizer.from_pretrained(folder), len(expected["word_embeddings"])
     )
     loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
-    assert imported.trajectory.position_offset == loaded.position_offset
-    assert (imported.families, snapshot.name) == ((family_of(model_type).name,), folder.name)
+    assert (imported.trajectory.position_offset, (imported.families, snapshot.name)) == (
+        loaded.position_offset,
+        ((family_of(model_type).name,), folder.name),
+    )
 
 
 @pytest.mark.parametrize("model_type", [*FAMILY_CONFIGS, *ENCODERS, *DECODERS])
@@ -256,6 +261,7 @@ def test_a_sentence_transformers_folder_without_a_list_of_modules(tmp_path: Path
     write(tmp_path / "st" / "0_Transformer", tensors_of())
     imported = import_checkpoints([tmp_path / "st"])
     assert (imported.trajectory.snapshots[0].name, imported.trajectory.vocabulary.tokens) == ("st", TOKENS)
+    check_refused("no config.json: pass .*st/0_Transformer$", find_checkpoint(str(tmp_path / "st")).read_config)
 
 
 @pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "cut short"])
@@ -293,8 +299,10 @@ def test_the_ends_of_a_run_are_among_its_states(
 def test_our_own_runs_and_their_files(tmp_path: Path) -> None:
     write_run(tmp_path / "run", position_offset=2).finish({})
     imported = import_checkpoints([tmp_path / "run"])
-    assert [(s.name, s.step) for s in imported.trajectory] == [(f"run/epoch-00{i}", 10 * i) for i in range(4)]
-    assert (imported.trajectory.position_offset, imported.trajectory.vocabulary.tokens[1]) == (2, "a")
+    assert (
+        [(s.name, s.step) for s in imported.trajectory],
+        (imported.trajectory.position_offset, imported.trajectory.vocabulary.tokens[1]),
+    ) == ([(f"run/epoch-00{i}", 10 * i) for i in range(4)], (2, "a"))
     again = import_checkpoints([tmp_path / "run" / "snapshots" / f"epoch-00{i}.safetensors" for i in (3, 1)])
     assert [s.name for s in again.trajectory] == ["run/epoch-003", "run/epoch-001"]
     said = (
@@ -641,6 +649,11 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         "trainer/pytorch_model_fsdp_0/__0_0.distcp",
         "trainer/optimizer.bin",
         "deepspeed/global_step5/x.pt",
+        "routed/query_0_Transformer/model.safetensors",
+        "routed/document_0_Transformer/adapter_model.safetensors",
+        "variant/model.safetensors.index.fp16.json",
+        "variant/model.fp16-00001-of-00002.safetensors",
+        "variant/model.fp16-00002-of-00002.safetensors",
         "text.txt",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -661,6 +674,8 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         / "trainer"
         / "pytorch_model_fsdp_0": "torch.distributed.checkpoint (.distcp): put it together with `acc",
         tmp_path / "deepspeed": "is a checkpoint of DeepSpeed",
+        tmp_path / "routed": "in document_0_Transformer, query_0_Transformer: pass one of these folders",
+        tmp_path / "variant": "give model.safetensors.index.fp16.json the name model.safetensors.index.json",
         tmp_path / "text.txt": "is not a safetensors file",
         tmp_path / "several": "pass one of a.safetensors, b.safetensors",
         adapter: "holds adapter_model.safetensors without its adapter_config.json: put that beside it",
@@ -674,6 +689,7 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
     for place, line in cases.items():
         assert line in refusal_of(place)
     assert "nothing to open" in refusal_of()
+    check_refused("query_0_Transformer: pass one of these", find_checkpoint(str(tmp_path / "routed")).read_config)
 
 
 @pytest.mark.parametrize("layer", ["h.0.attn.q_proj.weight", "h.0.attn.attention.q_proj.weight"])
@@ -683,15 +699,6 @@ def test_a_decoder_whose_table_alone_has_gpt2s_name_is_not_taken_for_one(layer: 
     folder = write(tmp_path / "x", tensors)
     (folder / "config.json").unlink()
     assert "no embedding tables by the names of any supported family" in refusal_of(folder)
-
-
-@pytest.mark.parametrize(("dtype", "shown"), [("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")])
-def test_floats_of_eight_bits_are_not_supported(dtype: str, shown: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / "x", tensors_of())
-    tensors = {name: torch.from_numpy(array) for name, array in tensors_of().items()}
-    tensors[BERT["word_embeddings"]] = torch.ones(8, 4).to(getattr(torch, dtype))
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    assert f"as {shown}, a format that is not supported: dequantise it and save it as float32 or" in refusal_of(folder)
 
 
 def test_names_are_short_distinct_and_never_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,10 @@ def test_snapshots_come_back_and_equal_tensors_are_stored_once(tmp_path: Path) -
         np.testing.assert_array_equal(snapshot.tensors["word_embeddings"], words)
         np.testing.assert_array_equal(snapshot.tensors["position_embeddings"], POSITIONS)
     stored = [set(load_file(path)) for path in sorted((run.path / "snapshots").iterdir())]
-    assert stored == [{"word_embeddings", "position_embeddings"}, {"word_embeddings"}, set(), set()]
-    assert (run.trajectory.parameters, run.trajectory.at(2).step) == (("word_embeddings", "position_embeddings"), 20)
+    assert (stored, (run.trajectory.parameters, run.trajectory.at(2).step)) == (
+        [{"word_embeddings", "position_embeddings"}, {"word_embeddings"}, set(), set()],
+        (("word_embeddings", "position_embeddings"), 20),
+    )
     check_refusals((r"no snapshot of epoch 9; at hand: 0, 1, 2, 3", lambda: run.trajectory.at(9)))
     assert run.vocabulary.tokens[2:4] == ("<b>", "ü")
 
@@ -144,8 +146,7 @@ def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="disk"):
         write_with(path, fail, Owned(tmp_path, "a list", {"x": ()}))
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+    assert (path.read_text(), [entry.name for entry in tmp_path.iterdir()]) == ("old", ["x"])
 
 
 def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path) -> None:
@@ -188,8 +189,10 @@ def test_a_run_directory_may_be_a_link(tmp_path: Path) -> None:
     writer.write_config(RunConfig())
     writer.finish({})
     assert (tmp_path / "link").is_symlink()
-    assert sorted(entry.name for entry in (tmp_path / "runs").iterdir()) == ["config.json", "manifest.json"]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "runs"]
+    assert (
+        sorted(entry.name for entry in (tmp_path / "runs").iterdir()),
+        sorted(entry.name for entry in tmp_path.iterdir()),
+    ) == (["config.json", "manifest.json"], ["link", "runs"])
 
 
 def test_a_run_that_another_process_writes_is_left_alone_until_it_is_gone(tmp_path: Path) -> None:
@@ -203,8 +206,7 @@ def test_a_run_that_another_process_writes_is_left_alone_until_it_is_gone(tmp_pa
         other.kill()
     assert [entry.name for entry in sorted(tmp_path.iterdir())] == [".run.lock", "run"]
     write_run(path).finish({})
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
-    assert verify_run(path) == []
+    assert ([entry.name for entry in tmp_path.iterdir()], verify_run(path)) == (["run"], [])
 
 
 def test_a_process_takes_a_run_over_from_its_own_writer(tmp_path: Path) -> None:
@@ -269,8 +271,10 @@ def test_exposure_against_a_count_by_hand(steps: list[list[int]], last: int) -> 
     table = Exposure.from_tensors(Exposure({"word_embeddings": table}).to_tensors()).tables["word_embeddings"]
     taken = steps[:last]
     for row in range(10):
-        assert table.step_counts(10, last)[row] == sum(row in tokens for tokens in taken)
-        assert table.token_counts(10, last)[row] == sum(tokens.count(row) for tokens in taken)
+        assert (table.step_counts(10, last)[row], table.token_counts(10, last)[row]) == (
+            sum(row in tokens for tokens in taken),
+            sum(tokens.count(row) for tokens in taken),
+        )
     assert table.num_steps == len(steps)
 
 

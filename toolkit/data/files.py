@@ -61,7 +61,7 @@ def _read_tsv(file: TextIO, quotes: str = "unsure") -> pd.DataFrame:
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
     around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
     """
-    text = _no_tags(file.read())
+    text = _no_labels(file.read())
     is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
     if quotes == "strip" or is_unsure:
         try:
@@ -85,11 +85,18 @@ TAGGED = re.compile(r"^\S.*[\t ](O|[BIESLU]-\S+)[\t\r ]*$", re.MULTILINE)
 """A line of a word and, last, its tag."""
 
 
-def _no_tags(text: str) -> str:
-    """The text; ValueError where most of its lines are words with tags, which under another name are texts."""
-    tags = TAGGED.findall(text)
-    if "O" in tags and len(set(tags)) > 1 and 2 * len(tags) > len(re.findall(r"^\S", text, re.MULTILINE)):
+LABELLED = re.compile(r"^__label__\S", re.MULTILINE)
+"""How a line begins in which fastText and flair keep a label."""
+
+
+def _no_labels(text: str) -> str:
+    """The text; ValueError where most of its lines are words with tags, which under another name are texts, or texts
+    with their labels before them."""
+    tags, num_lines = TAGGED.findall(text), len(re.findall(r"^\S", text, re.MULTILINE))
+    if "O" in tags and len(set(tags)) > 1 and 2 * len(tags) > num_lines:
         raise ValueError("most of its lines end in a tag (O, B-...): give words with tags a name that ends in .conll")
+    if 2 * len(LABELLED.findall(text)) > num_lines:
+        raise ValueError("most of its lines begin with a label (__label__...): save labels and texts as columns")
     return text
 
 
@@ -177,7 +184,7 @@ def _read_json(file: TextIO) -> pd.DataFrame:
 
 def _read_lines(file: TextIO) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    written = enumerate(StringIO(_no_tags(file.read())), 1)
+    written = enumerate(StringIO(_no_labels(file.read())), 1)
     lines = {number: line.rstrip("\r\n") for number, line in written if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
@@ -200,12 +207,14 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {column: tuple(feature.names) for column, feature in inner.items() if hasattr(feature, "names")}
 
 
-def _declared(frame: pd.DataFrame, features: Mapping[str, Any]) -> Table:
-    """With the names of its classes, and numbers where texts are said to be floats: targets, then, no classes."""
+def _declared(table: Table, features: Mapping[str, Any]) -> Table:
+    """With the names of its classes, where the file itself has none, and numbers where texts are said to be floats:
+    targets, then, no classes."""
+    frame = table.frame
     for column, feature in features.items():
         if column in frame and str(getattr(feature, "dtype", "")).startswith("float"):
             frame[column] = [float(x) if isinstance(x, str) and x.strip() else x for x in frame[column].tolist()]
-    return Table(frame, _class_names(features))
+    return Table(frame, {**_class_names(features), **table.names})
 
 
 SAVED = ("dataset_dict.json", "state.json")
@@ -290,7 +299,8 @@ def read_file(
         else:
             options = {"quotes": tsv_quotes} if kind_of(path) == ".tsv" else {}
             with _open(path) as file:
-                table = _declared(READERS[kind_of(path)](file, **options), features or {})
+                table = Table(READERS[kind_of(path)](file, **options))
+        table = _declared(table, features or {})
     return split_of(table, text_columns, label_column, str(path), cluster_column)
 
 
@@ -536,21 +546,22 @@ Files = tuple[dict[str, list[Path]], Mapping[str, Any] | None]
 
 
 def _files_of(place: str, config: str | None, pinned: Mapping[str, str], *, is_online: bool) -> Files:
-    """The files of text of a folder or of a hub id, as ``datasets`` sorts them: these are read as --train-file is.
+    """The files of a folder or of a hub id, as ``datasets`` sorts them: these are read as --train-file is.
 
-    The library's readers take null for missing, 007 for 7 and quotation marks off a .tsv, and know no ; between cells.
+    The library's readers take null for missing, 007 for 7 and quotation marks off a .tsv, and know no ; between cells;
+    of several .parquet they take the names of the first one's classes for the numbers of all.
     """
     import datasets
     from huggingface_hub import snapshot_download
 
     if Path(place).is_dir() or is_online:
-        return _text_files(datasets.load_dataset_builder(place, config, **pinned), place)
+        return _known_files(datasets.load_dataset_builder(place, config, **pinned), place)
     with contextlib.suppress(Exception):  # nothing was fetched, or what the library keeps in a cache of its own
         kept = Path(
             snapshot_download(place, repo_type="dataset", revision=pinned.get("revision"), local_files_only=True)
         )
         if not any((kept.parents[1] / "blobs").glob("*.incomplete")):
-            return _text_files(datasets.load_dataset_builder(str(kept), config), place)
+            return _known_files(datasets.load_dataset_builder(str(kept), config), place)
     return {}, None
 
 
@@ -559,8 +570,8 @@ BY_THE_NAME = {"sep": "\t", "comment_prefix": "#"}
 """How a file is to be read, as ``datasets`` takes from the end of its name: our readers know."""
 
 
-def _text_files(builder: Any, place: str) -> Files:
-    """Empty where a file is none of text, or the card says how it is to be read."""
+def _known_files(builder: Any, place: str) -> Files:
+    """Empty where a file is of none of our kinds, or the card says how it is to be read."""
     from huggingface_hub import hf_hub_download
 
     settings, usual = builder.config, type(builder.config)()
@@ -574,7 +585,7 @@ def _text_files(builder: Any, place: str) -> Files:
         return Path(path if is_there else hf_hub_download(place, name, repo_type="dataset", revision=commit))
 
     every = [path.removeprefix(start) for paths in listed.values() for path in paths]
-    if not is_plain or any("://" in path or kind_of(Path(path)) not in READERS for path in every):
+    if not is_plain or any("://" in path or kind_of(Path(path)) not in KINDS for path in every):
         return {}, None
     # Train last: without it a download that was cut short is no dataset.
     in_order = sorted(listed, key=lambda split: split == "train")

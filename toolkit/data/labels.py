@@ -58,8 +58,9 @@ class RawSplit:
 def joined(parts: Sequence[RawSplit]) -> RawSplit:
     """The examples of several files, as one split; labels, words and clusters only where all files have them.
 
-    All else, the names of classes too, is that of the first.
+    All else is that of the first; a file that numbers its classes otherwise has their names in place of numbers.
     """
+    parts = [part.named_as(parts[0].names) for part in parts]
     labels = [part.labels for part in parts if part.labels is not None]
     words = [part.words for part in parts if part.words is not None]
     clusters = [part.clusters for part in parts if part.clusters is not None]

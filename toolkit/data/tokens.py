@@ -21,6 +21,8 @@ OUTSIDE = "O"
 """The tag of a word that belongs to no entity."""
 DOCUMENT = "-DOCSTART-"
 """What stands in a CoNLL-2003 file where a new document begins: no word."""
+HEADS = ("word", "words", "token", "tokens", "form", "text")
+"""What the column of words is called in a first line that names the columns, in small letters."""
 UNTAGGED = -100
 """In place of a tag: the word is read, but neither trained on nor scored (torch's ``ignore_index``)."""
 
@@ -105,6 +107,8 @@ def split_of_lists(
                 raise ValueError(
                     f"{source}, row {i + 1}: {len(row)} words and {len(own)} tags: each word needs its tag"
                 )
+        if columns[0] == "1":  # of .conll, which says of no column what it holds
+            _doubt_columns(frame, str(of_words), of_tags, source, is_named=label_column != "label")
     texts = [(" ".join(map(str, row)),) for row in words]
     taken_from = f"words: {of_words}; labels: {of_tags}"
     return RawSplit(texts, tags, columns, taken_from, [tuple(map(str, row)) for row in words]), of_tags  # type: ignore[arg-type]
@@ -129,6 +133,23 @@ def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, co
     )
     instead = f"pass --text-columns {column} if it is meant, or the column of the words (columns: {', '.join(columns)})"
     refuse_first({f"{source}: the column {column} holds {what}: {instead}": is_so for is_so, what in doubts})
+
+
+def _doubt_columns(frame: pd.DataFrame, of_words: str, of_tags: str, source: str, *, is_named: bool) -> None:
+    """ValueError for a first line that names the columns, and where tags of spans stand in another column than the last
+    one, which no flag ``is_named``."""
+    counts = {str(name): Counter(str(x) for cell in frame[name] for x in cell) for name in frame.columns}
+    word, tag = (str(frame[name].iloc[0][0]) for name in (of_words, of_tags))
+    others = [own for own in counts[of_tags] if own != tag]
+    is_alone = counts[of_tags][tag] == 1 and tag != OUTSIDE and not _marks_span(tag)
+    if is_alone and (has_entities(others) or word.lower() in HEADS):
+        raise ValueError(f"{source}: its first line reads as the names of columns ({word}, {tag}): take it out")
+    spans = [name for name, own in counts.items() if name not in (of_words, of_tags) and has_entities([*own])]
+    if spans and not is_named and not has_entities([*counts[of_tags]]) and set(counts[of_tags]) != {OUTSIDE}:
+        raise ValueError(
+            f"{source}: tags of spans (B-...) stand in the column {spans[-1]}, and none in the last one: pass "
+            f"--label-column {spans[-1]}, or {of_tags} if that is meant"
+        )
 
 
 def _marks_span(tag: str) -> bool:

@@ -15,9 +15,10 @@ from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import first_few, is_failure, read_object, reason_of, unknown
 from toolkit.snapshots.adapters import MERGE_IT, SETTINGS
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
+from toolkit.snapshots.files import read_header
 from toolkit.snapshots.importers import find_places, on_hub
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
-from toolkit.snapshots.weights import INDEX, SINGLE
+from toolkit.snapshots.weights import INDEX, SINGLE, FileTensors, check_stored
 
 
 class NoHeadError(ValueError):
@@ -102,9 +103,11 @@ class Source:
         from transformers import AutoConfig, PreTrainedConfig
 
         if not self.is_hub and not (Path(self.location) / "config.json").is_file():
-            is_adapter = (Path(self.location) / SETTINGS).is_file()
-            reason = f"is an adapter, not a model: {MERGE_IT}" if is_adapter else f"holds no config.json: {SAVED}"
-            raise ValueError(f"{self.name} {reason}")
+            if (Path(self.location) / SETTINGS).is_file():
+                raise ValueError(f"{self.name} is an adapter, not a model: {MERGE_IT}")
+            # Raises where there are no weights; older sentence-transformers have both in a folder below.
+            inside = find_places(self.location)[-1].fetch("config.json")
+            raise ValueError(f"{self.name} holds no config.json: {f'pass {inside.parent}' if inside else SAVED}")
         try:
             written, _ = PreTrainedConfig.get_config_dict(self.location, **self._options())
             known_types = tuple(kind for family in FAMILIES.values() for kind in family.model_types)
@@ -197,8 +200,11 @@ class Source:
 
         ``options``: what else its ``from_pretrained`` is given. ValueError where they cannot be read, or are a pickle.
         """
-        folder = self._fetch_weights(config)
+        folder, files = self._fetch_weights(config)
         try:
+            for path in files:  # transformers would take the numbers of INT8 or FP8 as they are, without their scale
+                of_weights = {own: (path, e) for own, e in read_header(path)[1].items() if own.endswith(".weight")}
+                check_stored(FileTensors(of_weights), self.name)
             with quiet():
                 model, info = kind.from_pretrained(
                     folder,
@@ -214,8 +220,10 @@ class Source:
             raise ValueError(self._cannot("weights", error)) from None
         return model, info
 
-    def _fetch_weights(self, config: Any) -> Path:
-        """The folder with the weights, of the hub its place in the cache; ValueError where they are not safetensors.
+    def _fetch_weights(self, config: Any) -> tuple[Path, list[Path]]:
+        """The folder with the weights, of the hub its place in the cache, and those of their files that are there.
+
+        ValueError where they are not safetensors.
 
         transformers is given a folder always. Of a hub id without safetensors it would open the pickle, or ask a
         service to convert it; ``use_safetensors`` does not keep it from pickles that an index, a field of the config
@@ -241,7 +249,7 @@ class Source:
                 hub_place.fetch(name)
         if (folder / SETTINGS).is_file():
             raise ValueError(f"{self.name} holds an adapter beside the weights: {MERGE_IT}")
-        return folder
+        return folder, [folder / name for name in sorted(weight_names) if (folder / name).is_file()]
 
     def _check_needs_no_code(self, backbone: Any, unexpected: Iterable[str]) -> None:
         """Warn that a checkpoint's own code is not run; ValueError where it has tensors that only that code reads."""

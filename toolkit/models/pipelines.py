@@ -175,9 +175,15 @@ def _describe(folder: Path, modules: Modules, settings: dict[str, Any], max_leng
         else _name((class_name, path))
         for class_name, path in modules
     ]
+    routes = [
+        _settings(folder / path, "router_config.json").get("parameters", {}).get("default_route")
+        for class_name, path in modules
+        if class_name.endswith(".Router")
+    ]
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     other_prompts = [name for name, prompt in prompts.items() if prompt and name != default]
     applies_by_text = {
+        f"by the route {''.join(map(str, routes))!r} of encode(), queries too": routes,
         f"of {max_length} tokens at most": max_length and max_length < 10**9,
         f"after the prompt {prompts.get(default)!r}": prompts.get(default),
         f"without the prompts {', '.join(other_prompts)}, which its encode() does not add": other_prompts,

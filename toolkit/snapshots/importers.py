@@ -307,12 +307,17 @@ def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED and not p.name.startswith(NO_WEIGHTS))
     distributed = sorted({path.parent for path in [*folder.glob("*.distcp"), *folder.glob("pytorch_model*/*.distcp")]})
     inner = "".join(f" in {place.name}" for place in distributed[:1] if place != folder)
+    weights = (SINGLE, INDEX, WEIGHTS)
+    below = sorted({str(path.parent.relative_to(folder)) for name in weights for path in folder.glob(f"*/{name}")})
+    variants = sorted(path.name for path in folder.glob("model.safetensors.index.*.json"))  # save_pretrained(variant=)
     anything, deepspeed = any(folder.iterdir()), any(folder.glob("global_step*"))
     reasons = (
+        (variants, f"holds the shards of a variant: give {''.join(variants[:1])} the name {INDEX}"),
         (len(files) > 1, f"holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"),
         (distributed, f"holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"),
         (deepspeed, "is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"),
         (pickled, f"holds weights only as a pickle ({''.join(pickled[:1])}): {CONVERT}"),
+        (below, f"holds no weights itself, but in {', '.join(below)}: pass one of these folders"),
         (anything, f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders: {PASS_SAVED}"),
         (True, f"is empty: {PASS_SAVED}"),
     )

@@ -147,7 +147,7 @@ FOLDERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "words": (of_words, {}, "WordEmbeddings, WordWeights, LSTM, Pooling (mean)"),
     "layers": (of_layers, {}, "Transformer, WeightedLayerPooling, Pooling (mean), of 48 tokens at most"),
     "counts": (counted, {}, "BoW, Dense"),
-    "router": (routed, {}, "Router, of 48 tokens at most"),
+    "router": (routed, {}, "Router, by the route 'document' of encode(), queries too, of 48 tokens at most"),
     "no encoder": (static, {}, "StaticEmbedding"),
 }
 
