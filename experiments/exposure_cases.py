@@ -3,7 +3,7 @@
 Tiny models (3,000 words, 64 columns) are trained in many ways, and the word table of the embedded model on gradients of
 noise; which rows their texts used is known. A name is false where a row is called exposed that no text held, or
 unexposed that one did. Hypothesis: none is, and every table of which something can be known is told. Beside it stands
-how many names would be false without the rule that the misfits of exposed and unexposed rows must lie apart.
+how many names would be false without the rule that exposed rows must lie apart from all others.
 
     python experiments/exposure_cases.py --out reports/inferred_exposure/cases
 
@@ -426,8 +426,9 @@ def make_page(table: pd.DataFrame, command: str) -> Page:
     answers = [
         f"{len(table):,} tables of {table['case'].nunique():,} cases: {is_told.sum():,} were told and "
         f"{(~is_told).sum():,} refused; {false.sum():,} names are false.",
-        f"The rule that misfits lie apart refuses {by_rule.sum():,} of them. Without it {(unruled > 0).sum():,} would "
-        f"hold {unruled.sum():,} false names, and {(by_rule & (unruled == 0)).sum():,} would be told without one.",
+        f"The rule that exposed rows lie apart refuses {by_rule.sum():,} of them. Without it {(unruled > 0).sum():,} "
+        f"would hold {unruled.sum():,} false names, and {(by_rule & (unruled == 0)).sum():,} would be told without "
+        "one.",
     ]
     words = table_block(
         table[table["parameter"] == TABLES[0]],

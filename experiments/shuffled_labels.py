@@ -1,12 +1,12 @@
 """Question: do embeddings move as only real labels move them, or as far, and as alike, when labels mean nothing?
 
 Full fine-tuning on real labels, on one permutation of them that is the same for all seeds, and on another permutation
-per seed; SST-2, TREC (question types) and the built-in `order`, three seeds, one learning rate, the same 1,000 training
+per seed; SST-2, TREC (question types) and the built-in `order`, five seeds, one learning rate, the same 1,000 training
 examples for every seed: of examples that each seed draws anew two seeds would share few targets.
 Hypothesis: multiples of sign noise and how far words move are the same under shuffled labels; only under real labels do
 two seeds move a word the same way.
 
-    python experiments/shuffled_labels.py --out reports/shuffled_labels [--seeds 3] [--tasks sst2 trec order]
+    python experiments/shuffled_labels.py --out reports/shuffled_labels [--seeds 5] [--tasks sst2 trec order]
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/
 and trec/ as .tsv files; experiments/data.sha256 has their sources, licences and sha256. What is drawn of them, with one
@@ -36,7 +36,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "shuffled, another per seed": {"shuffle_labels": True},
 }
 COMMON: dict[str, Any] = {"freeze": "none", "learning_rate": 5e-5, "epochs": 3}
-SEEDS, NUM_EXAMPLES = 3, 1000
+SEEDS, NUM_EXAMPLES = 5, 1000
 
 
 def main(

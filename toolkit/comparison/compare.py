@@ -52,7 +52,7 @@ from toolkit.comparison.intervals import (
     weigh_items,
 )
 from toolkit.comparison.multiplicity import moderated_p
-from toolkit.comparison.runs import counted_score, item_scores, last_score
+from toolkit.comparison.runs import ENTITY_SCORES, counted_score, item_scores, last_score
 from toolkit.comparison.verdicts import LEAST_SEEDS, Verdict, among, verdict
 from toolkit.schema import columns_of, with_columns
 
@@ -285,13 +285,7 @@ def _compare_score(pair: ConditionPair, split: str, score: str, settings: Settin
     if differences.ndim == 1:
         record |= estimate_from_seeds(differences, settings, "" if values is not None else _why_over_seeds(pair, split))
     else:
-        # Of a word alone no entity is right or wrong, and of a number nothing is.
-        is_bound = score == "accuracy" or (score in OF_ANSWERS and not pair.runs[0][0].is_token_task)
-        scores_bound = dict.fromkeys((score, "accuracy")) if is_bound else ()
-        scores_of_items = [pair.unit_scores(split, name, in_clusters=False) for name in scores_bound]
-        record |= estimate_from_items(
-            differences, settings, *(sides[0] - sides[1] for sides in scores_of_items if sides is not None)
-        )
+        record |= estimate_from_items(differences, settings, *_items_beneath(pair, split, score, differences))
         record["num_units"] = differences.shape[1]
         if differences.shape[1] < pair.runs[0][0].num_items(split):
             record["note"] = "; ".join(filter(None, (record["note"], CLUSTERED.format(differences.shape[1]))))
@@ -306,6 +300,24 @@ def _compare_score(pair: ConditionPair, split: str, score: str, settings: Settin
     if num_constant or pair.is_failed.any():
         return record | estimate_not_failed(differences[is_known & ~pair.is_failed], settings, score == "accuracy")
     return record | {name: record.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
+
+
+def _items_beneath(pair: ConditionPair, split: str, score: str, differences: Array) -> tuple[Array, ...]:
+    """The (seeds, items) differences of single items beneath those of a score, and of their accuracy; () of numbers.
+
+    Of a word alone no entity is right or wrong: of entities they are those of sentences, right where every word is.
+    """
+    has_right = score in ("accuracy", *OF_ANSWERS, *ENTITY_SCORES)
+    right = pair.unit_scores(split, "accuracy", in_clusters=False) if has_right else None
+    items = right if score == "accuracy" or right is None else pair.unit_scores(split, score, in_clusters=False)
+    if right is None or items is None:
+        return ()
+    if not (pair.runs[0][0].is_token_task and score in ENTITY_SCORES):
+        return items[0] - items[1], right[0] - right[1]
+    sentences: Any = clusters_of([run for runs in pair.runs for run in runs], split)
+    words = pd.DataFrame(right.reshape(-1, right.shape[2]).T, index=pair.runs[0][0].answers[split].index)
+    exact = words.groupby(sentences.reindex(words.index).to_numpy()).min().to_numpy().T
+    return differences, np.subtract(*exact.reshape(2, right.shape[1], -1))
 
 
 @with_columns
@@ -398,7 +410,10 @@ def estimate_from_items(
     wide, narrow = (two_way_interval(differences, level, size=1.0) for level in (settings.level, EQUIVALENCE_LEVEL))
     if items is not None and wide.variance > 0:
         is_known, right = ~np.isnan(all_differences).any(axis=1), items if right is None else right
-        wide, narrow = (weigh_items(interval, items[is_known], right[is_known] != 0) for interval in (wide, narrow))
+        wide, narrow = (
+            weigh_items(interval, items[is_known], right[is_known] != 0, differences.shape[1])
+            for interval in (wide, narrow)
+        )
     note = "; ".join(filter(None, (wide.note, _note_on_undefined(differences, all_differences))))
     record = _judged_record(wide, narrow, differences.mean(axis=1), settings) | {"note": note}
     if min(differences.shape) < 2 or not wide.variance > 0:

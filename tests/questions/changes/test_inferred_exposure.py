@@ -1,6 +1,7 @@
 """Exposure told by two checkpoints: the truth of real optimizers is found, row by row, or refused with its reason."""
 
 import math
+import runpy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -228,6 +229,15 @@ def test_where_exposed_rows_do_not_lie_apart_none_is_named(make, settings, monke
     assert f"exposed rows from {line['misfit_exposed']:.2g}" in repr(inferred)
     monkeypatch.setattr(exposure, "LEAST_APART", 0.0)
     assert num_false(infer_from(trajectory), used) > 0
+
+
+@pytest.mark.parametrize(("case", "num_told"), [("clipped to 1e-8", 260), ("AdamW, eps 1", 0)])
+def test_rows_of_which_many_values_left_decay_are_told_though_rounding_moved_others_farther(case, num_told) -> None:
+    """At least 9 and at least 4 of 64 values in each row that texts used; misfits alone tell neither."""
+    script = runpy.run_path(str(Path(__file__).parents[3] / "experiments" / "exposure_cases.py"))
+    words, *_ = script["judge"]({**script["DEFAULTS"], **script["CASES"]["review, told rightly"][case]})
+    assert words["misfit_exposed"] < LEAST_APART * words["misfit_unexposed"]
+    assert (words["num_exposed_rows"], words["false_exposed"], words["false_unexposed"]) == (num_told, 0, 0)
 
 
 def test_weights_trained_in_half_precision_are_refused() -> None:

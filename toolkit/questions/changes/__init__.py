@@ -32,7 +32,7 @@ COLUMNS = (
     Column("num_unexposed_rows", "Rows that no text showed.", COUNT),
     Column("num_untold_rows", "Rows of which neither can be told.", COUNT),
     Column("misfit_unexposed", "Greatest misfit of the rows that are not called exposed."),
-    Column("misfit_exposed", "Least misfit of the rows that are; it must be 1.2 times the other, or none is told."),
+    Column("misfit_exposed", "Least misfit of the rows that are; below 1.2 times the other few tables are told."),
     Column("sum_lr_decay_low", "The least that any significand says of it."),
     Column("sum_lr_decay_high", "The most that any significand says of it."),
 )
