@@ -312,7 +312,7 @@ def _read_file(path: Path) -> Any:
 def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
     if path.suffix == ".parquet":
-        return settled(pd.read_parquet(path))
+        return settled(pd.read_parquet(path, partitioning=None))
     if not path.read_bytes().strip():
         return pd.DataFrame()
     return settled(unquoted(pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""])))

@@ -195,10 +195,10 @@ def _read_parquet(path: Path) -> Table:
 
     schema = pq.read_schema(path)
     if b"huggingface" not in (schema.metadata or {}):
-        return Table(pd.read_parquet(path))
+        return Table(pd.read_parquet(path, partitioning=None))
     import datasets
 
-    return Table(pd.read_parquet(path), _class_names(datasets.Features.from_arrow_schema(schema)))
+    return Table(pd.read_parquet(path, partitioning=None), _class_names(datasets.Features.from_arrow_schema(schema)))
 
 
 def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -5,6 +5,7 @@ A manifest says that a file is as it was written, but not every run has one, and
 
 import csv
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def read_predictions(path: Path, epochs: Collection[int] | None) -> "pd.DataFram
     import pandas as pd
 
     needed = tuple({*PREDICTION_COLUMNS} - {"word", "cluster", "scores"})
-    table = _read_table(path, pd.read_parquet, PREDICTION_COLUMNS, needed, {"id", "scores"})
+    table = _read_table(path, partial(pd.read_parquet, partitioning=None), PREDICTION_COLUMNS, needed, {"id", "scores"})
     lists = table.get("scores", ())
     is_listed = all(isinstance(scores, np.ndarray) and scores.dtype.kind == "f" for scores in lists)
     refuse_damaged(path, {"has scores that are not lists of numbers": not is_listed} | _faults_of_epochs(table, epochs))
