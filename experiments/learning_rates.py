@@ -80,7 +80,8 @@ def main(runs: str, out: str | None = None) -> None:
         regime, rate = planned.cell.condition.split(" at ")
         run = open_run(planned.path)
         place = {"task": planned.cell.task, "rate": float(rate), "seed": planned.cell.seed}
-        scores.append({**place, "regime": regime, "accuracy": _last_accuracy(run)})
+        last = run.scores[(run.scores["epoch"] == run.scores["epoch"].max()) & (run.scores["split"] == "validation")]
+        scores.append({**place, "regime": regime, "accuracy": float(last["accuracy"].iloc[0])})
         if regime == FULL:
             lines += [{**place, **line} for line in _drifts(run)]
     table, scored = pd.DataFrame(lines), pd.DataFrame(scores)
@@ -108,12 +109,6 @@ def exponents(table: Any) -> Any:
     )
     slopes = wide.diff(-1, axis=1) / -np.diff(np.log(wide.columns), append=np.nan)
     return slopes.iloc[:, :-1].stack().groupby(level=["task", "rows", "rate"], sort=False).mean()
-
-
-def _last_accuracy(run: Any) -> float:
-    """On the validation split, at the last epoch."""
-    last = run.scores[(run.scores["epoch"] == run.scores["epoch"].max()) & (run.scores["split"] == "validation")]
-    return float(last["accuracy"].iloc[0])
 
 
 def _drifts(run: Any) -> list[dict[str, Any]]:

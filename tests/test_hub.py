@@ -168,10 +168,6 @@ def sharded(files: dict[str, bytes]) -> dict[str, bytes]:
     )
 
 
-def started_from(run: Any) -> np.ndarray:
-    return np.asarray(run.trajectory.snapshots[0].tensors["word_embeddings"])
-
-
 REVISIONS = {"": MAIN, "@main": MAIN, "@v1": TAG, "@COMMIT": TAG, f"@{PULL}": PULL}
 SHARDED = "own/sharded@refs/pr/12"
 
@@ -183,7 +179,8 @@ def test_models_and_datasets_are_read_at_a_revision(served: Served) -> None:
         at = [name + revision.replace("COMMIT", served.commits[name, reference]) for name in ("own/bert", "own/texts")]
         model = SHARDED if revision == "@main" else at[0]
         run = served.finetuned("--model", model, "--dataset", at[1], **env)
-        assert np.array_equal(started_from(run), served.words["" if model == SHARDED else reference])
+        words = run.trajectory.snapshots[0].tensors["word_embeddings"]
+        assert np.array_equal(words, served.words["" if model == SHARDED else reference])
         assert (run.manifest["model"]["revision"], run.manifest["task"]["name"], set(run.scores["num_examples"])) == (
             served.commits[model.partition("@")[0], reference],
             "texts",

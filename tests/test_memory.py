@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from tests.refusals import leave
 from toolkit.cli import main
-from toolkit.memory import as_command, collecting_nothing
+from toolkit.memory import as_command, collecting_nothing, keep_freed_memory
 
 FAULTS = """
 import resource, sys, torch
@@ -43,6 +43,16 @@ def test_memory_that_was_used_once_is_not_mapped_again() -> None:
         faults[mode] = int(number)
         assert is_kept == ("True" if mode == "keep" else "None")
     assert faults["keep"] < 100 < faults["plain"]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
+def test_what_an_earlier_run_left_is_given_back_before_the_next() -> None:
+    """Also where what is free lies below what is in use."""
+    freed, _in_use = torch.ones(20_000_000), torch.ones(100)
+    del freed
+    held = psutil.Process().memory_info().rss
+    keep_freed_memory()
+    assert held - psutil.Process().memory_info().rss > 60_000_000
 
 
 def test_nothing_is_collected_inside_and_all_is_as_it_was_after() -> None:

@@ -60,14 +60,16 @@ def keep_freed_memory() -> bool:
     """Have glibc's allocator keep what is freed, for this process; False where the C library is another.
 
     A page that is touched for the first time takes 2 microseconds on a virtual machine, and scoring touched 10,000 per
-    1,000 sentences. The process never holds more than at its peak, and does not give it back before it ends.
+    1,000 sentences. The process never holds more than at its peak, and gives it back when it is asked again: what one
+    run has left lies between what the next one needs, and 34 runs in one process had come to hold 5 GB.
     """
     if sys.platform != "linux":
         return False
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        mallopt, trim = ctypes.CDLL(None).mallopt, ctypes.CDLL(None).malloc_trim
     except AttributeError:
         return False  # musl
+    trim(0)
     settings = {MMAP_THRESHOLD: 2**30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
     accepted = [mallopt(name, value) for name, value in settings.items()]
     return accepted == [1, 1, 1]

@@ -136,10 +136,7 @@ def check_format(found: object, version: int, source: str | Path) -> None:
     refuse_first({newer: found > version, older: found < version}, OtherFormatError)  # type: ignore[operator]
 
 
-NUM_SHOWN = 3
-
-
-def first_few(names: Collection[str], most: int = NUM_SHOWN, mark: str = ", ") -> str:
+def first_few(names: Collection[str], most: int = 3, mark: str = ", ") -> str:
     """The first names, and how many more there are."""
     return mark.join(list(names)[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
@@ -195,8 +192,17 @@ def mistyped(name: str, kind: str, choices: tuple[str, ...]) -> str:
     return f"unknown {kind} {name!r}{hint}"
 
 
-SHORT_FOR = {"lr": "learning-rate", "bs": "batch-size", "batch": "batch-size", "wd": "weight-decay", "f1": "macro_f1"}
-SHORT_FOR |= {"frozen": "backbone", "feature-extraction": "backbone", "full": "none", "no": "none"}
+SHORT_FOR = {
+    "lr": "learning-rate",
+    "bs": "batch-size",
+    "batch": "batch-size",
+    "wd": "weight-decay",
+    "f1": "macro_f1",
+    "frozen": "backbone",
+    "feature-extraction": "backbone",
+    "full": "none",
+    "no": "none",
+}
 """What is typed out of habit, to the name here."""
 
 

@@ -146,6 +146,16 @@ def test_enough_power_without_a_difference_is_not_supported(places):
     agree(line, verdict="not supported", is_equivalent=False)
 
 
+def test_conditions_that_do_not_differ_are_rarely_supported():
+    rng = np.random.default_rng(0)
+    settings, found = Settings(), []
+    for _ in range(200):
+        seed_effect = rng.normal(0, 0.02, (2, NUM_SEEDS, 1))
+        first, second = rng.random((2, NUM_SEEDS, 200)) < 0.8 + seed_effect
+        found.append(estimate_from_items(first.astype(float) - second, settings)["verdict"])
+    assert found.count("supported") <= 16  # 8 %: 5 % and two standard errors
+
+
 def test_identical_conditions_are_equal_exactly(places):
     (right,) = draw((0.8,), 400)
     line = line_of(places, right, right)

@@ -216,6 +216,13 @@ def test_a_nominal_95_percent_covers_92_to_97_in_1000_gaussian_studies(num_seeds
     assert 0.92 <= np.mean([found.low <= 2 <= found.high for found in map(two_way_interval, tables)]) <= 0.97
 
 
+def test_an_interval_over_items_alone_would_cover_too_little_where_seeds_differ():
+    """Positive control of the test above: it tells an interval that ignores seeds from one that does not."""
+    rng = np.random.default_rng(12)
+    tables = [_gaussian(rng, 5, 60, seed_sd=0.5).mean(axis=0, keepdims=True) for _ in range(300)]
+    assert np.mean([found.low <= 0 <= found.high for found in map(two_way_interval, tables)]) < 0.85
+
+
 @given(REAL, st.integers(1, 3), st.randoms(use_true_random=False))
 def test_clusters_of_equal_size_are_their_means_and_copies_of_an_item_add_nothing(table, size, random):
     """So clusters of one leave every bit. In whatever order items stand, and whatever clusters are called."""

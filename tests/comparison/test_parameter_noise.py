@@ -163,16 +163,16 @@ def test_sizes_that_were_not_recorded_are_a_gap_in_the_records_and_not_a_matter_
     assert line["times_noise"] == line["offset_free_drift"] / line["null"]  # described all the same
 
 
-def in_common(hidden=32):
+def in_common(rng, step, rows):
     """Coin tosses of each step and column that all rows of the step share, as rows of one batch share gradients."""
-    return lambda rng, step, rows: np.tile(rng.choice([-1.0, 1.0], hidden), (len(rows), 1))
+    return np.tile(rng.choice([-1.0, 1.0], 32), (len(rows), 1))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.6])
 def test_noise_that_rows_share_lies_below_the_null_and_is_never_beyond_it(share):
     """The null takes rows as independent; their common offset takes away what they share, so that it errs low."""
     exposed = random_exposure(60, 40, share)
-    lines = [line_of(plant(in_common(), exposed, seed=seed)) for seed in range(30)]
+    lines = [line_of(plant(in_common, exposed, seed=seed)) for seed in range(30)]
     times = np.array([line["times_noise"] for line in lines])
     assert times.mean() < 1
     starts = range(0, 30, 5)

@@ -26,7 +26,7 @@ from toolkit.reporting.topics.caveats import (
     unstable,
 )
 from toolkit.reporting.topics.first_screen import BEATEN, PROBED, answers_of
-from toolkit.reporting.topics.runs import NOT_LOOKED_FOR, data_block, data_section, study_sections
+from toolkit.reporting.topics.runs import data_block, data_section, study_sections
 from toolkit.reporting.topics.scores import scores_section
 from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
@@ -202,7 +202,10 @@ def test_near_duplicates_are_a_range_over_runs_and_no_mean(read_run, data_of):
     assert [tuple(row) for row in table.table.to_numpy()] == lines
     assert missing == TextBlock(text="Near-duplicates were not looked for in tiny on b.")
     alone = data_section(data_of(with_duplicates(read_run, "b", (None,)))).blocks[0]
-    assert alone == TextBlock(text=f"{NOT_LOOKED_FOR} (--remove-near-duplicates does).")
+    assert alone == TextBlock(
+        text="Near-duplicates between training data and scored splits were not looked for "
+        "(--remove-near-duplicates does)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,6 @@ def charts_of(*runs):
     return group_charts(tables, order_of([tables]))
 
 
-def panel_of(chart, title):
-    (found,) = [panel for panel in panels_of(chart) if panel["title"] == title]
-    return found
-
-
 @pytest.fixture
 def plain(read_run):
     """The tables of full fine-tuning beside frozen embeddings."""

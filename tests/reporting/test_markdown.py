@@ -29,9 +29,6 @@ def test_visible_text_survives(text):
     assert html.unescape(markdown.escape(text)) == text
 
 
-VISIBLE = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1)
-
-
 def test_a_report_says_what_its_page_answers():
     parts = (Part(name="sst2", verdict="yes", text="2 points"), Part(name="trec", verdict="", text="none"))
     answers = (Answer(question="Does it?", verdict="yes", text="A lot.", parts=parts), Answer(text="A sentence."))

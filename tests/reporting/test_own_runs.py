@@ -94,10 +94,6 @@ def by_loop(base, run_dir, regime, condition, seed):
             recording.score("accuracy", validation=float((logits.argmax(1) == labels).float().mean()))
 
 
-def said_by(report):
-    return [line for answer in report.answers for line in spoken(answer).split("\n")]
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "way", [by_trainer, *(pytest.param(way, marks=pytest.mark.slow) for way in (by_sentence_transformers, by_loop))]
@@ -153,7 +149,7 @@ def test_output_folders_become_a_paper_without_any_callback(folders, base, with_
     assert line["num_seeds"] == 3
     assert table.loc[("embeddings frozen", "word_embeddings"), "is_frozen"]
     report = toolkit.write_report(runs, "out", base=given)
-    told = said_by(report)
+    told = [line for answer in report.answers for line in spoken(answer).split("\n")]
     assert "In 1 of 7 runs what the name calls frozen moved: frozen_2." in told
     assert any("since checkpoint-2, the first one kept" in line for line in told) != with_base
     assert any(line.endswith("taken as replicates.") for line in told)

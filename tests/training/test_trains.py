@@ -39,7 +39,6 @@ from toolkit.training.trains import BY_DECAY, NO, NOT_KNOWN, WHY, YES, describe_
 IDS = torch.tensor([[7, 8, 7, 9], [10, 11, 12, 8]])
 EMBEDDINGS, LAYERS = {*EMBEDDING_PARAMETERS}, {"layers.0", "layers.1", "layers.2"}
 W = "word_embeddings"
-Optimizers = list[torch.optim.Optimizer]
 
 
 def build(kind: Any = AutoModelForSequenceClassification, **changes: Any) -> Any:
@@ -81,10 +80,6 @@ Case = tuple[nn.Module, Any, dict[str, str]]
 def frozen_late(kind: Any, **options: Any) -> Case:
     model = build()
     return freeze(model), [kind(model.parameters(), **options)], dict.fromkeys(EMBEDDINGS, "frozen but held")
-
-
-def frozen_after_prepare() -> Case:
-    return frozen_late(lambda parameters: Accelerator(cpu=True).prepare(AdamW(parameters)))
 
 
 def unfrozen_late() -> Case:
@@ -156,7 +151,7 @@ def in_phases(is_unfrozen: bool) -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "frozen after the optimizer was made": lambda: frozen_late(AdamW, weight_decay=0.5),
     "the same, of SGD with momentum and decay": lambda: frozen_late(SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
-    "frozen after prepare": frozen_after_prepare,
+    "frozen after prepare": lambda: frozen_late(lambda parameters: Accelerator(cpu=True).prepare(AdamW(parameters))),
     "unfrozen after the optimizer was made": unfrozen_late,
     "nothing but the head in the optimizer": head_alone,
     "tied": tied,

@@ -27,11 +27,8 @@ def facts_of_recording(run: Run) -> dict[str, Any]:
     arguments: dict[str, Any] = {k: v for k, v in (recorded.get("arguments") or {}).items() if k != "seed"}
     if not arguments and (log := run.optimizer_log) is not None:
         rates = [rate for rate in log.learning_rates.tolist() if rate == rate]
-        decays = list(log.weight_decay.values())
-        arguments = {
-            name: max(values) for name, values in (("weight_decay", decays), ("learning_rate", rates)) if values
-        }
-        arguments["optimizer"] = log.algorithm
+        known: dict[str, list[Any]] = {"weight_decay": [*log.weight_decay.values()], "learning_rate": rates}
+        arguments = {"optimizer": log.algorithm} | {name: max(values) for name, values in known.items() if values}
     proofs = ((run.manifest if run.is_finished else {}).get("frozen") or {}).get("parameters") or {}
     shape = next((first.tensors[name].shape for name in TABLES if name in first.tensors), (None, None))
     return {

@@ -486,9 +486,8 @@ def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
     }
     for fault, is_faulty in faults.items():
         if rows := [row for row, example in enumerate(texts, start=1) if is_faulty(example)]:
-            more = f"; so in {len(rows) - 1:,} more: {', '.join(map(str, rows[1:6]))}" + ", ..." * (len(rows) > 6)
-            first = f"split {split_name!r}, row {rows[0]}"
-            raise ValueError(f"{first}: {fault}{more if rows[1:] else ''} (counted from 1, without a header)")
+            rows_text = first_few([str(row) for row in rows], 5)
+            raise ValueError(f"split {split_name!r}, row {rows_text}: {fault} (counted from 1, without a header)")
     for often, count in Counter(texts).most_common(1):
         if len(texts) >= MANY and 2 * count > len(texts):
             told = f"{count:,} of {len(texts):,} texts are {_short(' | '.join(often))!r}"

@@ -24,8 +24,6 @@ MOST_NAMED, MOST_CONDITIONS = 8, 12
 """Seeds (and values of a setting) and conditions that are named; of more numbers the range, else how many there are."""
 BESIDE = ("optimizer", "weight_decay", "warmup_fraction", "max_length", "max_steps", "dropout")
 """Fields of a config that a paper names beside SETTINGS."""
-OF_TRAINERS = {"optimizer": "optim"}
-"""Fields that a Trainer's arguments have under another name."""
 
 GROUP = (
     "{model} was fine-tuned on {tasks} under {conditions}, with {seeds}: {runs}{failed}. Settings: {settings}.{unknown}"
@@ -161,10 +159,9 @@ def _several(values: pd.Series) -> str:
 
 def _setting_text(run: ReportedRun, name: str) -> str:
     """A setting of a run as a text; of a run of another loop an argument of its training."""
-    value = run.setting(name)
-    if run.is_recorded:
-        arguments = run.recorded["arguments"]
-        value = arguments.get(OF_TRAINERS.get(name, name), arguments.get(name, NOT_KNOWN))
+    arguments = run.recorded.get("arguments", {})  # in which a Trainer calls its optimizer optim
+    known = arguments.get("optim", NOT_KNOWN) if name == "optimizer" else NOT_KNOWN
+    value = arguments.get(name, known) if run.is_recorded else run.setting(name)
     return NOT_APPLICABLE if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -318,8 +318,7 @@ class _Passes:
 def _arguments(args: TrainingArguments, num_steps: int, model: Any) -> dict[str, Any]:
     """:data:`ARGUMENTS`, and what a paper says beside them where it is known: warm-up and dropout."""
     arguments = {name: getattr(args, name, None) for name in ARGUMENTS}
-    if arguments["max_steps"] == -1:  # as many as the epochs take
-        arguments["max_steps"] = None
+    arguments["max_steps"] = args.max_steps if args.max_steps > 0 else None  # as many as the epochs take
     if num_steps > 0:
         arguments["warmup_fraction"] = args.get_warmup_steps(num_steps) / num_steps
     config = getattr(model, "config", None)

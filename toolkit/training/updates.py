@@ -90,8 +90,8 @@ class Updates:
             if rates:
                 self._refuse("the embedding parameters have different learning rates")
         elif not self._trained:  # frozen: the rate of all else, where it has one
-            known = rates if is_first else rates | {recorder.learning_rates[-1]}
-            recorder.learning_rates[-1] = known.pop() if len(known) == 1 else NAN
+            is_one = len(rates) == 1 and (is_first or recorder.learning_rates[-1] in rates)
+            recorder.learning_rates[-1] = rates.pop() if is_one else NAN
         if trained and not self._follow(optimizer, list(trained), recorder.num_steps, is_new=is_new):
             return
         if trained or self._last is None:

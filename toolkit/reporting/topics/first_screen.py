@@ -246,8 +246,8 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         for first, second in pairs[:MOST_PAIRS]
     ]
     answers += _probe_answer(data)
-    if below := below_floor(data):
-        answers.append(Answer(question=BEATEN, verdict="no", text=below, tone="apart"))
+    below = below_floor(data)
+    answers += [Answer(question=BEATEN, verdict="no", text=below, tone="apart")] if below else []
     return (
         _drift_answer(data),
         *_labels_answer(data),

@@ -125,7 +125,6 @@ HASHES = (
     "devices",
     "processes",
 )
-NOT_LOOKED_FOR = "Near-duplicates between training data and scored splits were not looked for"
 UNKNOWN, NOT_KEPT, NOT_KNOWN = "not recorded", "not kept", "not known"
 
 
@@ -314,7 +313,12 @@ def _duplicates_blocks(data: ReportData) -> tuple[Block, ...]:
                 counts.setdefault((group.title, split), []).append(int(count))
         missed += [group.title] if all(counts_by_split is None for counts_by_split in counts_of_runs) else []
     if not counts:
-        return (TextBlock(text=f"{NOT_LOOKED_FOR} (--remove-near-duplicates does)."),)
+        return (
+            TextBlock(
+                text="Near-duplicates between training data and scored splits were not looked for "
+                "(--remove-near-duplicates does)."
+            ),
+        )
     rows = [[title, split, span(numbers), len(numbers)] for (title, split), numbers in counts.items()]
     header = ["model and task", "split", "near-duplicates per run", "runs"]
     hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
