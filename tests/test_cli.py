@@ -51,7 +51,10 @@ MISTAKES = {
     "no value": (["--learning-rate"], r"Missing value for argument '--learning-rate'"),
     "stray": (["stray"], r"Unrecognized options: stray"),
     "empty": (["--dataset", ""], r"error: --dataset must be a name or path, or left out; got ''"),
-    "no model": (["--model", "."], r"error: \. holds no config\.json: pass a folder that save_pretrained wrote"),
+    "no model": (
+        ["--model", "."],
+        r"error: \. holds neither model\.safetensors .* pass the folder that save_pretrained wrote",
+    ),
     "range": (["--epochs", "0"], r"error: --epochs must be at least 1; got 0"),
     "regime": (["--freeze", "embedings"], r"unknown regime or component 'embedings' \(did you mean 'embeddings'\?\)"),
     "layers": (["--freeze", "layers.2-7"], r"the model has the layers layers\.0 to layers\.2"),

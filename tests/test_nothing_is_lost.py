@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainerState, TrainingArguments
 
 import toolkit
 from tests.planted_folder import FILES, LINKS, contents, plant
@@ -73,10 +74,8 @@ def test_a_folder_of_a_users_own_takes_no_run(how: str, overwrite: bool, model: 
         aside = place.rename(place.with_name("aside"))
         callback = toolkit.EmbeddingSnapshotCallback(place, overwrite=overwrite)
         aside.rename(place)
-        arguments = type("Arguments", (), {"output_dir": str(tmp_path / "elsewhere"), "seed": 0})
-        return callback.on_train_begin(
-            arguments(), type("State", (), {"global_step": 0, "epoch": 0})(), None, model=model
-        )
+        arguments = TrainingArguments(str(tmp_path / "elsewhere"), seed=0, report_to="none", use_cpu=True)
+        return callback.on_train_begin(arguments, TrainerState(epoch=0.0), None, model=model)
 
     ways: dict[str, Callable[[Path], object]] = {
         "start_run": lambda place: start_run(place, overwrite=overwrite),

@@ -62,8 +62,8 @@ def test_full_minus_probe_is_on_the_first_screen_with_its_interval_over_seeds(re
     (part,) = found.parts
     size, interval = f"{np.mean(gaps):+.1f} points", f"95 %: {low:+.1f} to {high:+.1f}"
     # Of two seeds it is no answer.
-    expected = (size, interval) if num_seeds > 2 else (FEW_SEEDS[2], size)
-    assert (part.name, part.verdict, part.text) == ("toy, feature extraction", *expected)
+    expected = (size, interval, "") if num_seeds > 2 else (FEW_SEEDS[2], size, "open")
+    assert (part.name, part.verdict, part.text, part.tone) == ("toy, feature extraction", *expected)
     for others in (runs[:num_seeds], runs[num_seeds:]):
         assert PROBED not in [each.question for each in answers_of(data_of(others))]
 

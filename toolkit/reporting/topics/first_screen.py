@@ -270,6 +270,7 @@ def _probe_answer(data: ReportData) -> list[Answer]:
             text=_span_text(record["low_points"], record["high_points"], 95)
             if record["low_points"] == record["low_points"] and record["num_seeds"] >= LEAST_SEEDS
             else f"{record['full_minus_linear_probe_points']:+.1f} points",
+            tone="open" if record["num_seeds"] < LEAST_SEEDS else "",
         )
         for task, record in zip(task_names(table), table.to_dict("records"), strict=True)
     )
