@@ -49,7 +49,7 @@ def test_every_number_is_the_evidence_s(report):
     for expected in (
         "tiny was fine-tuned on toy (100 training examples) and a_b&c% (100 training examples) under full fine-tuning, "
         "embeddings frozen and feature extraction, with seeds 0, 1 and 2: 18 runs",
-        f"Between conditions {len(headlines)} comparisons were made, paired by seed",
+        f"Conditions were compared ({len(headlines)} comparisons), paired by seed",
         "Student's t over seeds and items",
         "learning rate 5e-05 (full fine-tuning and embeddings frozen)",
         "lies within ±2.5 points",

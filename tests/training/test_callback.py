@@ -95,7 +95,7 @@ def test_what_a_paper_says_of_the_methods_is_in_the_arguments(model: Any, tokeni
         "weight decay 0.1",
         "warmup fraction 0.25",
         "dropout 0.25",
-        "learning rate 0.001",
+        "max gradient norm 1",
     )
     assert [text for text in expected if text not in group] == []
     assert "max steps" not in group

@@ -226,8 +226,7 @@ def test_where_embeddings_are_frozen_the_rate_is_that_of_all_else(
     optimizers = [torch.optim.AdamW(of_optimizer, weight_decay=0.1) for of_optimizer in groups]
     recording = start(model, tmp_path / "run", condition="frozen", task="mine", seed=0)
     model(**encode(tokenizer, TEXTS), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
-    for optimizer in optimizers:
-        optimizer.step()
+    _ = [optimizer.step() for optimizer in optimizers]
     recording.snapshot(epoch=1, step=1)
     arguments = facts_of_recording(recording.finish())["arguments"]
     assert (arguments.get("learning_rate"), arguments.keys() & {"weight_decay"}) == (expected, set())

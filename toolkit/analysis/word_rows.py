@@ -63,6 +63,11 @@ def measure_words(
     word_ids = list_words(first)
     unseen_rows = np.setdiff1d(word_ids, seen_rows)
     counts = _mean_exposure(trajectories)
+    blocks_of_runs = (iterate_blocks([own.snapshots[0], own.snapshots[-1]], PARAMETER) for own in trajectories)
+    counts["norm"] = sum(
+        np.concatenate([np.linalg.norm(after - before, axis=1) for _, (before, after) in blocks])
+        for blocks in blocks_of_runs
+    )
     kept_rows = seen_most(counts, seen_rows, len(seen_rows) if most_seen is None else most_seen)
     rows = np.union1d(kept_rows, evenly(unseen_rows, NUM_UNSEEN if num_unseen is None else num_unseen))
     table = _mean_drift(first, snapshots, rows, counts.iloc[rows]).assign(before="", after="")
@@ -81,11 +86,10 @@ def evenly(rows: Ids, num: int) -> Ids:
 
 
 def seen_most(counts: pd.DataFrame, rows: Ids, num: int) -> Ids:
-    """The rows seen in the most steps, by a table with num_steps whose index is the row; evenly spaced without it."""
-    steps = counts["num_steps"].loc[rows]
-    if num >= len(rows) or steps.isna().any():
-        return evenly(rows, num)
-    return np.sort(steps.sort_values(ascending=False, kind="stable").index[:num].to_numpy())
+    """The rows seen in the most steps, by a table with num_steps and norm whose index is the row; where steps are not
+    known, those that moved farthest."""
+    order = counts.loc[rows, "norm" if counts.loc[rows, "num_steps"].isna().any() else "num_steps"]
+    return np.sort(order.sort_values(ascending=False, kind="stable").index[:num].to_numpy())
 
 
 def _reason_against(trajectories: Sequence[Trajectory]) -> str:

@@ -22,7 +22,7 @@ MOST_VALUES = 3
 """Values of a setting that are named with their conditions."""
 MOST_NAMED, MOST_CONDITIONS = 8, 12
 """Seeds (and values of a setting) and conditions that are named; of more numbers the range, else how many there are."""
-BESIDE = ("optimizer", "weight_decay", "warmup_fraction", "max_length", "max_steps", "dropout")
+BESIDE = ("optimizer", "weight_decay", "warmup_fraction", "max_gradient_norm", "max_length", "max_steps", "dropout")
 """Fields of a config that a paper names beside SETTINGS."""
 
 GROUP = (
@@ -34,7 +34,7 @@ DRIFT = (
     "since the first snapshot, in % of the norm that the parameter had there, in float64."
 )
 COMPARED = (
-    "Between conditions {count} were made, paired by {pairing}, and item by item where the answers are known. "
+    "Conditions were compared ({count}), paired by {pairing}, and item by item where the answers are known. "
     "Intervals of {level} % are Student's t over {over}; over seeds and items both, their variance is that of a "
     "two-way random-effects table, with Satterthwaite's degrees of freedom. The p values of such differences share "
     "what all of them say of the spread between seeds; q is the false discovery rate of Benjamini and Hochberg over "
@@ -143,7 +143,9 @@ def _making_of(group: Group) -> tuple[str, ...]:
     return (
         group.runs[0].model,
         listing(conditions) if len(conditions) <= MOST_CONDITIONS else f"{len(conditions)} conditions",
-        f"seeds {listing(seeds[0])}" if are_named else f"{span(map(len, seeds))} seeds each",
+        f"seeds {listing(seeds[0])}"
+        if are_named
+        else f"{span(runs_table.groupby('condition').size())} {'runs' if NOT_KNOWN in seeds[0] else 'seeds'} each",
         "; ".join(known_settings),
         f" Not known: {listing(unknown_settings)}." if unknown_settings else "",
     )
@@ -159,9 +161,12 @@ def _several(values: pd.Series) -> str:
 
 def _setting_text(run: ReportedRun, name: str) -> str:
     """A setting of a run as a text; of a run of another loop an argument of its training."""
-    arguments = run.recorded.get("arguments", {})  # in which a Trainer calls its optimizer optim
-    known = arguments.get("optim", NOT_KNOWN) if name == "optimizer" else NOT_KNOWN
-    value = arguments.get(name, known) if run.is_recorded else run.setting(name)
+    arguments, of_trainers = (
+        run.recorded.get("arguments", {}),
+        {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"},
+    )
+    by_either_name = arguments.get(name, arguments.get(of_trainers.get(name), NOT_KNOWN))
+    value = by_either_name if run.is_recorded else run.setting(name)
     return NOT_APPLICABLE if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -215,8 +215,13 @@ def export_table(
     """
     if not isinstance(table, pd.DataFrame | pd.Series):
         raise ValueError(f"expected a DataFrame or a Series; got {type(table).__name__}: pass pandas.DataFrame of it")
-    if table.empty:
-        raise ValueError("the table has no lines: there is nothing to export")
+    faults = {
+        "the table has no lines: there is nothing to export": table.empty,
+        f"a LaTeX label is of letters, digits, spaces and _:.+/-, not {label!r}": not re.fullmatch(
+            r"[\w:.+/ -]*", label
+        ),
+    }
+    refuse_first(faults)
     table = pd.DataFrame(table)
     is_drift = columns is None and set(schema_of("drift_table")) <= set(table)
     table = drift_by_condition(table) if is_drift else table

@@ -148,7 +148,7 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
         "condition": condition.label,
         "seed": NOT_KNOWN if run.seed is None else str(run.seed),
         **(_recorded_settings(run) if run.is_recorded else _config_settings(run, condition)),
-        "head": str(model.get("head") or UNKNOWN),
+        "head": str(model.get("head") or run.setting("head") or UNKNOWN),
         "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
         "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
         "state": "failed" if run.is_failed else "finished",
