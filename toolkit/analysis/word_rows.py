@@ -53,7 +53,8 @@ def measure_words(
 
     Drift, angle, steps and tokens are means over the runs, at the epochs that all of them kept; neighbours are those of
     the first: the five nearest by cosine among all words, for the ``num_named`` words that moved most. Every row
-    that training used is a word here ([CLS] too, [PAD] never); more than ``most_seen`` are thinned to those seen most.
+    that training used is a word here ([CLS] too, [PAD] never); more than ``most_seen`` are thinned to those seen
+    most, or, where steps are not known, to those that moved farthest.
     """
     first = trajectories[0]
     if reason := _reason_against(trajectories):

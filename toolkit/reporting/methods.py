@@ -24,6 +24,8 @@ MOST_NAMED, MOST_CONDITIONS = 8, 12
 """Seeds (and values of a setting) and conditions that are named; of more numbers the range, else how many there are."""
 BESIDE = ("optimizer", "weight_decay", "warmup_fraction", "max_gradient_norm", "max_length", "max_steps", "dropout")
 """Fields of a config that a paper names beside SETTINGS."""
+OF_TRAINERS = {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"}
+"""Fields that a Trainer's arguments have under another name."""
 
 GROUP = (
     "{model} was fine-tuned on {tasks} under {conditions}, with {seeds}: {runs}{failed}. Settings: {settings}.{unknown}"
@@ -161,12 +163,10 @@ def _several(values: pd.Series) -> str:
 
 def _setting_text(run: ReportedRun, name: str) -> str:
     """A setting of a run as a text; of a run of another loop an argument of its training."""
-    arguments, of_trainers = (
-        run.recorded.get("arguments", {}),
-        {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"},
+    arguments = run.recorded.get("arguments", {})
+    value = (
+        arguments.get(name, arguments.get(OF_TRAINERS.get(name), NOT_KNOWN)) if run.is_recorded else run.setting(name)
     )
-    by_either_name = arguments.get(name, arguments.get(of_trainers.get(name), NOT_KNOWN))
-    value = by_either_name if run.is_recorded else run.setting(name)
     return NOT_APPLICABLE if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
