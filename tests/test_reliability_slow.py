@@ -101,7 +101,8 @@ def test_mutations_are_many_and_repeat_by_seed(fuzz: ModuleType, suffix: str) ->
 
 
 def test_every_planted_violation_of_a_promise_is_caught() -> None:
-    run("mutants.py", "--table", "promises", "--jobs", "2", "--no-save")
+    """The two suites run the same tests on the tree as it is."""
+    run("mutants.py", "--table", "promises", "--jobs", "2", "--no-save", "--no-tests-as-it-is")
 
 
 def test_each_promise_of_the_readme_has_violations_and_names_what_tries_them() -> None:

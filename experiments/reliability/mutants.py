@@ -182,9 +182,9 @@ def try_all(mutants: list[Mutant], trees: list[Path], limit: float) -> list[Tria
     return over
 
 
-def try_as_it_is(mutants: list[Mutant], trees: list[Path], limit: float) -> None:
+def try_as_it_is(mutants: list[Mutant], trees: list[Path], limit: float, with_tests: bool) -> None:
     """On the tree as it is, run what caught mutants: what fails there too has caught none."""
-    caught = [mutant for mutant in mutants if mutant["result"] == "caught"]
+    caught = [mutant for mutant in mutants if mutant["result"] == "caught" and (with_tests or "command" in mutant)]
     tests = sorted({mutant["by"] for mutant in caught if "tests" in mutant})
     shares = [tests[job :: len(trees)] for job in range(len(trees))]
     parts: list[Mutant] = [{"tests": [*share, "--maxfail=1000", "-m", ""]} for share in shares if share]
@@ -202,6 +202,7 @@ def main(
     jobs: int = 2,
     limit: float = 120,
     save: bool = True,
+    tests_as_it_is: bool = True,
 ) -> int:
     """Try mutants, and write what became of them into their table.
 
@@ -211,6 +212,7 @@ def main(
         jobs: how many are tried at a time
         limit: seconds of one
         save: whether results are written into the table
+        tests_as_it_is: whether tests that caught something are also run on the tree as it is; not where the suite does
     """
     path = Path(table) if Path(table).is_file() else HERE / f"{table.removesuffix('.json')}.json"
     mutants: list[Mutant] = json.loads(path.read_text(encoding="utf-8"))
@@ -228,7 +230,7 @@ def main(
         with tempfile.TemporaryDirectory() as folder:
             trees = [copied(Path(folder) / str(job)) for job in range(jobs)]
             try_all(chosen, trees, limit)
-            try_as_it_is(chosen, trees, 10 * limit)
+            try_as_it_is(chosen, trees, 10 * limit, tests_as_it_is)
     finally:
         if save:
             path.write_text(json.dumps(mutants, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "experiments" / "notebooks").glob("*.ipynb"))
-SMALLER = {"160)": "32)", "200)": "24)", '"max_train_examples": 320': '"max_train_examples": 48', "=320,": "=48,"}
-"""Examples that a notebook takes, to those that a test needs."""
+SMALLER = {
+    "160)": "32)",
+    "200)": "24)",
+    '"max_train_examples": 320': '"max_train_examples": 48, "epochs": 1',
+    "=320,": "=48, epochs=1,",
+}
+"""Examples (and epochs) that a notebook takes, to those that a test needs."""
 MADE = {
     "own_trainer": r"\\begin\{tabularx?\}",
     "paper": r"(?s)\\begin\{tabularx?\}.*verdict: .*drift\.pdf",
