@@ -134,7 +134,6 @@ def calls(full: list[toolkit.Run], runs: list[toolkit.Run]) -> Iterator[tuple[st
         yield f"measure_updates {parameter}", lambda p=parameter: toolkit.measure_updates(run, p, num_null=2)  # type: ignore[misc]
         yield f"measure_agreement {parameter}", lambda p=parameter: toolkit.measure_agreement(full, p, num_null=3)  # type: ignore[misc]
     yield "measure_similarity", lambda: toolkit.measure_similarity(run, "position_embeddings", num_null=2)
-    yield "regress_drift", lambda: toolkit.regress_drift(run)
     yield "most_changed", lambda: toolkit.most_changed(full)
     for name in ("compare", "compare_seeds", "summarise_scores", "last_scores", "join_drift", "summarise_floors"):
         yield name, lambda name=name: getattr(toolkit, name)(runs)  # type: ignore[misc]

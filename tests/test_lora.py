@@ -157,7 +157,6 @@ REPLAYS: dict[str, Callable[[Run], Any]] = {
     "sign_noise": lambda run: toolkit.sign_noise(run, W, num_replicates=2),
     "decompose": lambda run: toolkit.decompose(run, W),
     "explain": lambda run: toolkit.explain(run, W),
-    "regress_drift": lambda run: toolkit.regress_drift(run),
 }
 
 

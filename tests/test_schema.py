@@ -41,7 +41,6 @@ def _of_runs(runs: list[Run]) -> dict[str, pd.DataFrame]:
         "decompose": toolkit.decompose(run, W),
         "explain": toolkit.explain(run, W),
         "sign_noise": toolkit.sign_noise(run, W, num_replicates=5, num_coordinates=8),
-        "regress_drift": toolkit.regress_drift(run, W),
         "measure_step_sizes": toolkit.measure_step_sizes(run),
         "measure_gauge": toolkit.measure_gauge(run),
         "measure_design": toolkit.measure_design(run),
@@ -73,14 +72,12 @@ def _of_conditions(runs: list[Run], shuffled: list[Run], features: list[Run]) ->
 
 
 def _of_a_study(config: RunConfig) -> dict[str, pd.DataFrame]:
-    """What was tried and chosen, and data efficiency of the sizes of a study."""
+    """What was tried and chosen."""
     grid = {name: [{}] for name in ("full", "features")}
-    study = make_study(replace(config, output_dir="runs"), grid=grid, sizes=(20, 30), seeds=(0,))
-    tried, final = (
-        {cell: finetune(replace(cell.config, output_dir=config.output_dir)) for cell in cells}
-        for cells in (study.tuning_cells(), study.final_cells({}))
-    )
-    return {"choose": choose(study, tried), "data_efficiency": toolkit.data_efficiency(list(final.values()))}
+    study = make_study(replace(config, output_dir="runs"), grid=grid, seeds=(0,))
+    cells = study.tuning_cells()
+    tried = {cell: finetune(replace(cell.config, output_dir=config.output_dir)) for cell in cells}
+    return {"choose": choose(study, tried)}
 
 
 @pytest.fixture(scope="module")

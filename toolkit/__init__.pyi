@@ -12,7 +12,6 @@ from .analysis.gauge import measure_gauge as measure_gauge
 from .analysis.measures import MEASURES as MEASURES
 from .analysis.neighbours import most_changed as most_changed
 from .analysis.neighbours import neighbours as neighbours
-from .analysis.nulls import regress_drift as regress_drift
 from .analysis.nulls import sign_noise as sign_noise
 from .analysis.precision import measure_step_sizes as measure_step_sizes
 from .analysis.tokens_in_use import measure_design as measure_design
@@ -23,7 +22,6 @@ from .comparison.drift_and_score import associate_drift as associate_drift
 from .comparison.drift_and_score import join_drift as join_drift
 from .comparison.parameter_noise import drift_table as drift_table
 from .comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
-from .comparison.summaries import data_efficiency as data_efficiency
 from .comparison.summaries import last_scores as last_scores
 from .comparison.summaries import measure_cost as measure_cost
 from .comparison.summaries import summarise_floors as summarise_floors
@@ -58,7 +56,6 @@ from .reporting.methods import methods_of as methods_of
 from .reporting.plots import plot_added_rows as plot_added_rows
 from .reporting.plots import plot_change as plot_change
 from .reporting.plots import plot_cost as plot_cost
-from .reporting.plots import plot_data_efficiency as plot_data_efficiency
 from .reporting.plots import plot_differences as plot_differences
 from .reporting.plots import plot_drift as plot_drift
 from .reporting.plots import plot_drift_and_score as plot_drift_and_score

@@ -136,9 +136,19 @@ def check_format(found: object, version: int, source: str | Path) -> None:
     refuse_first({newer: found > version, older: found < version}, OtherFormatError)  # type: ignore[operator]
 
 
+MOST_QUOTED = 80
+"""Letters of a text that a line quotes: a cell, or a header, may be a whole file."""
+
+
+def cut(text: str, longest: int = MOST_QUOTED) -> str:
+    """A text, or its beginning where it is long."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def first_few(names: Collection[str], most: int = 3, mark: str = ", ") -> str:
-    """The first names, and how many more there are."""
-    return mark.join(list(names)[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    """The first names, none of them long, and how many more there are."""
+    shown = mark.join(cut(name) for name in list(names)[:most])
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def refuse_first(faults: Mapping[str, object], kind: type[ValueError] = ValueError) -> None:
@@ -181,14 +191,18 @@ def select(table: Mapping[str, T], chosen: Mapping[str, T] | Iterable[str], kind
     return {name: lookup(table, name, kind) for name in ((chosen,) if isinstance(chosen, str) else chosen)}
 
 
+MOST_CHOICES = 50
+"""Named in one line: a table may have thousands of columns."""
+
+
 def unknown(name: str, kind: str, choices: tuple[str, ...]) -> str:
     """One line that says which ``kind`` is unknown, what was probably meant, and everything that is known."""
-    return f"{mistyped(name, kind, choices)}; choose from: {', '.join(choices)}"
+    return f"{mistyped(name, kind, choices)}; choose from: {first_few(choices, MOST_CHOICES)}"
 
 
 def mistyped(name: str, kind: str, choices: tuple[str, ...]) -> str:
     """:func:`unknown` without everything, where --help has that."""
-    hint = "".join(f" (did you mean {nearest!r}?)" for nearest in near(name, choices)[:1])
+    hint = "".join(f" (did you mean {cut(nearest)!r}?)" for nearest in near(name, choices)[:1])
     return f"unknown {kind} {name!r}{hint}"
 
 

@@ -294,7 +294,7 @@ class _Training:
         self.model, self.writer, self.screen, self.state = loaded.model, writer, screen, state
         self.embeddings = locate_embeddings(self.model.backbone)
         held = {"word_embeddings": loaded.added["first_row"]} if loaded.added and config.train_rows == "new" else None
-        self.recorder = Recorder(dict(self.embeddings.parameters), data, held, tied_tables(loaded))
+        self.recorder = Recorder(dict(self.embeddings.parameters), held, tied_tables(loaded))
         self.before = fingerprint(self.model, frozen)
         self.saver = None
         if writer is not None:
@@ -398,7 +398,7 @@ class _Training:
         if probe is None and self.features is not None:
             # After training: of mixed layers the probe reads what the head has learned to mix.
             probe = linear_probe(self.model.head, self.features, self.data, self.config.seed)
-        floors = measure_floors(self.data, self.config, self.loaded.source, self.accelerator.device)
+        floors = measure_floors(self.data, self.config)
         other_costs = {"evaluation_seconds": progress.evaluation_seconds}
         kept_facts = {**self.how_steps_ran, "head_training": self.head_training, "head_stage": self.facts["head_stage"]}
         measured = probe, floors, progress.seconds, kept_facts, other_costs, progress.epoch_seconds

@@ -45,7 +45,7 @@ def _by_name(*columns: Column) -> dict[str, Column]:
     return found
 
 
-P_VALUES = frozenset(["p", "q", "sign_flip_p", "smallest_p", "tost_p", "mcnemar_p"])
+P_VALUES = frozenset(["p", "q", "sign_flip_p", "smallest_p", "mcnemar_p"])
 """Columns of p values, which pages print as < 0.001 where they are."""
 
 COLUMNS: dict[str, Column] = _by_name(
@@ -104,13 +104,11 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("num_rows", "Rows that the line is about.", COUNT),
     Column("num_undefined", "Rows of them, or seeds, without a value.", COUNT),
     Column("num_exposed_rows", "Rows that training showed.", COUNT),
-    Column("num_left_out", "Rows that were never seen, did not move, or were 0 at first.", COUNT),
     Column("num_steps", "Optimizer steps that showed the row; of several runs their mean."),
     Column("num_tokens", "Tokens that used the row.", COUNT),
     Column("num_items", "Examples of the split that were scored.", COUNT),
     Column("num_seeds", "Runs that differ in nothing but the seed.", COUNT),
     Column("num_runs", "Runs that the line holds for.", COUNT),
-    Column("num_paired_seeds", "Seeds that both conditions have.", COUNT),
     Column("num_seeds_shuffled", "Seeds of the control.", COUNT),
     Column("num_seeds_not_failed", "Seeds in which neither run failed.", COUNT),
     # Drift of rows, as the measures of MEASURES.
@@ -125,7 +123,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("path_efficiency", "‖Δ‖ over the length of the way through the ends of epochs: 1 is straight.", NUMBER, "1"),
     Column("relative_drift", "‖Δ‖ / ‖E⁰‖ of all values together.", NUMBER),
     Column("offset_free_drift", "‖Δ‖ / ‖E⁰‖ of the rows that training showed, without their mean change."),
-    Column("share_beyond_decay", "Share of the rows that training showed whose relative drift is above all others'."),
     Column("has_moved", "Whether any bit of the parameter differs.", FLAG),
     Column("precision", "Coarsest of fp32, fp16, bf16 that holds all values.", TEXT),
     # Why rows moved.
@@ -133,12 +130,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("drift", "‖Δ‖ of the row.", NUMBER, "weight units"),
     Column("decay", "Norm of what replayed weight decay did.", NUMBER, "weight units"),
     Column("update", "Norm of the rest: what the optimizer's updates did.", NUMBER, "weight units"),
-    Column("gradient", "Norm of the updates up to the row's last exposure.", NUMBER, "weight units"),
-    Column("momentum", "Norm of the updates after it; NaN where only bounds are known.", NUMBER, "weight units"),
-    Column("momentum_low", "Lower bound on it.", NUMBER, "weight units"),
-    Column("momentum_high", "Upper bound on it.", NUMBER, "weight units"),
-    Column("momentum_noise", "Its root mean square on random gradient signs.", NUMBER, "weight units"),
-    Column("momentum_basis", "How it is known: exact, one exposure, extrapolated, bounds, none or unknown.", TEXT),
     Column("cause", "Why the row moved.", TEXT),
     Column("num_did_not_move", "Rows that did not move.", COUNT),
     Column("num_weight_decay_alone", "Rows that are where decay leaves them, bit for bit.", COUNT),
@@ -146,13 +137,8 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("num_gradient", "Rows that gradients moved.", COUNT),
     Column("num_unexplained", "Rows never shown that decay does not explain.", COUNT),
     Column("num_exposure_unknown", "Rows that updates moved, where it is not known in which steps.", COUNT),
-    Column("squared_drift", "Σ‖Δ‖².", NUMBER, "weight units²"),
-    Column("decay_share", "Σ‖decay‖² as a share of it."),
-    Column("update_share", "Σ‖update‖² as a share of it."),
-    Column("cross_share", "2Σ⟨decay, update⟩ as a share of it: the three add up to 1."),
-    Column("momentum_share_low", "Lower bound on Σ‖momentum‖² as a share of it."),
-    Column("momentum_share_high", "Upper bound."),
-    Column("num_momentum_known", "Rows of which the momentum is more than bounds.", COUNT),
+    Column("decay_share", "Σ‖decay‖² as a share of Σ‖Δ‖²."),
+    Column("update_share", "Σ‖update‖² as a share of Σ‖Δ‖²."),
     Column("unexplained_share", "Σ‖update‖² / Σ‖Δ‖² of rows never shown: 0 where decay explains all."),
     Column("ratio", "drift / null."),
     Column("z", "(drift - null) / null_sd; NaN where the null hardly varies."),
@@ -160,10 +146,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("direction_mean", "Mean of a second null: random directions.", NUMBER, "weight units"),
     Column("direction_sd", "Its standard deviation.", NUMBER, "weight units"),
     Column("direction_ratio", "drift / direction_mean."),
-    Column("outcome", "What is explained: the drift, or its root mean square on random signs.", TEXT),
-    Column("term", "constant, log exposure or log norm.", TEXT),
-    Column("se", "HC3 standard error of the value."),
-    Column("r_squared", "Of the regression."),
     Column("learning_rate", "The largest up to the epoch; NaN where unknown, or frozen."),
     Column(
         "update_to_weight",
@@ -277,13 +259,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("max", "The greatest of all seeds.", label="greatest"),
     Column("mean_not_failed", "Mean over the seeds that did not fail.", label="mean, not failed"),
     Column("sd_not_failed", "Standard deviation over the seeds that did not fail.", label="sd, not failed", digits=2),
-    Column("median_not_failed", "Median over the seeds that did not fail."),
-    Column("min_not_failed", "The least of the seeds that did not fail."),
-    Column("max_not_failed", "The greatest of the seeds that did not fail."),
-    Column("num_failed_first", "Runs of the first condition that failed.", COUNT),
-    Column("num_failed_second", "Runs of the second condition that failed.", COUNT),
-    Column("num_at_chance_first", "Runs of the first condition not above the majority class by chance.", COUNT),
-    Column("num_at_chance_second", "Runs of the second condition not above the majority class by chance.", COUNT),
     Column(
         "real_mean", "Mean over seeds of the measure under real labels; of ratios the geometric mean.", label="real"
     ),
@@ -346,7 +321,6 @@ COLUMNS: dict[str, Column] = _by_name(
     ),
     Column("p", "Two-sided p of the value: of a t test, or over tasks of a permutation test."),
     Column("q", "Benjamini and Hochberg's false discovery rate over the p values of all comparisons of one kind."),
-    Column("is_discovery", "Whether q is below the level.", FLAG),
     Column(
         "sign_flip_p",
         "Share of all ways to flip the signs of the seeds' differences that are as far from 0: exact up to 16 seeds.",
@@ -364,8 +338,6 @@ COLUMNS: dict[str, Column] = _by_name(
         TEXT,
         label="McNemar p < .05",
     ),
-    Column("tost_p", "The greater p of the two one-sided tests against the margin.", label="equivalence p"),
-    Column("is_equivalent", "Whether the 90 % interval lies inside the margin.", FLAG),
     Column("margin", "Values inside ± this are called equivalent."),
     Column("detectable_gap", "The true value that these seeds would find with probability .8."),
     Column("margin_points", "Differences inside ± this are called equivalent.", NUMBER, "points", "margin"),
@@ -381,9 +353,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("num_parameters", "Parameters, each a number, of the model or of what the line is about.", COUNT),
     Column("num_trainable", "Parameters that the optimizer may change.", COUNT, "", "trainable parameters"),
     Column("num_trainable_ratio", "Share of full fine-tuning's trainable parameters.", label="of full", digits=2),
-    Column("seconds_training", "Of training."),
-    Column("seconds_features", "Of making features."),
-    Column("seconds_head_stage", "Of the head's stage."),
     Column("seconds", "Training, making features and the head's stage, mean over seeds; without evaluation."),
     Column(
         "seconds_ratio",
@@ -394,9 +363,7 @@ COLUMNS: dict[str, Column] = _by_name(
         2,
     ),
     Column("peak_memory_mib", "Greatest memory of the process, mean over seeds.", NUMBER, "MiB", "peak memory"),
-    Column("peak_memory_mib_ratio", "Share of full fine-tuning's peak memory."),
     Column("examples_per_second", "Training examples per second of training."),
-    Column("examples_per_second_ratio", "Multiple of full fine-tuning's."),
     Column("devices", "Devices, processes, threads and precision of the runs.", TEXT),
     Column("score_mean", "Mean over seeds on the reported split at the last epoch.", label="mean score"),
     Column(
@@ -460,11 +427,6 @@ COLUMNS: dict[str, Column] = _by_name(
         "most frequent tag of each word form.",
     ),
     Column(
-        "untouched",
-        "Cosine of the two texts by the checkpoint before training; only where targets say how alike they are.",
-        label="untouched model",
-    ),
-    Column(
         "above_bag_of_words_points",
         "The condition's mean minus that of the bag of words.",
         NUMBER,
@@ -505,20 +467,15 @@ TABLES: dict[str, tuple[str, ...]] = {
             "epoch step row token num_steps num_tokens norm relative length times_old_length old_length_low "
             "old_length_high nearest_old reason"
         ),
-        "decompose": (
-            "row token stratum num_steps last_step drift decay update gradient momentum momentum_low momentum_high "
-            "momentum_noise momentum_basis cause"
-        ),
+        "decompose": ("row token stratum num_steps last_step drift decay update cause"),
         "explain": (
             "stratum num_rows num_did_not_move num_weight_decay_alone num_momentum_after_its_last_exposure "
-            "num_gradient num_unexplained num_exposure_unknown squared_drift decay_share update_share cross_share "
-            "momentum_share_low momentum_share_high num_momentum_known unexplained_share"
+            "num_gradient num_unexplained num_exposure_unknown decay_share update_share unexplained_share"
         ),
         "sign_noise": (
             f"row token stratum num_steps drift {_NULL} null_median ratio z has_norms direction_mean direction_sd "
             "direction_ratio"
         ),
-        "regress_drift": "outcome term value low high se p r_squared num_rows num_left_out",
         "what_trains": (
             "component adapter num_parameters share requires_grad optimizer_groups learning_rates weight_decays dtype "
             "tied_to will_move reason_kind reason note"
@@ -539,10 +496,10 @@ TABLES: dict[str, tuple[str, ...]] = {
         "compare": (
             f"group model task first second size num_train_examples {_SCORED} is_headline num_seeds num_items "
             "num_units first_mean second_mean difference_points low_points high_points df p low90_points high90_points "
-            "ms_seed ms_item ms_residual sign_flip_p smallest_p tost_p margin_points is_equivalent "
+            "ms_seed ms_item ms_residual sign_flip_p smallest_p margin_points "
             "detectable_gap_points num_seeds_not_failed difference_points_not_failed low_points_not_failed "
-            "high_points_not_failed noise_floor_points q is_discovery num_failed_first num_failed_second "
-            "num_at_chance_first num_at_chance_second verdict reason note"
+            "high_points_not_failed noise_floor_points q "
+            "verdict reason note"
         ),
         "compare_seeds": (
             "group model task first second seed split num_items score first_score second_score difference_points "
@@ -551,20 +508,15 @@ TABLES: dict[str, tuple[str, ...]] = {
         "last_scores": f"run {_CONDITION} seed {_SCORED} value value_before is_failed seconds",
         "summarise_scores": (
             f"{_CONDITION} {_SCORED} is_headline num_seeds num_failed num_at_chance num_undefined majority_rate "
-            f"{_OVER_SEEDS} mean_not_failed sd_not_failed median_not_failed min_not_failed max_not_failed"
+            f"{_OVER_SEEDS} mean_not_failed sd_not_failed"
         ),
         "summarise_floors": (
-            f"{_CONDITION} {_SCORED} num_seeds mean majority bag_of_words untouched above_bag_of_words_points reason "
-            "note"
-        ),
-        "data_efficiency": (
-            f"{_CONDITION} {_SCORED} num_seeds num_failed num_at_chance {_OVER_SEEDS} against num_paired_seeds "
-            "difference_points low_points high_points p q verdict reason note"
+            f"{_CONDITION} {_SCORED} num_seeds mean majority bag_of_words above_bag_of_words_points reason note"
         ),
         "measure_cost": (
-            f"{_CONDITION} num_seeds num_failed num_at_chance num_parameters num_trainable seconds_training "
-            "seconds_features seconds_head_stage seconds peak_memory_mib examples_per_second num_trainable_ratio "
-            "seconds_ratio peak_memory_mib_ratio examples_per_second_ratio split score score_mean devices reason note"
+            f"{_CONDITION} num_seeds num_failed num_at_chance num_parameters num_trainable "
+            "seconds peak_memory_mib examples_per_second num_trainable_ratio "
+            "seconds_ratio split score score_mean devices reason note"
         ),
         "linear_probes": (
             "group model task condition against size split is_reported_split is_out_of_distribution score num_seeds "
@@ -572,7 +524,7 @@ TABLES: dict[str, tuple[str, ...]] = {
             "high_points"
         ),
         "measure_beyond_noise": (
-            "parameter num_rows num_exposed_rows relative_drift share_beyond_decay offset_free_drift null null_low "
+            "parameter num_rows num_exposed_rows relative_drift offset_free_drift null null_low "
             "null_high times_noise has_moved reason_kind reason"
         ),
         "drift_table": (
@@ -581,7 +533,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         ),
         "join_drift": (
             f"run {_CONDITION} seed learning_rate is_failed epoch parameter is_frozen num_exposed_rows relative_drift "
-            "share_beyond_decay offset_free_drift times_noise split score value value_before gain_points gain_verdict "
+            "offset_free_drift times_noise split score value value_before gain_points gain_verdict "
             "gain_reason reason note"
         ),
         "associate_drift": "model base parameter num_tasks num_runs spearman p q reason",

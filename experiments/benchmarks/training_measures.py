@@ -355,7 +355,7 @@ def time_records(model: str, max_length: int, data: str, freeze: str, pairs: int
         facts: Any,
     ) -> Any:
         alone = deepcopy(network)
-        silent: Any = Recorder(dict(locate_embeddings(alone.backbone).parameters), encoded)
+        silent: Any = Recorder(dict(locate_embeddings(alone.backbone).parameters))
         for method in [name for name in dir(silent) if name.startswith("record_")]:
             setattr(silent, method, lambda *_, **__: None)
         anew = Resumer(accelerator, silent, None, None, {})

@@ -79,23 +79,6 @@ def test_noise_at_every_step_drifts_as_a_square_root(num_steps):
     assert np.sqrt(np.square(weights).sum()) / 1e-3 == pytest.approx(np.sqrt(num_steps), rel=0.065)
 
 
-@pytest.mark.parametrize(("size", "is_below_eps"), [(1e4, False), (1e-14, True)])
-def test_tails_are_the_movement_after_a_step_in_both_limits(size, is_below_eps):
-    steps = AdamSteps.of(make_log(warm_up_and_decay(80, 1e-3), decay=0.3), WORDS, 80)
-    first, rest = steps.tails(is_below_eps=is_below_eps)
-    for last in (1, 2, 30, 79, 80):
-        gradient = np.zeros((1, 80))
-        gradient[0, last - 1] = size
-        # Moments at its only exposure: m = .1 g, √v = √.001 g.
-        unit = 0.1 * size / 1e-8 if is_below_eps else 0.1 / np.sqrt(0.001)
-        whole = gradient_weights(steps, gradient)[0, last - 1]
-        after = gradient_weights(steps, gradient, np.array([last]))[0, last - 1]
-        assert after == pytest.approx(unit * rest[last], rel=1e-5, abs=1e-300)
-        assert whole - after == pytest.approx(unit * first[last], rel=1e-5, abs=0)
-    assert rest[80] == 0
-    assert np.isnan([first[0], rest[0]]).all()
-
-
 def test_steps_refuse_what_did_not_train():
     log = make_log([1e-3, np.nan])
     assert AdamSteps.of(log, WORDS, 1).num_steps == 1

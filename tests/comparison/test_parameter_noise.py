@@ -203,14 +203,6 @@ def test_the_learning_rate_is_no_difference_in_multiples_of_noise():
     assert fast["times_noise"] == pytest.approx(slow["times_noise"], rel=1e-3)
 
 
-def test_rows_that_decay_alone_explains_are_not_beyond_it():
-    """Half of the rows are shown and move by gradients, the others by decay: those that move less are no more."""
-    planted = plant(signs(), EXPOSED)
-    assert line_of(planted)["share_beyond_decay"] == 1
-    line = line_of(planted, ended(planted, lambda first, last: np.vstack([first[:1], last[1:]])))
-    assert line["share_beyond_decay"] == pytest.approx(1 - 1 / line["num_exposed_rows"])
-
-
 def test_seeds_are_as_far_apart_as_their_own_noise(read_run):
     """Noise without memory: the ends of two seeds lie √2 of one seed's drift apart."""
     runs = one, other = [read_run("none", seed) for seed in (0, 1)]

@@ -345,7 +345,7 @@ def test_verify_measures_the_labels_again(report):
     assert not list(_check_together(at_hand, evidence, drift))
     changed = evidence.labels.assign(value=evidence.labels["value"] * 1.01)
     found = list(_check_together(at_hand, replace(evidence, labels=changed), drift))
-    assert found == ["labels.csv is not what the runs give"]
+    assert found == ["labels is not what the runs give"]
 
 
 @pytest.mark.usefixtures("undrawn")

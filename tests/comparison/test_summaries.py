@@ -42,7 +42,7 @@ def test_failed_runs_are_counted_and_shown_with_and_without(runs):
     scores = last(runs[:4], "accuracy")
     agree(line, num_seeds=4, num_failed=1, num_undefined=0, num_at_chance=1, majority_rate=0.6)
     agree(line, mean=np.mean(scores), mean_not_failed=np.mean(scores[:3]), sd=np.std(scores, ddof=1))
-    agree(line, min=scores[3], min_not_failed=min(scores[:3]))
+    agree(line, min=scores[3], sd_not_failed=np.std(scores[:3], ddof=1))
     other = table.loc["validation", PROBE, "accuracy"]
     agree(other, num_seeds=2, num_failed=0, mean=other["mean_not_failed"])
 

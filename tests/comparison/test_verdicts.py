@@ -4,11 +4,13 @@ import math
 from functools import partial
 from itertools import pairwise, product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refusals import check_refusals
+from toolkit.comparison.intervals import two_way_interval
 from toolkit.comparison.verdicts import CLAIMED, LEAST_SEEDS, REFUSALS, SAME_IN_THESE, VERDICTS, Verdict, among, verdict
 
 NAN = math.nan
@@ -228,3 +230,29 @@ def test_reasons_name_the_gap_and_why_there_is_no_interval():
     assert verdict(**numbers).reason == "the smallest detectable gap is 3 points, above the margin of 1"
     none = numbers | {"low": math.nan, "high": math.nan}
     assert verdict(**none).reason.startswith("no interval could be computed")
+
+
+PLANTED = {
+    **{name: {"effect": 0.05, "num_items": 400, "refusal": Verdict(name, "because")} for name in REFUSALS},
+    "not judged": {"effect": 0.08, "num_items": 2_000, "num_seeds": 2},
+    "equivalent": {"effect": 0.001, "num_items": 20_000},
+    "supported": {"effect": 0.08, "num_items": 2_000, "q": 0.01},
+    "the other way": {"effect": -0.08, "num_items": 2_000, "q": 0.01, "side": "above"},
+    "under-powered": {"effect": 0.0, "num_items": 60, "gap": 5.0},
+    "not supported": {"effect": 0.0, "num_items": 60, "gap": 0.5},
+}
+
+
+@pytest.mark.parametrize("expected", VERDICTS)
+def test_a_planted_study_gets_its_verdict(expected):
+    """Eight seeds, items of which a tenth are discordant, and an effect that is there, tiny, or absent."""
+    planted = {"num_seeds": 8, "gap": 0.5, "q": NAN, "refusal": None} | PLANTED[expected]
+    effect, num_items = planted.pop("effect"), planted.pop("num_items")
+    shares = [0.05 - effect / 2, 0.9, 0.05 + effect / 2]
+    size = (planted["num_seeds"], num_items)
+    differences = np.random.default_rng(3).choice([-1.0, 0.0, 1.0], size=size, p=shares)
+    wide, narrow = (two_way_interval(differences, level) for level in (0.95, 0.90))
+    ends = {"low": wide.low, "high": wide.high, "low90": narrow.low, "high90": narrow.high}
+    numbers = {name: 100 * end for name, end in ends.items()} | planted | {"margin": 1.0}
+    assert verdict(**numbers).name == expected
+    assert expected not in CLAIMED or verdict(**numbers | {"q": 0.07}).name == "not supported"

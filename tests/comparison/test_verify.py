@@ -121,15 +121,15 @@ def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
         ("drift.csv", "offset_free_drift", "its part of drift"),
         ("gauge.csv", "gauge_share", "its part of gauge"),
         ("scores.csv", "macro_f1", "its part of scores"),
-        ("seeds.csv", "distance", "their distance in"),
+        ("seeds.csv", "distance", "seeds is not"),
         ("strata.parquet", "value", "its part of strata"),
         ("boxes.csv", "median", "its part of boxes"),
         ("dots.csv", "norm", "its part of dots"),
         ("exposed.csv", "median_exposed", "its part of exposed"),
         ("tokens.parquet", "norm", "its part of tokens"),
         ("positions.parquet", "norm", "its part of positions"),
-        ("words.parquet", "angle_degrees", "the words of full fine-tuning"),
-        ("word_counts.csv", "num_seen", "the words of full fine-tuning"),
+        ("words.parquet", "angle_degrees", "words is not"),
+        ("word_counts.csv", "num_seen", "word_counts is not"),
     ],
 )
 def test_each_forged_table_is_found_by_the_runs_at_hand(report, name, column, what):

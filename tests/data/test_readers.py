@@ -245,6 +245,7 @@ def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
     [
         ("a.json", json.dumps(LABELLED)),
         ("a.json", json.dumps({"text": TEXTS, "label": THREE * 8})),
+        ("a.json", pd.DataFrame(LABELLED).to_json()),
         ("a.json", "\n".join(map(json.dumps, LABELLED))),
         ("a.csv", pd.DataFrame(LABELLED).to_csv(index=False, sep=";")),
         ("a.csv", "sep=;\r\n" + pd.DataFrame(LABELLED).to_csv(index=False, sep=";")),
@@ -387,7 +388,7 @@ TAGGED = "John NNP B-PER\nran VBD O\n\nshe PRP O\n"
     ("name", "content", "said"),
     [
         *((f"a{kind}", POINTER, "is a Git LFS pointer.*git lfs pull") for kind in (".conll", ".txt", ".parquet")),
-        *((f"a{kind}", TAGGED.encode("utf-16-le"), "is UTF-16.* save it as UTF-8") for kind in (".conll", ".txt")),
+        *((f"a{kind}", TAGGED.encode("utf-16-le"), "it is UTF-16.* save it as UTF-8") for kind in (".conll", ".txt")),
         *((f"a{kind}", TAGGED, "end in a tag .* name that ends in .conll") for kind in (".tsv", ".txt", ".txt.gz")),
         ("a.tsv", 'a\tO\n"\tO\n"\tB-X\r\n\n', "end in a tag"),
         ("a.txt", "__label__A x y\n__label__B z\n__label__A __label__B w\n", "begin with a label .__label__"),

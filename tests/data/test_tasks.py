@@ -1,8 +1,8 @@
 """Every source of data gives the same kind of Task; every reason to refuse data is found."""
 
 import csv
+import gzip
 import json
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -129,27 +129,12 @@ def test_files_that_cannot_be_read_or_learned_from(name: str, content: bytes, me
     check_refused(message, load_task, RunConfig(train_file=str(path), validation_file=str(path)))
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".conll"])
-def test_gigabytes_of_nothing_are_refused_at_once(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".conll", ".txt", ".csv.gz"])
+def test_a_file_that_ends_in_zeros_was_cut_short(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"data{suffix}"
-    path.write_bytes(b"text\tlabel\n" * 1000)
-    with path.open("r+b") as file:
-        file.truncate(2**36)
-    check_refused(
-        r"holds nothing from byte [\d,]+ on, though it is 68,719,476,736 bytes long", read_file, path, (), "label"
-    )
-
-
-def test_a_parquet_file_may_have_a_hole(tmp_path: Path) -> None:
-    """A copy that looks for zeros makes one of a run of them: of labels, say."""
-    path = tmp_path / "data.parquet"
-    pd.DataFrame({"text": ["a"] * 100_000, "label": [0] * 100_000}).to_parquet(
-        path, compression=None, use_dictionary=False, column_encoding="PLAIN"
-    )
-    sparse = tmp_path / "sparse.parquet"
-    subprocess.run(["cp", "--sparse=always", path, sparse], check=True)
-    assert sparse.stat().st_blocks < path.stat().st_blocks
-    assert len(read_file(sparse, (), "label").labels or ()) == 100_000
+    content = b"text\tlabel\n" * 1000 + bytes(9)
+    path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    check_refused(r"data[\w.]+ cannot be read .it holds zeros: .* or get it again", read_file, path, (), "label")
 
 
 @pytest.mark.parametrize(
@@ -178,12 +163,12 @@ def test_a_parquet_file_may_have_a_hole(tmp_path: Path) -> None:
 def test_training_decides_how_labels_are_read(
     train: list[object], validation: list[object], names: tuple[str, ...], expected: list[float]
 ) -> None:
-    encoded = encode_labels({"train": train, "validation": validation, "test": [None, None]})
-    assert ((encoded.kind, encoded.names), encoded.labels["validation"].tolist()) == (
+    kind, texts, labels = encode_labels({"train": train, "validation": validation, "test": [None, None]})
+    assert ((kind, texts), labels["validation"].tolist()) == (
         ("classification" if names else "regression", names),
         expected,
     )
-    assert encoded.labels["test"] is None
+    assert labels["test"] is None
 
 
 def test_nullable_columns_are_read(tmp_path: Path) -> None:
@@ -365,10 +350,10 @@ def test_a_regression_on_what_looks_like_classes_is_said_or_refused(
 
 
 def test_integers_may_be_meant_as_targets_and_words_may_not() -> None:
-    encoded = encode_labels({"train": [1, 5, 3], "validation": ["2"]}, kind="targets")
+    kind, _, labels = encode_labels({"train": [1, 5, 3], "validation": ["2"]}, kind="targets")
     assert (
-        (encoded.kind, encoded.labels["validation"].tolist()),
-        encode_labels({"train": ["1", "5"]}, kind="targets").kind,
+        (kind, labels["validation"].tolist()),
+        encode_labels({"train": ["1", "5"]}, kind="targets")[0],
     ) == (("regression", [2.0]), "regression")
     with pytest.raises(ValueError, match=r"--label-kind targets takes numbers, .* others: row 2 \('good'\)"):
         encode_labels({"train": ["1", "good"]}, kind="targets")
@@ -381,23 +366,6 @@ def stray(rows: list[str], first: int, last: int) -> list[str]:
     text, _, label = out[last].rpartition(",")
     out[last] = f'{text}",{label}'
     return out
-
-
-@pytest.mark.parametrize(("first", "last", "is_said"), [(20, 29, True), (20, 22, True), (0, 39, False)])
-def test_a_class_that_stray_marks_swallow_whole_is_said(
-    first: int, last: int, is_said: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    """No other row has its label, so that a text which holds a table looks the same: a warning, no refusal."""
-    rows = [f"text number {i},{'rare' if first <= i < last else ('good', 'bad')[i % 2]}" for i in range(40)]
-    (tmp_path / "bad.csv").write_text(
-        "\n".join(["text,label", *(stray(rows, first, last) if is_said else rows)]) + "\n"
-    )
-    assert len(read_file(tmp_path / "bad.csv", (), "label").texts) == (40 - (last - first) if is_said else 40)
-    assert [str(w.message).partition(": was")[0].split("row ", 1)[1] for w in recwarn] == (
-        [f"{first + 1} (line {first + 2}) holds {last - first + 1} lines, each of which reads as a row of its own"]
-        if is_said
-        else []
-    )
 
 
 def test_damaged_facts_of_pandas_in_a_parquet_file_are_one_line(tmp_path: Path) -> None:
@@ -467,17 +435,6 @@ def test_long_and_broken_texts_of_a_csv_are_read(tmp_path: Path) -> None:
     assert [text for (text,) in read_file(path, (), "label").texts] == texts
 
 
-def test_rows_inside_a_text_of_another_kind_of_file_are_said(tmp_path: Path) -> None:
-    """A parquet file made of such a csv lost the rows before we saw it, and there is no mark left to take out."""
-    rows = [("a", "no"), ("text 1,yes\ntext 2,no\ntext 3", "yes")]
-    for suffix in (".jsonl", ".parquet"):
-        path = write(pd.DataFrame(rows, columns=["text", "label"]), tmp_path / f"data{suffix}")
-        with pytest.warns(
-            UserWarning, match=r"row 2 holds 3 lines, each of which reads as a row of its own: was it made"
-        ):
-            assert len(read_file(path, (), "label").texts) == 2
-
-
 @pytest.mark.parametrize("suffix", TABLES)
 def test_a_header_in_the_middle_is_refused_with_its_row(suffix: str, tmp_path: Path) -> None:
     frame = pd.DataFrame(
@@ -518,7 +475,7 @@ def test_truths_beside_numbers_are_refused(raw: dict[str, list[object]]) -> None
 
 @pytest.mark.parametrize("train", [[True, False], ["true", "false"], ["true", "2"], ["yes", "1"]])
 def test_truths_alone_are_classes(train: list[object]) -> None:
-    assert len(encode_labels({"train": train, "validation": train}).names) == 2
+    assert len(encode_labels({"train": train, "validation": train})[1]) == 2
     for text in ("true", "True"):
         check_refused("one but for case", encode_labels, {"train": [True, text]})
 
@@ -712,3 +669,38 @@ def test_a_label_seed_that_gives_every_example_one_label_is_refused(tiny_config:
         except ValueError as error:
             messages.append(str(error))
     assert any("gives all 4 training examples one label: take another seed" in text for text in messages)
+
+
+def test_rows_of_train_that_are_scored_and_rare_classes_are_said(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": [f"text {i}" for i in range(30)], "label": ["a", "b"] * 13 + ["c"] * 4})
+    train, held = (str(write(own, tmp_path / f"{name}.csv")) for name, own in (("t", frame), ("v", frame[20:26])))
+    config = RunConfig(
+        train_file=train, validation_file=held, test_file=(f"other={write(frame[:1], tmp_path / 'o.csv')}",)
+    )
+    with pytest.warns(UserWarning, match="in train") as heard:
+        load_task(config)
+    assert [str(warning.message).partition(": --remove")[0] for warning in heard] == [
+        "6 of 6 rows of 'validation' stand in train word for word",
+        "1 of 1 rows of 'other' stand in train word for word",
+        "classes with fewer than 5 rows in train can hardly be learned: c: 4",
+    ]
+    with pytest.warns(UserWarning, match="rows in train can hardly be learned") as heard:
+        load_task(replace(config, remove_near_duplicates=True))
+    assert len(heard) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", [*BUILTIN_TASKS, *BUILTIN_TOKEN_TASKS])
+def test_of_a_builtin_task_no_row_that_is_scored_stands_in_train(name: str) -> None:
+    load_task(RunConfig(task=name))
+
+
+@pytest.mark.parametrize(
+    "content", ["x" * 10**6, ",".join(f"column {i}" for i in range(10**5)), "text,label\na,b\nc," + "d" * 10**6]
+)
+def test_a_refusal_quotes_little_of_a_file(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(content + "\n")
+    with refused("") as caught:
+        load_task(RunConfig(train_file=str(path), validation_file=str(path), label_kind="targets"))
+    assert len(str(caught.value)) < 1500

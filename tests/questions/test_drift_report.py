@@ -390,7 +390,7 @@ def test_only_the_sections_that_are_named_are_made(
     out = tmp_path / "out"
     assert exit_code_of("drift", runs[0].path, "--only", "why, words", "--out", out) == 0
     assert {path.stem for path in (out / "tables").glob("*.csv")} == {
-        *("moved", "most_moved", "exposure", "causes", "sign_noise", "regression")
+        *("moved", "most_moved", "exposure", "causes", "sign_noise")
     }
     titles = re.findall("^## (.+)$", text_of(out), re.MULTILINE)
     assert {"Which words moved", "Why they moved"} < {*titles}

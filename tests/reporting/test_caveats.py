@@ -283,7 +283,6 @@ def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read
 
     data = data_of(with_floor(read_run, -6.0))
     (found,) = tables(data)
-    assert "untouched" not in found.table
     assert list(found.table.query("split == 'validation'")["above_bag_of_words_points"])[-1] == "-6.00"
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     lines = scores_section(data, {}).blocks[0].table

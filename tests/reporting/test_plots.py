@@ -19,7 +19,6 @@ TABLES = {
     "plot_added_rows": lambda runs: toolkit.measure_added_rows(runs[0]),
     "plot_change": lambda runs: toolkit.measure_drift(runs[0]),
     "plot_cost": toolkit.last_scores,
-    "plot_data_efficiency": toolkit.last_scores,
     "plot_differences": toolkit.compare,
     "plot_drift": lambda runs: toolkit.measure_drift(runs[0]),
     "plot_drift_and_score": toolkit.join_drift,
@@ -32,7 +31,7 @@ TABLES = {
 }
 STILL = set(TABLES) - {"plot_scores", "plot_scores_over_epochs"}
 """Those that have nothing to draw of one run that froze its embeddings."""
-SCORED = {"plot_cost", "plot_data_efficiency", "plot_differences", "plot_drift_and_score"} | (set(TABLES) - STILL)
+SCORED = {"plot_cost", "plot_differences", "plot_drift_and_score"} | (set(TABLES) - STILL)
 """Those of scores, which imported checkpoints have none of."""
 
 
@@ -61,7 +60,7 @@ def test_a_run_a_path_several_and_a_table_give_one_panel_that_can_be_restyled(na
         spec = chart.properties(width=333).configure_axis(labelFontSize=21).to_dict()
         assert (spec["width"], spec["config"]["axis"]["labelFontSize"]) == (333, 21)
     assert charts["run"].to_dict() == charts["path"].to_dict()
-    assert name in ("plot_added_rows", "plot_data_efficiency") or values_of(charts["several"])
+    assert name == "plot_added_rows" or values_of(charts["several"])
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -147,21 +146,6 @@ def test_one_panel_holds_what_the_panels_hold(name, runs):
         for panels in (False, True)
     )
     assert one == several
-
-
-def test_sizes_of_one_task_are_no_sizes_of_another(read_run):
-    runs = [
-        read_run(regime, 0, task=task, config={"max_train_examples": size} if size else {})
-        for task, sizes in {"toy": (10, 20), "other": (None, 20)}.items()
-        for size in sizes
-        for regime in ("none", "backbone")
-    ]
-    scores = toolkit.last_scores(runs)
-    scores["num_train_examples"] = scores["size"].fillna(5000)
-    lines = pd.DataFrame(values_of(toolkit.plot_data_efficiency(scores)))
-    assert {(line["regime"].split(":")[0], line["examples"]) for line in lines.to_dict("records")} == {
-        ("toy", 10), ("toy", 20), ("other", 5000), ("other", 20)
-    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("drawn")

@@ -123,7 +123,6 @@ def test_pairs_are_compared_once(read_study, monkeypatch):
     monkeypatch.setattr(module, "compare_pair", count)
     assert len(data.comparison)
     assert len(data.joined)
-    assert len(data.efficiency.columns)
     data.evidence.__dict__["hashes"] = dict.fromkeys((f"{FOLDER}/{name}" for name in ALL_NAMES), "0")
     assert make_cards(data)
     assert sorted(compared) == sorted(set(compared))

@@ -14,7 +14,7 @@ from toolkit.reporting.topics.caveats import headline, largest_size
 from toolkit.reporting.topics.comparison import VERDICTS, differences_chart
 from toolkit.reporting.topics.drift_and_score import drift_and_score_chart
 from toolkit.reporting.topics.runs import study_charts
-from toolkit.reporting.topics.scores import cost_chart, efficiency_chart, epochs_chart, scores_chart
+from toolkit.reporting.topics.scores import cost_chart, epochs_chart, scores_chart
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(da
     assert len(lines_of(panel, "runs")) == 2
 
 
-def test_data_efficiency_has_a_mark_per_size_and_regime(read_run, data_of):
+def test_charts_are_of_the_largest_size(read_run, data_of):
     runs = []
     for size in (20, 40, 80):
         for regime, left in (("none", size), ("backbone", size - 1)):  # a near-duplicate was removed
@@ -205,13 +205,6 @@ def test_data_efficiency_has_a_mark_per_size_and_regime(read_run, data_of):
             settings = {"config": {"max_train_examples": size}, "facts": facts}
             runs += [read_run(regime, seed, **settings) for seed in range(2)]
     sized = data_of(runs)
-    (panel,) = panels_of(efficiency_chart(sized.scores))
-    drawn = lines_of(panel, "examples").set_index(["regime", "examples"])["mean"]
-    means = sized.scores[sized.scores["is_reported_split"]].groupby(["base", "size"])["value"].mean()
-    assert len(means) == 6
-    assert dict(drawn) == pytest.approx(dict(means), rel=1e-4)
-    (x,) = {str(layer["encoding"]["x"]) for layer in panel["layer"]}
-    assert "'values': [20.0, 40.0, 80.0]" in x
     assert set(largest_size(sized.scores)["num_train_examples"]) == {79, 80}
     assert {condition.size for tables in sized.details for condition in tables.group.conditions} == {80}
 

@@ -176,7 +176,7 @@ def test_every_tensor_is_the_one_that_the_library_loads(case: str, tmp_path: Pat
     files = [path for path in folder.glob("model*.safetensors*") if path.name != "model.safetensors"]
     known = hash_weights(folder)
     for notes in (imported.notes, open_backbones(folder, folder).notes):
-        said = [note for note in notes if note.startswith("after holds both model.safetensors and the shards of")]
+        said = [note for note in notes if note.startswith("after: model.safetensors is read, as its library does, and")]
         assert bool(said) == (case == "single beside shards")
     if (folder / "model.safetensors").exists():  # what is passed over is no part of what the weights are
         for path in files:
@@ -586,3 +586,25 @@ def test_parameters_stand_in_the_order_of_their_file(tiny_model: Callable[[str],
         embeddings,
         [name for name in stored if name not in embeddings],
     )
+
+
+def test_weights_that_are_passed_over_are_said(tmp_path: Path) -> None:
+    """A stray file beside the model, and a second adapter, which peft keeps below the first: read is what they read."""
+    base, tuned = tmp_path / "base", tmp_path / "adapter"
+    adapted = save_adapter(bert(kind=AutoModel), tmp_path, "word_embeddings")
+    adapted.add_adapter("second", adapted.peft_config["default"])
+    adapted.save_pretrained(tuned)
+    shutil.copy(base / SINGLE, base / "model_1.safetensors")
+    notes = import_checkpoints([base, tuned]).notes
+    said = [
+        "base: model.safetensors is read, as its library does, and model_1.safetensors is not",
+        "adapter: adapter_model.safetensors is read, as its library does, and second/adapter_model.safetensors is not",
+    ]
+    assert [note for note in notes if "is read, as" in note] == said
+    assert said[0] in open_backbones(base, base).notes
+
+
+@pytest.mark.parametrize("call", [import_checkpoints, lambda places: find_checkpoint(*places)])
+def test_no_hub_is_asked_for_a_file(call: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.snapshots.importers.is_hub_reachable", lambda: pytest.fail("the hub is asked"))
+    check_refusals(("no (file or )?folder at 'own/gone.safetensors'", lambda: call(["own/gone.safetensors"])))

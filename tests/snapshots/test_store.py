@@ -20,7 +20,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from tests.refusals import check_refusals, check_refused
-from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
@@ -305,15 +304,6 @@ def test_a_file_that_is_missing_is_named_and_why_where_the_run_is_unfinished(tmp
     check_refusals((r"\(missing: scores\.csv\): restore it", lambda: open_run(path, verify=False).scores))
     (path / "manifest.json").unlink()
     check_refusals((r"scores\.csv is missing \(the run is unfinished: run it again\)$", lambda: open_run(path).scores))
-
-
-def test_a_manifest_that_names_a_snapshot_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = write_whole_run(tmp_path, "none", 0).path
-    (path / "snapshots" / "notes.txt").write_text("mine")
-    rehash(path, "snapshots/notes.txt")
-    check_refusals(
-        (rf"{path / 'snapshots/notes.txt'} is no snapshot \(epoch-NNN", lambda: open_run(path).snapshot_names())
-    )
 
 
 def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):

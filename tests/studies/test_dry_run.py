@@ -20,7 +20,6 @@ from toolkit.studies.dry_run import (
     dry_run,
     planned_gaps,
 )
-from toolkit.studies.executors import Job
 from toolkit.studies.runner import plan_study, run_study
 from toolkit.studies.study import Study
 
@@ -115,31 +114,3 @@ def test_another_headline_score_than_the_tables_is_named(
 def test_the_limit_is_checked_as_when_it_runs(tiny_config: RunConfig, tmp_path: Path, limit: int) -> None:
     message = rf"^--limit must be at least 1; got {limit}$"
     check_refused(message, shown, make_study(tiny_config), tmp_path, limit=limit)
-
-
-def test_sizes_beyond_the_data_are_said_and_not_trained_twice(tiny_config: RunConfig, tmp_path: Path) -> None:
-    """Train has 64 examples: 80 and 100 would train on the same ones, whatever order they are given in."""
-
-    def refuse(job: Job) -> None:
-        raise ValueError("not in this test")
-
-    study, executor = make_study(tiny_config, seeds=(0,), sizes=(100, 32, 80)), InProcess(refuse)
-    text = words_of(shown(study, tmp_path))
-    assert "toy has 64 training examples: size 100 would repeat size 80 and is left out." in text
-    assert "toy has 64 training examples: size 80 is all of them." in text
-    assert "In all: runs 4, finished 0, to do 4." in words_of(text)
-    check_refused(
-        "4 runs failed", run_study, study, executor=executor, out=tmp_path / "r", output_dir=tmp_path / "runs"
-    )
-    final = plan_study(study, tmp_path / "runs").final
-    assert executor.started == [run.name for run in final]
-    assert [run.config.max_train_examples for run in final] == [32, 32, 80, 80]
-    within = plan_study(make_study(tiny_config, sizes=(32, 64)), tmp_path / "runs")
-    assert (len(within.notes), len(within.final)) == (0, 8)
-
-
-def test_without_sizes_no_data_are_read_for_them(
-    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("toolkit.studies.plan.num_train", lambda config: 1 / 0)
-    assert len(plan_study(make_study(tiny_config), tmp_path / "runs").final) == 4

@@ -11,7 +11,7 @@ from tests.refusals import check_refused
 from tests.studies.tiny_studies import make_study
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.studies.plan import describe, left_to_do, num_train, plan_runs, resolve, run_path
+from toolkit.studies.plan import describe, left_to_do, plan_runs, read_data, resolve, run_path
 
 SPELLINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -57,12 +57,12 @@ def test_a_plan_knows_what_is_finished(tiny_config: RunConfig, tmp_path: Path) -
 
 
 def test_a_data_file_that_was_exchanged_is_counted_again(tiny_config: RunConfig, tmp_path: Path) -> None:
-    """In one process, as in a notebook: a size may be all of train, or no longer."""
+    """In one process, as in a notebook."""
     file = tmp_path / "train.tsv"
     lines = Path(str(tiny_config.train_file)).read_text().splitlines(keepends=True)
     for number in (32, 48):
         file.write_text("".join(lines[: 1 + number]))
-        assert num_train(replace(tiny_config, train_file=str(file))) == number
+        assert read_data(replace(tiny_config, train_file=str(file))).sizes["train"] == number
 
 
 def test_two_cells_that_are_one_run_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ class PlainStepper:
     def _clip(self, indices: NDArray[np.int64], factor: float, step: int) -> float:
         """Record the step and clip; NonFiniteLossError, on every process alike, when the gradient is not finite."""
         if self.accelerator.is_main_process:
-            tables, rows = self.recorder.tables, self.recorder.rows_of(indices)
+            tables, rows = self.recorder.tables, self.recorder.rows_of(self.data, indices)
             gradients = {name: tables[name].grad for name in rows.rows if tables[name].grad is not None}
             norms = {name: gradient[rows.rows[name][0]].norm(dim=1).numpy() for name, gradient in gradients.items()}
-            self.recorder.record_batch(indices, norms, rows)
+            self.recorder.record_batch(rows, norms)
             self.live.before_update(step + 1)
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
         check_finite(norm, step)

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy.sparse import hstack
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import pearsonr
 from seqeval.metrics import f1_score
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -21,9 +20,8 @@ from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.reporting import run_screen
 from toolkit.training import floors as floors_module
 from toolkit.training.encoding import encode_task
-from toolkit.training.floors import Floors, bag_of_words, measure_floors, tags_by_word, untouched_cosines
+from toolkit.training.floors import Floors, bag_of_words, measure_floors, tags_by_word
 
-CPU = torch.device("cpu")
 WORDS = {"sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b"}
 GRID = (0.1, 1.0, 10.0, 100.0)
 
@@ -57,8 +55,8 @@ def similarity(tmp_path_factory):
 
 
 def floors_of(opened, **fields) -> Floors:
-    config, data, loaded = opened(**fields)
-    found = measure_floors(data, config, loaded.source, CPU)
+    config, data, _ = opened(**fields)
+    found = measure_floors(data, config)
     assert found is not None
     return found
 
@@ -99,11 +97,11 @@ def test_a_bag_of_words_is_scikit_learns_to_the_item(opened, name, size):
 
 
 def test_a_ridge_on_pairs_and_the_mean_are_plain_codes(opened, similarity):
-    config, data, loaded = opened(**similarity)
+    config, data, _ = opened(**similarity)
     outputs = bag_of_words(data, config.seed, {})
     expected, _ = plain(data.task, "validation", config.seed)
     np.testing.assert_allclose(outputs["validation"][:, 0], expected, rtol=1e-5, atol=1e-6)
-    scores = measure_floors(data, config, loaded.source, CPU).scores
+    scores = measure_floors(data, config).scores
     labels, mean = data.task.splits["validation"].labels, data.task.splits["train"].labels.mean()
     r2 = 1 - ((labels - mean) ** 2).sum() / ((labels - labels.mean()) ** 2).sum()
     assert scores["majority"]["validation"] == {"pearson": None, "spearman": None, "r2": pytest.approx(r2, abs=1e-6)}
@@ -123,7 +121,6 @@ def test_what_words_alone_can_do_on_the_controlled_tasks(opened):
     assert bags["order"] == {"validation": 0.5, "test": 0.5, "ood": 0.5}
     assert bags["pair"] == {"validation": 1.0, "test": 1.0, "ood": pytest.approx(0.5, abs=0.05)}
     for scores in found.values():
-        assert "untouched" not in scores
         assert {own["accuracy"] for own in scores["majority"].values()} == {0.5}
 
 
@@ -136,7 +133,7 @@ def test_the_majority_is_that_of_training_and_not_of_the_split(opened, tmp_path)
 
 
 def test_the_tag_of_each_word_is_a_hand_counts(opened):
-    config, data, loaded = opened(task="roles", max_train_examples=300)
+    config, data, _ = opened(task="roles", max_train_examples=300)
     train, names = data.task.splits["train"], data.task.label_names
     counts, by_word = Counter(), defaultdict(Counter)
     for words, tags in zip(train.words, train.labels, strict=True):
@@ -149,7 +146,7 @@ def test_the_tag_of_each_word_is_a_hand_counts(opened):
         ranked = sorted(by_word[word].items(), key=lambda item: (-item[1], -counts[item[0]], item[0]))
         return ranked[0][0] if ranked else 0
 
-    scores = measure_floors(data, config, loaded.source, CPU).scores
+    scores = measure_floors(data, config).scores
     for name in ("validation", "ood"):
         split = data.task.splits[name]
         said = [[names[best(word)] for word in words] for words in split.words]
@@ -164,39 +161,7 @@ def test_words_that_were_truncated_are_neither_counted_nor_scored(opened):
     short = encode_task(data.task, loaded, 6)
     assert short.splits["validation"].num_rows < data.splits["validation"].num_rows
     assert tags_by_word(short)["validation"].shape == (short.splits["validation"].num_rows, 5)
-    assert measure_floors(short, config, loaded.source, CPU).scores["majority"]["validation"]["f1"] == 0
-
-
-def test_the_untouched_cosine_is_plain_transformers(opened, similarity):
-    from transformers import AutoModel, AutoTokenizer
-
-    config, data, loaded = opened(**similarity)
-    split = data.task.splits["validation"]
-    model, tokenizer = AutoModel.from_pretrained(config.model).eval(), AutoTokenizer.from_pretrained(config.model)
-
-    def vector(text):
-        batch = tokenizer(text, return_tensors="pt")
-        with torch.inference_mode():
-            return model(**batch).last_hidden_state[0].mean(dim=0).double()
-
-    expected = np.array([float(torch.cosine_similarity(*map(vector, pair), dim=0)) for pair in split.texts])
-    with torch.no_grad():  # that the run has trained since must not matter
-        loaded.model.backbone.get_input_embeddings().weight.mul_(-3)
-    found = untouched_cosines(data, config, loaded.source, CPU)["validation"]
-    np.testing.assert_allclose(found[:, 0], expected, atol=1e-6)
-    assert measure_floors(data, config, loaded.source, CPU).scores["untouched"]["validation"] == {
-        "pearson": pytest.approx(pearsonr(split.labels, expected).statistic, abs=1e-4),
-        "spearman": pytest.approx(spearmanr(split.labels, expected).statistic, abs=1e-2),
-        "r2": None,  # a cosine has another scale
-    }
-
-
-def test_an_untouched_checkpoint_that_is_gone_costs_its_floor_and_not_the_run(opened, similarity):
-    config, data, loaded = opened(**similarity)
-    with pytest.warns(UserWarning, match="no floor of the untouched"):
-        found = measure_floors(data, config, replace(loaded.source, sha256="0" * 64), CPU)
-    assert set(found.scores) == {"majority", "bag_of_words"}
-    assert set(measure_floors(data, replace(config, init="random"), loaded.source, CPU).scores) == set(found.scores)
+    assert measure_floors(short, config).scores["majority"]["validation"]["f1"] == 0
 
 
 def test_few_examples_no_words_and_caps(opened, tmp_path, monkeypatch):

@@ -295,30 +295,13 @@ class AdamSteps:
         names = ("step_sizes", "root_corrections", "survivals", "clipping_factors")
         return replace(self, **{name: getattr(self, name)[start:] for name in names})
 
-    def tails(self, *, is_below_eps: bool = False) -> tuple[Array, Array]:
-        """(steps + 1,) movement in and after the update of each step per m/√v of that step, with no gradient after it.
 
-        For a coordinate whose last gradient was at step L (counted from 1), with first and second moments m and v
-        there, update L moves it by -first[L]·m/√v and all later ones together by -rest[L]·m/√v, at the last step of
-        the log, as far as eps is small beside √v (the two moments fade at known rates, so the profile of the tail is
-        known: ours). ``is_below_eps``: the same per m/eps for eps that is large beside √v. Index 0 is NaN.
-        """
-        first = self.step_sizes * self.survivals * (1.0 if is_below_eps else self.root_corrections)
-        fading = self.betas[0] if is_below_eps else self.betas[0] / np.sqrt(self.betas[1])
-        rest = np.zeros(self.num_steps + 1)
-        for step in range(self.num_steps - 1, 0, -1):
-            rest[step] = fading * (first[step] + rest[step + 1])
-        rest[0] = np.nan
-        return np.append(np.nan, first), rest
-
-
-def gradient_weights(steps: AdamSteps, gradients: Array, after: NDArray[np.int64] | None = None) -> Array:
+def gradient_weights(steps: AdamSteps, gradients: Array) -> Array:
     """What each gradient comes to: (n, steps) |g| after clipping to (n, steps) |movement at the end|, float64.
 
     Entry (i, s) is how far the gradient of step s has moved coordinate i by the last step, decay included, for n
     coordinates whose squared gradients are those of ``gradients``: the second moments, and so every denominator, know
     no signs. With signs ε_s the coordinate has moved by -Σ_s ε_s·weights[i, s] (ours; exact but for fp32 rounding).
-    ``after``: (n,) a step of each coordinate, counted from 1; only the movement after it counts.
     """
     from scipy.signal import lfilter
 
@@ -326,8 +309,6 @@ def gradient_weights(steps: AdamSteps, gradients: Array, after: NDArray[np.int64
     second_moments = lfilter([1 - beta2], [1, -beta2], np.square(gradients), axis=1)
     # Movement at the end per unit of first moment at each step.
     divided = steps.step_sizes * steps.survivals / (np.sqrt(second_moments) / steps.root_corrections + steps.eps)
-    if after is not None:
-        divided[np.arange(steps.num_steps) < after[:, None]] = 0
     # Σ over t ≥ s of β1ᵗ⁻ˢ·divided[t]: a first moment fades by β1 with every step.
     later = lfilter([1], [1, -beta1], divided[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(gradients * (1 - beta1) * later)

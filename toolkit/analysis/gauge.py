@@ -14,7 +14,7 @@ import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array
-from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
+from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, ReferenceCorpus, reference_corpus
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -175,9 +175,8 @@ class DriftSums:
     1 - [Σf‖Δw'‖² + Σq‖Δp'‖² + Σg‖Δs'‖² + ‖Δm‖²/3] / [Σf‖Δw‖² + Σq‖Δp‖² + Σg‖Δs‖²], /2 with two tables. The first
     bracket is the least drift to any state that only offsets tell from the current one.
     """
-    gauge_share_of_all_directions: float
     note: str
-    """Why a share is NaN; empty when it is not."""
+    """Why the share is NaN; empty when it is not."""
 
 
 def drift_vectors(
@@ -193,53 +192,29 @@ def drift_vectors(
 
 def sum_drifts(snapshots: list[Snapshot], centres: list[Centre], corpus: ReferenceCorpus) -> list[DriftSums]:
     """The drift of each snapshot from the first: one pass over every table."""
-    bases = orthonormal(corpus.null_space(), corpus.frequencies)
     num_later = len(snapshots) - 1
     squares = {table: np.zeros((num_later, len(DRIFTS))) for table in corpus.tables}
     sizes = np.zeros(num_later)
-    along_nulls = np.zeros((num_later, next(iter(bases.values())).shape[1], len(centres[0].offset)))
     for table in corpus.tables:
         for rows, used, (before, *later_rows) in iterate_used(snapshots, corpus, table):
             weights, labels = corpus.frequencies[table][rows][used], corpus.groups[table][rows][used]
             sizes += weights @ np.sum(np.square(before), axis=1)
-            basis = bases[table][rows][used] * np.sqrt(weights)[:, None]
             for index, after in enumerate(later_rows):
                 vectors = drift_vectors(before, after, table, labels, centres[0], centres[index + 1])
                 squares[table][index] += [weights @ np.sum(np.square(vector), axis=1) for vector in vectors]
-                along_nulls[index] += basis.T @ vectors[1]
     drifts = [
-        _sums(
-            {name: table_squares[i] for name, table_squares in squares.items()},
-            sizes[i],
-            along_nulls[i],
-            centres[0],
-            centres[i + 1],
-        )
+        _sums({name: table_squares[i] for name, table_squares in squares.items()}, sizes[i], centres[0], centres[i + 1])
         for i in range(num_later)
     ]
     if corpus.is_projected:
-        return [
-            replace(drift, gauge_share=math.nan, gauge_share_of_all_directions=math.nan, note=PROJECTED)
-            for drift in drifts
-        ]
+        return [replace(drift, gauge_share=math.nan, note=PROJECTED) for drift in drifts]
     return drifts
 
 
-def orthonormal(nulls: NullSpace, frequencies: Mapping[str, Array]) -> dict[str, Array]:
-    """Table to (rows, null directions): orthonormal over all tables once each row is weighted by √frequency."""
-    names = list(nulls.directions)
-    weighted = np.vstack([nulls.directions[name] * np.sqrt(frequencies[name])[:, None] for name in names])
-    basis = np.linalg.qr(weighted)[0]
-    ends = np.cumsum([len(nulls.directions[name]) for name in names])[:-1]
-    return dict(zip(names, np.split(basis, ends), strict=True))
-
-
-def _sums(
-    squares: Mapping[str, Array], size: float, along_nulls: Array, reference: Centre, centre: Centre
-) -> DriftSums:
-    """The drift of one snapshot from its sums, with the shares that offsets and null directions have of it."""
+def _sums(squares: Mapping[str, Array], size: float, reference: Centre, centre: Centre) -> DriftSums:
+    """The drift of one snapshot from its sums, with the share that offsets have of it."""
     raw, total = (sum(float(table_squares[i]) for table_squares in squares.values()) for i in (0, 1))
-    shares, note = (math.nan, math.nan), ""
+    share, note = math.nan, ""
     if total <= ROUNDING * (size + raw):
         note = NOTHING_LEFT
     elif len(squares) == 1:
@@ -248,8 +223,8 @@ def _sums(
         # Σ‖Δx̄‖² - ‖Δm‖²/k as one sum of squares; min() because rounding alone can put it a hair above 1.
         changes = np.array([centre.means[name] - reference.means[name] for name in squares])
         offsets = float(np.sum(np.square(changes - changes.mean(axis=0))))
-        shares = min(1.0, offsets / total), min(1.0, float(np.sum(np.square(along_nulls))) / total)
-    return DriftSums(squares, *shares, note)
+        share = min(1.0, offsets / total)
+    return DriftSums(squares, share, note)
 
 
 ALL_TABLES = "all tables"
@@ -272,8 +247,7 @@ def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: flo
         such as [CLS] and position 0, as one row: its sum.
 
         For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
-        ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
-        among them) and ``num_null_directions``.
+        ``gauge_share``, which knows the offsets between tables and not those of pairs, and ``num_null_directions``.
 
         ``frequencies`` and ``note`` say what had to be assumed.
     """
@@ -282,7 +256,7 @@ def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: flo
     snapshots = [trajectory.at(reference_epoch), *(chosen := trajectory.chosen(epochs))]
     reference, *centres = measure_centres(snapshots, corpus)
     drifts = sum_drifts(snapshots, [reference, *centres], corpus)
-    num_nulls = corpus.null_space().num_directions
+    num_nulls = corpus.num_null_directions
     records = []
     for snapshot, centre, drift in zip(chosen, centres, drifts, strict=True):
         snapshot_records = [
@@ -340,7 +314,6 @@ def _whole_records(reference: Centre, centre: Centre, drift: DriftSums, num_null
     yield ALL_TABLES, "rms", centre.rms, "weight units", 0, ""
     yield ALL_TABLES, "common_scale", centre.scale_since(reference), "1", 0, ""
     yield ALL_TABLES, "gauge_share", drift.gauge_share, "1", 0, drift.note
-    yield ALL_TABLES, "gauge_share_of_all_directions", drift.gauge_share_of_all_directions, "1", 0, drift.note
     yield ALL_TABLES, "num_null_directions", float(num_nulls), "1", 0, ""
 
 

@@ -1,4 +1,4 @@
-"""The sign-noise null: how far rows drift when the signs of their gradients are random; and a regression beside it.
+"""The sign-noise null: how far rows drift when the signs of their gradients are random.
 
 The null keeps of each row what the run recorded - the steps that exposed it, the size of its gradient at each of them,
 the learning rates, clipping and decay - and tosses a coin for the sign of every coordinate at every step. A row that
@@ -7,20 +7,18 @@ drifted no farther than that need not have learnt anything.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
-from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, lengths, norm
 from toolkit.analysis.strata import count_rows, describe_rows, rows_by_stratum
 from toolkit.naming import at_least
 from toolkit.schema import with_columns
 from toolkit.snapshots.logs import OptimizerLog
-from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 CHUNK_VALUES = 2**17
@@ -180,15 +178,12 @@ def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
     return further & (rows["drift"] > rows["null_high"])
 
 
-def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: NDArray[np.int64] | None = None) -> Array:
-    """(n,) E‖movement by Adam‖² of each row under sign noise, exactly: hidden·Σ_s weight_s², no replicate needed.
-
-    ``after``: (n,) a step per row; only the movement after it counts.
-    """
+def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int) -> Array:
+    """(n,) E‖movement by Adam‖² of each row under sign noise, exactly: hidden·Σ_s weight_s², no replicate needed."""
     squares = np.zeros(len(history))
     for members in _groups(history):
         group = history.take(members)
-        weights = gradient_weights(steps, steps.sizes(group, hidden), None if after is None else after[members])
+        weights = gradient_weights(steps, steps.sizes(group, hidden))
         squares[members] = hidden * np.square(group.at_exposures(weights)).sum(axis=1, dtype=np.float64)
     return squares
 
@@ -260,94 +255,3 @@ def _table(
             "has_norms": history.has_norms,
         }
     )
-
-
-FEWEST_ROWS = 20
-
-
-@with_columns
-def regress_drift(
-    source: Source,
-    parameter: str = "word_embeddings",
-    *,
-    epoch: float | None = None,
-    log: OptimizerLog | None = None,
-) -> pd.DataFrame:
-    """Least squares of log ‖Δ‖ on log exposure and log ‖E⁰‖, over rows that were exposed and moved.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per term and outcome, with 95 % intervals. Outcome ``drift`` is what was observed; ``sign noise`` is,
-        on the same rows, the root mean square drift that random gradient signs of recorded norms give.
-
-    Raises
-    ------
-    ValueError
-        Fewer than 20 rows, a regressor that is constant, a frozen parameter, or no exposure or optimizer log.
-
-    Notes
-    -----
-    **A slope below 1 on exposure is no finding**: Adam's normalised steps make noise grow as a root of the number of
-    steps, so that drift per occurrence falls with frequency by construction. Only what differs between the two outcomes
-    comes from the data. Rows share the gradients of one run, so the intervals are narrower than repeats with other
-    seeds would be. Standard errors are HC3 (MacKinnon & White 1985, through statsmodels).
-    """
-    trajectory, log = trajectory_of(source), resolve_log(source, log)
-    num_rows = count_rows(trajectory, parameter)
-    first, last = trajectory.at(0), trajectory.at_or_last(epoch)
-    steps = AdamSteps.of(log, parameter, last.step)
-    history = row_steps(trajectory, parameter, last.step)
-    pairs = [blocks for _, blocks in iterate_blocks([first, last], parameter)]
-    drift = np.concatenate([norm(before, after) for before, after in pairs])
-    length = np.concatenate([lengths(before) for before, _ in pairs])
-    chosen = np.flatnonzero((history.counts > 0) & (drift > 0) & (length > 0))
-    regressors = {"log_num_steps": np.log(history.counts[chosen]), "log_norm": np.log(length[chosen])}
-    if len(chosen) < FEWEST_ROWS:
-        message = f"{len(chosen)} of {num_rows} rows of {parameter} were exposed and moved"
-        raise ValueError(f"{message}; a regression needs {FEWEST_ROWS}")
-    for name, values in regressors.items():
-        if np.ptp(values) == 0:
-            raise ValueError(f"{name} is the same for all {len(values)} rows of {parameter}: it has no slope")
-    squares = expected_squares(steps, history.take(chosen), first.tensors[parameter].shape[-1])
-    noise = np.sqrt(squares + _squared_decay(first, parameter, chosen, log, last.step))
-    outcomes = {"drift": drift[chosen], "sign noise": noise}
-    return pd.DataFrame(
-        [
-            {"outcome": name, **record, "num_left_out": num_rows - len(chosen)}
-            for name, values in outcomes.items()
-            for record in _fit(np.log(values), regressors)
-        ]
-    )
-
-
-def _squared_decay(first: Snapshot, parameter: str, rows: NDArray[np.intp], log: OptimizerLog, last_step: int) -> Array:
-    """(n,) ‖replayed decay‖² of some rows, a block at a time."""
-    table, squares = np.atleast_2d(np.asarray(first.tensors[parameter])), np.zeros(len(rows))
-    for start in range(0, len(rows), 512):
-        block = table[rows[start : start + 512]]
-        change = np.subtract(replay_decay(block, log, parameter, last_step), block, dtype=np.float64)
-        squares[start : start + 512] = np.einsum("ij,ij->i", change, change)
-    return squares
-
-
-def _fit(outcome: Array, regressors: dict[str, Array]) -> list[dict[str, Any]]:
-    """A record per term of an ordinary least squares fit: the coefficient with its 95 % interval, by HC3 errors."""
-    import statsmodels.api as sm
-
-    design = np.column_stack([np.ones(len(outcome)), *regressors.values()])
-    fit = sm.OLS(outcome, design).fit(cov_type="HC3", use_t=True)
-    interval = fit.conf_int(0.05)
-    return [
-        {
-            "term": term,
-            "value": float(fit.params[i]),
-            "low": float(interval[i, 0]),
-            "high": float(interval[i, 1]),
-            "se": float(fit.bse[i]),
-            "p": float(fit.pvalues[i]),
-            "r_squared": float(fit.rsquared),
-            "num_rows": len(outcome),
-        }
-        for i, term in enumerate(("constant", *regressors))
-    ]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,6 @@ from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 GroupLabels = NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class NullSpace:
-    """A basis of the directions that no sum shows."""
-
-    directions: Mapping[str, Array]
-    """Table to (rows, null directions) float64, 0 in rows that were never used."""
-
-    @property
-    def num_directions(self) -> int:
-        return int(next(iter(self.directions.values())).shape[1])
 
 
 def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, GroupLabels]:
@@ -55,48 +42,33 @@ def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, Group
     return groups
 
 
-def offset_directions(groups: Mapping[str, GroupLabels]) -> NullSpace:
-    """The directions that groups alone prove: each group's first-table rows up and second-table rows down, and the
-    first table up and the third down. All there are when every pair of groups and third rows occurred together.
+def count_offsets(groups: Mapping[str, GroupLabels]) -> int:
+    """The null directions that groups alone prove, which no sum of rows shows.
+
+    Each group's first-table rows up and second-table rows down, and the first table up and the third down. All there
+    are when every pair of groups and third rows occurred together.
     """
-    names = tuple(groups)
-    labels = np.arange(max(int(of_rows.max()) for of_rows in groups.values()) + 1)
+    num_groups = 1 + max(int(labels.max()) for labels in groups.values())
     # One table has no other to be shifted against.
-    columns = [(groups[name][:, None] == labels) * sign for name, sign in zip(names[:2], (1.0, -1.0), strict=False)]
-    columns = columns if len(names) > 1 else [np.empty((len(groups[names[0]]), 0))]
-    directions = dict(zip(names, columns, strict=False))
-    if len(names) == 3:
-        used = {name: (of_rows >= 0).astype(np.float64)[:, None] for name, of_rows in groups.items()}
-        third = {names[0]: used[names[0]], names[1]: 0 * used[names[1]], names[2]: -used[names[2]]}
-        directions[names[2]] = np.zeros((len(groups[names[2]]), len(labels)))
-        directions = {name: np.hstack([directions[name], third[name]]) for name in names}
-    return NullSpace(directions)
+    return 0 if len(groups) == 1 else num_groups + (len(groups) == 3)
 
 
-def null_space(design: Design, num_rows: Mapping[str, int]) -> NullSpace:
-    """Every direction that the combinations leave free (ours): used rows - rank of the incidence matrix of them.
+def count_null_directions(design: Design, num_rows: Mapping[str, int]) -> int:
+    """How many directions the combinations leave free (ours): used rows - rank of the incidence matrix of them.
 
     With three tables: along a spanning forest of the first two tables' graph each row is an integer function of the
-    third table's offsets s; what an edge outside the forest asks of s is an integer equation, solved in fractions.
+    third table's offsets s; what an edge outside the forest asks of s is an integer equation.
     """
     groups = label_groups(design, num_rows)
-    certain = offset_directions(groups)
     if len(design.tables) < 3:
-        return certain
-    first, second, third = design.tables
+        return count_offsets(groups)
+    first, second, _ = design.tables
     used_third, places = np.unique(design.combinations[:, 2], return_inverse=True)
     potentials = _potentials(design, num_rows[first], num_rows[second], places.reshape(-1), len(used_third))
     edge_ends = potentials[design.combinations[:, 0]], potentials[num_rows[first] + design.combinations[:, 1]]
     equations = edge_ends[0] + edge_ends[1] + np.eye(len(used_third), dtype=np.int64)[places.reshape(-1)]
-    solutions = _solve(np.unique(equations, axis=0))
-    third_directions = np.zeros((num_rows[third], solutions.shape[1]))
-    third_directions[used_third] = solutions
     num_groups = int(groups[first].max()) + 1
-    directions = {first: potentials[: num_rows[first]] @ solutions, second: potentials[num_rows[first] :] @ solutions}
-    directions[third] = third_directions
-    return NullSpace(
-        {name: np.hstack([certain.directions[name][:, :num_groups], directions[name]]) for name in design.tables}
-    )
+    return num_groups + len(used_third) - int(np.linalg.matrix_rank(np.unique(equations, axis=0)))
 
 
 def _components(design: Design, num_first: int, num_second: int) -> GroupLabels:
@@ -134,31 +106,6 @@ def _potentials(
             potentials[node] = -potentials[parent]
             potentials[node, places[combination[edge]]] -= 1
     return potentials[:root]
-
-
-def _solve(equations: NDArray[np.int64]) -> Array:
-    """(n, solutions) basis of the s with ``equations @ s == 0``, by Gauss-Jordan elimination in fractions."""
-    num_columns = equations.shape[1]
-    pivots: dict[int, list[Fraction]] = {}
-    for equation in equations.tolist():
-        # Exact: rounding would make an equation that follows from others look like one of its own.
-        row = [Fraction(value) for value in equation]
-        for column, pivot in pivots.items():
-            row = [a - row[column] * b for a, b in zip(row, pivot, strict=True)]
-        lead = next((column for column, value in enumerate(row) if value), None)
-        if lead is None:
-            continue
-        row = [value / row[lead] for value in row]
-        for column, pivot in pivots.items():
-            pivots[column] = [a - pivot[lead] * b for a, b in zip(pivot, row, strict=True)]
-        pivots[lead] = row
-    free = [column for column in range(num_columns) if column not in pivots]
-    solutions = np.zeros((num_columns, len(free)))
-    for index, column in enumerate(free):
-        solutions[column, index] = 1
-        for lead, pivot in pivots.items():
-            solutions[lead, index] = float(-pivot[column])
-    return solutions
 
 
 PROJECTED = "the sums are projected before LayerNorm, and no snapshot holds the projection: Π is no gauge here"
@@ -204,11 +151,12 @@ class ReferenceCorpus:
         first, second = ([int(np.flatnonzero(self.groups[n] == g)[0]) for g in pair_groups] for n in self.tables[:2])
         return list(zip(first, second, strict=True))
 
-    def null_space(self) -> NullSpace:
-        """The directions that no sum of rows shows; without a design those that are certain."""
+    @property
+    def num_null_directions(self) -> int:
+        """Directions that no sum of rows shows; without a design those that are certain."""
         if self.design is None:
-            return offset_directions(self.groups)
-        return null_space(self.design, {name: len(values) for name, values in self.frequencies.items()})
+            return count_offsets(self.groups)
+        return count_null_directions(self.design, {name: len(values) for name, values in self.frequencies.items()})
 
 
 def why_no_gauge(trajectory: Trajectory) -> str:
@@ -249,7 +197,7 @@ def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
     if design is not None:
         sizes = {name: len(values) for name, values in frequencies.items()}
         groups = label_groups(design, sizes)
-        if num_more := null_space(design, sizes).num_directions - offset_directions(groups).num_directions:
+        if num_more := count_null_directions(design, sizes) - count_offsets(groups):
             notes.append(f"{num_more} more null directions than groups explain: the fixed gauge leaves them free")
     else:
         groups = {name: np.where(values > 0, 0, -1) for name, values in frequencies.items()}
@@ -366,7 +314,7 @@ def measure_design(source: Source) -> pd.DataFrame:
     values = dict.fromkeys(("num_tokens", "num_combinations", "num_used_rows", "rank", "rank_deficiency"), math.nan)
     reasons = dict.fromkeys(values, "" if design else UNKNOWN_DESIGN)
     if design:
-        deficiency = corpus.null_space().num_directions
+        deficiency = corpus.num_null_directions
         quantities = (int(design.counts.sum()), len(design.counts), num_used, num_used - deficiency, deficiency)
         values = dict(zip(values, map(float, quantities), strict=True))
     elif corpus.frequency_source != "uniform":

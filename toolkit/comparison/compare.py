@@ -40,20 +40,18 @@ from toolkit.comparison.intervals import (
     held_near_0,
     interval_of,
     is_constant,
-    is_equivalent,
     mcnemar,
     mean_squares,
     p_value,
     seeds_interval,
     sign_flip,
     smallest_p,
-    tost,
     two_way_interval,
     weigh_items,
 )
 from toolkit.comparison.multiplicity import moderated_p
 from toolkit.comparison.runs import ENTITY_SCORES, counted_score, item_scores, last_score
-from toolkit.comparison.verdicts import LEAST_SEEDS, Verdict, among, verdict
+from toolkit.comparison.verdicts import Verdict, among, verdict
 from toolkit.schema import columns_of, with_columns
 
 COLLAPSED = "every run of both conditions failed: nothing was learned that could differ"
@@ -181,13 +179,13 @@ def compare_groups(
         for pair in pair_conditions(group, pairs)
         for record in lines_of(pair)
     ]
-    counts = ("size", "num_units", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
+    counts = ("size", "num_units", "num_seeds_not_failed")
     table = pd.DataFrame(records, columns=columns_of("compare")).astype(dict.fromkeys(counts, "Int64"))
     return judge_together(table, settings.alpha) if len(table) else table
 
 
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """The table of pairs that were judged alone, with q, is_discovery, and the verdicts that hold among all of them.
+    """The table of pairs that were judged alone, with q and the verdicts that hold among all of them.
 
     q is over the records of headline scores and over those beside them, as two families. p of those with SQUARES is
     worked out anew from all of one family and one score, whose seeds are taken to differ alike.
@@ -207,7 +205,7 @@ def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
     verdicts_alone = zip(table["verdict"], table["reason"], q, sizes, strict=True)
     judged = [among(Verdict(name, reason), value_q, int(size), alpha) for name, reason, value_q, size in verdicts_alone]
     names, reasons = ([getattr(new_verdict, part) for new_verdict in judged] for part in ("name", "reason"))
-    return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
+    return table.assign(q=q, verdict=names, reason=reasons)
 
 
 def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
@@ -226,11 +224,7 @@ def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
         "num_train_examples": pair.first.num_train_examples,
     }
     for name, condition in zip(("first", "second"), conditions, strict=True):
-        lead |= {
-            name: condition.label,
-            f"num_failed_{name}": condition.num_failed,
-            f"num_at_chance_{name}": condition.num_at_chance,
-        }
+        lead[name] = condition.label
     has_accuracy = not run.is_regression and (not run.is_recorded or "accuracy" in run.headlines)
     scores = [run.score, *(["accuracy"] if has_accuracy and run.score != "accuracy" else [])]
     if not pair.splits:
@@ -255,7 +249,7 @@ def compare_pair(pair: ConditionPair, settings: Settings) -> Lines:
                 lead | split_facts | {"is_headline": score == run.score} | _compare_score(pair, split, score, settings)
             )
             if refusal and record["verdict"]:  # the numbers stay; what was not compared says so already
-                record |= {"verdict": "not measurable here", "reason": refusal, "is_equivalent": False}
+                record |= {"verdict": "not measurable here", "reason": refusal}
             records.append(
                 record | {name: "; ".join(filter(None, (record[name], note))) for name in ("note", "reason")}
             )
@@ -440,7 +434,6 @@ def estimate_from_seeds(differences: Array, settings: Settings, note: str = NO_M
         record: dict[str, Any] = {
             "difference_points": np.nan,
             "margin_points": settings.margin_points,
-            "is_equivalent": False,
             "verdict": "not measurable here",
             "note": "; ".join(filter(None, notes)),
         }
@@ -468,7 +461,7 @@ def estimate_not_failed(differences: Array, settings: Settings, is_accuracy: boo
 
 def _judged_record(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
     """A record with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
-    margin, num_seeds, narrow = settings.margin_points / POINTS, len(by_seed), held_near_0(narrow)
+    num_seeds, narrow = len(by_seed), held_near_0(narrow)
     by_seed = np.where(np.abs(by_seed) <= ROUNDING, 0.0, by_seed)
     low, high, low90, high90, gap = (
         POINTS * value
@@ -494,9 +487,7 @@ def _judged_record(wide: Interval, narrow: Interval, by_seed: Array, settings: S
         "high90_points": high90,
         "sign_flip_p": sign_flip(by_seed, seed=settings.seed),
         "smallest_p": smallest_p(num_seeds),
-        "tost_p": tost(wide, margin) if num_seeds > 1 else np.nan,
         "margin_points": settings.margin_points,
-        "is_equivalent": num_seeds >= LEAST_SEEDS and is_equivalent(narrow, margin),
         "detectable_gap_points": gap,
         "verdict": judged.name,
         "reason": judged.reason,

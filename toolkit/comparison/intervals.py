@@ -19,8 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toolkit.naming import refuse_first
-
 ITEMS_ONLY = "one seed: the interval covers new items, not new seeds"
 SEEDS_ONLY = "one item: the interval covers new seeds, not new items"
 SCORES_OVER_SEEDS = "interval over seeds only: the items stay the same"
@@ -257,11 +255,10 @@ def detectable_gap(differences: Interval | ArrayLike, *, power: float = 0.8, alp
     items). The gap is where a t test with the interval's V and df, and non-centrality gap/√V, has this power. Where
     all differences are 0 (or all 1) the discordance of other items is unknown, and taken to be the gap itself (ours),
     which by the normal approximation to McNemar's test is (z_{1-alpha/2} + z_power)²/N. NaN where the interval is
-    refused. It tells what could have been seen, never whether there is nothing (that is `tost`).
+    refused. It tells what could have been seen, never whether there is nothing (that is equivalence).
     """
     from scipy.special import ndtri
 
-    _check_shares(power, alpha)
     interval = interval_of(differences)
     if interval.variance == 0:
         return float(min(1.0, (ndtri(1 - alpha / 2) + ndtri(power)) ** 2 / interval.num_effective))
@@ -288,17 +285,8 @@ def detectable_gap_planned(
     would say that every seed errs on other items. The expected mean squares r = (1 - item_share)·discordance
     (residual), N·seed_sd² + r (seeds) and K·item_share·discordance + r (items) give V and df as in two_way_interval
     (ours); then as `detectable_gap`. One seed: items only, V = discordance/N. No gap exceeds the discordance: where the
-    formula does, discordance is taken to be the gap itself. ValueError: values out of range.
+    formula does, discordance is taken to be the gap itself.
     """
-    _check_shares(power, alpha)
-    are_shares = seed_sd >= 0 and 0 <= item_share <= 1
-    faults = {
-        f"expected at least one seed and one item; got {num_seeds} and {num_items}": num_seeds < 1 or num_items < 1,
-        f"discordance is a share of the items in (0, 1], for example .1; got {discordance}": not 0 < discordance <= 1,
-        f"expected seed_sd from 0 and item_share in [0, 1]; got {seed_sd} and {item_share}": not are_shares,
-        "a planned gap needs at least two items; got 1": num_items < 2,
-    }
-    refuse_first(faults)
     while True:
         variance, df = _planned_variance(num_seeds, num_items, discordance, seed_sd, item_share)
         gap = min(1.0, _noncentrality(df, power, alpha) * math.sqrt(variance))
@@ -329,6 +317,8 @@ def _noncentrality(df: float, power: float, alpha: float) -> float:
     from scipy.special import ndtr
     from scipy.stats import chi2
 
+    if not 0 < alpha < power < 1:
+        raise ValueError(f"expected 0 < alpha < power < 1, for example .05 and .8; got {alpha} and {power}")
     nodes, weights = _legendre()
     scales = np.sqrt(chi2.ppf((nodes + 1) / 2, df) / df) * t_quantile(1 - alpha / 2, df)
 
@@ -345,26 +335,11 @@ def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return nodes, weights
 
 
-def _check_shares(power: float, alpha: float) -> None:
-    if not (0 < alpha < power < 1):
-        raise ValueError(f"expected 0 < alpha < power < 1, for example .05 and .8; got {alpha} and {power}")
-
-
-def is_equivalent(interval90: Interval, margin: float) -> bool:
-    """Whether a 90 % interval lies inside (-margin, margin): the two one-sided tests at .05 (Schuirmann 1987).
-
-    The interval is taken as :func:`held_near_0` has it. False where it is NaN. ValueError: an interval of another
-    level, or a margin that is not positive.
-    """
-    _check_margin(margin)
-    if not math.isclose(interval90.level, 0.90):
-        raise ValueError(f"equivalence at .05 is read off the 90 % interval; got one of level {interval90.level:g}")
-    held = held_near_0(interval90)
-    return -margin < held.low and held.high < margin
-
-
 def held_near_0(interval: Interval) -> Interval:
     """The interval with its end that is farther from 0 moved out, where few items differ: for equivalence.
+
+    Conditions are equivalent where a 90 % interval, held so, lies inside (-margin, margin): the two one-sided tests at
+    .05 (Schuirmann 1987).
 
     Fewer than the truth would have are then seen with too small a variance, and a t interval is too short just when it
     lies near 0: conditions of 1.000 and .985 were called equivalent within 1.5 points in up to .20 of studies, .995 and
@@ -385,58 +360,15 @@ def held_near_0(interval: Interval) -> Interval:
         else 1.0
     )
     if not math.isnan(interval.discordance):
-        # Of (end - share)² = t²·V·_growth(end), a cubic in end - share, the one root above 0.
+        # To be ``end - share`` from a discordance q, the likeliest is (q + √(q² + 4·end·(end - share)))/2: the two
+        # small shares of items that one condition alone has right, apart by ``end``, as Poisson counts have them (ours,
+        # after Tango 1998). Over q it is what V grows by: a cubic in end - share, of which this is the root above 0.
         square = (t_quantile((1 + interval.level) / 2, interval.df) / interval.item_weight) ** 2 * interval.variance
         ratio = (square / interval.discordance) ** 2
         end = max(end, share + float(np.roots([1, 0, -square - ratio, -ratio * share]).real.max()))
     end *= interval.item_weight
     low = min(interval.low, -end) if interval.estimate <= 0 else interval.low
     return replace(interval, low=low, high=max(interval.high, end) if interval.estimate >= 0 else interval.high)
-
-
-def _growth(interval: Interval, share: float, end: float) -> float:
-    """By how much the variance of a mean ``share`` grows were ``end`` the true one, both of items that differ.
-
-    To be so far from a discordance q, the likeliest is (q + √(q² + 4·end·(end - share)))/2: the two small shares of
-    items that one condition alone has right, apart by ``end``, as Poisson counts have them (ours, after Tango 1998).
-    """
-    if math.isnan(interval.discordance) or end <= share:
-        return 1.0
-    return (1 + math.sqrt(1 + 4 * end * (end - share) / interval.discordance**2)) / 2
-
-
-def tost(differences: Interval | ArrayLike, margin: float) -> float:
-    """p of the two one-sided t tests of equivalence: the larger of p(mean ≤ -margin) and p(mean ≥ margin).
-
-    ``differences``: an Interval of any level, or the differences that it is made from, (seeds,) or (seeds, items).
-    Held as :func:`held_near_0` has it, so that it is below .05 exactly where :func:`is_equivalent`, also where all
-    differences are equal. NaN where the interval is refused. ValueError: a margin that is not positive.
-    """
-    from scipy.special import betaincc
-    from scipy.stats import t
-
-    _check_margin(margin)
-    interval = interval_of(differences)
-    if math.isnan(interval.variance) or math.isnan(interval.low):
-        return math.nan
-    share, num_items = abs(interval.estimate) / interval.item_weight, interval.num_effective
-    # No difference of right-or-wrong scores is above 1; where each differs by the most that it can, none is in doubt.
-    largest_share = margin / interval.item_weight
-    exact_p = (
-        float(betaincc(share * num_items + 1, (1 - share) * num_items, min(largest_share, 1.0)))
-        if share < 1
-        else float(largest_share <= 1)
-    )
-    if interval.variance == 0:
-        return exact_p
-    variance = interval.variance * _growth(interval, share, largest_share)
-    p = float(t.sf((margin - abs(interval.estimate)) / math.sqrt(variance), interval.df))
-    return p if math.isnan(num_items) else max(p, exact_p)
-
-
-def _check_margin(margin: float) -> None:
-    if not margin > 0:
-        raise ValueError(f"the margin of equivalence must be above 0, in the unit of the differences; got {margin}")
 
 
 NUM_DRAWS = 99_999
@@ -450,13 +382,10 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """Exact two-sided McNemar p: under the null each discordant item falls to either side with probability 1/2.
 
     ``only_first``, ``only_second``: number of items that only the first or only the second run has right. McNemar
-    1947 in its exact binomial form; 1 when no item is discordant. It says nothing of other seeds. ValueError: a count
-    below 0.
+    1947 in its exact binomial form; 1 when no item is discordant. It says nothing of other seeds.
     """
     from scipy.stats import binomtest
 
-    if only_first < 0 or only_second < 0:
-        raise ValueError(f"discordant items are counted: expected numbers from 0, got {only_first} and {only_second}")
     num_discordant = int(only_first) + int(only_second)
     return float(binomtest(int(only_first), num_discordant, 0.5).pvalue) if num_discordant else 1.0
 
@@ -496,14 +425,12 @@ def smallest_p(num_seeds: int, *, num_draws: int = NUM_DRAWS) -> float:
 def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
     """q values of Benjamini & Hochberg 1995, float64 in the shape of ``p``.
 
-    A NaN p is no test: it stays NaN and does not count in the size of the family. ValueError: a p outside [0, 1].
+    A NaN p is no test: it stays NaN and does not count in the size of the family.
     """
     from scipy.stats import false_discovery_control
 
     values = np.asarray(p, dtype=np.float64)
     tested = ~np.isnan(values)
-    if ((values[tested] < 0) | (values[tested] > 1)).any():
-        raise ValueError(f"p values lie in [0, 1]; got {values[tested].min():g} to {values[tested].max():g}")
     result = np.full(values.shape, np.nan)
     if tested.any():
         result[tested] = false_discovery_control(values[tested], method="bh")

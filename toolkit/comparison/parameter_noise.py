@@ -68,9 +68,7 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
 
     ``reason`` says why a drift is not to be told from noise, with NaN where there is no number at all: LayerNorm's
     gradient sizes are not recorded and count as equal in its null, which is description only. Described, and never to
-    be compared between tasks: relative_drift = ‖Δ‖/‖E⁰‖ of the whole parameter, shown or not; share_beyond_decay, of
-    the rows that were shown the share whose relative drift is above that of every row never shown, which decay alone
-    moved (NaN without exposure, without a never-shown row, and for a LayerNorm vector). ``log``: needed where
+    be compared between tasks: relative_drift = ‖Δ‖/‖E⁰‖ of the whole parameter, shown or not. ``log``: needed where
     ``source`` is a trajectory.
     """
     trajectory = trajectory_of(source)
@@ -98,7 +96,7 @@ def _record_of_parameter(trajectory: Trajectory, parameter: str, log: OptimizerL
         ("offset_free_drift", "null", "null_low", "null_high", "times_noise"), math.nan
     )
     record |= {"parameter": parameter, "num_rows": num_rows, "reason": "", "reason_kind": ""}
-    record |= _movement_facts(first, last, parameter, exposed, is_added(trajectory, parameter))
+    record |= _movement_facts(first, last, parameter, is_added(trajectory, parameter))
     record["num_exposed_rows"] = math.nan if exposed is None else len(exposed)
     is_held = record.pop("is_held")
     # The first reason that holds is the one that is given: it makes those behind it idle.
@@ -240,36 +238,20 @@ def _shrinkage(before: Array, log: OptimizerLog, parameter: str, num_steps: int)
     return float(np.vdot(sample, decayed)) / size if size > 0 else 1.0
 
 
-def _movement_facts(
-    first: Snapshot, last: Snapshot, parameter: str, exposed: NDArray[np.int64] | None, added: NDArray[np.bool_]
-) -> dict[str, Any]:
-    """has_moved, is_held, relative_drift and share_beyond_decay, in one pass over all rows, a block at a time.
+def _movement_facts(first: Snapshot, last: Snapshot, parameter: str, added: NDArray[np.bool_]) -> dict[str, Any]:
+    """has_moved, is_held and relative_drift, in one pass over all rows, a block at a time.
 
     ``is_held``: whether only ``added`` rows moved, which count in has_moved and relative_drift alone.
     """
-    num_rows = len(added)
-    row_pass = RowPass({name: MEASURES[name] for name in ("norm", "relative")}, num_rows)
+    row_pass = RowPass({"norm": MEASURES["norm"]}, len(added))
     for rows, (before, after) in iterate_blocks((first, last), parameter, scratch=row_pass.scratch):
         row_pass.add(rows, before, after)
     change, reference = row_pass.squares()
-    facts = {
+    return {
         "has_moved": bool(change > 0),
         "is_held": not (row_pass.values()["norm"][~added] > 0).any(),
         "relative_drift": whole_values(change, reference)["relative"],
     }
-    is_exposed = np.zeros(num_rows, bool)
-    is_exposed[[] if exposed is None else exposed] = True
-    # Rows never shown move by decay alone: what moved further than all of them did more than decay.
-    relative = row_pass.values()["relative"]
-    exposed_drift, unexposed_drift = (
-        relative[rows & ~np.isnan(relative)] for rows in (is_exposed, ~is_exposed & ~added)
-    )
-    share = (
-        float(np.mean(exposed_drift > unexposed_drift.max()))
-        if len(unexposed_drift) and len(exposed_drift)
-        else math.nan
-    )
-    return facts | {"share_beyond_decay": share}
 
 
 def _row_values(snapshot: Snapshot, parameter: str, rows: NDArray[np.int64]) -> Array:

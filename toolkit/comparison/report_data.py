@@ -17,7 +17,6 @@ from toolkit.comparison.drift_and_score import associate_drift, join_groups
 from toolkit.comparison.evidence import Evidence
 from toolkit.comparison.shuffled_labels import contrast
 from toolkit.comparison.summaries import (
-    efficiency_of_groups,
     last_scores,
     measure_cost,
     summarise_floors,
@@ -180,10 +179,6 @@ class ReportData:
     @cached_property
     def cost(self) -> pd.DataFrame:
         return measure_cost(self.groups)
-
-    @cached_property
-    def efficiency(self) -> pd.DataFrame:
-        return efficiency_of_groups(self.groups, comparison=self.comparison)
 
     @cached_property
     def association(self) -> pd.DataFrame:

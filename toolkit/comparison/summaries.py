@@ -1,4 +1,4 @@
-"""Scores of conditions over their seeds: beside floors and costs, and by the size of the data."""
+"""Scores of conditions over their seeds: beside floors and costs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.compare import Settings, compare_groups
-from toolkit.comparison.conditions import Condition, Group, Labels, Pairs, Runs, arrange, led_by
+from toolkit.comparison.conditions import Condition, Group, Labels, Runs, arrange, led_by
 from toolkit.comparison.intervals import defined_mean, statistics
 from toolkit.comparison.runs import (
     ReportedRun,
@@ -114,17 +113,20 @@ def _score_records(condition: Condition, split: str) -> Lines:
     for score in score_names(runs):
         recorded = [last_score(run, split, score) for run in runs]
         not_failed = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
-        statistics_not_failed = {f"{name}_not_failed": value for name, value in statistics(not_failed).items()}
+        without_failed = statistics(not_failed)
         rate = defined_mean(run.majority_rate(split) for run in runs) if score == "accuracy" else np.nan
         score_facts = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
         score_facts["num_undefined"] = sum(value != value for value in recorded)
         records.append(
-            lead | score_facts | statistics(counted_score(run, split, score) for run in runs) | statistics_not_failed
+            lead
+            | score_facts
+            | statistics(counted_score(run, split, score) for run in runs)
+            | {f"{name}_not_failed": without_failed[name] for name in ("mean", "sd")}
         )
     return records
 
 
-FLOORS = {"majority": "majority", "bag_of_words": "bag of words", "untouched": "cosine of the untouched model"}
+FLOORS = {"majority": "majority", "bag_of_words": "bag of words"}
 """Name of a floor in a manifest to the words for it."""
 OF_TOKENS = "bag of words: the most frequent tag of each word form"
 
@@ -135,7 +137,7 @@ def summarise_floors(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
 
     All are means over the ``num_seeds`` runs that recorded floors, fitted to the training examples of that run; a
     correlation of one answer to every item counts as 0. NaN where a floor does not apply, is undefined or was not
-    recorded: ``reason`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
+    recorded: ``reason`` says which. Older runs and those with shuffled labels
     recorded none, and have no line. ``labels``: run directory name to condition.
     """
     return _table("summarise_floors", _led_records(arrange(runs, labels), _floor_records), "size", "num_train_examples")
@@ -165,64 +167,11 @@ def _floor_records(condition: Condition, split: str) -> Lines:
 
 def _why_no_floor(run: ReportedRun, means: dict[str, float], split: str) -> str:
     """Why floors have no value, each by its name; empty where all have one."""
-    reasons = []
-    for floor in (floor for floor, mean in means.items() if np.isnan(mean)):
-        if split in (run.floors.get(floor) or {}):
-            reasons.append(f"{FLOORS[floor]}: undefined")
-        elif floor != "untouched":
-            reasons.append(f"{FLOORS[floor]}: not recorded")
-        elif run.is_regression:
-            reasons.append(f"{FLOORS[floor]}: not applicable (no pairs), or the checkpoint was not at hand")
-    return "; ".join(reasons)
-
-
-DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "reason", "note")
-
-
-@with_columns
-def data_efficiency(
-    runs: Runs,
-    *,
-    labels: Labels | None = None,
-    pairs: Pairs | None = None,
-    margin_points: float = 1.0,
-    level: float = 0.95,
-) -> pd.DataFrame:
-    """One line per group, split, condition and, where it is the second of a pair, condition that it is set ``against``.
-
-    The headline score at the last epochs: its statistics over seeds, then the difference *against minus this condition*
-    at the same size, with interval, p and q as :func:`toolkit.compare` gives them of the same runs, NaN for a condition
-    that nothing is set against. Groups whose runs were asked for one number of training examples only are
-    left out, after q was worked out with them: no lines without two.
-    """
-    return efficiency_of_groups(arrange(runs, labels), pairs, Settings(margin_points=margin_points, level=level))
-
-
-def efficiency_of_groups(
-    groups: Sequence[Group],
-    pairs: Pairs | None = None,
-    settings: Settings | None = None,
-    *,
-    comparison: pd.DataFrame | None = None,
-) -> pd.DataFrame:
-    """:func:`data_efficiency` of groups that are arranged already.
-
-    ``comparison``: what compare_groups gave of all of these groups, where that is known already.
-    """
-    several = [group for group in groups if len({condition.size for condition in group.conditions}) > 1]
-    if not several:
-        return pd.DataFrame(columns=columns_of("data_efficiency"))
-    # Of all groups, so that q is that of toolkit.compare; those of one size are left out behind it.
-    compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
-    points = summarise_scores(several)
-    names = {"second": "condition", "first": "against", "num_seeds": "num_paired_seeds"}
-    differences = compared[compared["is_headline"].astype(bool)].rename(columns=names)
-    differences = differences[["group", "split", *names.values(), *DIFFERENCES]]
-    keys = ["group", "split", "condition"]
-    table = points[points["is_headline"]].merge(differences, on=keys, how="left", sort=False)
-    table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "reason", "note")})
-    table["num_paired_seeds"] = table["num_paired_seeds"].astype(float).replace(0, np.nan)
-    return table[columns_of("data_efficiency")].reset_index(drop=True)
+    return "; ".join(
+        f"{FLOORS[floor]}: {'undefined' if split in (run.floors.get(floor) or {}) else 'not recorded'}"
+        for floor, mean in means.items()
+        if np.isnan(mean)
+    )
 
 
 OTHER_DEVICES = "made on different devices: seconds, memory and speed are not comparable"
@@ -230,16 +179,7 @@ SEVERAL_FULL = (
     "no ratio: {} conditions of this size are full fine-tuning, which of them is meant is not known: pass one alone"
 )
 
-COSTS = (
-    "num_trainable",
-    "seconds_training",
-    "seconds_features",
-    "seconds_head_stage",
-    "seconds",
-    "peak_memory_mib",
-    "examples_per_second",
-)
-RATIOS = ("num_trainable", "seconds", "peak_memory_mib", "examples_per_second")
+RATIOS = ("num_trainable", "seconds")
 """Costs that are also given as a multiple of full fine-tuning's, in columns ``..._ratio``."""
 
 
@@ -247,10 +187,10 @@ RATIOS = ("num_trainable", "seconds", "peak_memory_mib", "examples_per_second")
 def measure_cost(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     """One line per group and condition: costs means over the runs that recorded them, and the reported split's score.
 
-    Runs which one process made share a peak of memory. A stage that a condition has not is 0 only where another one was
-    recorded. The ratios divide by full fine-tuning of the same size and are NaN without it, and where several
-    conditions of that size are full fine-tuning (at two learning rates, say): ``reason`` says so. ``note`` says where
-    devices or the number of processes differ within a group: seconds and memory are then not comparable.
+    Runs which one process made share a peak of memory. The ratios divide by full fine-tuning of the same size and are
+    NaN without it, and where several conditions of that size are full fine-tuning (at two learning rates, say):
+    ``reason`` says so. ``note`` says where devices or the number of processes differ within a group: seconds and memory
+    are then not comparable.
     """
     records = (record for group in arrange(runs, labels) for record in _cost_records(group))
     return _table("measure_cost", records, "size", "num_at_chance")
@@ -295,12 +235,10 @@ def _cost_records(group: Group) -> Lines:
 
 
 def cost_of(run: ReportedRun) -> dict[str, float]:
-    """COSTS and num_parameters of one run; NaN for what its manifest does not hold."""
+    """Parameters, seconds of all stages, memory and speed of one run; NaN for what its manifest does not hold."""
     cost, model = run.part("cost"), run.part("model")
-    stages = {name: float(value) for name, value in cost.items() if name.startswith("seconds_")}
-    absent = 0.0 if stages else np.nan
-    costs = {name: stages.get(name, absent) for name in COSTS if name.startswith("seconds_")}
-    costs["seconds"] = sum(stages.values()) if stages else np.nan
+    stages = [float(value) for name, value in cost.items() if name.startswith("seconds_")]
+    costs = {"seconds": sum(stages) if stages else np.nan}
     counts = {name: model.get(name) for name in ("num_trainable", "num_parameters")} | {
         name: cost.get(name) for name in ("peak_memory_bytes", "examples_per_second")
     }

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.conditions import Condition, of_largest_size
+from toolkit.comparison.conditions import of_largest_size
 from toolkit.comparison.evidence import (
     FOLDER,
     NAMES,
@@ -23,15 +23,14 @@ from toolkit.comparison.evidence import (
     written_files,
 )
 from toolkit.comparison.measure import (
-    NUM_WORDS,
     describe_runs,
     gauge_of,
-    has_moving_words,
-    measure_condition_words,
     measure_first,
+    seeds_table,
     strata_of,
+    words_of_conditions,
 )
-from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
+from toolkit.comparison.parameter_noise import drift_of
 from toolkit.comparison.runs import ReportedRun, judged_by, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
@@ -220,7 +219,8 @@ def _check_runs(evidence: Evidence, roots: list[Path], verification: Verificatio
             in_evidence = in_evidence[in_evidence["run"] == name] if "run" in in_evidence else in_evidence.iloc[:0]
             parts += [] if same_values(settled(expected), in_evidence) else [f"its part of {table}"]
         verification.differences += [f"run {name}: {part} is not what the run gives" for part in parts]
-    verification.differences += _check_together(at_hand, evidence, drift)
+    if len(at_hand) == len(evidence.facts):  # with a run away they cannot be measured again
+        verification.differences += _check_together(at_hand, evidence, drift)
 
 
 def _run_at(place: Path, base: str | None, digest: str) -> Run | None:
@@ -249,39 +249,13 @@ def _check_together(
     at_hand: Mapping[str, ReportedRun], evidence: Evidence, drift: Mapping[str, pd.DataFrame]
 ) -> Iterator[str]:
     """The differences in what takes several runs: distances between seeds, words over seeds, and measures by label."""
-    for pair in evidence.seeds.itertuples():
-        if pair.first in at_hand and pair.second in at_hand:
-            distance = distance_of_seeds(at_hand[pair.first].run, at_hand[pair.second].run, str(pair.parameter))
-            if _as_written(distance) != _as_written(pair.distance):
-                yield f"runs {pair.first} and {pair.second}: their distance in {pair.parameter} is another"
-    share = NUM_WORDS // max(len(evidence.word_counts), 1)
-    for title, condition in [
-        (group.title, condition) for group in evidence.groups for condition in of_largest_size(group).conditions
-    ]:
-        if all(name in at_hand for name in condition.names):
-            yield from _check_words(
-                title, replace(condition, runs=tuple(at_hand[name] for name in condition.names)), evidence, share
-            )
-    # Labels are compared between conditions: with a run away they cannot be measured again.
-    if len(at_hand) == len(evidence.facts):
-        groups, together = evidence.arrange(at_hand.values()), pd.concat(drift.values())
-        if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):
-            yield "labels.csv is not what the runs give"
-
-
-def _check_words(title: str, condition: Condition, evidence: Evidence, share: int) -> Iterator[str]:
-    """A difference where the words of one condition, measured again, are not those of the evidence."""
-    counts, words = evidence.word_counts, evidence.words
-    known_counts = counts[(counts["group"] == title) & (counts["condition"] == condition.label)]
-    if not (len(known_counts) or has_moving_words(condition)):
-        return
-    measured = measure_condition_words(condition, share)
-    known_words = words[(words["group"] == title) & (words["condition"] == condition.label)] if len(words) else words
-    measured_counts = [{"num_seen": measured.num_seen, "num_unseen": measured.num_unseen, "reason": measured.reason}]
-    if not (
-        same_values(pd.DataFrame(measured_counts), known_counts) and same_values(settled(measured.table), known_words)
-    ):
-        yield f"the words of {condition.label}, {title}, are not what its runs give"
+    groups = evidence.arrange(at_hand.values())
+    word_counts, words = words_of_conditions([of_largest_size(group) for group in groups])
+    measured = {"seeds": seeds_table(groups), "labels": label_statistics(groups, pd.concat(drift.values()))}
+    for name, expected in (measured | {"word_counts": word_counts, "words": words}).items():
+        known: pd.DataFrame = getattr(evidence, name)
+        if (len(expected) or len(known)) and not same_values(settled(expected), known):
+            yield f"{name} is not what the runs give"
 
 
 def same_values(expected: pd.DataFrame, known: pd.DataFrame) -> bool:

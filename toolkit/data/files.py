@@ -7,15 +7,13 @@ import contextlib
 import csv
 import gzip
 import json
-import os
 import re
-import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,61 +21,61 @@ import pandas as pd
 from toolkit.data.labels import FLOAT, RawSplit, RawTask, joined, labels_of, plain_text
 from toolkit.data.tokens import is_list, read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
-from toolkit.naming import lookup, reading, reason_of, refuse_first, unknown
+from toolkit.naming import first_few, lookup, reading, reason_of, refuse_first, unknown
 from toolkit.snapshots.files import check_content
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 """Tried in order when --text-columns is not given."""
 
+NAMED = 50
+"""Columns that a refusal names at most."""
 MEND = "mend it, or save it again as UTF-8 text"
 
 LINE = "line"
 """Name of a table's index where that is the line of the file that each row begins on, the header's being 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Examples of one split as their source holds them, before columns are chosen."""
-
-    frame: pd.DataFrame
-    """A row an example; of a token task its cells are lists."""
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Column of ``datasets.ClassLabel``, or of lists of them, to what its numbers 0, 1, ... are called."""
+Names = Mapping[str, tuple[str, ...]]
+"""Column of ``datasets.ClassLabel``, or of lists of them, to what its numbers 0, 1, ... are called."""
 
 
-def _open(path: Path) -> TextIO:
-    """UTF-8 text, compressed or not, with or without the mark that some programs begin a file with."""
+def _text_of(path: Path) -> str:
+    """UTF-8 text, compressed or not, with or without the mark that some programs begin a file with.
+
+    ValueError for UTF-16 without its mark, of which every second byte is zero, and for a run of zeros, which a copy or
+    a download leaves that was cut short.
+    """
     opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    return opened(path, "rt", encoding="utf-8-sig", newline="")  # type: ignore[no-any-return]
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        text: str = file.read()
+    is_zeros = "\0\0\0" in text or 4 * text.count("\0") > len(text)
+    refuse_first({"it holds zeros: it is UTF-16, no text or cut short, so save it as UTF-8 or get it again": is_zeros})
+    return text
 
 
 QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
 """A cell in quotation marks, as quoting writes it."""
 
 
-def _read_tsv(file: TextIO, quotes: str = "unsure") -> pd.DataFrame:
+def _read_tsv(text: str, quotes: str = "unsure") -> pd.DataFrame:
     """A mark is a character like any other, as in GLUE's files, unless ``quotes`` is ``strip``.
 
     ``unsure``: ValueError for a file whose marks are all such as quoting puts around cells, as pandas and Excel do, and
     around most cells, or some with a mark, a tab or a line break in them: as characters they would cut texts in pieces.
     """
-    text = _no_labels(file.read())
-    is_unsure = quotes == "unsure" and re.search(r'(?:[\t\r\n]|^)"', text) is not None
-    if quotes == "strip" or is_unsure:
-        try:
-            rows = _read_rows(text, "\t", csv.QUOTE_MINIMAL)
-        except ValueError:
-            if not is_unsure:
-                raise
-        else:
-            cells = QUOTED.findall(text) if is_unsure else []
-            if 2 * len(cells) > len(rows) or any(re.search('""|[\t\r\n]', cell) for cell in cells):
-                raise ValueError(
-                    f"{len(cells)} cells stand in quotation marks, as quoting writes them: pass --tsv-quotes strip to "
-                    "take the marks off, --tsv-quotes keep where they belong to the texts, or save the file as .jsonl"
-                )
-            if not is_unsure:
-                return rows
+    _refuse_labels(text)
+    if quotes == "strip":
+        return _read_rows(text, "\t", csv.QUOTE_MINIMAL)
+    cells, is_doubted = QUOTED.findall(text) if quotes == "unsure" else [], False
+    if cells:
+        with contextlib.suppress(ValueError):  # of marks that are not as quoting writes them
+            num_rows = len(_read_rows(text, "\t", csv.QUOTE_MINIMAL))
+            is_doubted = 2 * len(cells) > num_rows or any(re.search('""|[\t\r\n]', cell) for cell in cells)
+    doubt = (
+        f"{len(cells)} cells stand in quotation marks, as quoting writes them: pass --tsv-quotes strip to take the "
+        "marks off, --tsv-quotes keep where they belong to the texts, or save the file as .jsonl"
+    )
+    refuse_first({doubt: is_doubted})
     return _read_rows(text, "\t", csv.QUOTE_NONE)
 
 
@@ -89,21 +87,22 @@ LABELLED = re.compile(r"^__label__\S", re.MULTILINE)
 """How a line begins in which fastText and flair keep a label."""
 
 
-def _no_labels(text: str) -> str:
-    """The text; ValueError where most of its lines are words with tags, which under another name are texts, or texts
-    with their labels before them."""
+def _refuse_labels(text: str) -> None:
+    """ValueError where most lines are words with tags, which under another name are texts, or texts with their labels
+    before them."""
     tags, num_lines = TAGGED.findall(text), len(re.findall(r"^\S", text, re.MULTILINE))
-    if "O" in tags and len(set(tags)) > 1 and 2 * len(tags) > num_lines:
-        raise ValueError("most of its lines end in a tag (O, B-...): give words with tags a name that ends in .conll")
-    if 2 * len(LABELLED.findall(text)) > num_lines:
-        raise ValueError("most of its lines begin with a label (__label__...): save labels and texts as columns")
-    return text
+    has_tags = "O" in tags and len(set(tags)) > 1 and 2 * len(tags) > num_lines
+    has_labels = 2 * len(LABELLED.findall(text)) > num_lines
+    faults = {
+        "most of its lines end in a tag (O, B-...): give words with tags a name that ends in .conll": has_tags,
+        "most of its lines begin with a label (__label__...): save labels and texts as columns": has_labels,
+    }
+    refuse_first(faults)
 
 
-def _read_csv(file: TextIO) -> pd.DataFrame:
+def _read_csv(text: str) -> pd.DataFrame:
     """Parted by what a first line ``sep=;`` names (so Excel is told), else by commas or, where the header has none, by
     its ; (so Excel writes it in many countries) or tabs."""
-    text = file.read()
     if told := re.match("sep=(.)(?=\r?\n)", text):
         return _read_rows(text[told.end() :], told[1], csv.QUOTE_MINIMAL)
     marks = (mark for mark in ",;\t" if mark in text.partition("\n")[0])
@@ -150,9 +149,9 @@ def _read_rows(text: str, delimiter: str, quoting: Any) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=object)
 
 
-def _read_jsonl(file: TextIO) -> pd.DataFrame:
+def _read_jsonl(text: str) -> pd.DataFrame:
     rows = []
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(StringIO(text, newline=""), 1):
         if not line.strip():
             continue
         try:
@@ -166,68 +165,63 @@ def _read_jsonl(file: TextIO) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def _read_json(file: TextIO) -> pd.DataFrame:
-    """A list of objects, an object of columns or of one row, or an object a line, as .jsonl has them."""
-    text = file.read().strip()
-    content, end = json.JSONDecoder().raw_decode(text)
+def _read_json(text: str) -> pd.DataFrame:
+    """A list of objects, an object of columns (each a list or, as pandas writes it, by row) or of one row, or an object
+    a line, as .jsonl has them."""
+    content, end = json.JSONDecoder().raw_decode(text := text.strip())
     if end < len(text):
-        return _read_jsonl(StringIO(text))
-    is_rows = isinstance(content, list) and all(isinstance(row, dict) for row in content)
-    columns = [*content.values()] if isinstance(content, dict) else []
-    if columns and not any(isinstance(x, list | dict) for x in columns):
-        content, is_rows = [content], True
-    is_columns = bool(columns) and all(isinstance(x, list) and len(x) == len(columns[0]) for x in columns)
-    if not (is_rows or is_columns):
-        raise ValueError("it must be a list of objects with fields, or an object of columns of one length")
+        return _read_jsonl(text)
+    if isinstance(content, dict) and not any(isinstance(x, list | dict) for x in content.values()):
+        content = [content]
+    parts, kind = (content.values(), list | dict) if isinstance(content, dict) else (content, dict)
+    is_table = isinstance(content, list | dict) and all(isinstance(part, kind) for part in parts)
+    refuse_first({"it must be a list of objects with fields, or an object of columns of one length": not is_table})
     return pd.DataFrame(content, dtype=object)
 
 
-def _read_lines(file: TextIO) -> pd.DataFrame:
+def _read_lines(text: str) -> pd.DataFrame:
     """A text a line, which has no label; lines without any are passed over."""
-    written = enumerate(StringIO(_no_labels(file.read())), 1)
-    lines = {number: line.rstrip("\r\n") for number, line in written if line.strip()}
+    _refuse_labels(text)
+    lines = {number: line.rstrip("\r\n") for number, line in enumerate(StringIO(text), 1) if line.strip()}
     return pd.DataFrame({"text": list(lines.values())}, index=pd.Index(lines, name=LINE), dtype=object)
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> tuple[pd.DataFrame, Names]:
     """The names of its classes too, where ``datasets`` wrote them into the file."""
     import pyarrow.parquet as pq
 
-    schema = pq.read_schema(path)
+    frame, schema = pd.read_parquet(path, partitioning=None), pq.read_schema(path)
     if b"huggingface" not in (schema.metadata or {}):
-        return Table(pd.read_parquet(path, partitioning=None))
+        return frame, {}
     import datasets
 
-    return Table(pd.read_parquet(path, partitioning=None), _class_names(datasets.Features.from_arrow_schema(schema)))
+    return frame, _class_names(datasets.Features.from_arrow_schema(schema))
 
 
-def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _class_names(features: Mapping[str, Any]) -> Names:
     """Of columns of ``ClassLabel``, and of lists of them."""
     inner = {column: getattr(feature, "feature", feature) for column, feature in features.items()}
     return {column: tuple(feature.names) for column, feature in inner.items() if hasattr(feature, "names")}
 
 
-def _declared(table: Table, features: Mapping[str, Any]) -> Table:
-    """With the names of its classes, where the file itself has none, and numbers where texts are said to be floats:
-    targets, then, no classes."""
-    frame = table.frame
+def _make_floats(frame: pd.DataFrame, features: Mapping[str, Any]) -> None:
+    """Numbers where texts are said to be floats: targets, then, no classes."""
     for column, feature in features.items():
         if column in frame and str(getattr(feature, "dtype", "")).startswith("float"):
             frame[column] = [float(x) if isinstance(x, str) and x.strip() else x for x in frame[column].tolist()]
-    return Table(frame, {**_class_names(features), **table.names})
 
 
 SAVED = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` writes into the folder of a DatasetDict and of a Dataset."""
 
 
-def _read_saved(folder: Path) -> Table:
+def _read_saved(folder: Path) -> tuple[pd.DataFrame, Names]:
     import datasets
 
     dataset = datasets.load_from_disk(str(folder))
     if isinstance(dataset, datasets.DatasetDict):
         raise ValueError(f"it holds the splits {', '.join(dataset)}: pass the folder of one, or --dataset {folder}")
-    return Table(dataset.to_pandas(), _class_names(dataset.features))
+    return dataset.to_pandas(), _class_names(dataset.features)
 
 
 READERS: dict[str, Callable[..., pd.DataFrame]] = {
@@ -260,23 +254,6 @@ def check_file(path: Path) -> None:
         raise ValueError(f"no file at {path}{hint}")
     lookup(dict.fromkeys(KINDS), kind_of(path), "kind of data file")
     check_content(path)
-    if kind_of(path) != PARQUET:  # in which a run of zeros may be a hole
-        _check_whole(path)
-
-
-def _check_whole(path: Path) -> None:
-    """ValueError for a text with a hole, which is read as zeros (gigabytes of nothing take memory and minutes), and
-    for UTF-16 without its mark, of which every second byte is one."""
-    with open(path, "rb") as file, contextlib.suppress(OSError):  # of a file system that knows no holes
-        head, size = file.read(4096), os.fstat(file.fileno()).st_size
-        hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE) if hasattr(os, "SEEK_HOLE") else size
-        if hole < size:
-            raise ValueError(
-                f"{path} holds nothing from byte {hole:,} on, though it is {size:,} bytes long: a copy or download "
-                "that was cut short? get it again"
-            )
-        if 4 * head.count(b"\0") > len(head):
-            raise ValueError(f"{path} is UTF-16 or no text (every second byte is zero): save it as UTF-8 text")
 
 
 def read_file(
@@ -295,29 +272,30 @@ def read_file(
     check_file(path)
     with reading(path, remedy=MEND):
         if path.is_dir() or kind_of(path) == PARQUET:
-            table = _read_saved(path) if path.is_dir() else _read_parquet(path)
+            frame, names = _read_saved(path) if path.is_dir() else _read_parquet(path)
         else:
             options = {"quotes": tsv_quotes} if kind_of(path) == ".tsv" else {}
-            with _open(path) as file:
-                table = Table(READERS[kind_of(path)](file, **options))
-        table = _declared(table, features or {})
-    return split_of(table, text_columns, label_column, str(path), cluster_column)
+            frame, names = READERS[kind_of(path)](_text_of(path), **options), {}
+        _make_floats(frame, features or {})
+    # The names of its classes that the file itself has count before those of a card.
+    names = {**_class_names(features or {}), **names}
+    return split_of(frame, names, text_columns, label_column, str(path), cluster_column)
 
 
 def split_of(
-    table: Table,
+    frame: pd.DataFrame,
+    names: Names,
     text_columns: tuple[str, ...],
     label_column: str | None,
     source: str,
     cluster_column: str | None = None,
 ) -> RawSplit:
-    """Texts and labels of a table; a table without the label column, or None for it, is a split without labels, and one
-    without the cluster column a split without clusters.
+    """Texts and labels of a table, a row an example; of a token task its cells are lists. A table without the label
+    column, or None for it, is a split without labels, and one without the cluster column a split without clusters.
 
     ValueError for a column that is missing, or named twice: a model that reads its label has nothing to learn; for a
     row that is the header again, and for a text that holds whole rows.
     """
-    frame = table.frame
     columns = tuple(str(column) for column in frame.columns)
     ids = frame[cluster_column].tolist() if cluster_column in columns else None
     clusters: Any = None if ids is None else [plain_text(cell, source, "cluster") for cell in ids]
@@ -328,10 +306,12 @@ def split_of(
     has_texts = not text_columns and _are_texts_labelled(frame, label_column)
     if not has_texts and word_column(frame, text_columns) is not None:  # a token task: lists of words, and of tags
         split, label_column = split_of_lists(frame, text_columns, label_column, source)
-        return replace(split, names=table.names.get(str(label_column)), clusters=clusters)
+        return replace(split, names=names.get(str(label_column)), clusters=clusters)
     text_columns = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not text_columns:
-        raise ValueError(f"{source} has no column text or sentence: pass --text-columns (it has: {', '.join(columns)})")
+        raise ValueError(
+            f"{source} has no column text or sentence: pass --text-columns (it has: {first_few(columns, NAMED)})"
+        )
     for name in text_columns:
         if name not in columns:
             raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
@@ -344,7 +324,7 @@ def split_of(
         tuple(plain_text(cell, source) for cell in row)
         for row in zip(*(frame[name].tolist() for name in text_columns), strict=True)
     ]
-    class_names = table.names.get(str(label_column))
+    class_names = names.get(str(label_column))
     labels = labels_of(frame[label_column].tolist(), source, class_names) if label_column in columns else None
     taken_from = f"texts: {', '.join(text_columns)}; labels: {label_column}"
     return RawSplit(texts, labels, columns, taken_from, clusters=clusters, names=class_names)  # type: ignore[arg-type]
@@ -358,28 +338,25 @@ def _are_texts_labelled(frame: pd.DataFrame, label_column: str | None) -> bool:
 
 def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
     """ValueError for a row that holds the columns' names: files that were joined end to end."""
-    columns = (*names, label_column) if label_column in frame.columns else tuple(frame.columns)
-    if len(columns) < 2:  # one column may well hold its own name
-        return
-    is_header = np.ones(len(frame), dtype=bool)
-    for column in columns:
-        name = _plain(str(column))
-        is_header &= np.array([isinstance(x, str) and _plain(x) == name for x in frame[column].tolist()], dtype=bool)
-    if is_header.any():
+    columns = [*names, label_column] if label_column in frame.columns else [*frame.columns]
+    header = [_plain(str(column)) for column in columns]
+    rows = zip(*(frame[column].tolist() for column in columns), strict=True)
+    again = [i for i, row in enumerate(rows) if [_plain(str(cell)) for cell in row] == header]
+    if again and len(columns) > 1:  # one column may well hold its own name
         raise ValueError(
-            f"{source}, {_place(frame, int(np.argmax(is_header)))} is the header again "
-            f"({int(is_header.sum())} such rows): drop it (files joined end to end?)"
+            f"{source}, {_place(frame, again[0])} is the header again ({len(again)} such rows): drop it (files joined "
+            "end to end?)"
         )
 
 
 def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
-    """ValueError for a text of a csv of which every line reads as a row, its label among those of the other rows.
+    """ValueError for a text of which every line reads as a row, its label among those of the other rows.
 
     So it comes out of a csv with two stray quotation marks: what lies between them is one quoted field. Line breaks
-    in a text are no reason: lines of prose have other numbers of commas, and no labels where these belong. A table
-    from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out. So are lines whose
-    labels no other row has and that share them: a whole class between the marks, or a text that holds a table.
+    in a text are no reason: lines of prose have other numbers of commas, and no labels where these belong.
     """
+    if frame.index.name != LINE or len(frame.columns) < 2:
+        return
     columns, cells = list(frame.columns), zip(*(frame[name].tolist() for name in names), strict=True)
     broken = [i for i, row in enumerate(cells) if any(isinstance(x, str) and "\n" in x for x in row)]
     telling = [label_column] if label_column in columns else [column for column in columns if column not in names]
@@ -387,23 +364,11 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
     for i in broken:
         lines = ",".join(str(cell) for cell in frame.iloc[i].tolist()).split("\n")
         rows = [line.split(",") for line in lines if line.strip()]
-        if len(columns) < 2 or len(rows) < 2 or any(len(row) != len(columns) for row in rows):
-            continue
-        unknown = [[row[k] for row in rows if not fit(row[k])] for k, fit in fits]
-        is_known = not any(unknown)
-        if all(map(_is_shared, unknown)):
-            found = f"{source}, {_place(frame, i)} holds {len(rows)} lines, each of which reads as a row of its own"
-            if frame.index.name != LINE or not is_known:
-                warnings.warn(f"{found}: was it made from a csv with stray quotation marks?", stacklevel=2)
-                return
+        if len(rows) > 1 and all(len(row) == len(columns) and all(fit(row[k]) for k, fit in fits) for row in rows):
             raise ValueError(
-                f"{found}: take out the two stray quotation marks, or, if one text is meant, save the file as .jsonl"
+                f"{source}, {_place(frame, i)} holds {len(rows)} lines, each of which reads as a row of its own: take "
+                "out the two stray quotation marks, or, if one text is meant, save the file as .jsonl"
             )
-
-
-def _is_shared(cells: Sequence[str]) -> bool:
-    """Whether they read as labels of their own: half as many as cells at most, and none empty or with space around."""
-    return 2 * len(set(cells)) <= len(cells) and all(cell and cell == cell.strip() for cell in cells)
 
 
 def _fit(cells: list[object]) -> Callable[[str], bool]:
@@ -487,8 +452,8 @@ def read_dataset(
         if isinstance(held := dataset[own], list):
             flags = (text_columns, label_column, tsv_quotes, cluster_column, features)
             return joined([read_file(path, *flags) for path in held])
-        table = Table(held.to_pandas(), _class_names(held.features))
-        return split_of(table, text_columns, label_column, f"{name} ({own})", cluster_column)
+        columns = (text_columns, label_column, f"{name} ({own})", cluster_column)
+        return split_of(held.to_pandas(), _class_names(held.features), *columns)
 
     splits = {
         split_name: split_called(own)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 import unicodedata
 import warnings
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.naming import first_few, reading, refuse_first
+from toolkit.naming import cut, first_few, reading, refuse_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +60,9 @@ def joined(parts: Sequence[RawSplit]) -> RawSplit:
     All else is that of the first; a file that numbers its classes otherwise has their names in place of numbers.
     """
     parts = [part.named_as(parts[0].names) for part in parts]
-    labels = [part.labels for part in parts if part.labels is not None]
-    words = [part.words for part in parts if part.words is not None]
-    clusters = [part.clusters for part in parts if part.clusters is not None]
-    return replace(
-        parts[0],
-        texts=[text for part in parts for text in part.texts],
-        labels=list(chain.from_iterable(labels)) if len(labels) == len(parts) else None,
-        words=list(chain.from_iterable(words)) if len(words) == len(parts) else None,
-        clusters=list(chain.from_iterable(clusters)) if len(clusters) == len(parts) else None,
-    )
+    every = {name: [getattr(part, name) for part in parts] for name in ("texts", "labels", "words", "clusters")}
+    held = {name: None if None in own else list(chain.from_iterable(own)) for name, own in every.items()}
+    return replace(parts[0], **held)  # type: ignore[arg-type]
 
 
 def split_of_words(words: list[tuple[str, ...]], tags: Sequence[object] | None) -> RawSplit:
@@ -147,23 +139,17 @@ def _label(cell: object, source: str) -> object:
 
 INTEGER = r"[+-]?\d+"
 FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-
-TRUTHS = ("true", "false")
+HOLE = r"(?i:[+-]?(nan|inf|infinity))"
+"""A number that is not there, as text."""
 
 MAX_CLASSES = 1000
 """More distinct labels than this in training are taken for a mistake in --label-column."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedLabels:
-    """One task's labels."""
-
-    kind: Literal["classification", "regression"]
-    names: tuple[str, ...]
-    """Class names in order of their index: of integers the numeric one, of texts that of the alphabet, but what denies
-    the other of two first (not_duplicate, duplicate); () in regression."""
-    labels: Mapping[str, NDArray[Any] | None]
-    """Split to int64 class indices or float64 targets; None for a split without labels."""
+EncodedLabels = tuple[Literal["classification", "regression"], tuple[str, ...], Mapping[str, NDArray[Any] | None]]
+"""The kind of a task; class names in order of their index (of integers the numeric one, of texts that of the alphabet,
+but what denies the other of two first: not_duplicate, duplicate), () in regression; and of each split int64 class
+indices or float64 targets, None where it has no labels."""
 
 
 def encode_labels(
@@ -276,7 +262,7 @@ def _check_numbers(train: list[object]) -> None:
         return
     has_floats = any(_is_float(label) or (_matches(FLOAT, label) and not _matches(INTEGER, label)) for label in train)
     is_regression = has_floats and 2 * len(strange) < len(train)
-    if is_regression or all(_is_hole(train[i]) for i in strange):
+    if is_regression or all(_matches(HOLE, train[i]) for i in strange):
         beside = "most are floats, which mean regression" if is_regression else "the others are numbers"
         raise ValueError(
             f"split 'train' has labels that are not finite numbers ({_rows(train, strange)}) where {beside}: "
@@ -310,17 +296,11 @@ def _as_integers(split: str, labels: list[object] | None) -> list[object] | None
 
 def _check_truth(present: Mapping[str, list[object] | None]) -> None:
     """ValueError where true or false stand beside 1 or 0: Python takes True and 1 for one, and a text for another."""
-    truths: dict[str, None] = {}
-    numbers: dict[str, None] = {}
-    for label in {(type(label), label): label for labels in present.values() for label in labels or ()}.values():
-        if isinstance(label, bool | np.bool_) or (isinstance(label, str) and label.strip().casefold() in TRUTHS):
-            truths[_shown(label)] = None
-        elif (_is_number(label) and label in (0, 1)) or (_matches(INTEGER, label) and int(str(label)) in (0, 1)):
-            numbers[_shown(label)] = None
-    if truths and numbers:
+    distinct = {(type(label), label) for labels in present.values() for label in labels or ()}
+    meant = {_normal(label) for _, label in distinct}
+    if meant & {"true", "false"} and meant & {0, 1}:
         raise ValueError(
-            f"the labels {' and '.join(truths)} stand beside {' and '.join(numbers)}, which may mean the same: write "
-            "each class in one way"
+            "the labels true or false stand beside 1 or 0, which may mean the same: write each class in one way"
         )
 
 
@@ -365,11 +345,6 @@ def _matches(pattern: str, label: object) -> bool:
     return isinstance(label, str) and re.fullmatch(pattern, label.strip()) is not None
 
 
-def _is_hole(label: object) -> bool:
-    """Whether a label is the text of a number that is not there, such as nan or inf."""
-    return _matches("(?i:[+-]?(nan|inf|infinity))", label)
-
-
 def _rows(labels: list[object], rows: list[int]) -> str:
     """``row 3 ('nan'), row 7 ('N/A') and 5 more``, counted from 1 below the header."""
     return first_few([f"row {i + 1} ({_shown(labels[i])})" for i in rows])
@@ -381,20 +356,12 @@ def _is_number(label: object) -> bool:
 
 def _refuse_partly_missing(split: str, labels: list[object] | None) -> list[object] | None:
     """None for a split without any label; ValueError for one where only some are missing."""
-    missing = [i for i, label in enumerate(labels or ()) if _is_missing(label)]
+    missing = [i for i, label in enumerate(labels or ()) if pd.isna(label) or not str(label).strip()]
     if labels and 0 < len(missing) < len(labels):
         raise ValueError(
             f"split {split!r}, row {missing[0] + 1}: the label is missing (rows without one: {len(missing)})"
         )
     return None if missing else labels
-
-
-def _is_missing(label: object) -> bool:
-    return (
-        label is None
-        or (isinstance(label, str) and not label.strip())
-        or (isinstance(label, float) and math.isnan(label))
-    )
 
 
 def _is_float(label: object) -> bool:
@@ -414,7 +381,7 @@ def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels
         if split == "train" and np.ptp(values) == 0:
             raise ValueError(f"every training label is {values[0]:g}: there is nothing to learn")
         targets[split] = values
-    return EncodedLabels("regression", (), targets)
+    return "regression", (), targets
 
 
 NOT = r"(?i:not?|non|un)[\W_]*"
@@ -445,7 +412,7 @@ def _encode_classes(
     order += check_unseen(present, set(train), dict(zip(order, texts, strict=True)), "label", kind)
     index = {label: i for i, label in enumerate(order)}
     encoded = {k: own and np.array([index[label] for label in own], dtype=np.int64) for k, own in present.items()}
-    return EncodedLabels("classification", (*texts, *map(str, order[len(texts) :])), encoded)  # type: ignore[arg-type]
+    return "classification", (*texts, *map(str, order[len(texts) :])), encoded  # type: ignore[return-value]
 
 
 MOST_UNSEEN = 0.1
@@ -484,4 +451,4 @@ def check_unseen(
 
 
 def _shown(label: object) -> str:
-    return repr(label) if isinstance(label, str) else str(label)
+    return cut(repr(label) if isinstance(label, str) else str(label))

@@ -18,7 +18,7 @@ from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels
 from toolkit.data.tokens import OUTSIDE, UNTAGGED, as_objects, encode_tags, has_entities
-from toolkit.naming import first_few, lookup, refuse_first, unknown
+from toolkit.naming import cut, first_few, lookup, refuse_first, unknown
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
@@ -114,8 +114,10 @@ class Task:
         if self.kind == "regression":
             return f"{lead}numbers, {train.labels.min():g} to {train.labels.max():g}"
         counts = np.bincount(flat(train.labels), minlength=len(self.label_names)).tolist()
-        class_counts = first_few([f"{_short(name)}: {counts[i]:,}" for i, name in enumerate(self.label_names)], NAMED)
-        f1 = f", f1 of {_short(self.label_names[1])}" if (self.kind, len(counts)) == ("classification", 2) else ""
+        class_counts = first_few(
+            [f"{cut(name, LONGEST)}: {counts[i]:,}" for i, name in enumerate(self.label_names)], NAMED
+        )
+        f1 = f", f1 of {cut(self.label_names[1], LONGEST)}" if (self.kind, len(counts)) == ("classification", 2) else ""
         return f"{lead}{len(counts)} {'tags' if self.kind == 'tokens' else 'classes'} ({class_counts}){f1}"
 
     @property
@@ -136,9 +138,9 @@ class Task:
             if train.words is not None and label is not None:
                 tags = ("not tagged" if k == UNTAGGED else self.label_names[k] for k in label)
                 tagged = (f"{word}/{tag}" for word, tag in zip(train.words[i], tags, strict=True))
-                lines.append(_short(" ".join(tagged), WIDEST))
+                lines.append(cut(" ".join(tagged), WIDEST))
                 continue
-            texts = " | ".join(_short(text, WIDEST // len(train.texts[i])) for text in train.texts[i])
+            texts = " | ".join(cut(text, WIDEST // len(train.texts[i])) for text in train.texts[i])
             named = "" if label is None else f" -> {self.label_names[label] if self.label_names else f'{label:g}'}"
             lines.append(texts + named)
         return lines
@@ -165,10 +167,6 @@ class Task:
             )
 
 
-def _short(text: str, longest: int = LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
 def flat(labels: NDArray[Any]) -> NDArray[Any]:
     """Labels of examples, or the tags of all their words that have one."""
     if labels.dtype != object:
@@ -183,6 +181,8 @@ def _read_builtin(task: BuiltinTask) -> RawTask:
 
 HALF = re.compile("[\ud800-\udfff]")
 """Half a character, which JSON can escape alone and no file can hold."""
+RARE = 5
+"""With fewer training examples a class is said to be rare."""
 FEW = 3
 """With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 
@@ -325,6 +325,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         )
         for k, s in raw.splits.items()
     }
+    _warn_of_repeats(splits, hashes, config)
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
@@ -340,6 +341,8 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         if removed is not None:
             splits["train"], also = remove_near_duplicates(splits["train"], {SELECTION: splits[SELECTION]})
             removed |= also
+    if kind == "classification" and len(splits["train"]) >= MANY:
+        _warn_of_rare_classes(splits["train"], label_names)
     if config.shuffle_labels:
         splits["train"] = _shuffle_labels(splits["train"], labels["train"], config)
     headline = "f1" if kind == "tokens" and has_entities(label_names) else "accuracy"
@@ -359,6 +362,25 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         taken_from=raw.splits["train"].taken_from,
         clusters_of=config.cluster_column or "first text",
     )
+
+
+def _warn_of_repeats(splits: Mapping[str, Split], hashes: Mapping[str, str], config: RunConfig) -> None:
+    """A warning for each scored split of which rows stand in train, but for a file that is train itself."""
+    known = set(splits["train"].texts)
+    for name, split in splits.items():
+        num_repeats = sum(texts in known for texts in split.texts)
+        is_train = name == "train" or (name in hashes and hashes[name] == hashes["train"])
+        if num_repeats and not is_train and not config.remove_near_duplicates:
+            told = f"{num_repeats:,} of {len(split):,} rows of {name!r} stand in train word for word"
+            warnings.warn(f"{told}: --remove-near-duplicates takes such rows out of train", stacklevel=2)
+
+
+def _warn_of_rare_classes(train: Split, label_names: tuple[str, ...]) -> None:
+    counts = np.bincount(np.asarray(train.labels), minlength=len(label_names))
+    if rare := [f"{name}: {num}" for name, num in zip(label_names, counts, strict=True) if num < RARE]:
+        warnings.warn(
+            f"classes with fewer than {RARE} rows in train can hardly be learned: {first_few(rare)}", stacklevel=2
+        )
 
 
 def _clusters(name: str, split: RawSplit, config: RunConfig) -> NDArray[np.int64] | None:
@@ -390,16 +412,16 @@ def _encode(
     named = {k: split.named_as(names) for k, split in raw.splits.items()}
     if with_words:
         return "tokens", *encode_tags(named, names, label_kind)
-    encoded = encode_labels({k: s.labels for k, s in named.items()}, names, label_kind)
-    if label_kind == "auto" and encoded.kind == "regression":
-        _doubt_targets(name, encoded.labels["train"])
-    if label_kind == "auto" and OUTSIDE in encoded.names and has_entities(encoded.names):
+    kind, texts, labels = encode_labels({k: s.labels for k, s in named.items()}, names, label_kind)
+    if label_kind == "auto" and kind == "regression":
+        _doubt_targets(name, labels["train"])
+    if label_kind == "auto" and OUTSIDE in texts and has_entities(texts):
         raise ValueError(
-            f"the labels of {name} are tags of words ({', '.join(encoded.names[:NAMED])}), and each word is a text: "
+            f"the labels of {name} are tags of words ({', '.join(texts[:NAMED])}), and each word is a text: "
             "save it as .conll, or as .jsonl with a list of words and one of tags per sentence; if these are classes, "
             "pass --label-kind classes"
         )
-    return encoded.kind, encoded.names, encoded.labels
+    return kind, texts, labels
 
 
 def _doubt_targets(name: str, labels: NDArray[Any] | None) -> None:
@@ -490,7 +512,7 @@ def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
             raise ValueError(f"split {split_name!r}, row {rows_text}: {fault} (counted from 1, without a header)")
     for often, count in Counter(texts).most_common(1):
         if len(texts) >= MANY and 2 * count > len(texts):
-            told = f"{count:,} of {len(texts):,} texts are {_short(' | '.join(often))!r}"
+            told = f"{count:,} of {len(texts):,} texts are {cut(' | '.join(often), LONGEST)!r}"
             warnings.warn(f"split {split_name!r}: {told}: withheld?", stacklevel=2)
 
 

@@ -4,7 +4,8 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TextIO
+from io import StringIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ UNTAGGED = -100
 """In place of a tag: the word is read, but neither trained on nor scored (torch's ``ignore_index``)."""
 
 
-def read_conll(file: TextIO) -> pd.DataFrame:
+def read_conll(text: str) -> pd.DataFrame:
     """Sentences in CoNLL's columns, a word a line, an empty line after each: a column of lists for each of the file's.
 
     They are called by their numbers from 1, as texts; the first and the last are the words and the tags unless flags
@@ -36,7 +37,7 @@ def read_conll(file: TextIO) -> pd.DataFrame:
     a name = value, or that begin a document or a paragraph.
     ValueError for another line with another number of columns than the first one, or with one alone.
     """
-    lines = [line.strip(" \r\n") for line in file]
+    lines = [line.strip(" \r\n") for line in StringIO(text, newline="")]
     cells = [line.split("\t") if "\t" in line else re.split(" +", line) for line in lines]
     written = [own for line, own in zip(lines, cells, strict=True) if line.strip() and own[0] != DOCUMENT]
     if not written:
@@ -60,7 +61,7 @@ def read_conll(file: TextIO) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[str(k + 1) for k in range(num_columns)], dtype=object)
 
 
-def read_conllu(file: TextIO) -> pd.DataFrame:
+def read_conllu(text: str) -> pd.DataFrame:
     """Sentences of Universal Dependencies, by ``conllu``: lists of form, lemma, upos, xpos, head, deprel and of what
     else a file names in its first line (``# global.columns``, as CoNLL-U Plus has it), in small letters.
 
@@ -68,7 +69,9 @@ def read_conllu(file: TextIO) -> pd.DataFrame:
     """
     import conllu
 
-    sentences = [[word for word in own if isinstance(word["id"], int)] for own in conllu.parse_incr(file)]
+    sentences = [
+        [word for word in own if isinstance(word["id"], int)] for own in conllu.parse_incr(StringIO(text, newline=""))
+    ]
     kept = [own for own in sentences if own]
     columns = [name for name in (kept[0][0] if kept else ("form",)) if name not in ("id", "feats", "deps", "misc")]
     return pd.DataFrame({name: [tuple(word.get(name) for word in own) for own in kept] for name in columns})

@@ -311,6 +311,6 @@ def find_checkpoint(name: str) -> Source:
             tokenizer_sha256=hash_tokenizer(folder),
         )
     location, _, revision = name.partition("@")
-    if not location or location.count("/") > 1 or name.startswith((".", "/", "~")):
+    if not location or location.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".safetensors"):
         raise ValueError(f"no folder at {name!r}; pass {EMBEDDED}, a hub id such as owner/name, or a local folder")
     return Source(name, location, revision or None, is_hub=True)

@@ -260,7 +260,7 @@ def _untold_sections(computed: Computed) -> tuple[Section, ...]:
     rows += refused(computed.frames)
     opened = computed.opened
     if not opened.is_run:
-        rows.append(("exposure, causes, sign noise, regression", "they need a run directory"))
+        rows.append(("exposure, causes, sign noise", "they need a run directory"))
     if len(opened.runs) < 2:
         rows.append(("agreement of seeds", "it needs runs of several seeds"))
     if "segments" in computed.frames and computed.frames["segments"].empty:

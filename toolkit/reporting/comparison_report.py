@@ -114,14 +114,10 @@ PAPER: Mapping[str, tuple[str, str]] = {
     ),
     "tests": (
         "Tests of the differences between conditions",
-        "group pair split p q sign_flip_p mcnemar tost_p noise_floor_points num_seeds score",
+        "group pair split p q sign_flip_p mcnemar noise_floor_points num_seeds score",
     ),
     "summary": ("Scores at the last epoch over seeds", f"group {SUMMARY}"),
     "cost": ("Cost beside score, means over seeds", f"group {COST}"),
-    "efficiency": (
-        "Scores by number of training examples",
-        "group split base num_train_examples score num_seeds mean sd difference_points",
-    ),
     "association": (
         "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
         "model base parameter num_tasks spearman p q reason",
@@ -140,7 +136,6 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "comparison_by_seed": data.seeds,
         "summary": data.summary,
         "cost": data.cost,
-        "efficiency": data.efficiency,
         "drift_and_score": data.joined,
         "association": data.association,
         "shuffled_labels": data.labels,
@@ -343,9 +338,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     scores, comparison = study_parts["scores"], study_parts.get("comparison")
     # One task is one point: beside its score there is no relation to be seen.
     main_names = [
-        section_name
-        for section_name in ("shuffled-labels", "drift-and-score", "data-efficiency")
-        if section_name in study_parts
+        section_name for section_name in ("shuffled-labels", "drift-and-score") if section_name in study_parts
     ]
     main_names = [name for name in main_names if name != "drift-and-score" or len(data.groups) > 1]
     other_names = [name for name in study_parts if name not in ("scores", "comparison", *main_names)]

@@ -31,7 +31,7 @@ from toolkit.reporting.topics.drift import drift_chart, position_chart, word_dri
 from toolkit.reporting.topics.drift_and_score import drift_and_score_chart
 from toolkit.reporting.topics.movement import change_chart, names_of_snapshots
 from toolkit.reporting.topics.new_tokens import added_rows_chart
-from toolkit.reporting.topics.scores import cost_chart, efficiency_chart, epochs_chart, scores_chart
+from toolkit.reporting.topics.scores import cost_chart, epochs_chart, scores_chart
 from toolkit.reporting.topics.words import words_chart
 from toolkit.snapshots.importers import Imported
 from toolkit.snapshots.output_folder import open_runs
@@ -237,21 +237,6 @@ def plot_scores_over_epochs(
 
 
 @of_tables
-def plot_data_efficiency(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
-    """The score on the reported split by the number of training examples, a line per task and condition.
-
-    ``source``: runs, or :func:`toolkit.last_scores`' table. A mark is the mean over the seeds, its bar from the least
-    to the greatest. ``panels``: one per task. ``regimes`` as in :func:`toolkit.plot_scores`.
-
-    Examples
-    --------
-    >>> chart = toolkit.plot_data_efficiency(runs)  # whose title says that there is but one size
-    """
-    scores = _in_one_panel(_table_of_all(source, last_scores), "base", panels, keeps_sizes=True)
-    return _or_empty(efficiency_chart(scores, regimes=regimes), "No task was run with two numbers of training examples")
-
-
-@of_tables
 def plot_cost(source: Plotted, *, panels: bool = False, regimes: Iterable[str] | None = None) -> Chart:
     """The score on the reported split by the seconds that a run took, a mark per run.
 
@@ -376,22 +361,21 @@ def _with_value(table: pd.DataFrame, column: str, value: str | None, has_panels:
     return table[table[column] == chosen]
 
 
-def _in_one_panel(table: pd.DataFrame, column: str, has_panels: bool, *, keeps_sizes: bool = False) -> pd.DataFrame:
+def _in_one_panel(table: pd.DataFrame, column: str, has_panels: bool) -> pd.DataFrame:
     """Several tasks as one, each named before what a column of the table says; ``""``: conditions as tasks too.
 
-    Of several sizes the largest of each task are left, or all of them, which are then no other task's.
+    Of several sizes the largest of each task are left.
     """
     if has_panels or table.empty or not {"group", "model", "size"} <= set(table):
         return table
-    table = table if keeps_sizes else largest_size(table)
+    table = largest_size(table)
     tasks, conditions = task_names(table), regimes_of(table)
-    sizes = table.groupby(["group", "size"], dropna=False).ngroup() if keeps_sizes else None
     if not column:
         return table.assign(group=tasks + ", " + conditions, base="", model="", size=None)
     names = tasks + ": " + (table[column] if column == "split" else conditions)
     score = " or ".join(dict.fromkeys(table["score"]))
     is_one = table["group"].nunique() == 1
-    return table if is_one else table.assign(group="", model="", size=sizes, score=score, **{column: names})
+    return table if is_one else table.assign(group="", model="", size=None, score=score, **{column: names})
 
 
 def _or_empty(chart: Chart | None, why: str) -> Chart:

@@ -25,7 +25,6 @@ from toolkit.snapshots.importers import (
     find_places,
     in_folder,
     notes_on_order,
-    notes_on_weights,
     shown_names,
 )
 from toolkit.snapshots.store import SNAPSHOTS, Run
@@ -155,7 +154,8 @@ def open_backbones(
     places = [_place(place, resolve) for place in (before, after)]
     names = shown_names(places)
     pair = _pair(*(open_place(place, name) for place, name in zip(places, names, strict=True)))
-    return replace(pair, notes=(*notes_on_order(places, names), *notes_on_weights(places, names), *pair.notes))
+    notes = [note for place in places for note in place.notes]
+    return replace(pair, notes=(*notes_on_order(places, names), *notes, *pair.notes))
 
 
 def how_to_keep_one(run: Run) -> str:

@@ -156,6 +156,8 @@ CONVERT = (
     "opening a pickle can run any code in it, so this toolkit does not; load it where you trust it and save it again "
     "with model.save_pretrained(folder), which writes model.safetensors"
 )
+HEAD = "head.safetensors"
+"""The head that a run keeps beside its backbone."""
 PASS_SAVED = "pass the folder that save_pretrained wrote"
 MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
 NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
@@ -199,7 +201,8 @@ def find_places(place: str | Path, resolve: Resolve | None = None) -> list[Place
         return [_of_file(path, text)]
     if "*" in text:
         return _of_pattern(path, text)
-    if (match := HUB_ID.fullmatch(text)) is None:
+    match = HUB_ID.fullmatch(text)
+    if match is None or path.suffix == ".safetensors":  # which is a file's name: no hub need be asked
         raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
     return [on_hub(text, match["id"], match["revision"])]
 
@@ -217,15 +220,6 @@ def notes_on_order(places: Sequence[Place], names: Sequence[str]) -> list[str]:
     orders = [(given, sorted(given, key=lambda item: item[0])) for given in found.values()]
     listed = [[", ".join(name for _, name in order) for order in pair] for pair in orders if pair[0] != pair[1]]
     return [f"not in the order of their steps: {given}; by their steps it is {steps}" for given, steps in listed]
-
-
-def notes_on_weights(places: Sequence[Place], names: Sequence[str]) -> list[str]:
-    """A note for each checkpoint with two sets of weights, on which of them is read."""
-    return [
-        f"{name} holds both {SINGLE} and the shards of {INDEX}: {SINGLE} is read, as from_pretrained does"
-        for place, name in zip(places, names, strict=True)
-        if place.file is None and place.is_local and place.fetch(SINGLE) and whole_shards(place.fetch)
-    ]
 
 
 def shown_names(places: Sequence[Place]) -> list[str]:
@@ -267,7 +261,20 @@ def _in_folder(folder: Path, text: str) -> list[Place]:
     if not has_weights and not is_beside and len(files) != 1:
         raise ValueError(_why_not(folder, text, [path.name for path in files]))
     file = None if has_weights else folder / WEIGHTS if is_beside else files[0]
-    return [Place(parts, in_folder(folder), file, _step(folder))]
+    place = Place(parts, in_folder(folder), file, _step(folder))
+    if others := _passed_over(place, [*files, *(() if has_weights else folder.glob(f"*/{WEIGHTS}"))]):
+        of = f"{parts[-1]}: {file.name if file else SINGLE if (folder / SINGLE).exists() else INDEX}"
+        return [replace(place, notes=(f"{of} is read, as its library does, and {first_few(others)} is not",))]
+    return [place]
+
+
+def _passed_over(place: Place, files: Sequence[Path]) -> list[str]:
+    """Those of the weight files in a folder, and of the adapters below it, that are not read."""
+    shards = [] if place.fetch(SINGLE) or place.file else whole_shards(place.fetch)
+    read = {place.file, place.fetch(SINGLE), place.fetch(HEAD), *shards}
+    return sorted(
+        "/".join(path.parts[-2:]) if path.name == WEIGHTS else path.name for path in files if path not in read
+    )
 
 
 def _with_note(found: list[Place], note: str, num_left_out: int) -> list[Place]:
@@ -517,7 +524,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         notes += trained
     families = common_families({one.name: one.families for one in opened})
     parameters, said = _common_parameters(opened)
-    notes += [*notes_on_weights(found, names), *said]
+    notes += said
     sides = [(one.name, {name: one.shapes[name] for name in parameters}) for one in opened]
     for side in sides[1:]:
         check_sizes(sides[0], side, "word_embeddings")

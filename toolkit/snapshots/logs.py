@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
-from toolkit.naming import parse_object, reading, refuse_first
+from toolkit.naming import parse_object, reading
 
 PARTS = ("offsets", "rows", "counts", "norms")
 INPUT_ONLY = "input_only"
@@ -278,26 +277,11 @@ class OptimizerLog:
         values = parse_object(text, source, {"format": int}, version=FORMAT)
         del values["format"]
         with reading(source, "is not an optimizer log"):
-            steps = ("learning_rates", "head_learning_rates", "clipping_factors")
-            for name in steps:
-                values[name] = np.array(_numbers(name, values[name], name != "clipping_factors"), dtype=np.float64)
-            values["betas"] = tuple(_numbers("betas", values["betas"], True))
-            (values["eps"],) = _numbers("eps", [values["eps"]], True)
-            _numbers("weight_decay", list(values["weight_decay"].values()), False)
-            kinds = {"algorithm": str, "precision": str, "is_fused": bool, "weight_decay": dict}
-            is_of_kind = all(isinstance(values[name], kind) for name, kind in kinds.items())
-            is_whole = is_of_kind and len(values["betas"]) == 2 and len({len(values[name]) for name in steps}) == 1
-            refuse_first({"two betas, two names, a factor and two rates for every step belong there": not is_whole})
+            for name in ("learning_rates", "head_learning_rates", "clipping_factors", "betas", "eps"):
+                values[name] = np.array(values[name], np.float64)  # which takes null for NaN
+            values |= {"betas": tuple(values["betas"].tolist()), "eps": float(values["eps"])}
+            values["weight_decay"] = {name: float(decay) for name, decay in values["weight_decay"].items()}
             return cls(**values)
-
-
-def _numbers(name: str, values: list[Any], has_gaps: bool) -> list[float]:
-    """Inverse of :func:`_without_nan`; ValueError for anything but finite numbers and, with ``has_gaps``, null."""
-    for value in values:
-        is_number = type(value) in (int, float) and np.isfinite(value)
-        if not (is_number or (has_gaps and value is None)):
-            raise ValueError(f"{name} holds {value!r}")
-    return [float("nan") if value is None else value for value in values]
 
 
 def _without_nan(numbers: Iterable[float]) -> list[float | None]:

@@ -196,15 +196,15 @@ class RunWriter:
         self._owned = Owned(self.path, list_name, self._names)
 
     def write_config(self, config: RunConfig) -> None:
-        self._write_text("config.json", config.to_json())
+        self._write("config.json", config.to_json())
 
     def write_recorded_config(self, facts: Mapping[str, Any]) -> None:
         """The config.json of a run that another training loop made: whatever is known of it, and no RunConfig."""
         values = {"format": FORMAT_OF_CONFIG, RECORDED: True, **facts}
-        self._write_text("config.json", json.dumps(values, indent=2, default=str) + "\n")
+        self._write("config.json", json.dumps(values, indent=2, default=str) + "\n")
 
     def write_vocabulary(self, vocabulary: Vocabulary) -> None:
-        self._write_text("vocabulary.json", json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
+        self._write("vocabulary.json", json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
 
     def write_snapshot(
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
@@ -235,12 +235,12 @@ class RunWriter:
         return [name for name, tensors in self._digests.items() if len(tensors) > 1]
 
     def write_scores(self, scores: "pd.DataFrame") -> None:
-        self._write_text("scores.csv", csv_of(scores))
+        self._write("scores.csv", csv_of(scores))
 
     def write_predictions(self, predictions: "pd.DataFrame") -> bytes:
         """The bytes of the file."""
         content: bytes = predictions.to_parquet(index=False)
-        self._write_with("predictions.parquet", lambda path: path.write_bytes(content))
+        self._write("predictions.parquet", content)
         return content
 
     def write_exposure(self, exposure: Exposure | None) -> None:
@@ -255,7 +255,7 @@ class RunWriter:
         if log is None:
             self._drop("optimizer.json")
         else:
-            self._write_text("optimizer.json", log.to_json())
+            self._write("optimizer.json", log.to_json())
 
     def write_folder(self, name: str, write: Callable[[Path], object]) -> None:
         """Let ``write`` fill a folder of the run with whatever files it makes."""
@@ -299,7 +299,7 @@ class RunWriter:
             return
         self._states = {name: digest, **{k: v for k, v in self._states.items() if k != name}}
         old, self._states = list(self._states)[NUM_KEPT:], dict(list(self._states.items())[:NUM_KEPT])
-        self._write_text(INDEX, index_text(self._states))
+        self._write(INDEX, index_text(self._states))
         for name in old:
             self._drop(name)
 
@@ -330,7 +330,7 @@ class RunWriter:
     def write_divergence(self, message: str) -> None:
         """Note that training diverged: there will be no manifest."""
         self.drop_states()
-        self._write_text(DIVERGED, json.dumps({"message": message}) + "\n")
+        self._write(DIVERGED, json.dumps({"message": message}) + "\n")
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Hash all other files and write the manifest: from now on the run counts as finished, and others may write it.
@@ -386,13 +386,10 @@ class RunWriter:
                 files.write_text(self.path / JOURNAL, journal, self._owned)
                 self._owned = Owned(self.path, JOURNAL, self._names)
 
-    def _write_with(self, name: str, write: Callable[[Path], object]) -> None:
+    def _write(self, name: str, content: str | bytes) -> None:
         self._own(name)
-        files.write_with(self.path / name, write, self._owned)
-
-    def _write_text(self, name: str, text: str) -> None:
-        self._own(name)
-        files.write_text(self.path / name, text, self._owned)
+        raw = content if isinstance(content, bytes) else content.encode()
+        files.write_bytes(self.path / name, raw, self._owned)
 
     def _write_tensors(
         self, name: str, tensors: Tensors, metadata: Mapping[str, str], check: Callable[[], object] = lambda: None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import REMEDY, Described, check_format, reading, refuse_damaged
+from toolkit.naming import Described, check_format, reading
 from toolkit.snapshots.files import CHECKED_ROWS as CHECKED_ROWS
 from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
@@ -269,47 +269,21 @@ class MappedTensors(NamedTensors):
         check_metadata(metadata, path)
         with reading(path, "does not say when it was taken"):
             self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
-        known = {name: entry[:2] for name, entry in self._entries.items() if name in EMBEDDING_PARAMETERS}
-        odd = [name for name, (dtype, shape) in known.items() if (dtype, len(shape)) != ("F32", 1 + (name in TABLES))]
-        faults = {
-            "does not say when it was taken": not (0 <= self.epoch < float("inf") and self.step >= 0),
-            f"holds {', '.join(odd)} not as fp32, or not in the dimensions of a model": odd,
-        }
-        refuse_damaged(path, faults)
         self._held_by = {k.removeprefix("held_by."): v for k, v in metadata.items() if k.startswith("held_by.")}
         self._names = [name for name in EMBEDDING_PARAMETERS if name in self]
 
-    @property
-    def stored(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what this file holds itself."""
-        return {name: shape for name, (_, shape, _) in self._entries.items()}
-
     def __getitem__(self, name: str) -> np.ndarray:
         self._check(self._path.name)
-        holder, entries = self._path, self._entries
-        if name not in entries:
-            holder = self._path.with_name(self._held_by[name])
-            self._check(holder.name)
-            entries = read_header(holder)[1] if holder.exists() else {}
-            refuse_damaged(self._path, {f"keeps {name} in {holder.name}, which has none": name not in entries})
-        return map_tensor(holder, entries[name])
+        if name in self._entries:
+            return map_tensor(self._path, self._entries[name])
+        holder = self._path.with_name(self._held_by[name])
+        self._check(holder.name)
+        entries = read_header(holder)[1] if holder.exists() else {}
+        with reading(self._path, f"keeps {name} in {holder.name}, which has none"):
+            return map_tensor(holder, entries[name])
 
     def __contains__(self, name: object) -> bool:  # a mapping's own would check, map and throw away
         return name in self._entries or name in self._held_by
-
-
-def check_alike(folder: Path, snapshots: Sequence[Mapping[str, np.ndarray]]) -> None:
-    """ValueError where the snapshots of a run differ in their parameters, or in the shape of one."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for tensors in snapshots:
-        stored = tensors.stored if isinstance(tensors, MappedTensors) else {}
-        others = [
-            *(snapshots[0].keys() ^ tensors.keys()),
-            *(n for n in stored if shapes.get(n, stored[n]) != stored[n]),
-        ]
-        if others:
-            raise ValueError(f"the snapshots in {folder} are not of one model ({others[0]} differs): {REMEDY}")
-        shapes |= stored
 
 
 def read_snapshot(path: Path, check: Callable[[str], object] | None = None) -> Snapshot:

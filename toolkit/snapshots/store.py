@@ -33,7 +33,6 @@ from toolkit.snapshots.snapshot import (
     Snapshot,
     Trajectory,
     Vocabulary,
-    check_alike,
     check_metadata,
     read_snapshot,
 )
@@ -61,9 +60,6 @@ class Unnamed(str):
 
     __slots__ = ()
 
-
-MOST_ROWS = 2**31
-"""Of any table; a position offset is below it."""
 
 RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
@@ -190,23 +186,12 @@ class Run(Described):
 
         Of another loop: a line per evaluation, at epochs of its own, with scores by its own names.
         """
-        if self.is_recorded:
-            return formats.read_recorded_scores(self._existing("scores.csv"))
-        return formats.read_scores(self._existing("scores.csv"), self._epochs)
+        return formats.read_scores(self._existing("scores.csv"), is_recorded=self.is_recorded)
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
-
-    @property
-    def _epochs(self) -> set[int] | None:
-        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one, and of
-        one that scores when it likes."""
-        if not self.is_finished or self.is_recorded:
-            return None
-        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self.manifest["files"])
-        return {int(each[1]) for each in found if each}
+        return formats.read_predictions(self._existing("predictions.parquet"))
 
     @cached_property
     def optimizer_log(self) -> OptimizerLog | None:
@@ -214,9 +199,7 @@ class Run(Described):
         path = self._checked("optimizer.json")
         if path is None:
             return None
-        log = OptimizerLog.from_json(path.read_bytes(), path)
-        self._check_steps(path, log.num_steps)
-        return log
+        return OptimizerLog.from_json(path.read_bytes(), path)
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -225,13 +208,11 @@ class Run(Described):
         if path is None:
             return None
         values = read_object(path, {"tokens": list, "special_rows": list}, version=int(FORMAT))
-        tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
+        tokens, pad = tuple(map(str, values["tokens"])), values.get("pad_row")
         with reading(path, "is not a vocabulary of texts and rows"):
-            rows = [*special, *(added := values.get("added_rows", [])), *([] if pad is None else [pad])]
-            are_rows = all(type(row) is int and 0 <= row < len(tokens) for row in rows)
-            are_texts = all(isinstance(token, str) for token in tokens)
-            refuse_first({"a row is beyond the tokens": not are_rows, "a token is no text": not are_texts})
-            return Vocabulary(tuple(tokens), frozenset(special), pad, frozenset(added))
+            rows = range(len(tokens))  # which has an item for each row, and no other
+            special, added = ([rows[row] for row in values.get(kind, [])] for kind in ("special_rows", "added_rows"))
+            return Vocabulary(tokens, frozenset(special), None if pad is None else rows[pad], frozenset(added))
 
     @cached_property
     def trajectory(self) -> Trajectory:
@@ -245,19 +226,11 @@ class Run(Described):
             raise ValueError(f"{self.path} holds no snapshots: is it a run directory?")
         self.check(SNAPSHOTS + names[0])  # whose header tells the position offset and the eps of all of them
         snapshots = sorted(map(self.open_snapshot, names), key=lambda s: (s.step, s.is_epoch_end))
-        facts = files.read_header(self.path / SNAPSHOTS / names[0])[0]
-        offset_text, eps_text = facts.get("position_offset") or "0", facts.get("layer_norm_eps") or "1e-12"
-        fault = f"has a position offset of {offset_text} and a LayerNorm eps of {eps_text}"
-        with reading(self.path / SNAPSHOTS / names[0], fault):
-            offset, eps = int(offset_text), None if eps_text == "None" else float(eps_text)
-            is_odd = not 0 <= offset < MOST_ROWS or not (eps is None or 0 <= eps < 1)
-            refuse_first({f"from 0 to {MOST_ROWS:,} and from 0 to 1 are possible": is_odd})
-        check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
-        words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
-        if words is not None and vocabulary is not None:
-            fault = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
-            refuse_damaged(self.path / "vocabulary.json", {fault: len(words) != len(vocabulary.tokens)})
-        return Trajectory(snapshots, vocabulary, self._read_exposure, offset, eps)
+        with reading(first := self.path / SNAPSHOTS / names[0], "does not say where positions begin"):
+            facts = files.read_header(first)[0]
+            offset, eps_text = int(facts.get("position_offset") or 0), facts.get("layer_norm_eps") or "1e-12"
+            eps = None if eps_text == "None" else float(eps_text)
+        return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset, eps)
 
     def drift(self, epoch: float | None = None) -> "pd.Series":
         """How far each embedding parameter moved by an epoch (None: the last), in % of the norm that it had at first.
@@ -278,19 +251,15 @@ class Run(Described):
             return []
         if self.is_finished:
             self._refuse(self._differences(SNAPSHOTS, is_hashed=False))
-            paths = [self.path / name for name in self.manifest["files"] if name.startswith(SNAPSHOTS)]
-        else:
-            every = (self.path / SNAPSHOTS).iterdir()
-            paths = [path for path in every if not SNAPSHOT.fullmatch(files.of_temporary(path.name) or "")]
-        # A link is judged by the manifest; of an unfinished run, which never writes one, nothing says what it is.
-        plain = [path for path in paths if path.is_file() and (self.is_finished or not path.is_symlink())]
-        fitting = {path for path in plain if path.parent.name == "snapshots" and SNAPSHOT.fullmatch(path.name)}
+            return sorted(n.removeprefix(SNAPSHOTS) for n in self.manifest["files"] if n.startswith(SNAPSHOTS))
+        every = sorted((self.path / SNAPSHOTS).iterdir())
+        paths = [path for path in every if not SNAPSHOT.fullmatch(files.of_temporary(path.name) or "")]
+        # Nothing says what a link is, which no run writes.
+        odd = [path for path in paths if not path.is_file() or path.is_symlink() or not SNAPSHOT.fullmatch(path.name)]
         what = "no snapshot (epoch-NNN or step-NNNNNNNN, .safetensors, and in an unfinished run no link)"
-        refuse_first({f"{path} is {what}: move it away": path not in fitting for path in sorted(paths)})
-        names = sorted(path.name for path in paths)
-        if not self.is_finished:
-            self.check(*(SNAPSHOTS + name for name in names))
-        return names
+        refuse_first({f"{path} is {what}: move it away": True for path in odd})
+        self.check(*(SNAPSHOTS + path.name for path in paths))
+        return [path.name for path in paths]
 
     def open_snapshot(self, name: str) -> Snapshot:
         """One of :meth:`snapshot_names`, memory-mapped; its tensors are checked when they are read."""
@@ -357,16 +326,7 @@ class Run(Described):
         check_metadata(metadata, path)
         tensors = {name: np.array(files.map_tensor(path, entry)) for name, entry in entries.items()}
         sizes = {name: len(first[name]) for name in TABLES if name in first}
-        exposure = formats.read_exposure(path, tensors, sizes, may_lack=self.is_recorded)
-        for table in exposure.tables.values():
-            self._check_steps(path, table.num_steps)
-        return exposure
-
-    def _check_steps(self, path: Path, found: int) -> None:
-        """Of a finished run; snapshots of another's training loop may end before its steps."""
-        last = self.trajectory.snapshots[-1].step if self.is_finished else found
-        is_other = found < last or (found > last and not self.is_recorded)
-        refuse_damaged(path, {f"has {found} optimizer steps, the last snapshot {last}": is_other})
+        return formats.read_exposure(path, tensors, sizes, may_lack=self.is_recorded)
 
     def _existing(self, name: str) -> Path:
         path = self._checked(name)

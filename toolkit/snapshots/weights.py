@@ -105,7 +105,9 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     fitting = [
         known
         for known in FAMILIES.values()
-        if (own := found.get(known.name)) and (family is not None or _is_marked(known, names, own))
+        if (own := found.get(known.name))
+        # What sets a family apart from others must be there, under any of the prefixes.
+        and (family or not known.mark or any(matches(prefix + known.mark, name) for prefix in own for name in names))
     ]
     if not fitting:
         wanted = "any supported family" if family is None else f"{family.name} models"
@@ -193,11 +195,6 @@ def _by_prefix(names: Iterable[str], family: ModelFamily) -> dict[str, dict[str,
                 prefix = called.removesuffix(ending[1:])[1:]
                 found.setdefault(prefix, {}).setdefault(canonical, []).append(name)
     return {prefix: tensors for prefix, tensors in found.items() if tensors.keys() & set(TABLES)}
-
-
-def _is_marked(family: ModelFamily, names: Iterable[str], prefixes: Iterable[str]) -> bool:
-    """Whether what sets a family apart from others is there, under any of some prefixes."""
-    return not family.mark or any(matches(prefix + family.mark, name) for prefix in prefixes for name in names)
 
 
 def _most_fitting(families: Sequence[ModelFamily], names: Sequence[str], prefix: str) -> tuple[ModelFamily, ...]:

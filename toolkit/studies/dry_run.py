@@ -32,8 +32,8 @@ def dry_run(
     check_least({"limit": limit}, 1)
     with shows_progress("planning"):
         plan = plan_study(study, output_dir)
-        notes = [*plan.notes] + [UNTUNED] * (not plan.is_chosen)
-        blocks = (runs_block(plan), *(TextBlock(text=text) for text in notes), gaps_block(study, plan))
+        notes = () if plan.is_chosen else (TextBlock(text=UNTUNED),)
+        blocks = (runs_block(plan), *notes, gaps_block(study, plan))
     expected = f"Expected: {study.hypothesis}" if study.hypothesis else ""
     section = Section(id="runs", title="", lead="No run of the study was started.", blocks=blocks)
     print_page(

@@ -182,42 +182,6 @@ def left_to_do(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return [run for run in runs if not (run.is_finished or run.has_diverged)]
 
 
-def without_repeats(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells without those whose size is more than train has, where a smaller one has all of train already.
-
-    Reads the data of a study with sizes, and of no other. ValueError where they cannot be read.
-    """
-    size_with_all: dict[tuple[object, ...], int] = {}
-    for cell in cells:
-        if cell.size is not None and cell.size >= num_train(cell.config):
-            size_with_all[_but_for_size(cell)] = min(cell.size, size_with_all.get(_but_for_size(cell), cell.size))
-    return [
-        cell for cell in cells if cell.size is None or cell.size <= size_with_all.get(_but_for_size(cell), cell.size)
-    ]
-
-
-def notes_on(cells: Sequence[Cell]) -> list[str]:
-    """One sentence per task and size that is more than train has: what is trained instead."""
-    kept_cells = set(without_repeats(cells))
-    notes = {}
-    for cell in cells:
-        if cell.size is not None and cell.size > (num_examples := num_train(cell.config)):
-            whole_size = min(  # type: ignore[type-var]
-                kept_cell.size
-                for kept_cell in kept_cells
-                if _but_for_size(kept_cell) == _but_for_size(cell) and (kept_cell.size or 0) >= num_examples
-            )
-            lead = f"{cell.task} has {num_examples:,} training examples: size {cell.size:,}"
-            outcome = "is all of them" if cell in kept_cells else f"would repeat size {whole_size:,} and is left out"
-            notes[cell.task, cell.size] = f"{lead} {outcome}."
-    return list(notes.values())
-
-
-def _but_for_size(cell: Cell) -> tuple[object, ...]:
-    """A key that cells share if they differ in nothing but the size."""
-    return (cell.stage, cell.task, cell.condition, cell.seed, cell.setting)
-
-
 @dataclass(frozen=True)
 class Data:
     """The facts of a task's data that a study needs."""
@@ -230,11 +194,6 @@ class Data:
     """The headline score of the task."""
     scores: tuple[str, ...]
     """What its runs can be judged by."""
-
-
-def num_train(config: RunConfig) -> int:
-    """Examples of train before any are drawn, held out or removed; the data are read once."""
-    return read_data(config).sizes["train"]
 
 
 def check_score(study: Study, runs: Iterable[PlannedRun]) -> None:

@@ -29,9 +29,7 @@ from toolkit.studies.plan import (
     chosen_settings,
     describe,
     left_to_do,
-    notes_on,
     plan_runs,
-    without_repeats,
 )
 from toolkit.studies.study import Cell, Study
 
@@ -52,8 +50,6 @@ class StudyPlan:
     final: Sequence[PlannedRun]
     is_chosen: bool
     """Whether the settings of the final runs are chosen; until tuning is finished, each condition's first stands in."""
-    notes: Sequence[str] = ()
-    """One sentence per size that is more than train has."""
 
     @property
     def runs(self) -> Sequence[PlannedRun]:
@@ -65,10 +61,10 @@ def plan_study(study: Study, output_dir: str | Path) -> StudyPlan:
     """The runs of a study below ``output_dir``; nothing is written."""
     tuning = plan_runs(study.tuning_cells(), output_dir)
     is_chosen = not left_to_do(tuning)
-    cells = study.final_cells(chosen_settings(choose(study, open_all(tuning))) if is_chosen else {})
-    final = plan_runs(without_repeats(cells), output_dir)
+    chosen = chosen_settings(choose(study, open_all(tuning))) if is_chosen else {}
+    final = plan_runs(study.final_cells(chosen), output_dir)
     check_score(study, left_to_do([*tuning, *final]))
-    return StudyPlan(tuning, final, is_chosen, notes_on(cells))
+    return StudyPlan(tuning, final, is_chosen)
 
 
 OnStage = Callable[[str, Sequence[PlannedRun]], None]
@@ -104,7 +100,7 @@ def run_study(
         return None
     # Only now is it known which settings the final runs take.
     table = choose(study, open_all(tuning))
-    final = plan_runs(without_repeats(study.final_cells(chosen_settings(table))), output_dir)
+    final = plan_runs(study.final_cells(chosen_settings(table)), output_dir)
     check_score(study, left_to_do(final))
     stages.carry_out("final", final)
     if left_to_do(final):

@@ -72,7 +72,7 @@ class Study(Described):
     common: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run; those of a task and then of a condition win over them."""
     sizes: Sequence[int] = ()
-    """Numbers of training examples, for data-efficiency curves."""
+    """Numbers of training examples: each condition is run with each."""
     grid: Mapping[str, Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Mapping[str, Any]]]] = field(
         default_factory=dict
     )

@@ -2,8 +2,6 @@
 
 import math
 import shlex
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,9 +66,6 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         Also record trainable embeddings in half precision, which hardly move.
     overwrite
         Replace a finished run; it is kept until the new one is finished.
-    page
-        Folder to write the page of the run into when training ends, as ``python -m toolkit drift`` does; None only says
-        how.
 
     Raises
     ------
@@ -99,13 +94,12 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         added_tokens: Sequence[str] = (),
         allow_half: bool = False,
         overwrite: bool = False,
-        page: str | Path | None = None,
     ) -> None:
         if snapshot_steps is not None and snapshot_steps < 1:
             raise ValueError(f"snapshot_steps must be at least 1 or None; got {snapshot_steps}")
         # Now already: train() may come after an hour of preparing data.
         check_startable(named_folder(run_dir), overwrite=overwrite, is_recorded=True)
-        self._path, self._snapshot_steps, self._page = Path(run_dir), snapshot_steps, page
+        self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
         self._options: dict[str, Any] = {"allow_half": allow_half, "overwrite": overwrite}
         self._options |= {"condition": condition, "task": task, "added_tokens": check_tokens(added_tokens)}
         self._seed = seed
@@ -254,17 +248,14 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._recording.finish()
         self._recording = self._model = None
         if state.is_world_process_zero:
-            self._show_page()
+            self._say_pages()
 
-    def _show_page(self) -> None:
-        """Write the page of the run, or say how."""
-        page = self._path.with_name(f"{self._path.name}_page") if self._page is None else Path(self._page)
-        command = ["-m", "toolkit", "drift", str(self._path), "--out", str(page)]
-        if self._page is None:
-            show(f"Recorded {self._path}. Its page: {shlex.join(['python', *command])}")
-            show(f"All runs there: python -m toolkit report {shlex.quote(str(self._path.parent))}/* --out my_report")
-        else:  # by a process of its own: it needs all of the toolkit, and may not end a training by an error
-            subprocess.run([sys.executable, *command], check=False)
+    def _say_pages(self) -> None:
+        """Say how the page of the run is made."""
+        page = self._path.with_name(f"{self._path.name}_page")
+        command = shlex.join(["python", "-m", "toolkit", "drift", str(self._path), "--out", str(page)])
+        show(f"Recorded {self._path}. Its page: {command}")
+        show(f"All runs there: python -m toolkit report {shlex.quote(str(self._path.parent))}/* --out my_report")
 
     def _check_apart(self, output_dir: str | None) -> None:
         """ValueError when the Trainer's checkpoints would lie in the run directory."""

@@ -112,7 +112,7 @@ def train_head(
     factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
     stepper = HeadStepper(model.head, tensors["train"], data, config, factors, recorder)
     outputs = partial(_outputs, model.head, tensors, data)
-    return run_epochs(plan, data, config, recorder, stepper, outputs, on_step, resumer)
+    return run_epochs(plan, data, config, stepper, outputs, on_step, resumer)
 
 
 def train_head_until_it_stops(
@@ -202,9 +202,9 @@ def train_head_until_it_stops(
         head.load_state_dict(weights)
     # What came after the best epoch led to no weights that are kept, and is not recorded.
     for epoch in range(best):
-        recorder.expect(batches := batches_of(epoch))
+        batches = batches_of(epoch)
         for batch, log in zip(batches, logs[ends[epoch] - len(batches) : ends[epoch]], strict=True):
-            recorder.record_batch(batch)
+            recorder.record_batch(recorder.rows_of(data, batch))
             recorder.record_rates(
                 float("nan"), log.learning_rate, clipping_factor(log.gradient_norm, config.max_gradient_norm)
             )
@@ -365,7 +365,7 @@ class HeadStepper:
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), limit))
         check_finite(norm, step)
         if self.recorder is not None:
-            self.recorder.record_batch(indices)
+            self.recorder.record_batch(self.recorder.rows_of(self.data, indices))
             self.recorder.record_rates(float("nan"), rate, clipping_factor(norm, limit))
         self.optimizer.step()
         self.optimizer.zero_grad()

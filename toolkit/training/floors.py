@@ -1,21 +1,17 @@
-"""What needs no fine-tuning, as a floor under every score: the majority, a bag of words, the untouched checkpoint."""
+"""What needs no fine-tuning, as a floor under every score: the majority, a bag of words."""
 
 import math
 import time
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split, evaluation_batches, make_batch
-from toolkit.models.checkpoints import Source
-from toolkit.models.classifier import in_eval_mode, load_classifier
+from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.training.evaluation import score_split
 from toolkit.training.features import PROBE_FOLDS, linear_map, quiet_fits
 
@@ -36,22 +32,18 @@ class Floors:
     """Scores of what needs no fine-tuning of the checkpoint."""
 
     scores: Mapping[str, Mapping[str, Mapping[str, float | None]]]
-    """``majority``, ``bag_of_words``, ``untouched`` (left out where it does not apply) to scored split to score to
-    value; None where a score is undefined."""
+    """``majority``, ``bag_of_words`` (left out where it does not apply) to scored split to score to value; None where a
+    score is undefined."""
     choice: Mapping[str, float | int | None]
     """Of the bag of words: ``strength`` (None: nothing to choose), ``num_fitted`` and ``num_compared`` examples."""
     seconds: float
 
 
-def measure_floors(data: EncodedTask, config: RunConfig, source: Source, device: torch.device) -> Floors | None:
+def measure_floors(data: EncodedTask, config: RunConfig) -> Floors | None:
     """The floors of every labelled split but ``train``, from the training examples that the run was given.
 
     - ``majority``: the most frequent training label; in regression the mean of the targets.
     - ``bag_of_words``: :func:`bag_of_words`; of a token task :func:`tags_by_word`.
-    - ``untouched``: in a regression on pairs, whose targets say how alike two texts are, the cosine of
-      :func:`untouched_cosines`; a cosine has a scale of its own, so it is scored by correlations and has no R2. Not
-      applicable elsewhere, or to a start at random, and left out, with a warning, where the checkpoint cannot be read
-      again.
 
     A function of data and config. None under shuffled labels, of which nothing is a floor, and of masked tokens.
     """
@@ -63,19 +55,11 @@ def measure_floors(data: EncodedTask, config: RunConfig, source: Source, device:
     word_outputs = tags_by_word(data) if data.task.kind == "tokens" else bag_of_words(data, config.seed, choice)
     if word_outputs is not None:
         outputs_by_floor["bag_of_words"] = word_outputs
-    is_paired = len(data.task.splits["train"].texts[0]) == 2
-    if data.task.kind == "regression" and is_paired and config.init == "checkpoint":
-        try:
-            outputs_by_floor["untouched"] = untouched_cosines(data, config, source, device)
-        except (OSError, ValueError) as error:  # a run that is trained must not be lost to a floor
-            warnings.warn(f"no floor of the untouched {source.name}: {error}", stacklevel=2)
     scores: dict[str, dict[str, dict[str, float | None]]] = {}
     for floor, outputs in outputs_by_floor.items():
         for split, values in outputs.items():
             split_scores = score_split(data, split, values)
             del split_scores["loss"]  # of probabilities that only some of them have
-            if floor == "untouched":
-                split_scores["r2"] = math.nan
             scores.setdefault(floor, {})[split] = {k: None if math.isnan(v) else v for k, v in split_scores.items()}
     return Floors(scores, choice, time.perf_counter() - started)
 
@@ -150,34 +134,6 @@ def bag_of_words(data: EncodedTask, seed: int, choice: dict[str, float | int | N
         return {name: model.predict(split_bags)[:, None].astype(np.float32) for name, split_bags in scored_bags.items()}
     weight, bias = linear_map(model, data.task.num_outputs)
     return {name: (split_bags @ weight.T + bias).astype(np.float32) for name, split_bags in scored_bags.items()}
-
-
-def untouched_cosines(data: EncodedTask, config: RunConfig, source: Source, device: torch.device) -> Outputs:
-    """The cosine of the two texts' vectors, (examples, 1), by the checkpoint as it was before training.
-
-    Each text goes in alone; the last layer's states are pooled as ``config.pooling`` says; fp32. ValueError where the
-    checkpoint is no longer the one that the run started from.
-    """
-    loaded = load_classifier(config.model, pooling=config.pooling, num_outputs=1, pair_encoding="separate")
-    if loaded.source != source:
-        raise ValueError("the checkpoint has changed since the run began")
-    model = loaded.model.to(device)
-    splits = {
-        name: encode_split(
-            data.task.splits[name], loaded.tokenizer, config.max_length, data.num_segments, pair_encoding="separate"
-        )
-        for name, _ in _scored(data)
-    }
-    separate_data, outputs = replace(data, splits=splits), {}
-    with torch.inference_mode(), in_eval_mode(model):
-        for name, split in splits.items():
-            values = np.empty((len(split), 1), np.float32)
-            for indices in evaluation_batches(split.lengths):
-                batch = {key: tensor.to(device) for key, tensor in make_batch(split, indices, separate_data).items()}
-                first, second = model.features(batch).double().chunk(2, dim=1)
-                values[indices, 0] = torch.cosine_similarity(first, second).float().cpu().numpy()
-            outputs[name] = values
-    return outputs
 
 
 def _choose(model: Any, bags: Any, labels: NDArray[Any], seed: int) -> float | None:

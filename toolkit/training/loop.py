@@ -99,7 +99,7 @@ def train(
     stepper = Stepper(accelerator, model, data, config, plan.num_steps, recorder)
     outputs = partial(evaluate, accelerator, model, data)
     try:
-        yield from run_epochs(plan, data, config, recorder, stepper, outputs, on_step, resumer)
+        yield from run_epochs(plan, data, config, stepper, outputs, on_step, resumer)
     finally:
         facts["cuda_graph"] = stepper.graph_facts()
         stepper.release()
@@ -124,16 +124,12 @@ def run_epochs(
     plan: Plan,
     data: EncodedTask,
     config: RunConfig,
-    recorder: Recorder,
     stepper: TakesSteps,
     outputs: Callable[[], Mapping[str, NDArray[np.float32]]],
     on_step: OnStep,
     resumer: Resumer,
 ) -> Iterator[Moment]:
-    """Have ``stepper`` take every batch and yield the moments, whatever it is that trains.
-
-    ``recorder`` is given the coming batches; the stepper makes it record them.
-    """
+    """Have ``stepper`` take every batch and yield the moments, whatever it is that trains."""
 
     def checked(step: int) -> Mapping[str, NDArray[np.float32]]:
         check_outputs(answers := outputs(), step)
@@ -158,10 +154,8 @@ def run_epochs(
         if step >= end:
             continue
         batches = epoch_batches(lengths, config, epoch)[step - start : end - start]
-        epoch_data = data
         if data.masking is not None:
-            stepper.data = epoch_data = data.of_epoch(config.seed, epoch)
-        recorder.expect(batches, epoch_data)
+            stepper.data = data.of_epoch(config.seed, epoch)
         reported = time.perf_counter()
         for indices in batches:
             stepper.take(indices, step)

@@ -1,8 +1,8 @@
 """The one recorder of steps: rows, gradient norms and rates, of our own loop and of anybody's."""
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.snapshots.logs import DesignCounter, Exposure, StepRows, TableExposure, TableLog
+from toolkit.snapshots.logs import DesignCounter, Exposure, StepRows, TableLog
 from toolkit.training.device_steps import RowsByTable, look_at, rows_on_host
 from toolkit.training.graphs import Blocks
 from toolkit.training.live_drift import StepSize
@@ -52,9 +52,6 @@ def _is_finite(table: torch.Tensor | None) -> bool:
     return table is None or bool(torch.isfinite(table.values() if table.is_sparse else table).all())
 
 
-BATCHES_AHEAD, TOKENS_AHEAD = 64, 50_000
-"""Batches whose rows are found together, and tokens: many calls for few tokens each take longer than one for them all,
-but sorting far more takes longer again."""
 LOGS = ("learning_rates", "head_learning_rates", "clipping_factors")
 
 NO_PASS_SEEN = (
@@ -82,13 +79,12 @@ class Recorder:
     def __init__(
         self,
         tables: Mapping[str, torch.Tensor],
-        data: EncodedTask | None = None,
         first_rows: Mapping[str, int] | None = None,
         shared: Collection[str] = (),
     ) -> None:
         """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step.
 
-        ``data``: what the batches of our own loop are of. ``first_rows``: of a table of which only some rows are
+        ``first_rows``: of a table of which only some rows are
         trained, and given, the first of these. ``shared``: tables that are the output layer too, of which any row may
         get a gradient: what the input used is kept of them, and nothing by step.
         """
@@ -99,7 +95,6 @@ class Recorder:
         self._rows = {name: TableLog() for name in self.names if name not in shared}
         self._design = DesignCounter(self.names)
         self._blocks: Blocks | None = None
-        self.batches = None if data is None else ComingBatches(data, self.names)
         self.num_examples = 0
         """Examples of all steps so far, where batches were given."""
         self.learning_rates: list[float] = []
@@ -117,38 +112,30 @@ class Recorder:
         """Optimizer steps so far."""
         return len(self.learning_rates)
 
-    def expect(self, batches: Iterable[NDArray[np.int64]], data: EncodedTask | None = None) -> None:
-        """Say which global batches the next steps take, in order, so that their rows can be found many at a time.
-
-        ``data``: what they are of from now on, where that changes from epoch to epoch.
-        """
-        assert self.batches is not None
-        self.batches.expect(batches, data)
-
-    def rows_of(self, indices: NDArray[np.int64]) -> "BatchRows":
-        """The rows of the next global batch; ValueError for another than is expected. Where none is, any is taken."""
-        assert self.batches is not None
-        return self.batches.take(indices)
-
-    def record_batch(
-        self,
-        indices: NDArray[np.int64],
-        norms: Mapping[str, NDArray[np.float32]] | None = None,
-        used: "BatchRows | None" = None,
-    ) -> None:
-        """Note the rows of one global batch.
-
-        ``norms``: table to norms of its rows' gradients, averaged over processes and before clipping; ``used``: what
-        :meth:`rows_of` gave for the batch, which else is the next one.
+    def rows_of(self, data: EncodedTask, indices: NDArray[np.int64]) -> "BatchRows":
+        """The rows that a global batch of some examples of train uses.
 
         Every process holds the whole epoch's order, so the main process sees the global batch without communication.
         """
-        used, norms, steps = used or self.rows_of(indices), norms or {}, {}
+        rows_by_table = exposed_rows(data.splits["train"], indices, data.position_offset)
+        tokens = np.stack([rows_by_table[name].astype(np.int32) for name in self.names], axis=1)
+        rows = {}
+        for name in self.names:
+            distinct, counts = np.unique(rows_by_table[name], return_counts=True)
+            rows[name] = distinct.astype(np.int32), counts.astype(np.int32)
+        return BatchRows(len(indices), tokens, rows)
+
+    def record_batch(self, used: "BatchRows", norms: Mapping[str, NDArray[np.float32]] = MappingProxyType({})) -> None:
+        """Note the rows of one global batch.
+
+        ``norms``: table to norms of its rows' gradients, averaged over processes and before clipping.
+        """
+        steps = {}
         for name in self._rows:
             rows, counts = used.rows[name]
             steps[name] = StepRows(rows, counts, norms.get(name, np.full(len(rows), np.nan, np.float32)))
         self.record_step(used.tokens, steps)
-        self.num_examples += len(indices)
+        self.num_examples += used.num_examples
 
     def record_step(
         self, tokens: Mapping[str, NDArray[np.int64]] | NDArray[np.int32], rows: Mapping[str, StepRows]
@@ -278,71 +265,11 @@ def _with_gradient(
 class BatchRows:
     """What one batch uses."""
 
+    num_examples: int
     tokens: NDArray[np.int32]
     """(tokens, tables): the row of each real token."""
     rows: dict[str, tuple[NDArray[np.int32], NDArray[np.int32]]]
     """Table to its distinct rows, ascending, and the number of tokens of each."""
-
-
-class ComingBatches:
-    """The rows of the batches that our own loop takes, found many at a time."""
-
-    def __init__(self, data: EncodedTask, names: Collection[str]) -> None:
-        self._data = data
-        self._names = names
-        self._coming: Iterator[NDArray[np.int64]] = iter(())
-        self._found: deque[tuple[NDArray[np.int64], BatchRows]] = deque()
-
-    def expect(self, batches: Iterable[NDArray[np.int64]], data: EncodedTask | None = None) -> None:
-        """See :meth:`Recorder.expect`."""
-        self._data = data or self._data
-        self._coming = iter(batches)
-        self._found.clear()
-
-    def take(self, indices: NDArray[np.int64]) -> BatchRows:
-        """What a batch uses; ValueError for another one than is expected."""
-        if not self._found:
-            self._found.extend(self._find(self._look_ahead() or [indices]))
-        expected, rows = self._found.popleft()
-        if expected is not indices and not np.array_equal(expected, indices):
-            raise ValueError("a step recorded another batch than was expected")
-        return rows
-
-    def _look_ahead(self) -> list[NDArray[np.int64]]:
-        """The next expected batches, as many as are found together."""
-        ahead: list[NDArray[np.int64]] = []
-        split, num_tokens = self._data.splits["train"], 0
-        while len(ahead) < BATCHES_AHEAD and num_tokens < TOKENS_AHEAD:
-            batch = next(self._coming, None)
-            if batch is None:
-                break
-            ahead.append(batch)
-            num_tokens += split.num_tokens(batch)
-        return ahead
-
-    def _find(self, batches: list[NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], BatchRows]]:
-        """Each of these batches with the rows that it uses."""
-        split = self._data.splits["train"]
-        rows_by_table = exposed_rows(split, np.concatenate(batches), self._data.position_offset)
-        sizes = [split.num_tokens(batch) for batch in batches]
-        batch_of_token, ends = np.repeat(np.arange(len(batches)), sizes), np.cumsum([0, *sizes])
-        tokens = np.stack([rows_by_table[name].astype(np.int32) for name in self._names], axis=1)
-        tables = {name: _exposure_of(rows_by_table[name], batch_of_token, len(batches)) for name in self._names}
-        for k, batch in enumerate(batches):
-            rows = {}
-            for name, table in tables.items():
-                span = slice(*table.offsets[k : k + 2])
-                rows[name] = table.rows[span], table.counts[span]
-            yield batch, BatchRows(tokens[ends[k] : ends[k + 1]], rows)
-
-
-def _exposure_of(rows: NDArray[np.int64], step: NDArray[np.int64], num_steps: int) -> TableExposure:
-    """The exposure of one table from the row and the step of each token, both (tokens,). Norms are NaN."""
-    num_rows = int(rows.max(initial=0)) + 1
-    keys, counts = np.unique(step * num_rows + rows, return_counts=True)  # by step, then by row
-    offsets = np.searchsorted(keys, np.arange(num_steps + 1) * num_rows)
-    norms = np.full(len(keys), np.nan, np.float32)
-    return TableExposure(offsets, (keys % num_rows).astype(np.int32), counts.astype(np.int32), norms)
 
 
 def exposed_rows(split: EncodedSplit, indices: NDArray[np.int64], position_offset: int) -> dict[str, NDArray[np.int64]]:

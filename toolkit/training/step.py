@@ -170,7 +170,7 @@ class Stepper:
         self._prepare()
         factor, accelerator, split = float(self.factors[step]), self.accelerator, self.data.splits["train"]
         self._set_rates(factor)
-        rows = self.recorder.rows_of(indices) if accelerator.is_main_process else None
+        rows = self.recorder.rows_of(self.data, indices) if accelerator.is_main_process else None
         num_parts = accelerator.num_processes * self.config.gradient_accumulation_steps
         parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
         num_rows, places = int(split.sizes_of(indices).sum()), self._places(rows)
@@ -187,7 +187,7 @@ class Stepper:
             self.words.decay(self.word_rate * factor * self.word_decay)
         assert result is not None
         num_slots = {name: len(slots[ROWS + name]) for name in places}
-        self.blocks.add(result, partial(self._tell, indices, step, factor, rows, places, num_slots))
+        self.blocks.add(result, partial(self._tell, step, factor, rows, places, num_slots))
 
     def _set_rates(self, factor: float) -> None:
         """Set the learning rates of a step; ``factor``: its share of the peak."""
@@ -344,7 +344,6 @@ class Stepper:
 
     def _tell(
         self,
-        indices: NDArray[np.int64],
         step: int,
         factor: float,
         rows: BatchRows | None,
@@ -362,7 +361,7 @@ class Stepper:
             for name, place in places.items():
                 norms[name] = np.where(place < 0, np.float32(0), values[start : start + len(place)])
                 start += num_slots[name]
-            self.recorder.record_batch(indices, norms, rows)
+            self.recorder.record_batch(rows, norms)
         check_finite(norm, step)
         rates = self.embedding_rate * factor, config.head_rate * factor
         self.recorder.record_rates(*rates, clipping_factor(norm, config.max_gradient_norm))

@@ -28,7 +28,7 @@ from tests.questions.changes.test_changes import changes_of as table_of
 from tests.refusals import check_refused
 from toolkit.config import RunConfig
 from toolkit.questions.changes.exposure import EXPOSED, tell_rows
-from toolkit.questions.changes.finders import Pair
+from toolkit.questions.changes.finders import Pair, survey
 from toolkit.questions.changes.fits import (
     VECTOR_LIMIT,
     is_repeated_shrinking,
@@ -493,3 +493,15 @@ def test_the_change_of_the_table_is_found_to_be_of_low_rank(tiny_config: RunConf
     run = toolkit.finetune(replace(tiny_config, lora=(W,), lora_rank=1, **learned))
     found = measure_changes(toolkit.import_checkpoints([run.config.model, run.path / "model"])).set_index("parameter")
     assert (found.loc[W, "kind"], set(found.drop(W)["kind"])) == ("low rank", {"identical"})
+
+
+def test_rows_that_moved_are_read_alone_and_in_full_blocks() -> None:
+    """Each block costs a sum of columns x columns: a few rows of many blocks took hours of a table of 256,000."""
+    before = np.random.default_rng(0).normal(size=(6400, 4)).astype(np.float32)
+    after, moved = before.copy(), np.arange(0, 6400, 100)
+    after[moved] += 1
+    moments = (Snapshot(i, i, {"word_embeddings": own}) for i, own in enumerate((before, after)))
+    found = survey(Pair(*moments, "word_embeddings"))
+    ((rows, a, b),) = found.moved_blocks()
+    assert np.array_equal(rows, moved)
+    assert np.array_equal(np.stack([a, b]), np.stack([before[moved], after[moved]]))

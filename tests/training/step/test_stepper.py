@@ -40,7 +40,7 @@ class Training:
         )
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         prepare_positions(loaded, config)
-        self.recorder = Recorder(locate_embeddings(self.model).parameters, data)
+        self.recorder = Recorder(locate_embeddings(self.model).parameters)
         self.stepper = kind(accelerator, self.model, data, config, NUM_STEPS, self.recorder)
         self.logs = []
         self.stepper.report = self.logs.append

@@ -30,7 +30,7 @@ def begun(config, change=lambda model: None):
     change(loaded.model)
     model = loaded.model
     apply_regime(model, parse_regime(config.freeze, tuple(list_components(model, loaded.family))), loaded.family)
-    return Stepper(accelerator, model, data, config, NUM_STEPS, Recorder(locate_embeddings(model).parameters, data))
+    return Stepper(accelerator, model, data, config, NUM_STEPS, Recorder(locate_embeddings(model).parameters))
 
 
 def trained_names(stepper):

@@ -220,14 +220,11 @@ def _survey(pair: Pair, among: NDArray[np.bool_] | None) -> _Table:
 
 def _values(table: _Table, rows: NDArray[np.intp]) -> tuple[Ints, Ints]:
     """Significands and what is left of them, of some rows, evenly thinned to MOST_VALUES."""
-    chosen = np.zeros(table.pair.shape[0], np.bool_)
-    chosen[rows[:: math.ceil(len(rows) * table.pair.shape[1] / MOST_VALUES)]] = True
+    chosen = np.sort(rows[:: math.ceil(len(rows) * table.pair.shape[1] / MOST_VALUES)])
     chunks = []
-    for numbers, a, b in table.pair.blocks():
-        is_chosen = chosen[numbers]
-        if is_chosen.any():
-            places, remaining, is_usable = significands(*((a, b) if is_chosen.all() else (a[is_chosen], b[is_chosen])))
-            chunks.append((places[is_usable], remaining[is_usable]))
+    for _, a, b in table.pair.blocks(chosen):
+        places, remaining, is_usable = significands(a, b)
+        chunks.append((places[is_usable], remaining[is_usable]))
     places, remaining = (np.concatenate(chunk) for chunk in zip(*chunks, strict=True))
     return places, remaining
 

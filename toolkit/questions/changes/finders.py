@@ -65,12 +65,12 @@ class Pair:
         shape = self.before.tensors[self.parameter].shape
         return (shape[0], shape[1]) if self.is_table else (shape[0], 1)
 
-    def blocks(self) -> Iterator[Block]:
-        """Every row, in order."""
-        for rows, (a, b) in iterate_blocks([self.before, self.after], self.parameter):
+    def blocks(self, rows: NDArray[np.intp] | None = None) -> Iterator[Block]:
+        """Every row, or of a table those of some numbers, in order."""
+        for span, (a, b) in iterate_blocks([self.before, self.after], self.parameter, rows=rows):
             if not self.is_table:
-                a, b, rows = a.reshape(-1, 1), b.reshape(-1, 1), slice(0, a.size)
-            yield np.arange(rows.start, rows.stop), a, b
+                a, b, span = a.reshape(-1, 1), b.reshape(-1, 1), slice(0, a.size)
+            yield np.arange(span.start, span.stop) if rows is None else rows[span], a, b
 
 
 @dataclass
@@ -130,11 +130,13 @@ class Survey:
 
     def blocks_of(self, chosen: NDArray[np.bool_]) -> Iterator[Block]:
         """Some rows; ``chosen``: (rows,)."""
+        if self.pair.is_table and not chosen.all():
+            # Gathered into full blocks: a product of columns is added up once a block, however few its rows.
+            yield from self.pair.blocks(np.flatnonzero(chosen))
+            return
         for rows, a, b in self.pair.blocks():
             keep = chosen[rows]
-            if keep.all():
-                yield rows, a, b
-            elif keep.any():
+            if keep.any():
                 yield rows[keep], a[keep], b[keep]
 
     def count_still(self, contradicts: Callable[[Array], Any]) -> int:

@@ -7,14 +7,14 @@ import pandas as pd
 
 from toolkit.analysis.causes import explain
 from toolkit.analysis.drift import measure_rows
-from toolkit.analysis.nulls import is_beyond_both, regress_drift, sign_noise
+from toolkit.analysis.nulls import is_beyond_both, sign_noise
 from toolkit.analysis.strata import why_unknown
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.config import MLM
 from toolkit.families import TABLES
 from toolkit.reporting.cells import UNDEFINED, Column, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, tips
-from toolkit.reporting.page import Answer, Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
+from toolkit.reporting.page import Answer, Block, ChartBlock, Section, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
 from toolkit.reporting.topics.drift import MOVED_BY
 from toolkit.reporting.topics.movement import in_percent
@@ -35,7 +35,7 @@ HEIGHT = 300
 
 
 def makers(opened: Opened) -> Makers:
-    """The tables of exposure, causes, sign noise and regression of a run; none of checkpoints."""
+    """The tables of exposure, causes and sign noise of a run; none of checkpoints."""
     if not opened.is_run:
         return {}
     source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
@@ -48,7 +48,6 @@ def makers(opened: Opened) -> Makers:
             ignore_index=True,
         )[["parameter", *columns_of("explain")]],
         "sign_noise": lambda: sign_noise(source, TABLES[0], epoch),
-        "regression": lambda: regress_drift(source, TABLES[0], epoch=epoch),
     }
 
 
@@ -207,7 +206,7 @@ CONTROL = ", and hold it against the same runs with --shuffle-labels (toolkit.co
 
 
 def section(computed: Computed) -> Section:
-    """Drift against exposure, the causes, the null by stratum, and the regression."""
+    """Drift against exposure, the causes, and the null by stratum."""
     blocks: list[Block] = []
     if len(exposure := computed.get("exposure")):
         chart = exposure_chart(exposure)
@@ -217,8 +216,6 @@ def section(computed: Computed) -> Section:
     noise = computed.get("sign_noise")
     if len(noise) and (noise["num_steps"] > 0).any():
         blocks.append(_noise_block(noise[noise["num_steps"] > 0]))
-    if len(computed.get("regression")):
-        blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression_blocks(computed)))
     lead = LEAD + (CONTROL if any(map(could_have_control, computed.opened.runs)) else "") + "."
     return Section(id="why", title="Why they moved", lead=lead if blocks else "", blocks=tuple(blocks))
 
@@ -267,28 +264,6 @@ def _noise_block(frame: pd.DataFrame) -> Block:
         spread="5 to 95 % of the words",
         beyond=Column(label="beyond both nulls", how="Words beyond the 97.5 % of both nulls."),
         direction_ratio=Column(label="times random directions", how="The same beside the second null."),
-    )
-
-
-def _regression_blocks(computed: Computed) -> tuple[Block, ...]:
-    """The regression of drift on exposure and length, beside that of its null."""
-    frame = computed.frames["regression"]
-    terms = {"constant": "constant", "log_num_steps": "log steps", "log_norm": "log ‖E⁰‖"}
-    ends = zip(frame["low"], frame["high"], strict=True)
-    table = frame.assign(
-        outcome="log ‖Δ‖, " + frame["outcome"],
-        term=frame["term"].replace(terms),
-        interval=[f"{number(low)} to {number(high)}" for low, high in ends],
-        num_rows=frame["num_rows"].astype(int),
-    )
-    explanation = (
-        "Regression of log drift on log exposure and log length before, beside the same for the null. A slope below "
-        "1 is no finding: drift per occurrence falls with frequency by construction. What differs comes from the data."
-    )
-    names = ("outcome", "term", "value", "interval", "num_rows")
-    caption = "Coefficients of the rows' drift and of its null."
-    return TextBlock(text=explanation), table_block(
-        table, names, caption, value="coefficient", interval=Column(label="95 % interval")
     )
 
 

@@ -131,7 +131,7 @@ DIFFERENCE = (
     "num_seeds num_items score note"
 )
 """The smallest detectable gap stands before what was found."""
-TESTS = "pair split p q sign_flip_p smallest_p mcnemar tost_p noise_floor_points score"
+TESTS = "pair split p q sign_flip_p smallest_p mcnemar noise_floor_points score"
 
 
 ASSUMED = {"discordance": 0.10, "seed_sd": 0.01}

@@ -1,4 +1,4 @@
-"""Whether drift was worth its cost: drift beyond noise, gains, cost and data efficiency.
+"""Whether drift was worth its cost: drift beyond noise, gains and cost.
 
 Drift is a multiple of what random gradient signs would have done (``times_noise``), by which tasks may be compared at
 one learning rate only. Of a regime without one (another optimizer) it is the drift of the exposed rows, in per cent,
@@ -13,7 +13,7 @@ import pandas as pd
 
 from toolkit.comparison.cards import MARGIN
 from toolkit.comparison.report_data import ReportData
-from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points
+from toolkit.reporting.cells import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
@@ -40,7 +40,6 @@ from toolkit.reporting.page import (
     rows_block,
     table_block,
     varying,
-    wide_rows,
 )
 from toolkit.reporting.topics.caveats import largest_size, task_names
 from toolkit.schema import COLUMNS
@@ -71,65 +70,6 @@ def cost_section(data: ReportData, charts: Charts) -> Section | None:
     )
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *notes_blocks)
     return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
-
-
-def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
-    """Score on the reported split against the number of training examples, where there are several."""
-    table = data.efficiency
-    if table.empty:
-        return None
-    table = table[table["is_reported_split"].astype(bool)]
-    titles = [group.title for group in data.groups if group.title in set(table["group"])]
-    bodies = [
-        [_scores_by_size(table[table["group"] == title], title), _gaps_by_size(table[table["group"] == title], title)]
-        for title in titles
-    ]
-    caption = "Score on the reported split against training examples; bars span the seeds."
-    figure = chart_blocks(charts, "data_efficiency", caption, "Score against number of training examples")
-    lead = (
-        "For one seed the smaller sizes are parts of the larger ones, and all conditions see the same examples. The "
-        "other splits are in tables/efficiency."
-    )
-    return Section(id="data-efficiency", title="Data efficiency", lead=lead, blocks=(*figure, *folds(titles, bodies)))
-
-
-def _scores_by_size(table: pd.DataFrame, title: str) -> Block:
-    """A row per condition, a column per size: mean and standard deviation over seeds."""
-    points = table.drop_duplicates(["base", "num_train_examples"])
-    texts = [mean_text(record["mean"], record["sd"]) for record in points.to_dict("records")]
-    return _sizes_block(points.assign(text=texts), "base", f"{points['score'].iloc[0]} of {title} by training examples")
-
-
-def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
-    """A row per pair, a column per size: the difference in points and its interval."""
-    gaps = table[table["against"].astype(str).str.len() > 0]
-    if gaps.empty:
-        return TextBlock(text="No condition is set against another.")
-    texts = [
-        f"{points(record['difference_points'])} ({interval(record['low_points'], record['high_points'])})"
-        for record in gaps.to_dict("records")
-    ]
-    bases = dict(zip(table["condition"], table["base"], strict=True))
-    pairs = [
-        f"{bases.get(first_label, first_label)} minus {second_base}"
-        for first_label, second_base in zip(gaps["against"], gaps["base"], strict=True)
-    ]
-    return _sizes_block(gaps.assign(text=texts, pair=pairs), "pair", f"Differences in points on {title}, 95 % interval")
-
-
-def _sizes_block(table: pd.DataFrame, label_column: str, caption: str) -> Block:
-    """A line per condition or pair, a column per number of training examples."""
-    sizes, rows = wide_rows(
-        table.dropna(subset="num_train_examples").sort_values("num_train_examples", kind="stable"),
-        [label_column],
-        "num_train_examples",
-        lambda record: record["text"],
-    )
-    header = [
-        "condition" if label_column == "base" else label_column,
-        *(f"{int(float(size)):,} examples" for size in sizes),
-    ]
-    return rows_block(header, rows, caption)
 
 
 def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:

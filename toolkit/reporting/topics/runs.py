@@ -22,9 +22,8 @@ from toolkit.reporting.topics.drift_and_score import (
     cost_section,
     drift_and_score_chart,
     drift_and_score_section,
-    efficiency_section,
 )
-from toolkit.reporting.topics.scores import cost_chart, efficiency_chart, scores_chart, scores_section
+from toolkit.reporting.topics.scores import cost_chart, scores_chart, scores_section
 from toolkit.schema import COLUMNS
 
 LABELS = (
@@ -40,7 +39,6 @@ def study_charts(data: ReportData) -> Charts:
         {
             "differences": lambda: differences_chart(data.comparison),
             "scores_by_condition": lambda: scores_chart(data.scores, regimes=regimes),
-            "data_efficiency": lambda: efficiency_chart(data.scores, regimes=regimes),
             "cost_against_score": lambda: cost_chart(data.scores, regimes=regimes),
             # One task is one point, and no relation.
             "drift_against_gain": lambda: (
@@ -51,13 +49,12 @@ def study_charts(data: ReportData) -> Charts:
 
 
 def study_sections(data: ReportData) -> list[Section]:
-    """The sections on scores, comparison, cost, data efficiency, drift and score, tuning: those with contents."""
+    """The sections on scores, comparison, cost, drift and score, tuning: those with contents."""
     charts = study_charts(data)
     sections = (
         scores_section(data, charts),
         comparison_section(data, charts),
         cost_section(data, charts),
-        efficiency_section(data, charts),
         labels_section(data),
         drift_and_score_section(data, charts),
         tuning_section(data),

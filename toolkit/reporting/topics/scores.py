@@ -39,7 +39,7 @@ from toolkit.schema import COLUMNS
 SUMMARY = (
     "split base num_train_examples score num_seeds mean sd median min max num_failed mean_not_failed sd_not_failed"
 )
-FLOORS = "split base score mean majority bag_of_words untouched above_bag_of_words_points reason note"
+FLOORS = "split base score mean majority bag_of_words above_bag_of_words_points reason note"
 
 
 def scores_section(data: ReportData, charts: Charts) -> Section:
@@ -96,7 +96,6 @@ def _sides_block(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Blo
         anchors = largest_size(floors).groupby("split")
         anchor_by_label |= {
             "bag of words": anchors["bag_of_words"].first(),
-            "untouched model": anchors["untouched"].first(),
         }
     for label, values in anchor_by_label.items():
         if values.notna().any():
@@ -113,7 +112,6 @@ def _floors_blocks(data: ReportData, title: str) -> tuple[Block, ...]:
         return ()
     floors = largest_size(floors)
     floors = floors.assign(above_bag_of_words_points=floors["above_bag_of_words_points"].map(points))
-    floors = floors.drop(columns=[] if floors["untouched"].notna().any() else "untouched")
     table = table_block(
         floors, FLOORS, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition"
     )
@@ -258,39 +256,6 @@ def epochs_chart(
         width = (620 - 24 * (columns - 1)) // max(columns, 2)
         parts.append(altair.layer(*layers, data=data_of(means), width=width, height=130, title=str(split)))
     return panels(parts, columns, picker)
-
-
-def efficiency_chart(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """The chart of :func:`toolkit.plot_data_efficiency` from its table, a panel per task; None for one size."""
-    table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
-    # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
-    by_size = table.groupby(["group", "size"], dropna=False, sort=False)["num_train_examples"]
-    table = table.assign(examples=by_size.transform("max"), panel=task_names(table), regime=regimes_of(table))
-    sizes = table.groupby("panel")["examples"].nunique()
-    tasks = [task for task in dict.fromkeys(table["panel"]) if sizes.get(task, 0) > 1]
-    if not tasks:
-        return None
-
-    def draw(task_scores: pd.DataFrame, score: str, look: Mapping[str, Any]) -> Chart:
-        axis = altair.Axis(
-            values=sorted(task_scores["examples"].astype(float).unique()),
-            format=",d",
-            grid=False,
-            labelOverlap="greedy",
-        )
-        places = altair.Scale(type="log", nice=False, padding=12)
-        base = altair.Chart().encode(
-            x=altair.X("examples:Q", scale=places, axis=axis, title="training examples"),
-            tooltip=tips(
-                regime="regime", examples=("training examples", ","), mean=(score, ".4f"), spread="over seeds"
-            ),
-        )
-        axis = altair.Axis(tickCount=5, format="~f")
-        y = altair.Y("mean:Q", scale=padded(task_scores["value"]), title=title_of(score), axis=axis)
-        means = over_seeds(task_scores, ["regime", "examples"], "value")
-        return altair.layer(*over_seeds_layers(base, y, look), data=data_of(means))
-
-    return _task_panels(table[table["panel"].isin(tasks)], draw, regimes)
 
 
 def _task_panels(
