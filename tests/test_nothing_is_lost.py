@@ -248,7 +248,6 @@ ALLOWED = {
     ("snapshots/files.py", "temporary.write_text(text, encoding='utf-8')"),
     ("snapshots/files.py", "temporary.write_bytes(content)"),
     ("snapshots/files.py", "temporary.open('wb')"),
-    ("snapshots/run_writer.py", "path.write_bytes(content)"),
     (
         "comparison/evidence.py",
         "table.to_parquet(path, index=False, use_dictionary=other_columns, use_byte_stream_split=floats, **packed)",

@@ -43,13 +43,12 @@ from .questions.layers.weights import measure_weight_drift as measure_weight_dri
 from .questions.models import open_model as open_model
 from .questions.positions.measure import measure_positions as measure_positions
 from .questions.reindexing.measure import measure_reindexing as measure_reindexing
+from .questions.space.agreement import measure_agreement as measure_agreement
 from .questions.space.functional import functional_drift as functional_drift
 from .questions.space.geometry import GEOMETRY as GEOMETRY
 from .questions.space.geometry import measure_geometry as measure_geometry
 from .questions.space.similarity import measure_similarity as measure_similarity
 from .questions.space.similarity_table import SIMILARITIES as SIMILARITIES
-from .questions.space.updates import measure_agreement as measure_agreement
-from .questions.space.updates import measure_updates as measure_updates
 from .questions.transplants.measure import measure_transplants as measure_transplants
 from .reporting.comparison_report import write_report as write_report
 from .reporting.methods import methods_of as methods_of

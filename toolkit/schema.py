@@ -196,7 +196,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("old_length_high", "5 % of the words that were there are longer; over their median length.", NUMBER, "1"),
     Column("nearest_old", "Its nearest words of those that were there, each with its cosine, nearest first.", TEXT),
     Column("overlap", "Share of the k neighbours before that are among those after."),
-    Column("corrected_overlap", "(overlap - chance) / (1 - chance): 1 is unchanged, 0 unrelated."),
     Column("similarity_change", "Change of the mean cosine with the k neighbours before."),
     Column("random_overlap", "Mean overlap when each row moves as far in a random direction."),
     Column("excess", "random_overlap - overlap."),
@@ -206,13 +205,11 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("jaccard_random", "Its mean when every row moves as far in a random direction."),
     Column(
         "spearman",
-        "Spearman's rank correlation: of two lists over all words, or of drift and gain over tasks.",
+        "Spearman's rank correlation of drift and gain over tasks.",
         NUMBER,
         "",
         "Spearman correlation",
     ),
-    Column("spearman_permuted", "Its mean when words of like exposure are exchanged."),
-    Column("spearman_random", "Its mean when every row moves as far in a random direction."),
     # What several questions have.
     Column("is_out_of_distribution", "Whether the split is; NA for a part of the model.", FLAG),
     Column("df", "Degrees of freedom."),
@@ -488,9 +485,8 @@ TABLES: dict[str, tuple[str, ...]] = {
             "is_new"
         ),
         "most_changed": (
-            "rank row token stratum num_steps overlap chance corrected_overlap similarity_change random_overlap "
-            "excess percentile num_runs jaccard jaccard_permuted jaccard_random spearman spearman_permuted "
-            "spearman_random"
+            "rank row token stratum num_steps overlap similarity_change random_overlap "
+            "excess percentile num_runs jaccard jaccard_permuted jaccard_random"
         ),
         "measure_segments": "epoch step parameter measure value unit reason note",
         "compare": (

@@ -131,7 +131,9 @@ def test_shares_are_of_the_squared_drift_and_counts_are_complete(planted, table)
     summary = explain(planted.trajectory, WORDS, 1, log=planted.log)
     counts = [f"num_{cause.replace(' ', '_')}" for cause in CAUSES]
     assert (summary[counts].sum(axis=1) == summary["num_rows"]).all()
-    whole = summary.set_index("stratum").loc[ALL_ROWS]
+    by_stratum = summary.set_index("stratum")
+    whole = by_stratum.loc[ALL_ROWS]
+    assert np.isnan(by_stratum.loc["seen in 1 step", "unexplained_share"])  # every row of it was exposed
     assert whole["num_rows"] == len(table) == summary["num_rows"].iloc[:-1].sum()
     squares = np.square(table[["drift", "decay", "update"]]).sum()
     assert whole["decay_share"] == pytest.approx(squares["decay"] / squares["drift"])

@@ -6,7 +6,6 @@ import pytest
 
 from tests.comparison.conftest import write_logged_run
 from tests.comparison.planted import agree
-from tests.refusals import check_refused
 from tests.run_directories import NUM_WORDS, write_run
 from toolkit.analysis.drift import measure_drift
 from toolkit.comparison.compare import compare
@@ -114,9 +113,3 @@ def test_rows_that_training_showed_are_counted(make_run):
 def test_a_model_without_segments_has_no_line_for_them(make_run):
     table = join_drift([make_run(lacking=("token_type_embeddings",))])
     assert list(table["parameter"]) == [name for name in EMBEDDING_PARAMETERS if name != "token_type_embeddings"]
-
-
-def test_a_split_that_no_run_has_is_refused(runs):
-    check_refused(
-        r"unknown split 'validaton' \(did you mean 'validation'\?\); choose from: ", join_drift, runs, split="validaton"
-    )

@@ -435,6 +435,17 @@ def test_long_and_broken_texts_of_a_csv_are_read(tmp_path: Path) -> None:
     assert [text for (text,) in read_file(path, (), "label").texts] == texts
 
 
+def test_rows_inside_a_text_of_another_kind_of_file_are_said(tmp_path: Path) -> None:
+    """A parquet file made of such a csv lost the rows before we saw it, and there is no mark left to take out."""
+    rows = [("a", "no"), ("text 1,yes\ntext 2,no\ntext 3", "yes")]
+    for suffix in (".jsonl", ".parquet"):
+        path = write(pd.DataFrame(rows, columns=["text", "label"]), tmp_path / f"data{suffix}")
+        with pytest.warns(
+            UserWarning, match=r"row 2 holds 3 lines, each of which reads as a row of its own: was it made"
+        ):
+            assert len(read_file(path, (), "label").texts) == 2
+
+
 @pytest.mark.parametrize("suffix", TABLES)
 def test_a_header_in_the_middle_is_refused_with_its_row(suffix: str, tmp_path: Path) -> None:
     frame = pd.DataFrame(
@@ -567,7 +578,7 @@ def test_data_of_ones_own_have_the_name_that_they_are_given(tiny_config: RunConf
 @pytest.mark.parametrize("name", GLUE)
 def test_glue_tasks_through_the_real_library(name: str, of_hub: Callable[[Any], None]) -> None:
     """The hub is replaced by tables of its form; everything after the download is the real code."""
-    columns, kinds = GLUE[name].text_columns, {"mnli": ("_matched", "_mismatched")}.get(name, ("",))
+    columns, kinds = GLUE[name][0], {"mnli": ("_matched", "_mismatched")}.get(name, ("",))
     size = 3 if name == "mnli" else 2
     label = datasets.Value("float32") if name == "stsb" else datasets.ClassLabel(num_classes=size)
     features = datasets.Features({**dict.fromkeys(columns, datasets.Value("string")), "label": label})

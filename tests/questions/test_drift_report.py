@@ -91,12 +91,6 @@ def test_numbers_of_the_page_are_those_of_the_analysis(report: Path, runs: list[
     assert markdown.escape(moved["token"][0]) in text_of(report)
 
 
-def test_the_table_of_a_paper_has_no_row_that_begins_as_an_optional_argument(report: Path) -> None:
-    table = (report / "tables" / "drift.tex").read_text()
-    assert table.count("word\\_") > 1
-    assert not re.search(r"^\s*\[", table, re.MULTILINE), "LaTeX would take it for an optional argument"
-
-
 @pytest.mark.slow  # whole reports
 def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
     with as_files():
@@ -416,5 +410,3 @@ def test_a_section_that_is_empty_says_why(
     show_drift([tiny_model("bert")] * 2, only=["why"])
     said, ending = capsys.readouterr()
     assert ("why: it needs a run" in said, first_screen.OPEN_OF_DATA in said, "--only" in ending) == (True, True, False)
-    out = show_drift([runs[0].path], tmp_path / "out", only=["words"]).parent
-    assert ((out / "tables" / "drift.tex").exists(), "drift.tex" in text_of(out)) == (False, False)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
-from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
+from toolkit.analysis.nearest import Ids, overlaps, search_nearest
 from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure
 from toolkit.naming import at_least, lookup
 from toolkit.progress import shows_progress
@@ -134,7 +134,7 @@ class Changed:
     """One run's words, how much each lost, and how much in random directions."""
 
     table: pd.DataFrame
-    """Indexed by row: num_steps (float, NaN where unknown), overlap, chance, corrected_overlap, similarity_change,
+    """Indexed by row: num_steps (float, NaN where unknown), overlap, similarity_change,
     random_overlap, excess and percentile."""
     random: Sequence[pd.DataFrame]
     """For each random draw the same of overlap, similarity_change, and excess over the other draws."""
@@ -156,12 +156,9 @@ def find_changed(
         for _ in range(num_draws)
     ]
     total = np.sum([draw["overlap"] for draw in drawn], axis=0)
-    chance = search.k / (len(search.words) - 1)
     steps_of_words = np.full(len(search.words), np.nan) if steps is None else steps[search.words].astype(np.float64)
     table = moved.assign(
         num_steps=steps_of_words,
-        chance=chance,
-        corrected_overlap=correct(moved["overlap"].to_numpy(), chance),
         random_overlap=total / num_draws,
         excess=total / num_draws - moved["overlap"],
     )
@@ -221,15 +218,15 @@ def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
     mean["num_runs"] = [sum(row in rows for rows in lists) for row in mean.index]
     chosen: pd.DataFrame = mean.loc[_top(mean, num, order)].reset_index()
     chosen.insert(0, "rank", np.arange(1, len(chosen) + 1))
-    names = ("num_steps", "overlap", "chance", "corrected_overlap", "similarity_change", "random_overlap", "excess")
+    names = ("num_steps", "overlap", "similarity_change", "random_overlap", "excess")
     return chosen[["rank", "row", *names, "percentile", "num_runs"]]
 
 
 def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> pd.DataFrame:
-    """Whether runs agree on the words that lost most, a line per pair: Jaccard of the lists, and rank correlation.
+    """Whether runs agree on the words that lost most, a line per pair: Jaccard index of the lists.
 
-    Each with two values by chance. ``_permuted`` is the mean over 1,000 exchanges of one run's words at random among
-    words of like exposure in both; ``_random`` is the mean when every row of both runs moves as far as it did in random
+    With two values by chance. ``_permuted`` is the mean over 1,000 exchanges of one run's words at random among words
+    of like exposure in both; ``_random`` is the mean when every row of both runs moves as far as it did in random
     directions. Agreement above the first but not above the second is a property of the table before training: words
     whose neighbours are close rivals. NaN where a list is empty.
     """
@@ -239,41 +236,30 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
         rows = np.intersect1d(found[a].table.index, found[b].table.index)
         first, second = (found[i].table.loc[rows] for i in (a, b))
         random = [
-            _agreement(_Standing.of(first_draw.loc[rows], num, order), _Standing.of(second_draw.loc[rows], num, order))
+            _agreement(_is_listed(first_draw.loc[rows], num, order), _is_listed(second_draw.loc[rows], num, order))
             for first_draw, second_draw in zip(found[a].random, found[b].random, strict=True)
         ]
-        standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
-        observed = _agreement(*standings)
-        permuted = _permute(*standings, _bins(first, second), generator)
-        record: dict[str, Any] = {}
-        for i, name in enumerate(("jaccard", "spearman")):
-            record |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
-            record[f"{name}_random"] = np.mean([draw[i] for draw in random])
-        records.append(record)
+        are_listed = _is_listed(first, num, order), _is_listed(second, num, order)
+        permuted = _permute(*are_listed, _bins(first, second), generator)
+        records.append(
+            {
+                "jaccard": _agreement(*are_listed),
+                "jaccard_permuted": permuted.mean(),
+                "jaccard_random": np.mean(random),
+            }
+        )
     return pd.DataFrame(records)
 
 
-@dataclass(frozen=True)
-class _Standing:
-    """How the words of one run stand to one another."""
-
-    is_listed: NDArray[np.bool_]
-    rank: Array
-    """Rank of what the list is ordered by, at mean 0 and length 1; NaN where all are equal."""
-
-    @classmethod
-    def of(cls, table: pd.DataFrame, num: int, order: str) -> "_Standing":
-        rank = (ORDERS[order] * table[order]).round(9).rank().to_numpy()
-        rank = rank - rank.mean()
-        return cls(np.isin(table.index, _top(table, num, order)), rank / (float(np.linalg.norm(rank)) or np.nan))
+def _is_listed(table: pd.DataFrame, num: int, order: str) -> NDArray[np.bool_]:
+    """(words,) whether each word of a run is in its list."""
+    return np.isin(table.index, _top(table, num, order))
 
 
-def _agreement(first: _Standing, second: _Standing, places: Ids | slice = slice(None)) -> tuple[float, float]:
-    """Jaccard index of the lists and Spearman's correlation over all words; NaN where undefined."""
-    second_listed = second.is_listed[places]
-    num_in_either = int((first.is_listed | second_listed).sum())
-    jaccard = float((first.is_listed & second_listed).sum() / num_in_either) if num_in_either else np.nan
-    return jaccard, float(first.rank @ second.rank[places])
+def _agreement(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
+    """Jaccard index of two lists, (words,) each; NaN where both are empty."""
+    num_in_either = int((first | second).sum())
+    return float((first & second).sum() / num_in_either) if num_in_either else np.nan
 
 
 def _bins(first: pd.DataFrame, second: pd.DataFrame) -> Ids:
@@ -283,14 +269,14 @@ def _bins(first: pd.DataFrame, second: pd.DataFrame) -> Ids:
     return bins
 
 
-def _permute(first: _Standing, second: _Standing, bins: Ids, generator: np.random.Generator) -> Array:
-    """(permutations, 2) agreements when the second run's words change places within their bins."""
+def _permute(first: NDArray[np.bool_], second: NDArray[np.bool_], bins: Ids, generator: np.random.Generator) -> Array:
+    """(permutations,) agreements when the second run's words change places within their bins."""
     in_order = np.argsort(bins, kind="stable")
     places = np.empty(len(bins), np.int64)
-    agreements = np.empty((NUM_PERMUTATIONS, 2))
+    agreements = np.empty(NUM_PERMUTATIONS)
     for draw in range(NUM_PERMUTATIONS):
         places[in_order] = np.lexsort((generator.random(len(bins)), bins))
-        agreements[draw] = _agreement(first, second, places)
+        agreements[draw] = _agreement(first, second[places])
     return agreements
 
 
@@ -389,10 +375,10 @@ def most_changed(
     pandas.DataFrame
         One line per word; of several runs, means over the runs, of words compared in all. ``stratum`` is that of the
         first run, ``num_runs`` counts the runs whose own list has the word, and the mean agreement of the lists over
-        the pairs of runs stands on every line (NaN for one run): ``jaccard`` of the lists, ``spearman`` of what orders
-        all words, each beside the same by chance. ``_permuted``: one run's words exchanged at random among words of
-        like exposure in both, 1,000 times; ``_random``: every row of both runs moved as far as it did, in random
-        directions. What is above the first and not above the second is a property of the table before training.
+        the pairs of runs stands on every line (NaN for one run): ``jaccard`` of the lists, beside the same by chance.
+        ``_permuted``: one run's words exchanged at random among words of like exposure in both, 1,000 times;
+        ``_random``: every row of both runs moved as far as it did, in random directions. What is above the first and
+        not above the second is a property of the table before training.
 
         ``random_overlap`` is the mean over the random drifts: words whose neighbours are close rivals lose some by any
         drift. ``percentile`` is among at least 200 words of like exposure, among all words where exposure is unknown.
@@ -419,7 +405,7 @@ def most_changed(
     for column_number, name in enumerate(("token", "stratum"), 2):
         table.insert(column_number, name, described[name].to_numpy())
     agreement = compare_lists(changed, num, seed, order).mean() if len(changed) > 1 else {}
-    for name in ("jaccard", "jaccard_permuted", "jaccard_random", "spearman", "spearman_permuted", "spearman_random"):
+    for name in ("jaccard", "jaccard_permuted", "jaccard_random"):
         table[name] = agreement.get(name, np.nan)
     return table
 

@@ -88,8 +88,6 @@ class Settings:
     margin_points: float = 1.0
     level: float = 0.95
     alpha: float = 0.05
-    seed: int = 0
-    """Of the sign flips of many seeds."""
 
     def __post_init__(self) -> None:
         for name, value in (("level", self.level), ("alpha", self.alpha)):
@@ -117,7 +115,6 @@ def compare(
     alpha: float = 0.05,
     labels: Labels | None = None,
     score: str | None = None,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """One line per group, labelled split and pair of conditions of one size; points are hundredths.
 
@@ -149,7 +146,7 @@ def compare(
     >>> line["first"], line["second"], line["score"], int(line["num_seeds"])
     ('full fine-tuning', 'embeddings frozen', 'accuracy', 3)
     """
-    settings = Settings(margin_points=margin_points, level=level, alpha=alpha, seed=seed)
+    settings = Settings(margin_points=margin_points, level=level, alpha=alpha)
     groups = arrange(runs, labels, score=score)
     table = compare_groups(groups, pairs, settings)
     if table.empty:
@@ -485,7 +482,7 @@ def _judged_record(wide: Interval, narrow: Interval, by_seed: Array, settings: S
         "p": p_value(wide) if num_seeds > 1 else np.nan,
         "low90_points": low90,
         "high90_points": high90,
-        "sign_flip_p": sign_flip(by_seed, seed=settings.seed),
+        "sign_flip_p": sign_flip(by_seed),
         "smallest_p": smallest_p(num_seeds),
         "margin_points": settings.margin_points,
         "detectable_gap_points": gap,

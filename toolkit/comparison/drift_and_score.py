@@ -23,9 +23,8 @@ from toolkit.comparison.conditions import (
 from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
-from toolkit.comparison.summaries import check_table, splits_of
+from toolkit.comparison.summaries import check_table
 from toolkit.families import LORA, TABLES
-from toolkit.naming import lookup
 from toolkit.schema import columns_of, with_columns
 
 NOT_TRAINED = "no embedding parameter was trained"
@@ -35,17 +34,15 @@ NOT_TRAINED = "no embedding parameter was trained"
 def join_drift(
     runs: Runs,
     labels: Labels | None = None,
-    split: str | None = None,
     *,
     margin_points: float = 1.0,
 ) -> pd.DataFrame:
     """One line per run and embedding parameter: how far it moved by the last epoch, and what that did to the score.
 
     The formulas of drift are in parameter_noise.py; ``reason`` says why ``times_noise`` is missing. ``gain_points`` is
-    of the headline score on the reported split, or on ``split``, against a run of the same size and start: NaN where
+    of the headline score on the reported split, against a run of the same size and start: NaN where
     there is none, as ``gain_reason`` says; ``note`` names what else the two differ in. ``gain_verdict``: that
-    of :func:`toolkit.compare` on them with ``margin_points``; empty without a frozen one. ValueError for a ``split``
-    that no run has.
+    of :func:`toolkit.compare` on them with ``margin_points``; empty without a frozen one.
     """
     groups = arrange(runs, labels)
     drift = pd.concat(
@@ -53,27 +50,24 @@ def join_drift(
         ignore_index=True,
     )
     lines_of = lines_of_pairs(Settings(margin_points=margin_points))
-    return join_groups(groups, split, drift=drift, lines_of=lines_of)
+    return join_groups(groups, drift=drift, lines_of=lines_of)
 
 
 def join_groups(
     groups: Sequence[Group],
-    split: str | None = None,
     *,
     drift: pd.DataFrame,
     lines_of: Callable[[ConditionPair], Lines],
 ) -> pd.DataFrame:
     """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
     run's name."""
-    if split is not None:
-        lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
     moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
     scores = pd.DataFrame(
         [
             record
             for group in groups
             for condition in group.conditions
-            for record in _score_records(group, condition, split, lines_of)
+            for record in _score_records(group, condition, lines_of)
         ]
     )
     table = scores.merge(moved, on="run", validate="one_to_many")
@@ -82,9 +76,7 @@ def join_groups(
     return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
 
 
-def _score_records(
-    group: Group, condition: Condition, split: str | None, lines_of: Callable[[ConditionPair], Lines]
-) -> Lines:
+def _score_records(group: Group, condition: Condition, lines_of: Callable[[ConditionPair], Lines]) -> Lines:
     """One record per run of a condition: its scores, and its gain over the frozen condition that is most like it."""
     partner, note = _frozen_partner(group, condition)
     pair = None if partner is None else ConditionPair(condition, partner)
@@ -92,7 +84,7 @@ def _score_records(
     verdicts = {record["split"]: str(record["verdict"]) for record in records_of_pair if record["is_headline"]}
     records = []
     for run in condition.runs:
-        scored_split = split or run.reported_split
+        scored_split = run.reported_split
         gain, gain_reason, note_of_run = _gain(run, pair, scored_split, note)
         scores = {
             "run": run.name,

@@ -115,7 +115,7 @@ class ReportData:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         options = {name: float(evidence.settings[name]) for name in ("margin_points", "level", "alpha")}
-        self.settings = Settings(**options)  # type: ignore[arg-type]
+        self.settings = Settings(**options)
         pairs = evidence.settings["pairs"]
         self.pairs: Pairs | None = None if pairs is None else [(first, second) for first, second in pairs]
         self.lines_of = lines_of_pairs(self.settings)

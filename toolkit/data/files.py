@@ -8,9 +8,10 @@ import csv
 import gzip
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -353,9 +354,10 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
     """ValueError for a text of which every line reads as a row, its label among those of the other rows.
 
     So it comes out of a csv with two stray quotation marks: what lies between them is one quoted field. Line breaks
-    in a text are no reason: lines of prose have other numbers of commas, and no labels where these belong.
+    in a text are no reason: lines of prose have other numbers of commas, and no labels where these belong. A table
+    from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out.
     """
-    if frame.index.name != LINE or len(frame.columns) < 2:
+    if len(frame.columns) < 2:
         return
     columns, cells = list(frame.columns), zip(*(frame[name].tolist() for name in names), strict=True)
     broken = [i for i, row in enumerate(cells) if any(isinstance(x, str) and "\n" in x for x in row)]
@@ -365,9 +367,12 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
         lines = ",".join(str(cell) for cell in frame.iloc[i].tolist()).split("\n")
         rows = [line.split(",") for line in lines if line.strip()]
         if len(rows) > 1 and all(len(row) == len(columns) and all(fit(row[k]) for k, fit in fits) for row in rows):
+            found = f"{source}, {_place(frame, i)} holds {len(rows)} lines, each of which reads as a row of its own"
+            if frame.index.name != LINE:
+                warnings.warn(f"{found}: was it made from a csv with stray quotation marks?", stacklevel=2)
+                return
             raise ValueError(
-                f"{source}, {_place(frame, i)} holds {len(rows)} lines, each of which reads as a row of its own: take "
-                "out the two stray quotation marks, or, if one text is meant, save the file as .jsonl"
+                f"{found}: take out the two stray quotation marks, or, if one text is meant, save the file as .jsonl"
             )
 
 
@@ -392,26 +397,18 @@ def _place(frame: pd.DataFrame, row: int) -> str:
 GLUE_REPOSITORY = "nyu-mll/glue"
 
 
-@dataclass(frozen=True, slots=True)
-class GlueTask:
-    """Columns and headline score of one GLUE task."""
-
-    text_columns: tuple[str, ...]
-    score: str = "accuracy"
-    out_of_distribution: tuple[str, ...] = ()
-
-
-GLUE: Mapping[str, GlueTask] = {
-    "sst2": GlueTask(("sentence",)),
-    "cola": GlueTask(("sentence",), score="matthews"),
-    "mrpc": GlueTask(("sentence1", "sentence2")),
-    "stsb": GlueTask(("sentence1", "sentence2"), score="pearson"),
-    "qqp": GlueTask(("question1", "question2")),
-    "mnli": GlueTask(("premise", "hypothesis"), out_of_distribution=("validation_mismatched", "test_mismatched")),
-    "qnli": GlueTask(("question", "sentence")),
-    "rte": GlueTask(("sentence1", "sentence2")),
+GLUE: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "sst2": (("sentence",), {}),
+    "cola": (("sentence",), {"score": "matthews"}),
+    "mrpc": (("sentence1", "sentence2"), {}),
+    "stsb": (("sentence1", "sentence2"), {"score": "pearson"}),
+    "qqp": (("question1", "question2"), {}),
+    "mnli": (("premise", "hypothesis"), {"out_of_distribution": ("validation_mismatched", "test_mismatched")}),
+    "qnli": (("question", "sentence"), {}),
+    "rte": (("sentence1", "sentence2"), {}),
 }
-"""GLUE tasks (Wang et al. 2018) with their text columns; label names and splits come from the hub.
+"""GLUE tasks (Wang et al. 2018) to their text columns, and to what is known of a :class:`RawTask` that the hub does not
+say: it has the label names and splits. The headline score is accuracy unless another is named.
 
 The mismatched splits of MultiNLI are of other genres than its training data (Williams et al. 2018)."""
 
@@ -425,9 +422,8 @@ VALIDATION = ("valid", "val", "dev")
 
 def read_glue(name: str) -> RawTask:
     """Read one GLUE task; MNLI has two validation and two test splits, and GLUE's tests have no labels."""
-    glue = GLUE[name]
-    raw = read_dataset(GLUE_REPOSITORY, name, glue.text_columns, "label")
-    return replace(raw, score=glue.score, out_of_distribution=glue.out_of_distribution)
+    text_columns, facts = GLUE[name]
+    return replace(read_dataset(GLUE_REPOSITORY, name, text_columns, "label"), **facts)
 
 
 def read_dataset(

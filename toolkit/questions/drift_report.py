@@ -3,13 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from toolkit.naming import select, shown_command
 from toolkit.progress import say, show, shows_progress
 from toolkit.questions import load_questions
-from toolkit.reporting import render_latex as latex
-from toolkit.reporting.cells import Column
 from toolkit.reporting.folder import check_out, publish, report_folder, write_csvs
 from toolkit.reporting.page import (
     NOTHING,
@@ -18,19 +14,15 @@ from toolkit.reporting.page import (
     NoteBlock,
     Page,
     Section,
-    TableBlock,
     Tile,
     rows_block,
-    shown,
     stated,
     texts_section,
 )
 from toolkit.reporting.render_terminal import print_page
-from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, lines_of, open_sources, refused
+from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened, open_sources, refused
 from toolkit.reporting.topics import causes, movement, new_tokens, step_sizes, words
-from toolkit.reporting.topics.drift import whole_lines
 from toolkit.reporting.topics.first_screen import OPEN, OPEN_OF_DATA
-from toolkit.snapshots import files
 
 CORE = movement.PARTS | {
     "words": words.PART,
@@ -81,7 +73,7 @@ def show_drift(
 ) -> Path | None:
     """Print how far each embedding parameter moved, and the words that did; with ``out``, the report, and its path.
 
-    The report, index.html, report.md, figures/ and tables/ (CSV, and one for LaTeX), has all that the topics measure,
+    The report, index.html, report.md, figures/ and tables/ (CSV), has all that the topics measure,
     or the sections named by ``only``, which then are what is printed, too. ``places`` are checkpoints in order (what
     :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run directory followed by runs of other seeds.
     ValueError as :func:`open_sources`, for an unknown section, and as :func:`toolkit.write_report` where no report can
@@ -132,7 +124,7 @@ def problems_of(opened: Opened) -> Iterator[str]:
 
 
 def _write(computed: Computed, parts: Sequence[DriftPart], out: Path, title: str | None, command: str) -> Path:
-    """Compute the tables of these sections and write the page, the CSV files and drift.tex; the path of report.md."""
+    """Compute the tables of these sections and write the page and the CSV files; the path of report.md."""
     with report_folder(out) as folder, shows_progress("computing tables"):
         computed.add(makers_of(parts, computed.opened))
         say("drawing figures")
@@ -140,8 +132,6 @@ def _write(computed: Computed, parts: Sequence[DriftPart], out: Path, title: str
         say("writing the pages")
         publish(page, folder)
         write_csvs(folder / "tables", computed.frames)
-        if len((compact := compact_table(computed)).table):
-            files.write_text(folder / "tables" / "drift.tex", latex.booktabs(shown(compact), "drift"))
     return out / "report.md"
 
 
@@ -150,7 +140,6 @@ def drift_page(
 ) -> Page:
     """The page of the computed tables, all sections or ``parts``: first how far each parameter moved."""
     opened, parts = computed.opened, parts or list(drift_parts().values())
-    compact = "; the compact one is drift.tex there, for a paper" * bool(len(compact_table(computed).table))
     return Page(
         title=title if title is not None else f"Embedding drift: {opened.title}",
         question="How far did each embedding parameter move, which rows, and why?",
@@ -170,7 +159,7 @@ def drift_page(
             ),
         ),
         commands=command,
-        footer=f"Every table of this page is a CSV file in tables/{compact}.",
+        footer="Every table of this page is a CSV file in tables/.",
     )
 
 
@@ -222,26 +211,6 @@ EMPTY = {
     "step-sizes": NEEDS_RUN,
 }
 """Why a section may be empty whose tables give no reason."""
-
-
-def compact_table(computed: Computed) -> TableBlock:
-    """Number of rows and median drift of each stratum of each table, for a paper."""
-    columns: Mapping[str, Column] = {
-        "parameter": Column(label="parameter"),
-        "stratum": Column(label="rows"),
-        "num_rows": Column(label="number"),
-        "norm": Column(label="median ‖Δ‖"),
-        "percent": Column(label="median relative drift", unit="%"),
-    }
-    strata = movement.strata_table(computed)
-    if len(strata):
-        strata = strata.assign(percent=100 * strata["relative"])
-    whole_parameters = pd.DataFrame()
-    if "drift" in computed.frames:
-        whole_parameters = lines_of(whole_lines(computed.frames["drift"]), epoch=computed.epoch)
-        whole_parameters = whole_parameters.assign(stratum="whole parameter", num_rows="", norm="")
-    table = pd.concat([frame.astype(object) for frame in (whole_parameters, strata)]).reindex(columns=list(columns))
-    return TableBlock(table=table, caption=f"Embedding drift of {computed.opened.title}.", columns=columns)
 
 
 def _note_sections(opened: Opened) -> tuple[Section, ...]:

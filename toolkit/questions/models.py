@@ -220,41 +220,6 @@ def why_absent(loaded: Loaded, parameter: str) -> str:
     return ""
 
 
-def list_differences(loaded: Loaded) -> tuple[str, ...]:
-    """How the embedding layer differs from BERT's, a sentence each, read off modules and config; none for a BERT."""
-    parts = find_parts(loaded)
-    config: Any = loaded.model.backbone.config
-    differences: list[str] = []
-    for parameter in TABLES[1:]:
-        if reason := why_absent(loaded, parameter):
-            differences.append(
-                f"There are no {parameter.replace('_', ' ')}, {reason.removeprefix('not applicable: ')}."
-            )
-    if parts.position is not None and loaded.position_offset:
-        last = loaded.position_offset - 1
-        rows = f"rows 0 to {last} belong" if last else "row 0 belongs"
-        differences.append(
-            f"The first token has position row {last + 1}: {rows} to padding, so that the table reads as many tokens "
-            "less."
-        )
-    if parts.num_segments == 1:
-        differences.append("The segment table has one row, which every token gets: it cannot tell two sentences apart.")
-    width, hidden = parts.word.embedding_dim, config.hidden_size
-    for projection, where in ((parts.inner_projection, "before"), (parts.outer_projection, "after")):
-        if projection is not None:
-            differences.append(f"Rows have {width} numbers; a projection {where} LayerNorm makes {hidden} of them.")
-    if parts.layer_norm.bias is None:
-        differences.append("LayerNorm has no bias here.")
-    if parts.relative is not None and parts.position is not None:
-        differences.append("Besides the position table, relative distances enter in the attention of every layer.")
-    if parts.convolution is not None:
-        differences.append("A convolution over neighbouring tokens follows the first layer.")
-    groups = getattr(config, "num_hidden_groups", config.num_hidden_layers)
-    if groups < config.num_hidden_layers:
-        differences.append(f"{config.num_hidden_layers} layers share {groups} set(s) of weights.")
-    return tuple(differences)
-
-
 Ids = NDArray[np.int64]
 
 

@@ -29,13 +29,14 @@ _DTYPES |= {"BF16": "<u2"}  # which numpy lacks: the bits, for `widen`
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
     """Write UTF-8 text atomically; what is there is replaced where ``owned`` names it, as of :func:`atomic_path`."""
-    write_bytes(path, text.encode(), owned, may_replace=may_replace)
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), owned, may_replace=may_replace)
 
 
 def write_new(path: Path, text: str) -> None:
     """Write UTF-8 text atomically; ValueError where a file lies there that holds anything else."""
     digest = hashlib.sha256(text.encode()).hexdigest()
-    write_text(path, text, Owned(path.parent, "", {path.name: [digest]}))
+    owned = Owned(path.parent, "", {path.name: [digest]})
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), owned)
 
 
 def write_bytes(path: Path, content: bytes, owned: Owned | None = None, *, may_replace: bool = False) -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.naming import Described, check_format, reading
+from toolkit.naming import Described, check_format, first_few, reading
 from toolkit.snapshots.files import CHECKED_ROWS as CHECKED_ROWS
 from toolkit.snapshots.files import NamedTensors, map_tensor, read_header
 from toolkit.snapshots.logs import Exposure
@@ -234,12 +234,9 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
     rows = np.flatnonzero(num_bad)
     if not len(rows):
         return ""
-    names = [name_row(parameter, int(row), vocabulary, position_offset) for row in rows[:NAMED_ROWS]]
-    listed = [
-        name if name.endswith(f" {row}") else f"row {row} ({name})" for row, name in zip(rows, names, strict=False)
-    ]
-    more = f" and {len(rows) - NAMED_ROWS:,} more rows" if len(rows) > NAMED_ROWS else ""
-    return f"({num_bad.sum()} of {table.size} values) in {', '.join(listed)}{more}"
+    names = {row: name_row(parameter, row, vocabulary, position_offset) for row in rows.tolist()}
+    listed = [name if name.endswith(f" {row}") else f"row {row} ({name})" for row, name in names.items()]
+    return f"({num_bad.sum()} of {table.size} values) in {first_few(listed, NAMED_ROWS)}"
 
 
 def check_finite(
@@ -302,17 +299,6 @@ def to_array(parameter: "torch.Tensor") -> np.ndarray:
     return array
 
 
-class Tokenizer(Protocol):
-    """What is needed of a transformers tokenizer."""
-
-    pad_token_id: int | None
-    all_special_ids: list[int]
-
-    def __len__(self) -> int: ...
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]: ...
-    def get_vocab(self) -> dict[str, int]: ...
-
-
 def check_word_rows(model: str, num_tokens: int, num_rows: int) -> None:
     """ValueError when a tokenizer's tokens are more than a word table's rows: it belongs to another model."""
     if num_tokens > num_rows:
@@ -322,8 +308,11 @@ def check_word_rows(model: str, num_tokens: int, num_rows: int) -> None:
         )
 
 
-def read_vocabulary(tokenizer: Tokenizer, num_rows: int, added: Sequence[str] = ()) -> Vocabulary:
+def read_vocabulary(tokenizer: Any, num_rows: int, added: Sequence[str] = ()) -> Vocabulary:
     """The token text of every row of a word table with ``num_rows`` rows, and the rows of ``added`` tokens.
+
+    ``tokenizer``: one of transformers, or anything with its pad_token_id, all_special_ids, len(), convert_ids_to_tokens
+    and get_vocab.
 
     ValueError for one of these that the tokenizer lacks.
     """

@@ -264,12 +264,12 @@ def open_backbone(
     return tensors, location, rest
 
 
-Listed = tuple[Collection[str], Callable[[str], tuple[Path, Entry]]]
-"""The names of a checkpoint's tensors, and where the tensor of a name lies."""
+def _list_tensors(
+    source: Fetch | Path, shown: str, missing: Callable[[], str], *, is_at_hand: bool
+) -> tuple[Collection[str], Callable[[str], tuple[Path, Entry]]]:
+    """The names of the tensors, and where the tensor of a name lies.
 
-
-def _list_tensors(source: Fetch | Path, shown: str, missing: Callable[[], str], *, is_at_hand: bool) -> Listed:
-    """Of one file, or of what transformers would load of a checkpoint: an index counts where there is no single file,
+    Of one file, or of what transformers would load of a checkpoint: an index counts where there is no single file,
     since ``save_pretrained`` leaves that of an earlier save beside it.
 
     Of an index the loader takes only which shards there are, and reads each by name: what two of them hold is the last

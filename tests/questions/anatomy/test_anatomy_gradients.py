@@ -9,7 +9,7 @@ import torch
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import apply_regime, list_components, parse_regime
-from toolkit.questions.anatomy.measure import NUM_PADDING, Anatomy, _differentiate, _pad, measure_gradients
+from toolkit.questions.anatomy.measure import NUM_PADDING, Anatomy, _differentiate, measure_gradients
 from toolkit.questions.models import find_parts, in_float64, read_sentence
 
 Opened = Callable[[str], Loaded]
@@ -58,7 +58,7 @@ def test_the_tables_share_one_gradient(opened: Opened, model_type: str) -> None:
     loaded = opened(model_type)
     sentence = read_sentence(loaded, "the film is good .", "the doctor saw a teacher .")
     with in_float64(loaded):
-        found = _differentiate(loaded, sentence, len(sentence), 0, is_masked=True)
+        found = _differentiate(loaded, sentence, len(sentence), 0)
     sums = [found[name].sum(axis=0) for name in find_parts(loaded).tables]  # type: ignore[union-attr]
     for each in sums[1:]:
         np.testing.assert_allclose(each, sums[0], atol=1e-12 * np.abs(sums[0]).max())
@@ -75,17 +75,17 @@ def test_padding_gets_none_and_padding_idx_is_why(
     assert (padding.gradient_norm == 0).all()
     dropped = padding[padding.reason == "padding_idx: its gradient is dropped"]  # RoBERTa's position table has one too
     assert list(dropped.parameter) == ["word_embeddings", *["position_embeddings"] * (model_type == "roberta")]
-    assert (gradients.padding_row, gradients.unmasked_padding_norm) == (0, 0)
+    assert gradients.padding_row == 0
     loaded = opened(model_type)
     word = find_parts(loaded).word
     word.padding_idx = None
     try:
         control = measure_gradients(loaded, anatomy_of(model_type).sentence)
-        found = _differentiate(loaded, _pad(loaded, anatomy_of(model_type).sentence, 2), 14, 0, is_masked=False)
     finally:
         word.padding_idx = 0
-    assert (control.padding_row, np.isnan(control.unmasked_padding_norm)) == (None, True)
-    assert np.abs(found["word_embeddings"][0]).max() > 0  # type: ignore[index]
+    rows = control.rows[control.rows.parameter == "word_embeddings"].set_index("row")
+    assert (control.padding_row, rows.gradient_norm[0]) == (None, 0)
+    assert rows.reason[0] == "padding only: behind the mask"
 
 
 def test_single_sentences_leave_segment_one_at_zero(opened: Opened) -> None:
@@ -117,4 +117,4 @@ def test_a_text_that_fills_the_table_has_no_room_for_padding(opened: Opened) -> 
     sentence = read_sentence(loaded, "good " * 45)
     assert len(sentence) == loaded.max_length == 47
     gradients = measure_gradients(loaded, sentence)
-    assert (gradients.num_padding, np.isnan(gradients.unmasked_padding_norm)) == (0, True)
+    assert gradients.num_padding == 0

@@ -80,7 +80,7 @@ def test_segments_matter_where_there_are_two(anatomy_of: AnatomyOf, model_type: 
     segments = anatomy_of(model_type).segments
     assert segments.token_type_ids == (0,) * 7 + (1,) * 7
     if model_type in HAVE_SEGMENTS:
-        assert (set(segments.changes.change), segments.note) == ({"swapped", "all 0", "all 1"}, "")
+        assert (set(segments.changes.change), segments.note) == ({"swapped", "all 0"}, "")
         assert not segments.changes.is_equal.any()
         assert (segments.changes.relative_difference > 1e-3).all()
     else:
@@ -99,7 +99,7 @@ def test_equal_segment_rows_change_nothing(opened: Opened, anatomy_of: AnatomyOf
 
 def test_a_single_text_has_one_segment(opened: Opened) -> None:
     changes = compare_segments(opened("bert"), read_sentence(opened("bert"), "the film is good .")).changes
-    assert set(changes.change) == {"swapped"}  # all 0 is what it is, and all 1 is the same as swapped
+    assert set(changes.change) == {"swapped"}  # all 0 is what it is
 
 
 STEPS = {
@@ -114,7 +114,7 @@ def test_order_shows_only_through_positions(anatomy_of: AnatomyOf, model_type: s
     found = anatomy_of(model_type).permutation
     assert sorted(found.order) == list(range(14))
     assert list(found.table.without) == STEPS.get(model_type, ["", "position table"])
-    assert list(found.table.is_equivariant) == [False] * (len(found.table) - 1) + [True]
+    assert list(found.table.is_equal) == [False] * (len(found.table) - 1) + [True]
     assert found.table.relative_difference.iloc[-1] < 1e-12
     if model_type != "modernbert":
         assert found.table.relative_difference.iloc[0] > 0.1
@@ -125,7 +125,7 @@ def test_the_local_window_of_a_long_text_is_taken_away_too(opened: Opened) -> No
     assert loaded.model.backbone.config.local_attention == 128  # type: ignore[union-attr]
     words = " ".join(["the film is good . a doctor saw"] * 25)
     unlimited = replace(loaded, max_length=None)
-    assert list(measure_permutation(unlimited, read_sentence(unlimited, words)).table.is_equivariant) == [False, True]
+    assert list(measure_permutation(unlimited, read_sentence(unlimited, words)).table.is_equal) == [False, True]
 
 
 def test_a_hidden_source_of_order_is_found_out(opened: Opened, anatomy_of: AnatomyOf) -> None:
@@ -135,7 +135,7 @@ def test_a_hidden_source_of_order_is_found_out(opened: Opened, anatomy_of: Anato
         lambda module, inputs, output: output + 1e-3 * torch.arange(output.shape[1])[None, :, None]
     )
     try:
-        assert not measure_permutation(loaded, sentence).table.is_equivariant.any()
+        assert not measure_permutation(loaded, sentence).table.is_equal.any()
     finally:
         hook.remove()
 

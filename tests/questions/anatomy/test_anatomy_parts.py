@@ -1,7 +1,6 @@
 """The parts of the layer, per family: parameters, rows, the sum and its proof, one-hot, against the real modules."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from tests.refusals import check_refused
 from toolkit.models.classifier import Loaded
 from toolkit.questions.anatomy import measure as anatomy
 from toolkit.questions.anatomy.measure import Anatomy, compare_one_hot, decompose_tokens, list_parameters, prove_sum
-from toolkit.questions.models import find_parts, in_float64, list_differences, make_inputs, open_model, run_model
+from toolkit.questions.models import find_parts, in_float64, make_inputs, open_model, run_model
 
 Opened = Callable[[str], Loaded]
 AnatomyOf = Callable[[str], Anatomy]
@@ -28,11 +27,6 @@ ABSENT = {
     "deberta-v2": ["token_type_embeddings"],
     "modernbert": ["position_embeddings", "token_type_embeddings", "LayerNorm.bias"],
 }
-
-
-@pytest.mark.parametrize(("offset", "said"), [(1, "row 1: row 0 belongs to"), (2, "row 2: rows 0 to 1 belong to")])
-def test_the_position_rows_before_the_first_token_are_named(opened: Opened, offset: int, said: str) -> None:
-    assert said in list_differences(replace(opened("roberta"), position_offset=offset))[0]
 
 
 @families
@@ -142,11 +136,10 @@ def test_one_hot_times_the_table_is_the_look_up(
     found = anatomy_of(model_type).one_hot
     assert list(found.parameter) == list(find_parts(opened(model_type)).tables)
     assert (found.largest_difference == 0).all()
-    assert found.is_exact.all()
     word = find_parts(opened(model_type)).word
     looked_up = type(word).forward
     monkeypatch.setattr(word, "forward", lambda ids: looked_up(word, ids) * (1 + 2**-20))
-    assert not compare_one_hot(opened(model_type), anatomy_of(model_type).sentence).is_exact[0]
+    assert compare_one_hot(opened(model_type), anatomy_of(model_type).sentence).largest_difference[0] > 0
 
 
 @families

@@ -1,4 +1,4 @@
-"""Planted changes are told by their kind, mixtures are called none of the pure kinds, shares stand by their nulls."""
+"""Planted changes are told by their kind, mixtures are called none of the pure kinds."""
 
 from pathlib import Path
 
@@ -12,8 +12,7 @@ from tests.snapshots.test_unnamed_files import PLANTED, check_flipped, check_pla
 from tests.snapshots.test_unnamed_files import path as path
 from toolkit.analysis.precision import FORMATS, FormatFinder
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.questions.changes.finders import Pair, roundoff, spacing_exponents, survey
-from toolkit.questions.changes.fits import LIMIT, fit_rotation, rotation_null, rounded_moments, score_noise
+from toolkit.questions.changes.finders import roundoff
 from toolkit.questions.changes.measure import KINDS, measure_changes
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
@@ -80,8 +79,7 @@ VECTOR = np.random.default_rng(5).normal(size=COLUMNS_OF_TABLES) * 0.05
 
 def test_nothing_changed() -> None:
     table = changes_of()
-    assert set(zip(table["kind"], table["value"], table["share_moved"], strict=True)) == {("identical", 0, 0)}
-    assert table[["residual", "offset_share", "scaling_share", "rotation_share"]].isna().all(axis=None)
+    assert set(zip(table["kind"], table["value"], table["num_moved"], strict=True)) == {("identical", 0, 0)}
 
 
 def test_identical_means_bits() -> None:
@@ -99,7 +97,7 @@ def test_rotations_and_their_angle(angle: float, seed: int, is_fp32: bool) -> No
     table = changes_of(word_embeddings=words, position_embeddings=turned(BASE[P], angle, seed))
     for name in (W, P):
         line = table.loc[name]
-        assert (line["kind"], "a rotation" in line["detail"], line["residual"] < 1e-5) == ("rotation", True, True)
+        assert (line["kind"], "a rotation" in line["detail"]) == ("rotation", True)
         assert line["value"] == pytest.approx(np.degrees(angle), rel=1e-3)
     assert "others are bit-identical" not in table.loc[W, "detail"]  # [PAD] is 0 and stays so under any map
 
@@ -112,7 +110,7 @@ def test_a_reflection_is_named_and_a_column_swap_is_an_orthogonal_map() -> None:
 def test_no_rotation_is_claimed_for_fewer_rows_than_columns() -> None:
     base = base_tensors(columns=64, rows={W: 700, P: 48, S: 2})
     table = changes_of(base, position_embeddings=turned(base[P], 0.5))
-    assert table.loc[P, ["kind", "rotation_share"]].fillna("undefined").tolist() == ["general", "undefined"]
+    assert table.loc[P, "kind"] == "general"
     assert "no orthogonal map was fitted" in table.loc[P, "note"]
 
 
@@ -121,17 +119,17 @@ def test_rows_are_named_with_their_size() -> None:
     one[7] *= 1.5
     some[[5, 90, 91]] += np.random.default_rng(0).normal(size=(3, COLUMNS_OF_TABLES)) * [[3], [1], [0.1]]
     line = changes_of(word_embeddings=one).loc[W]
-    assert (line["kind"], line["num_moved"], line["residual"]) == ("one row", 1, 0)
+    assert (line["kind"], line["num_moved"]) == ("one row", 1)
     assert line["value"] == pytest.approx(0.5, rel=1e-6)
     assert "'t7' (50 %)" in line["detail"]
     line = changes_of(word_embeddings=some).loc[W]
-    assert (line["kind"], line["num_moved"], line["share_moved"]) == ("some rows", 3, 3 / 700)
-    assert [f"t{i}" for i in (5, 90, 91)] == [part.split("'")[1] for part in line["farthest"].split(", ")]
+    assert (line["kind"], line["num_moved"]) == ("some rows", 3)
     assert line["detail"].startswith("3 of 700 rows; farthest 't5' (")
     long, short = BASE[W].copy(), BASE[W].copy()
     long[5] *= 100
     short[5], short[90] = 110 * BASE[W][5], 1.5 * BASE[W][90]  # the first moved by a tenth of its norm, and farther
-    assert changes_of({**BASE, W: long}, word_embeddings=short).loc[W, "farthest"] == "'t90' (50 %), 't5' (10 %)"
+    line = changes_of({**BASE, W: long}, word_embeddings=short).loc[W]
+    assert line["detail"] == "2 of 700 rows; farthest 't90' (50 %)"
     every = changes_of(word_embeddings=BASE[W] * np.random.default_rng(0).uniform(1, 2, BASE[W].shape))
     assert every.loc[W, "detail"].startswith("699 of 700 rows, all but 't0'; farthest '")
     pad, position = BASE[W].copy(), BASE[P].copy()
@@ -229,16 +227,13 @@ def test_swapped_rows_are_named_and_equal_rows_do_not_confuse() -> None:
     assert changes_of(position_embeddings=nearly).loc[P, "kind"] == "general"
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.floats(-6, 0.5), st.integers(0, 10_000), st.integers(16, 80), st.integers(16, 40))
-def test_noise_and_its_size(exponent: float, seed: int, rows: int, columns: int) -> None:
-    """From a millionth, ten units in the last place, on: rounding neither hides the noise nor passes for structure."""
+def test_noise_is_none_of_the_kinds(exponent: float, seed: int, rows: int, columns: int) -> None:
     base = base_tensors(seed, columns, {W: 300, P: rows, S: 2})
     table = changes_of(base, **{name: noisy(base[name], 10**exponent, seed) for name in (W, P)})
-    for name, tolerance in ((W, 0.05), (P, 0.25)):
-        line = table.loc[name]
-        assert (line["kind"], np.isnan(line["residual"])) == ("noise", True), line["detail"]
-        assert line["value"] == pytest.approx(10**exponent, rel=tolerance)
+    assert list(table.loc[[W, P], "kind"]) == ["general", "general"]
+    assert table.loc[W, "value"] == pytest.approx(10**exponent, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
@@ -248,18 +243,18 @@ def test_casts_to_half_precision(name: str, dtype: str) -> None:
     assert set(table["kind"]) == {"cast"}
     assert table["detail"].str.contains(f"rounded to {name}").all()
     same = changes_of(half)
-    assert (set(same["precision"]), set(same["kind"])) == ({name}, {"identical"})
+    assert set(same["kind"]) == {"identical"}
     assert same["note"].str.contains("no drift is no verdict on half-precision weights").all()
     back = changes_of(half, **{k.replace(".", "_"): t for k, t in BASE.items()})
     assert not set(back["kind"]) & {"cast", "identical"}
     assert back["note"].str.contains(f"the change is finer than {name}").all()
     # Trained on from half precision in fp32: what matters is the format of the new values.
     table = changes_of(half, word_embeddings=noisy(half[W], 1e-5), position_embeddings=half[P] * np.float32(0.9999))
-    assert list(table.loc[[W, P], "kind"]) == ["noise", "scaling"]
+    assert list(table.loc[[W, P], "kind"]) == ["general", "scaling"]
     assert list(table.loc[[W, P], "note"].str.contains("is finer than")) == [False, True]
-    # Within half precision: a scaling and noise are still told, with its own roundings.
+    # Within half precision: a scaling is still told, with its own roundings.
     scaled, moved = half[W] * 0.5 * 1.5, noisy(half[W], 0.05)
-    for after, kind in ((scaled, "scaling"), (moved, "noise")):
+    for after, kind in ((scaled, "scaling"), (moved, "general")):
         assert changes_of(half, word_embeddings=cast(after, dtype)).loc[W, "kind"] == kind
 
 
@@ -275,7 +270,7 @@ def test_a_few_roundings_are_told_apart_from_nothing() -> None:
     assert changes_of(near_one, LayerNorm_weight=jittered).loc[WEIGHT, "kind"] == "general"
     # So does noise of that size, in rows of one length, within those of a rotation.
     even = {**BASE, W: np.random.default_rng(2).normal(size=(700, COLUMNS_OF_TABLES)).astype(np.float32)}
-    assert changes_of(even, word_embeddings=noisy(even[W], 4e-7)).loc[W, "kind"] == "noise"
+    assert changes_of(even, word_embeddings=noisy(even[W], 4e-7)).loc[W, "kind"] == "general"
 
 
 # Negative controls: mixtures, and structure that resembles a kind.
@@ -306,119 +301,12 @@ def test_mixtures_are_none_of_their_parts(name: str, parameter: str) -> None:
     if name == "offset, and one row otherwise":  # otherwise in length alone: its change is of one direction
         assert (line["kind"], line["num_directions"]) == ("low rank", 1)
         return
-    assert (line["kind"], np.isnan(line["residual"])) == ("general", True), line["detail"]
-
-
-def structured(table, size=1e-3):
-    """The table after changes that are no noise, by their names, each of about the given relative size."""
-    rng = np.random.default_rng(8)
-    n, p = table.shape
-    scale = size * np.sqrt(np.mean(table.astype(np.float64) ** 2))
-    draws = rng.normal(size=(n, p))
-    basis = np.linalg.qr(rng.normal(size=(p, p)))[0]
-    skew = np.kron(np.eye(p // 2), [[0, -1], [1, 0]])
-    changes = {
-        "rows of two sizes": draws * np.where(np.arange(n) % 2, 1.0, 1.5)[:, None],
-        "columns of two sizes": draws * np.where(np.arange(p) % 2, 1.0, 1.5),
-        "noise and an offset": draws + 0.5 * rng.normal(size=p),
-        "noise and a constant for each row": draws + rng.normal(size=(n, 1)),
-        "noise and a common direction": draws + 3 * rng.normal(size=(n, 1)) * basis[0],
-        "one sign for each row times its vector": rng.choice([-1, 1], (n, 1)) * table / np.abs(table).mean(),
-        "neighbours alike": draws + np.roll(draws, 1, axis=0),
-        "a linear map": table @ (basis @ skew @ basis.T) / table.std() + 0.3 * draws,
-        "heavy tails": rng.standard_t(2.5, size=(n, p)),
-    }
-    return {name: table + scale * change for name, change in changes.items()}
-
-
-@pytest.mark.parametrize("is_isotropic", [True, False])
-def test_structure_is_no_noise(is_isotropic: bool) -> None:
-    """Also in a table of isotropic Gaussian rows, where a change that follows the rows looks isotropic itself."""
-    words = np.random.default_rng(9).normal(size=(700, COLUMNS_OF_TABLES)) if is_isotropic else BASE[W][1:]
-    base = {**BASE, W: words.astype(np.float32)}
-    for name, after in structured(base[W].astype(np.float64)).items():
-        line = changes_of(base, word_embeddings=after).loc[W]
-        assert line["kind"] == "general", (name, line["detail"])
-    assert changes_of(base, word_embeddings=noisy(base[W], 1e-3)).loc[W, "kind"] == "noise"
-
-
-def test_the_law_of_stored_noise_against_simulation() -> None:
-    """Second and fourth moment of a rounded Gaussian; the usual 1/12 for the rounding is wrong below half a step."""
-    rng = np.random.default_rng(0)
-    draws, place = rng.normal(size=2_000_000), rng.random(2_000_000)
-    for ratio in (0.2, 0.3, 0.5, 1.0, 3.0, 20.0):
-        rounded = np.round(ratio * draws)
-        second, fourth = rounded_moments(np.array([ratio]))
-        assert second[0] == pytest.approx(np.mean(rounded**2), rel=0.02, abs=1e-4)
-        assert fourth[0] == pytest.approx(np.mean(rounded**4), rel=0.05, abs=1e-3)
-        # Between two grids the old values lie anywhere.
-        changed = np.round(ratio * draws + place) - place
-        second, fourth = rounded_moments(np.array([ratio]), is_on_grid=False)
-        assert second[0] == pytest.approx(np.mean(changed**2), rel=0.005)
-        assert fourth[0] == pytest.approx(np.mean(changed**4), rel=0.02)
-    second, fourth = rounded_moments(np.array([7.999, 8.001]))
-    np.testing.assert_allclose(second[0], second[1], rtol=1e-3)
-    np.testing.assert_allclose(fourth[0], fourth[1], rtol=2e-3)
-
-
-def test_noise_scores_are_standardised() -> None:
-    """Each score has mean 0 and standard deviation 1 where there is noise, and one of them finds each structure."""
-    scores: dict[str, list[float]] = {}
-    for seed in range(60):
-        base = base_tensors(seed, 20, {W: 40})
-        pair = Pair(Snapshot(0, 0, base), Snapshot(1, 1, {W: noisy(base[W], 1e-6, seed).astype(np.float32)}), W)
-        for name, score in score_noise(survey(pair))[1].items():
-            scores.setdefault(name, []).append(score)
-    assert len(scores) == 9
-    for name, values in scores.items():
-        assert max(values) < LIMIT
-        is_absolute = name in ("scaling", "likeness of neighbouring rows")
-        assert abs(np.mean(values) - (np.sqrt(2 / np.pi) if is_absolute else 0)) < 0.5, name
-        assert 0.3 < np.std(values) < 1.7, name
-
-
-# Shares and their nulls.
-
-
-def test_what_rotation_absorbs_of_noise() -> None:
-    """SCIENCE.md (checked): isotropic 2.0 % reads 1.16 % at 512x768, 1.58 % at 512x384, 1.99 % at 30,522x768."""
-    for shape, reads in (((512, 768), 1.16), ((512, 384), 1.58), ((30_522, 768), 1.99)):
-        assert 2 * np.sqrt(1 - rotation_null(*shape)) == pytest.approx(reads, abs=0.006)
-    base = np.random.default_rng(0).normal(size=(200, 60)).astype(np.float32)
-    rotation = fit_rotation(
-        survey(Pair(Snapshot(0, 0, {P: base}), Snapshot(1, 1, {P: noisy(base, 1e-3).astype(np.float32)}), P))
-    )
-    assert 1 - rotation.residual == pytest.approx(rotation_null(200, 60), abs=0.02)
-
-
-def test_shares_against_plain_formulas() -> None:
-    """Least squares by scipy and numpy, on the whole matrices."""
-    from scipy.linalg import orthogonal_procrustes
-
-    base = {**BASE, W: BASE[W][1:]}
-    a = base[W].astype(np.float64)
-    b = (turned(a, 0.02) * 0.995 + VECTOR * 0.02 + 1e-3 * np.random.default_rng(0).normal(size=a.shape)).astype(
-        np.float32
-    )
-    line, delta = changes_of(base, word_embeddings=b).loc[W], b.astype(np.float64) - a
-    total = np.sum(delta**2)
-    turn, _ = orthogonal_procrustes(a, b.astype(np.float64))
-    factor = np.vdot(a, b) / np.vdot(a, a)
-    expected = {
-        "offset_share": 1 - np.sum((delta - delta.mean(axis=0)) ** 2) / total,
-        "scaling_share": 1 - np.sum((b - factor * a) ** 2) / total,
-        "rotation_share": 1 - np.sum((b - a @ turn) ** 2) / total,
-        "relative_drift": np.sqrt(total / np.sum(a**2)),
-    }
-    assert line[[*expected]].to_dict() == pytest.approx(expected, rel=1e-6)
-    assert (line["kind"], line["value"]) == ("general", line["relative_drift"])
-    nulls = line[["offset_null", "scaling_null", "rotation_null"]].to_list()
-    assert nulls == pytest.approx([1 / 699, 1 / a.size, (COLUMNS_OF_TABLES - 1) / 2 / 699])
+    assert line["kind"] == "general", line["detail"]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 99), st.floats(0, 1))
-def test_any_shape_gives_a_kind_and_shares_in_range(rows: int, columns: int, seed: int, share: float) -> None:
+def test_any_shape_gives_a_kind(rows: int, columns: int, seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     base = base_tensors(seed, columns, {W: rows, P: rows, S: 1})
     after = {name: table.copy() for name, table in base.items()}
@@ -426,8 +314,6 @@ def test_any_shape_gives_a_kind_and_shares_in_range(rows: int, columns: int, see
         moved = rng.random(len(after[name])) < share
         after[name][moved] += rng.normal(size=(int(moved.sum()), columns)).astype(np.float32)
     table = changes_of(base, **{name: after[name] for name in (W, P, S)})
-    shares = table[["share_moved", "offset_share", "scaling_share", "rotation_share", "residual"]].stack()
-    assert shares.dropna().between(-1e-9, 1 + 1e-9).all()
     for name in (W, P, S):
         line, expected = table.loc[name], int(np.sum((base[name] != after[name]).any(axis=1)))
         assert (line["num_moved"], line["kind"] == "identical") == (expected, expected == 0)
@@ -443,7 +329,7 @@ def test_missing_parameters_and_epochs() -> None:
     broken = Trajectory([steps[0], Snapshot(1, 1, {**less, W: less[W] * np.float32(np.nan)})])
     table = measure_changes(trajectory).set_index("parameter")
     assert list(table["kind"]) == ["scaling", "not applicable", "not applicable", "identical", "identical"]
-    texts = ["kind", "unit", "detail", "farthest", "precision", "note"]
+    texts = ["kind", "unit", "detail", "note"]
     assert table.loc[P].drop([*texts, "num_rows", "num_moved"]).isna().all()
     assert table.loc[W, "value"] == pytest.approx(-0.19, rel=1e-5)
     for reference, value in ((0, -0.1), (2, 1 / 0.9 - 1)):
@@ -457,13 +343,10 @@ def test_missing_parameters_and_epochs() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, min_value=-60000, max_value=60000), min_size=1))
-def test_roundings_and_spacings(values: list[float]) -> None:
-    """numpy's spacing of fp32 is the oracle; no rounding is larger than said."""
+def test_no_rounding_is_larger_than_said(values: list[float]) -> None:
     array = np.array(values)
     for form in FORMATS.values():
         assert (np.abs(form.round(array) - array) <= roundoff(form, array) * (1 + 1e-12)).all()
-    expected = np.spacing(np.abs(array).astype(np.float32))
-    np.testing.assert_array_equal(2.0 ** spacing_exponents(FORMATS["fp32"], array), expected.astype(np.float64))
 
 
 def test_precision_is_read_off_the_values() -> None:

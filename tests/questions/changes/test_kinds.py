@@ -1,7 +1,6 @@
-"""Decay, low rank, casts of some rows, noise of vectors, swaps and NaN: each with a pair that almost looks like it."""
+"""Decay, low rank, casts of some rows, swaps and NaN: each with a pair that almost looks like it."""
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,12 +28,7 @@ from tests.refusals import check_refused
 from toolkit.config import RunConfig
 from toolkit.questions.changes.exposure import EXPOSED, tell_rows
 from toolkit.questions.changes.finders import Pair, survey
-from toolkit.questions.changes.fits import (
-    VECTOR_LIMIT,
-    is_repeated_shrinking,
-    score_vectors,
-    vector_power,
-)
+from toolkit.questions.changes.fits import is_repeated_shrinking
 from toolkit.questions.changes.measure import measure_changes
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
@@ -97,7 +91,7 @@ def test_decay_is_told_by_its_roundings_and_its_sum(num_steps: int, exponent: fl
         # A step moves a value by two thirds of to twice what it should, and values differ in that.
         assert 2 / 3 <= line["value"] / total == line["sum_lr_decay"] / total <= 2, name
     if exponent > -4:
-        assert table.loc[W, ["sum_lr_decay", "residual"]].tolist() == pytest.approx([total, 0], rel=2e-3, abs=1e-3)
+        assert table.loc[W, "sum_lr_decay"] == pytest.approx(total, rel=2e-3)
 
 
 def test_decay_of_torch_is_told_from_training() -> None:
@@ -122,7 +116,6 @@ def test_decay_of_torch_is_told_from_training() -> None:
     )
     delta = embedding.weight.detach().numpy().astype(np.float64)[rows] - base[rows]
     assert line["value"] == pytest.approx(np.linalg.norm(delta) / np.linalg.norm(base[rows].astype(np.float64)))
-    assert all(int(part.split("'")[1][1:]) in rows for part in line["farthest"].split(", ")[:5])
 
 
 LONG = schedule(200, 1e-4)
@@ -276,7 +269,6 @@ def test_low_rank_and_its_rank(rank: int, seed: int, exponent: float) -> None:
         ]
         assert f"rank {rank} of 24" in line["detail"]
         assert ("on 300 of 700 rows" in line["detail"]) == (num_moved == 300)
-        assert line["residual"] < 1e-4
 
 
 def one_row_off(table: np.ndarray) -> np.ndarray:
@@ -337,19 +329,20 @@ def test_a_cast_says_of_how_many_rows(name: str, dtype: str) -> None:
     words[100:405] = half[100:405]
     line = changes_of(word_embeddings=words).loc[W]
     said = f"305 of 700 rows rounded to {name}; the others are bit-identical"
-    assert (line["kind"], line["num_cast"], line["detail"]) == ("cast", 305, said)
+    assert (line["kind"], line["detail"]) == ("cast", said)
     # [PAD] is 0, and 0 it stays: no row contradicts.
     whole = changes_of(word_embeddings=half).loc[W]
-    assert (whole["kind"], whole["num_cast"], " of " in whole["detail"]) == ("cast", 699, False)
+    assert (whole["kind"], whole["num_moved"], " of " in whole["detail"]) == ("cast", 699, False)
     # Others were trained: no cast of the table, and the rows are counted.
     words[405:] = trained(BASE[W][405:])
     line = changes_of(word_embeddings=words).loc[W]
-    assert (line["kind"], line["num_cast"], line["num_moved"]) == ("some rows", 305, 600)
+    assert (line["kind"], line["num_moved"]) == ("some rows", 600)
     assert f"600 of 700 rows, 305 of them rounded to {name}" in line["detail"]
     # One unit in the last place of one value beside it.
     nearly = half.copy()
     nearly[300, 5] = np.nextafter(nearly[300, 5], np.float32(9))
-    assert changes_of(word_embeddings=nearly).loc[W, ["kind", "num_cast"]].tolist() == ["some rows", 698]
+    line = changes_of(word_embeddings=nearly).loc[W]
+    assert (line["kind"], f"698 of them rounded to {name}" in line["detail"]) == ("some rows", True)
 
 
 def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
@@ -359,81 +352,14 @@ def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
     said = ["equal in value", 1, 0, "identical in value; the sign of zero differs 1 times"]
     assert line[["kind", "num_moved", "value", "detail"]].tolist() == said
     words[100:405] = cast(BASE[W][100:405], "bfloat16")
-    assert changes_of(word_embeddings=words).loc[W, ["kind", "num_cast", "num_moved"]].tolist() == ["cast", 305, 306]
+    line = changes_of(word_embeddings=words).loc[W]
+    assert (line["kind"], "305 of 700 rows" in line["detail"], line["num_moved"]) == ("cast", True, 306)
 
 
 def test_a_single_value_that_is_round_by_chance_is_no_cast() -> None:
     ends = BASE[WEIGHT].copy()
     ends[3] = np.float32(np.float16(ends[3]))
     assert changes_of(LayerNorm_weight=ends).loc[WEIGHT, "kind"] == "one entry"
-
-
-# Noise on LayerNorm vectors.
-
-
-def vectors(entries: int = 384) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(3)
-    wide = {name: np.concatenate([BASE[name]] * (entries // COLUMNS_OF_TABLES), axis=-1) for name in (W, P, S)}
-    ends = {WEIGHT: rng.normal(1, 0.2, entries), BIAS: rng.normal(0, 0.1, entries)}
-    return {**wide, **{name: vector.astype(np.float32) for name, vector in ends.items()}}
-
-
-WIDE = vectors()
-NEARLY_NOISE = {
-    "tied to the values": lambda x, n: 0.3 * (x - x.mean()) / x.std() + math.sqrt(0.91) * n.normal(size=x.shape),
-    "heavy tails": lambda x, n: n.standard_t(3, size=x.shape),
-    "steps of one size": lambda x, n: n.uniform(-1, 1, x.shape),
-    "an offset beside it": lambda x, n: 0.4 + n.normal(size=x.shape),
-    "neighbours alike": lambda x, n: np.convolve(n.normal(size=len(x) + 1), [1, 0.5], "valid"),
-    "larger where the value is": lambda x, n: np.abs(x - np.median(x)) * n.normal(size=x.shape),
-}
-
-
-def test_noise_of_a_layer_norm_vector_is_noise_and_its_power_is_said() -> None:
-    kinds = []
-    for seed in range(40):
-        rng = np.random.default_rng([9, seed])
-        table = changes_of(
-            WIDE, **{name.replace(".", "_"): WIDE[name] + 1e-3 * rng.normal(size=384) for name in (WEIGHT, BIAS)}
-        )
-        kinds += list(table.loc[[WEIGHT, BIAS], "kind"])
-    assert kinds.count("noise") >= 78
-    said = "standard deviation 0.00.* 6 tests on 384 entries, the worst .*short training may look so too"
-    assert re.search(said, " ".join(table.loc[WEIGHT, ["detail", "note"]]))
-
-
-@pytest.mark.parametrize("name", NEARLY_NOISE)
-@pytest.mark.parametrize("parameter", [WEIGHT, BIAS])
-def test_what_is_nearly_noise_on_a_vector_is_not(name: str, parameter: str) -> None:
-    kinds = []
-    for seed in range(15):
-        change = NEARLY_NOISE[name](WIDE[parameter].astype(np.float64), np.random.default_rng([10, seed]))
-        kinds.append(changes_of(WIDE, **{parameter: WIDE[parameter] + 1e-3 * change}).loc[parameter, "kind"])
-    assert kinds.count("noise") <= 1, kinds
-
-
-def test_the_size_and_the_power_of_the_tests_for_vectors() -> None:
-    """Of noise, at most 1 % is called something else; the power that is said is that of draws made apart."""
-    rng = np.random.default_rng(11)
-    for entries in (64, 384, 768):
-        before = rng.normal(1, 0.2, entries)
-        assert (score_vectors(before, rng.normal(size=(4000, entries))) > VECTOR_LIMIT).any(axis=0).mean() <= 0.01
-        said = vector_power(before)
-        for name, draws in (
-            ("heavy", rng.standard_t(3, size=(1000, entries))),
-            ("even", rng.uniform(2, 3, size=(1000, entries)) - 2.5),
-        ):
-            assert (score_vectors(before, draws) > VECTOR_LIMIT).any(axis=0).mean() == pytest.approx(
-                said[name], abs=0.1
-            )
-    assert min(vector_power(rng.normal(1, 0.2, 384)).values()) > 0.95
-
-
-def test_too_short_a_vector_or_too_small_a_change_is_no_noise() -> None:
-    short = {name: tensor[..., :48] for name, tensor in WIDE.items()}
-    draws = np.random.default_rng(0).normal(size=384)
-    assert changes_of(short, LayerNorm_weight=short[WEIGHT] + 1e-3 * draws[:48]).loc[WEIGHT, "kind"] == "general"
-    assert changes_of(WIDE, LayerNorm_weight=WIDE[WEIGHT] + 4e-7 * draws).loc[WEIGHT, "kind"] != "noise"
 
 
 # Swapped rows and NaN, by name.
@@ -448,17 +374,13 @@ def test_swapped_rows_are_named_by_token_and_position() -> None:
         ["permuted rows", "position 2 and position 7 are swapped"],
     ]
     words[[11, 12, 13]] = words[[12, 13, 11]]
-    assert changes_of(word_embeddings=words).loc[W, ["detail", "note"]].tolist() == [
-        "5 of 700 rows stand elsewhere; 't4' and 't9' are swapped, ...",
-        "'t4' and 't9' are swapped, 't11' now holds the row of 't12', 't12' now holds the row of 't13', "
-        "'t13' now holds the row of 't11'",
-    ]
+    assert changes_of(word_embeddings=words).loc[W, "detail"] == "5 of 700 rows stand elsewhere"
     # A bit of one of them beside it: moved, and named, but not swapped.
     words = BASE[W].copy()
     words[[4, 9]] = words[[9, 4]]
     words[9, 3] = np.nextafter(words[9, 3], np.float32(9))
     line = changes_of(word_embeddings=words).loc[W]
-    assert (line["kind"], set(re.findall("'t4'|'t9'", line["farthest"]))) == ("some rows", {"'t4'", "'t9'"})
+    assert (line["kind"], line["detail"].split("farthest ")[1][:4] in ("'t4'", "'t9'")) == ("some rows", True)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -485,7 +407,7 @@ def test_nan_is_named_by_parameter_row_and_token(value: float) -> None:
     ):
         assert refused(name, *places) == f"{name} {start} {said}{last}"
     rows = ", ".join(f"row {i} ('t{i}')" for i in range(1, 6))
-    assert refused(W, *((i, 0) for i in range(1, 10))).endswith(f"(9 of 16800 values) in {rows} and 4 more rows{last}")
+    assert refused(W, *((i, 0) for i in range(1, 10))).endswith(f"(9 of 16800 values) in {rows} and 4 more{last}")
 
 
 def test_the_change_of_the_table_is_found_to_be_of_low_rank(tiny_config: RunConfig, tmp_path: Path) -> None:

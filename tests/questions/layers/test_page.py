@@ -17,8 +17,6 @@ from toolkit.questions.layers import states as layer_drift
 from toolkit.questions.layers import trend as layer_trend
 from toolkit.questions.layers.page import (
     answers,
-    changed_rows,
-    contrast_rows,
     groups_of,
     layers_page,
     moved_rows,
@@ -83,8 +81,6 @@ def weights_of(
                 "is_identical": [own == 0 for own in drift],
                 "is_shared": False,
                 "is_cast": False,
-                "stored_before": "float32",
-                "stored_after": "float32",
                 "reason": "",
                 "note": "",
             }
@@ -118,7 +114,6 @@ def test_the_layer_is_held_against_two_seeds_and_shuffled_labels(tables: dict[st
         "against": "full",
         "two seeds differ by": "0.013",
         "compared": 2,  # of three layers, one is 1 for all texts and has no interval
-        "where": "layer 2 on ood",
     }
 
 
@@ -147,11 +142,10 @@ def test_a_condition_that_did_not_move(least: float) -> None:
     """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
     still = {0: {place: LayerSimilarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
     own = tables_of(ConditionSimilarities(GROUP, "probe", False, None, still, {}))
-    (line,) = lines(changed_rows(own))
-    assert (line["states changed most in"], line["similarity"]) == (layers.STILL, "1.000")
+    assert layers.least_similar(own["means"]) == layers.STILL
     alike = {0: {place: LayerSimilarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
-    (line,) = lines(changed_rows(tables_of(ConditionSimilarities(GROUP, "full", False, None, alike, {}))))
-    assert (line["states changed most in"], line["similarity"]) == (layers.ALIKE, "0.900")
+    same = tables_of(ConditionSimilarities(GROUP, "full", False, None, alike, {}))
+    assert layers.least_similar(same["means"]) == layers.ALIKE
     assert (len(own["contrasts"]), own["means"].low.count()) == (0, 0)
 
 
@@ -160,10 +154,11 @@ def test_one_interval_for_one_number(tables: dict[str, pd.DataFrame]) -> None:
     every = {(line["regime"], line["layer"]): line for line in lines(similarity_rows(tables))}
     cell = every["full", "2"]["debiased CKA"]
     assert {x["similarity"] for x in lines(reference_rows(tables)) if x["regime"] == "full"} == {cell}
-    assert next(x for x in lines(changed_rows(tables)) if x["regime"] == "full")["similarity"] == cell
-    gaps = {(line["regime"], line["layer"]): line for line in lines(contrast_rows(tables))}
+    contrasts = (
+        tables["contrasts"].query("condition == 'full' and layer == 2 and measure == 'debiased CKA'").to_dict("records")
+    )
     shown = [x["difference"] for x in lines(reference_rows(tables)) if x["regime"] == "full"]
-    assert shown == [gaps["full", "2"][f"minus {name}"] for name in ("its seeds with each other", "shuffled labels")]
+    assert shown == [estimate_text(x["value"], x["low"], x["high"], is_signed=True) for x in contrasts]
 
 
 def test_groups_are_never_averaged() -> None:
@@ -206,7 +201,6 @@ def test_the_rows_name_the_farthest(tables: dict[str, pd.DataFrame]) -> None:
 def test_what_few_seeds_or_still_weights_cannot_say() -> None:
     one = weight_tables([weights_of("g", "full", [0])])
     (line,) = lines(moved_rows(one))
-    assert lines(changed_rows(one))[0]["states changed most in"] == layers.NO_STATES
     assert (line["relative drift"], line["top to bottom"]) == ("3.00 %", "0.333")
     assert line["verdict"].startswith("not judged (1 of the 3 seeds that a verdict needs")
     still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])

@@ -235,7 +235,6 @@ def test_a_cast_is_no_training(change: Callable[..., tuple[Path, Path]]) -> None
             halves = {n: torch.from_numpy(t).to(torch.bfloat16) for n, t in old.items()}
             save_torch(halves, after / "model.safetensors")
         table = measure_weight_drift(before, after).query("num_values > 0")
-        assert set(table.stored_after) == {stored}
         moved = table[~table.is_identical]
         assert len(moved) > 30
         assert moved.note.str.contains(f"a cast: every value is the old one rounded to {kind}").all()

@@ -4,7 +4,7 @@ import pandas as pd
 
 from tests.questions.examples import Inputs
 from toolkit.questions.positions.command import PositionsCommand
-from toolkit.questions.positions.measure import cosine_by_lag, measure_positions, position_table, standing_out
+from toolkit.questions.positions.measure import cosine_by_lag, measure_positions, position_table
 from toolkit.questions.positions.resemblance import find_waves
 
 REPORTS = {
@@ -22,10 +22,8 @@ NOT_OF_A_DECODER = (("positions MODEL", "error: this model has no position_embed
 
 def tables(inputs: Inputs) -> dict[str, pd.DataFrame]:
     positions = position_table(inputs.runs[0])
-    positions[5] *= 10  # stands out
     return {
         "measure_positions": measure_positions(inputs.runs[0], num_draws=5),
-        "find_waves": find_waves(positions)[0],
+        "find_waves": find_waves(positions),
         "cosine_by_lag": cosine_by_lag(positions),
-        "standing_out": standing_out(positions),
     }

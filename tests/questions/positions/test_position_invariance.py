@@ -1,4 +1,4 @@
-"""Gram, cosine by lag, norms and steps of position tables: checked values, laws, controls, and slow plain oracles."""
+"""Gram and cosine by lag of position tables: checked values, laws, controls, and slow plain oracles."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from tests.refusals import check_refusals
 from toolkit.analysis.kernels import Refused
 from toolkit.analysis.spectra import effective_rank
 from toolkit.questions.positions import measure as positions
-from toolkit.questions.positions.resemblance import smooth_curves
 from toolkit.sinusoid import sinusoidal_table
 
 SINUSOID = sinusoidal_table(512, 384)
@@ -94,34 +93,3 @@ def test_refusals_say_why():
     equal = np.tile(np.random.default_rng(0).normal(size=(1, 7)), (64, 1))
     for same in (np.ones((8, 3)), equal, equal * np.arange(1, 65)[:, None]):
         assert np.isnan([positions.translation_invariance(same), positions.local_monotonicity(same, 4)]).all()
-
-
-def test_norms_and_steps():
-    norms, steps = positions.norms_and_steps(np.array([[3.0, 4], [0, 0], [0, 1]]))
-    assert (norms.tolist(), steps.tolist()) == ([5, 0, 1], [5, 1])
-
-
-def test_planted_rows_stand_out():
-    table = smooth_curves(200, 64, np.random.default_rng(4), "matern_32", 20.0, 0.1)
-    table[[0, 150]] *= 3
-    table[80:] += 2.0  # one jump, and no row of unusual norm at it
-    found = positions.standing_out(table)
-    assert {0, 150} <= set(found.loc[found["measure"] == "norm", "row"])
-    assert {0, 79, 149, 150} <= set(found.loc[found["measure"] == "step", "row"])
-    assert len(found) < 12
-
-
-@pytest.mark.parametrize("name", ["gaussian", "sinusoid", "trend", "equal rows"])
-def test_no_row_stands_out_where_none_was_planted(name):
-    trend = np.random.default_rng(5).normal(size=(512, 64)) * np.linspace(1, 4, 512)[:, None]
-    assert positions.standing_out(
-        {"gaussian": GAUSSIAN, "sinusoid": SINUSOID, "trend": trend, "equal rows": np.ones((512, 3))}[name]
-    ).empty
-
-
-def test_the_running_median_is_the_median_of_the_nearest():
-    values = np.random.default_rng(6).normal(size=50)
-    medians = positions.running_median(values, 7)
-    assert (medians[0], medians[25]) == (np.median(values[:7]), np.median(values[22:29]))
-    assert medians[-1] == np.median(values[-7:])
-    assert np.array_equal(positions.running_median(values[:3], 7), np.full(3, np.median(values[:3])))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests.refusals import check_refusals
-from toolkit.analysis.kernels import Refused
 from toolkit.questions.positions import measure as positions
 from toolkit.questions.positions.measure import STATISTICS, VERDICTS
 from toolkit.questions.positions.resemblance import few_waves, noisy_sinusoid
@@ -48,11 +47,6 @@ def test_the_references_are_what_they_are_known_to_be(measured):
     assert lines.loc["decoding_error", "gaussian"] == pytest.approx(64, abs=10)
     assert lines.loc["explained_by_sinusoid_20", "smooth"] > lines.loc["explained_by_sinusoid_20", "sinusoid"]
     assert lines.loc["effective_rank", "shuffled"] == pytest.approx(lines.loc["effective_rank", "value"])
-
-
-@pytest.mark.parametrize("table", [np.zeros((64, 32)), np.full((63, 32), 0.1)])
-def test_equal_rows_have_no_median_order(table):
-    check_refusals(("all rows are equal", lambda: STATISTICS["median_dct_order"].function(table, 0)), kind=Refused)
 
 
 def test_the_two_verdicts(measured):
@@ -127,7 +121,7 @@ def test_an_odd_hidden_size_has_no_sinusoid():
     source = trajectory_of(np.random.default_rng(3).normal(size=(40, 7)))
     table = lines_of(positions.measure_positions(source, num_draws=DRAWS))
     assert table["sinusoid"].isna().all()
-    assert "odd hidden size" in table.loc["explained_by_sinusoid_10", "reason"]
+    assert "odd hidden size" in table.loc["explained_by_sinusoid_20", "reason"]
     assert table.loc["line_match", "note"].startswith("not identifiable")
     assert np.isfinite(table.loc["decoding_error", "value"])
 

@@ -11,51 +11,45 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from tests.chart_data import values_of
-from tests.questions.pages import section_of, tables_of
-from tests.refusals import check_refusals
+from tests.refusals import check_refused
 from tests.reporting.conftest import contents
 from tests.snapshots.test_unnamed_files import PLANTED, check_planted
 from tests.snapshots.test_unnamed_files import path as path
 from toolkit.questions import drift_report
 from toolkit.questions.positions import page as positions
-from toolkit.questions.positions import report as report_module
 from toolkit.questions.positions.command import PositionsCommand
 from toolkit.questions.positions.measure import measure_positions
-from toolkit.questions.positions.report import position_page, show_positions
+from toolkit.questions.positions.page import csv_tables, position_page
 from toolkit.questions.positions.resemblance import few_waves, noisy_sinusoid
 from toolkit.questions.positions.tables import collect_positions
 from toolkit.reporting.cells import number
+from toolkit.reporting.folder import write_page
+from toolkit.reporting.render_terminal import show_page
 from toolkit.reporting.sources import DriftPart
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 DRAWS = 5
-FIGURES = {"waves", "resemblance", "cosine_gram", "cosine_by_lag", "norms_and_steps", "dct_spectrum"}
-TABLES = {
-    "position_statistics",
-    "waves",
-    "cosine_by_lag",
-    "norms_and_steps",
-    "standing_out",
-    "dct_spectrum",
-    "control_values",
-    "change",
-    "segments",
-}
+FIGURES = {"resemblance", "cosine_gram", "cosine_by_lag", "dct_spectrum"}
+TABLES = {"position_statistics", "waves", "cosine_by_lag", "dct_spectrum", "control_values"}
 
 
-def trajectory(*tables, segments=None, name=""):
+def trajectory(*tables, name=""):
     parameters = [{"position_embeddings": np.asarray(t, np.float32)} for t in tables]
-    parameters = [p | ({} if segments is None else {"token_type_embeddings": segments}) for p in parameters]
     return Trajectory([Snapshot(i, i, p, name) for i, p in enumerate(parameters)])
+
+
+def written(source, out, **options):
+    """The report of a source, as the command writes it; the path of report.md."""
+    tables = collect_positions(source, num_draws=DRAWS)
+    return write_page(position_page(tables, **options), out, csv_tables(tables))
 
 
 @pytest.fixture(scope="module")
 def wavy():
-    """A trained run of few waves with one row that stands out, 256 x 96."""
+    """A trained run of few waves, 256 x 96."""
     rng = np.random.default_rng(0)
     table = few_waves(256, 96, rng)
-    table[100] *= 4
-    return trajectory(table, table + 0.01 * rng.normal(size=table.shape), segments=np.eye(2, 96, dtype=np.float32))
+    return trajectory(table, table + 0.01 * rng.normal(size=table.shape))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +61,7 @@ def collected(wavy):
 def report(wavy, tmp_path_factory, as_files):
     out = tmp_path_factory.mktemp("page") / "out"
     with as_files():
-        path = show_positions(wavy, out, title="A | page", default_length=128, num_draws=DRAWS)
+        path = written(wavy, out, title="A | page")
     assert path == out / "report.md"
     return out
 
@@ -93,22 +87,14 @@ def test_every_file_is_there_and_valid(report):
 
 def test_sections_are_in_order(collected):
     page = position_page(collected)
-    assert [section.id for section in page.sections] == [
-        "waves-found",
-        "rows",
-        "standing-out",
-        "change",
-        "segments",
-        "untold",
-        "definitions",
-    ]
+    assert [section.id for section in page.sections] == ["waves-found", "rows", "untold", "definitions"]
     assert page.picture.name == "resemblance"
 
 
 @pytest.mark.slow  # two whole reports
 def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path, as_files):
     with as_files():
-        show_positions(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
+        written(wavy, tmp_path, title="A | page")
     assert contents(tmp_path) == contents(report)
 
 
@@ -141,8 +127,6 @@ def test_tiles_and_tables_follow_the_data(collected):
     assert dict(positions.tiles(collected)[-1].lines)["waves of the sinusoid"] == "48"
     assert waves["period"].is_monotonic_increasing
     assert "default length of 128 tokens does not exercise rows 128 to 255" in "\n".join(positions.answers(collected))
-    (table,) = tables_of(section_of(position_page(collected), "standing-out"))
-    assert 100 in set(table["row"])
     assert any("slower ones blend" in line for line in positions.caveats(collected))
 
 
@@ -158,32 +142,22 @@ def test_charts_hold_the_tables_numbers(collected):
     spectrum = [line for line in values_of(drawn["dct_spectrum"]) if line["table"] == "drift of the learned rows"]
     total = sum(line["share"] for line in spectrum)
     assert (len(spectrum), total) == (collected.num_positions - 1, pytest.approx(1, rel=0.01))
-    lengths = [line["norm"] for line in values_of(drawn["norms_and_steps"]) if "norm" in line and "name" not in line]
-    np.testing.assert_allclose(lengths[: collected.num_positions], collected.lengths["norm"], rtol=1e-4)
     bars = values_of(drawn["resemblance"])
     assert sum(bar.get("count", 0) for bar in bars) == len(positions.control_values(collected.verdicts))
 
 
-def test_what_training_changed_is_small_and_its_spectrum_is_drawn(collected):
-    change = collected.change.set_index("measure")
-    assert change.loc["orbit_share", "after"] == pytest.approx(change.loc["orbit_share", "before"], abs=0.01)
-    assert "drift" in set(collected.spectra["table"])
-
-
-def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
+def test_a_noisy_sinusoid_resembles():
     source = trajectory(noisy_sinusoid(256, 96, np.random.default_rng(1), snr=4.0), name="a <checkpoint>")
     tables = collect_positions(source, num_draws=DRAWS)
     assert tile_of(tables, "line_match").value == "yes"
-    assert (len(tables.change), len(tables.segments)) == (0, 0)
     assert "default length" not in "\n".join(positions.answers(tables))
 
 
 def test_small_and_odd_tables_have_a_page(tmp_path):
     source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
-    text = show_positions(source, tmp_path, num_draws=DRAWS).read_text()
+    text = written(source, tmp_path).read_text()
     assert "Learned positions: a &#60;checkpoint&#62;" in text
     assert text.count("not identifiable") >= 2
-    assert "Segments: not applicable, this model has no token_type_embeddings." in text
     assert not (tmp_path / "figures/resemblance.png").exists()
 
 
@@ -197,40 +171,17 @@ def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
 
 def test_equal_rows_and_a_model_without_positions(tmp_path):
     equal, none = trajectory(np.ones((40, 6))), Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2))})])
-    assert "all rows are equal" in show_positions(equal, tmp_path / "equal", num_draws=DRAWS).read_text()
-    (tmp_path / "file").write_text("")
-    check_refusals(
-        ("no position_embeddings", lambda: show_positions(none, tmp_path / "none")),
-        (
-            "file is a file where the report's folder should go",
-            lambda: show_positions(equal, tmp_path / "file", num_draws=DRAWS),
-        ),
-    )
+    assert "all rows are equal" in written(equal, tmp_path / "equal").read_text()
+    check_refused("no position_embeddings", collect_positions, none)
 
 
-def test_printed(wavy, collected, capsys, monkeypatch):
+def test_printed(collected, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    show_positions(wavy, num_draws=DRAWS)
+    show_page(position_page(collected), None, {})
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    told = ("made of waves", "invariance", "weight units", *positions.waves_table(collected)["period"].map(number))
+    told = ("made of waves", "invariance", *positions.waves_table(collected)["period"].map(number))
     assert [words for words in told if words not in printed] == []
-
-
-def test_with_a_report_all_is_measured_once_and_printed_as_without(wavy, collected, tmp_path, capsys, monkeypatch):
-    brief, asked = collect_positions(wavy, default_length=128, num_draws=DRAWS, is_brief=True), []
-
-    def collect(*_, is_brief=False, **options):
-        asked.append(is_brief)
-        return brief if is_brief else collected
-
-    monkeypatch.setattr(report_module, "collect_positions", collect)
-    show_positions(wavy)
-    alone = capsys.readouterr().out
-    assert show_positions(wavy, tmp_path / "out").is_file()
-    assert (capsys.readouterr().out, asked) == (alone, [True, False])
-    assert len(collected.statistics) > len(brief.statistics)
-    assert len(collected.change)
 
 
 def test_rows_that_nothing_trained_and_rows_that_tuning_exposed_are_told(tmp_path, capsys, monkeypatch):

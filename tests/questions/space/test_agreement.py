@@ -12,7 +12,7 @@ from tests.refusals import check_refusals
 from tests.snapshots.test_unnamed_files import PLANTED, check_flipped, check_planted
 from tests.snapshots.test_unnamed_files import path as path
 from toolkit.families import TABLES
-from toolkit.questions.space.updates import compare_updates, measure_agreement
+from toolkit.questions.space.agreement import compare_updates, measure_agreement
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 

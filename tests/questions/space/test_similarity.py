@@ -1,16 +1,12 @@
 """The table of similarities: what every entry claims, nulls, refusals, and planted faults that break the claims."""
 
-import contextlib
-import threading
 from dataclasses import replace
-from threading import Barrier, BrokenBarrierError
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.refusals import check_refused
-from toolkit.questions.space import similarity, similarity_measures, similarity_table
+from toolkit.questions.space import similarity_measures, similarity_table
 from toolkit.questions.space.similarity import SIMILARITIES, compare_rows, measure_similarity
 from toolkit.questions.space.similarity_measures import unaligned_relative_drift
 from toolkit.questions.space.similarity_table import (
@@ -68,7 +64,6 @@ def test_claims(name, seed):
     assert entry.source
     assert entry.description.endswith(".")
     assert (entry.null in NULLS, entry.invariant_to <= SHAPE) == (True, True)
-    assert bool(entry.direction) == (not entry.is_symmetric)
     check_claims(entry, seed)
 
 
@@ -140,7 +135,6 @@ def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
         reference = rng.normal(size=(num_rows, 5))
         current = reference + drift * rng.normal(size=reference.shape)
         (line,) = compare_rows(reference, current, ["unaligned_relative_drift"], seed=seed).to_dict("records")
-        assert line["num_null"] == 20
         assert line["null_low"] >= unaligned_relative_drift(TablePair(reference, current).products) * (1 - 1e-6)
 
 
@@ -156,36 +150,12 @@ def test_isotropic_drift_moves_each_row_as_far_as_it_moved(size):
     assert abs(np.mean(np.sum((drawn.current - x) * (y - x), axis=1) / np.sum((y - x) ** 2))) < 0.01
 
 
-@pytest.mark.parametrize("num_threads", [2, 4])
-def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypatch, num_threads):
-    x, y = _tables(n=70, p=5)
-    threads, barrier = set(), Barrier(num_threads)
-    biased = SIMILARITIES["biased_cka"]
-
-    def value(pair):
-        if threading.current_thread() is not threading.main_thread():
-            threads.add(threading.get_ident())
-            if not barrier.broken:
-                with contextlib.suppress(BrokenBarrierError):
-                    barrier.wait(timeout=2)  # so that no worker takes all draws
-        return biased.function(pair)
-
-    measures = SIMILARITIES | {"biased_cka": replace(biased, function=value)}
-    monkeypatch.setattr(similarity, "count_threads", lambda: num_threads)
-    together = compare_rows(x, y, measures, num_null=8, k=4)
-    assert len(threads) == num_threads
-    monkeypatch.setattr(similarity, "count_threads", lambda: 1)
-    pd.testing.assert_frame_equal(together, compare_rows(x, y, num_null=8, k=4), rtol=1e-12)
-    assert together.null_sd.gt(0).all()
-
-
-@pytest.mark.parametrize("null", ["permuted rows", "independent Gaussians"])
-def test_unrelated_rows_lie_inside_their_null_and_related_ones_outside(null):
+def test_unrelated_rows_lie_inside_their_null_and_related_ones_outside():
     x, y = np.random.default_rng(3).normal(size=(2, 200, 16))
     for current, is_related in ((y, False), (x + 0.3 * y, True)):
-        lines = compare_rows(x, current, null=null, num_null=30, k=5)
+        lines = compare_rows(x, current, num_null=30, k=5)
         distance = (lines.value - lines.null).abs() / lines.null_sd
-        described = ~lines.measure.isin(["translation_share", "rotation_share", "aligned_relative_drift"])
+        described = lines.null_kind == "permuted rows"
         assert ((distance[described] > 4) == is_related).all()
 
 
@@ -208,11 +178,8 @@ def test_columns_and_seeds():
     assert list(lines.measure) == list(SIMILARITIES)
     assert not lines.value.isna().any()
     assert lines.value_of_null_rows.equals(lines.value.rename("value_of_null_rows"))
-    assert (lines[["num_null", "num_rows"]] == [3, 70]).all(axis=None)
+    assert (lines["num_rows"] == 70).all()
     assert (lines.null_low <= lines.null).all()
-    has_interval = lines.measure.str.startswith("rsa")
-    assert (lines.low.notna() == has_interval).all()
-    assert (lines.low < lines.value)[has_interval].all()
     assert lines.equals(compare_rows(x, y, num_null=3, k=4))
     assert not lines.null.equals(compare_rows(x, y, num_null=3, k=4, seed=1).null)
     few = compare_rows(x, y, ["rsa_pearson", "svcca"], num_null=0)
@@ -226,12 +193,11 @@ def test_a_long_table_is_sampled_and_says_so(monkeypatch):
     pair = TablePair(x, y)
     assert null_base(pair).reference.shape == (80, 12)
     lines = compare_rows(x, y, num_null=2).set_index("measure")
-    assert set(lines.num_null_rows) == {80}
     rows = np.sort(pair.drawn[:80])
     for name in ("biased_cka", "procrustes_similarity", "rotation_share"):
         on_them = compare_rows(x[rows], y[rows], [name], num_null=0).value.item()
         assert lines.value_of_null_rows[name] == on_them != lines.value[name]
-    assert lines.num_used[["debiased_cka", "rsa_pearson", "knn_overlap"]].tolist() == [300, 15, 40]
+    assert (len(pair.items), len(pair.queries)) == (15, 40)
     assert lines.value["debiased_cka"] == similarity_measures.debiased_cka(pair.products)
     assert not set(pair.items) - set(pair.queries)
 
@@ -242,7 +208,6 @@ def test_what_means_nothing_for_few_rows_is_refused(n):
     lines = compare_rows(x, y, num_null=2).set_index("measure")
     assert (lines.value.isna() == (lines.reason != "")).all()
     assert (lines.null.isna() == lines.value.isna()).all()
-    assert lines.low.isna().all()
     assert lines.reason["svcca"] == f"SVCCA needs at least 5 rows per column: {n} rows, 6 columns" or n < 3
     expected = (
         {"svcca", "pwcca_reference", "pwcca_current"}
@@ -270,7 +235,6 @@ def test_bad_input_is_one_clear_line(make_trajectory):
         ({"measures": ["debiased_ck"]}, r"unknown similarity 'debiased_ck' \(did you mean 'debiased_cka'\?\)"),
         ({"epoch": 9}, "no snapshot of epoch 9"),
         ({"parameter": "words"}, "unknown embedding parameter"),
-        ({"null": "gaussian"}, "unknown null 'gaussian'"),
         ({"k": 2.5}, r"k must be a whole number of at least 1; got 2\.5"),
         ({"num_null": -1}, "num_null must be a whole number of at least 0; got -1"),
     ):

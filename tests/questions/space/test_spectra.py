@@ -59,7 +59,6 @@ def test_ranks_of_known_spectra():
     expected = {"effective_rank": np.exp(entropy), "stable_rank": 6 / 4, "participation_ratio": 36 / 18}
     planted = {name: rank(np.diag([2.0, 1, 1, 0]), centre=False) for name, rank in RANKS.items()}
     assert planted == pytest.approx(expected)
-    assert geometry.energy_in_top(np.array([4.0, 1, 1, 0]), 2) == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize("centre", [False, True])

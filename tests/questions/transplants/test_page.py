@@ -16,12 +16,10 @@ from toolkit.questions.transplants.page import (
     SUM,
     alone_rows,
     caveats,
-    plot_interactions,
     plot_random_changes,
     plot_shapley,
     shapley_rows,
     transplants_page,
-    worth_rows,
 )
 from toolkit.reporting.charts import spec_of
 from toolkit.reporting.folder import write_page
@@ -42,7 +40,7 @@ OF_REGRESSION = {"r2": ("points", 100)}
 
 def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, has_random=True, values=VALUES):
     """Positions are worth ``gain``, segments exactly 0, the others little."""
-    parts = {name: [] for name in ("shapley", "interactions", "singles", "coalitions", "checks")}
+    parts = {name: [] for name in ("shapley", "singles", "coalitions", "checks")}
     for task in tasks:
         lead = {
             "model": "minilm",
@@ -65,57 +63,37 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
                 note = "bit for bit what it was" if name == "segment" else ""
                 parts["shapley"].append(lead | line | counts | {"share": share, "note": note})
                 for kind, part in KINDS:
-                    both = {"change": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1} | (
+                    both = {"change": kind, "least": np.nan, "greatest": np.nan} | (
                         {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
                     )
                     shown = np.nan if name == "LayerNorm" and "rotated" in kind else part
                     scaled = {k: factor * shown * v for k, v in ends.items()}
                     parts["singles"].append(lead | line | scaled | both | counts)
-            for i, first in enumerate(COMPONENTS):
-                for second in COMPONENTS[i + 1 :]:
-                    ends = {"value": -0.002, "low": -0.003, "high": -0.001, "unit": unit, "score": score}
-                    parts["interactions"].append(lead | {"first": first, "second": second} | ends | counts)
             for seed in range(num_seeds):
                 for name, mean in (("none", 0.8), ("all", 0.85)):
                     line = {"seed": seed, "score": score, "coalition": name, "value": factor * mean, "unit": unit}
-                    parts["coalitions"].append(lead | line | {"num_tuned": 0})
+                    parts["coalitions"].append(lead | line)
         for seed in range(num_seeds):
             check = {
                 "seed": seed,
                 "gauge_difference": 3e-6,
                 "control_difference": 0.16,
-                "num_passes": 70,
-                "num_draws": 5 if direction == "forward" else 1,
             }
             parts["checks"].append(lead | check | {"num_items": 100, "note": ""})
     tables = {name: pd.DataFrame(lines) for name, lines in parts.items()}
     return tables if has_random else tables | {"singles": tables["singles"].iloc[:0]}
 
 
-def worth(tables):
-    """The only case of some tables, by heading."""
-    (line,) = lines(worth_rows(tables))
-    return line
-
-
 def component(tables, name):
     return next(line for line in lines(shapley_rows(tables["shapley"])) if line["component"] == name)
 
 
-def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
+def test_the_sum_and_each_component_are_named():
     tables = make_tables()
-    line = worth(tables)
-    assert line == line | {
-        "nats per item": "+0.0540 (+0.0440 to +0.0640)",
-        "accuracy (points)": "+5.40 (+4.40 to +6.40)",
-        "accuracy: none": pytest.approx(80),
-        "all": pytest.approx(85),
-        "distinguishable from 0": "position",
-        "exactly 0": "segment",
-        "because": "bit for bit what it was",
-        "seeds": 3,
-        "items": 100,
-    }
+    line = component(tables, SUM)
+    assert (line["φ (nats)"], line["φ (points)"]) == ("+0.0540 (+0.0440 to +0.0640)", "+5.40 (+4.40 to +6.40)")
+    segment = component(tables, "segment")
+    assert (segment["φ (nats)"], segment["note"]) == ("0 exactly", "bit for bit what it was")
     position = component(tables, "position")
     assert (position["φ (nats)"], position["share"]) == ("+0.0500 (+0.0400 to +0.0600)", "93%")
     header, rows = alone_rows(tables)
@@ -128,14 +106,7 @@ def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
 def test_of_a_regression_r2_stands_for_both_values():
     """Alone, and on one page with a classification: no number of nats is shown that there is not."""
     alone, other = make_tables(["yields"], values=OF_REGRESSION), make_tables()
-    line = worth(alone)
-    assert line == line | {
-        "nats per item": "not applicable",
-        "R² (points)": "+5.40 (+4.40 to +6.40)",
-        "R²: none": pytest.approx(80),
-        "all": pytest.approx(85),
-        "distinguishable from 0": "position",
-    }
+    assert component(alone, SUM)["φ (points)"] == "+5.40 (+4.40 to +6.40)"
     assert list(component(alone, "position")) == ["component", "φ (points)", "share", "note"]
     assert alone_rows(alone)[0][2] == "alone (points)"
     both = {name: pd.concat([table, other[name]]) for name, table in alone.items()}
@@ -145,14 +116,6 @@ def test_of_a_regression_r2_stands_for_both_values():
         text = render_markdown(page)
         assert ("from 80.0 % with the old embeddings" in text, "random_changes_r2" in text) == (True, True)
         assert ("log-likelihood per item" in str(spec_of(page.picture.chart))) == (tables is both)
-    assert len(worth_rows(both)[1]) == 2
-
-
-def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
-    shapley = make_tables()["shapley"]
-    shapley.loc[shapley["component"] == "segment", "note"] = "one row of it is in use (not applicable)"
-    line = worth(make_tables() | {"shapley": shapley})
-    assert (line["exactly 0"], line["because"]) == ("segment", "one row of it is in use (not applicable)")
 
 
 def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
@@ -163,7 +126,6 @@ def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
         assert {row[3] for row in rows} == {""}
         assert [str(row[4]).count("no share") for row in rows] == [0] * (len(rows) - 1) + [1], "said once, at the sum"
     assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
-    assert worth(make_tables(gain=0.001))["distinguishable from 0"] == "none"
 
 
 @pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])
@@ -180,15 +142,13 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
         "shapley",
         "shapley_accuracy",
         "random_changes",
-        "interactions",
         "shapley_reverse",
         "shapley_accuracy_reverse",
-        "interactions_reverse",
         *(["random_changes_reverse"] if has_random else []),
     }
     assert all((tmp_path / "out" / link).is_file() for link in shown)
     # The control of the gauge is .16, and LayerNorm has no rows to rotate.
-    told = ("0.16", "| not applicable |", "| forward | 70 | 5 |", "| reverse | 70 | 1 |")
+    told = ("0.16", "| not applicable |", "| forward | 100 |", "| reverse | 100 |")
     assert [words for words in told if words not in text] == []
     sizes = {name: len(pd.read_csv(tmp_path / "out" / "tables" / f"{name}.csv")) for name in tables}
     assert sizes == {name: len(table) for name, table in tables.items()}
@@ -205,10 +165,7 @@ def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
         line = likelihood.loc["all" if name == SUM else name]
         assert [mark[k] for k in ("value", "low", "high")] == pytest.approx(list(line[["value", "low", "high"]]))
     assert chart.to_dict() == plot_shapley(tables["shapley"]).to_dict()
-    pairs = [v for v in values_of(plot_interactions(tables["interactions"])) if "value" in v]
-    assert [v["what"] for v in pairs] == ["interval excludes 0"] * 15
     assert plot_shapley(tables["shapley"].assign(value=0.0, low=0.0, high=0.0)) is None
-    assert plot_interactions(tables["interactions"].iloc[:0]) is None
 
 
 def test_random_changes_are_drawn_with_the_range_of_their_draws():

@@ -1,4 +1,4 @@
-"""Shapley values and interactions against permutations, the Möbius transform and the laws that define them."""
+"""Shapley values against permutations and the laws that define them."""
 
 from functools import partial
 from itertools import permutations
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import check_refusals
 from toolkit.analysis.shapley import shapley_values
-from toolkit.questions.transplants.measure import item_interactions, name_coalition
+from toolkit.questions.transplants.measure import name_coalition
 
 
 def draw(num_players, num_items, seed):
@@ -28,16 +28,6 @@ def over_all_orders(values, num_players):
     return shares / factorial(num_players)
 
 
-def dividends(values, num_players):
-    """Harsanyi's dividends, the Möbius transform of a game."""
-    found = values.copy()
-    for player in range(num_players):
-        for coalition in range(2**num_players):
-            if coalition >> player & 1:
-                found[coalition] -= found[coalition ^ 1 << player]
-    return found
-
-
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
 def test_shapley_values_are_the_mean_gain_over_all_orders(num_players, num_items, seed):
@@ -48,25 +38,10 @@ def test_shapley_values_are_the_mean_gain_over_all_orders(num_players, num_items
     np.testing.assert_allclose(shares.mean(axis=1), shapley_values(values.mean(axis=1)), atol=1e-12)
 
 
-@given(st.integers(2, 5), st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
-def test_interactions_are_the_shared_dividends(num_players, seed):
-    # I_ij = Σ_{S with i and j} dividend(S) / (|S| - 1): Grabisch & Roubens 1999, in the Möbius representation.
-    values = draw(num_players, 3, seed)
-    given_out = dividends(values, num_players)
-    pairs, indices = item_interactions(values)
-    for (first, second), found in zip(pairs, indices, strict=True):
-        both = [c for c in range(2**num_players) if c >> first & 1 and c >> second & 1]
-        np.testing.assert_allclose(found, sum(given_out[c] / (c.bit_count() - 1) for c in both), atol=1e-12)
-
-
 def test_who_changes_nothing_gets_exactly_0():
     few = np.random.default_rng(0).normal(size=(16, 50))
     values = np.stack([few[(c & 3) | (c >> 3 << 2)] for c in range(32)])  # player 2 is nowhere
     assert not shapley_values(values)[2].any()
-    pairs, indices = item_interactions(values)
-    for pair, found in zip(pairs, indices, strict=True):
-        assert found.any() != (2 in pair)
 
 
 def test_a_table_that_is_no_game_is_refused():

@@ -33,7 +33,6 @@ def make_game(seed, worth=(0.0, 0.3, 0.0, 0.0), noise=0.2, num_items=80, moving=
             "random": {"log-likelihood": random, "accuracy": np.zeros((5, draws, num_items))},
             "rotated": {"log-likelihood": 2 * random - values[0], "accuracy": np.zeros((5, draws, num_items))},
         },
-        (0.1, 0.2, 0.0, 0.3),
         None,
         8,
         (),
@@ -123,19 +122,6 @@ def test_a_kind_of_change_that_does_not_apply_has_a_reason_and_no_number():
         assert np.isnan([line["value"], line["low"], line["high"]]).all()
         assert line["reason"] == transplants.NOT_ROTATED
     assert np.isfinite(of(lines, "position", change="difference")["value"])
-
-
-def test_interactions_of_an_additive_game_are_0_and_a_planted_pair_is_found():
-    games = [make_game(seed) for seed in range(4)]
-    lines = [line for line in transplants.interaction_lines(games) if line["score"] == "log-likelihood"]
-    assert [line["value"] for line in lines] == pytest.approx([0] * len(lines), abs=1e-12)
-    for game in games:
-        for coalition in range(16):
-            game.values["log-likelihood"][coalition] += 0.4 * (coalition & 3 == 3)  # words and positions together
-    lines = [line for line in transplants.interaction_lines(games) if line["score"] == "log-likelihood"]
-    found = {line["second"]: line for line in lines if line["first"] == "word"}
-    assert [found[name]["value"] for name in ("position", "LayerNorm")] == pytest.approx([0.4, 0], rel=1e-6, abs=1e-12)
-    assert found["segment"]["note"] == "bit for bit what it was"
 
 
 def test_coalitions_and_checks_have_a_line_each():

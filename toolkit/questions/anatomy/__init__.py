@@ -17,26 +17,24 @@ COLUMNS = (
     Column("largest_difference", "Largest absolute difference of one number."),
     Column("rounding", "How far rounding lets them differ."),
     Column("is_equal", "Whether they differ by rounding only.", FLAG),
-    Column("is_exact", "Whether they are equal bit for bit.", FLAG),
     Column("num_with_gradient", "Rows that got a gradient.", COUNT),
     Column("gradient_norm", "Euclidean norm of the gradient; NaN where it is frozen."),
     Column("other", "What the token is compared with.", TEXT),
     Column("relative_difference", "‖a - b‖ / ‖b‖ in float64."),
     Column("without", "What was taken away; empty for the model as it is.", TEXT),
-    Column("is_equivariant", "Whether shuffled tokens give the same vectors, shuffled alike.", FLAG),
 )
 TABLES = {
     "take_apart.parameters": "parameter name number num_rows num_columns num_values share requires_grad reason",
     "take_apart.tokens": "index token part row length share",
     "take_apart.layer_sum": "computed left_out computed_in largest_difference rounding is_equal",
-    "take_apart.one_hot": "parameter num_tokens num_rows num_columns largest_difference is_exact",
+    "take_apart.one_hot": "parameter num_tokens num_rows num_columns largest_difference",
     "take_apart.gradients.parameters": (
         "parameter requires_grad num_rows num_used num_with_gradient gradient_norm reason"
     ),
     "take_apart.gradients.rows": "parameter row token num_tokens gradient_norm reason",
     "take_apart.special_tokens.table": "token other stage relative_difference is_equal",
     "take_apart.segments.changes": "change stage relative_difference largest_difference is_equal",
-    "take_apart.permutation.table": "without relative_difference largest_difference is_equivariant",
+    "take_apart.permutation.table": "without relative_difference largest_difference is_equal",
 }
 QUESTION = declare(
     "anatomy",

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
@@ -19,16 +18,12 @@ class AnatomyCommand:
     """The sentence that the model reads."""
     pair: str | None = None
     """A second sentence, which the model reads together with the first; None: a single sentence."""
-    is_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
-    """Print JSON instead of text: the same numbers. Keys: toolkit/questions/anatomy/measure.py."""
     out: Path | None = None
     """Folder to write the report and its figures into; None: print the answers only."""
     title: str | None = None
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        import json
-
         from toolkit.naming import shorten
         from toolkit.questions.anatomy.measure import as_document, take_apart
         from toolkit.questions.anatomy.page import anatomy_page, anatomy_tables
@@ -38,11 +33,7 @@ class AnatomyCommand:
 
         check_if_asked(self.out)
         document = as_document(take_apart(open_model(self.model), self.text, self.pair, name=shorten(self.model)))
-        if self.is_json:
-            print(json.dumps(document, indent=2, allow_nan=False))
-            if self.out is None:
-                return 0
         page = anatomy_page(
             document, title=self.title, command=command_again(self, "anatomy", (self.model,), "text", "pair")
         )
-        return show_page(page, self.out, anatomy_tables(document), is_result=not self.is_json)
+        return show_page(page, self.out, anatomy_tables(document))

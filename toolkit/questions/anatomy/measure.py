@@ -26,7 +26,6 @@ from toolkit.questions.models import (
     find_parts,
     in_float64,
     largest,
-    list_differences,
     make_inputs,
     make_sentence,
     read_sentence,
@@ -62,9 +61,6 @@ class Gradients:
     """Padding tokens that stood behind the text, masked out."""
     padding_row: int | None
     """The word table's padding_idx; None where it has none."""
-    unmasked_padding_norm: float
-    """Gradient norm of that row when the mask lets the padding through: 0 is padding_idx's doing. NaN if frozen or not
-    applicable."""
 
 
 def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Gradients:
@@ -73,17 +69,13 @@ def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Grad
     room = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - length)
     padded = _pad(loaded, sentence, room)
     with in_float64(loaded):
-        gradients = _differentiate(loaded, padded, length, seed, is_masked=True)
-        unmasked = _differentiate(loaded, padded, length, seed, is_masked=False) if room else {}
-    word_gradient, padding_row = unmasked.get("word_embeddings"), parts.word.padding_idx
-    is_known = word_gradient is not None and padding_row is not None
+        gradients = _differentiate(loaded, padded, length, seed)
     return Gradients(
         scalar=SCALAR,
         parameters=_parameter_table(parts, padded, length, gradients),
         rows=_row_table(parts, padded, length, gradients),
         num_padding=room,
-        padding_row=padding_row,
-        unmasked_padding_norm=float(np.linalg.norm(word_gradient[padding_row])) if is_known else float("nan"),  # type: ignore[index]
+        padding_row=parts.word.padding_idx,
     )
 
 
@@ -97,9 +89,7 @@ def _pad(loaded: Loaded, sentence: Sentence, num_padding: int) -> Sentence:
     return replace(padded, texts=sentence.texts)
 
 
-def _differentiate(
-    loaded: Loaded, padded: Sentence, length: int, seed: int, *, is_masked: bool
-) -> dict[str, Array | None]:
+def _differentiate(loaded: Loaded, padded: Sentence, length: int, seed: int) -> dict[str, Array | None]:
     """Canonical name to the gradient of SCALAR, or None where the parameter is frozen."""
     backbone = loaded.model.backbone
     parameters = dict(backbone.named_parameters())
@@ -114,8 +104,7 @@ def _differentiate(
         if canonical in module_names and parameters[module_names[canonical]].requires_grad
     }
     inputs = make_inputs(loaded, padded)
-    if is_masked:
-        inputs["attention_mask"][:, length:] = 0
+    inputs["attention_mask"][:, length:] = 0
     with in_eval_mode(backbone), torch.enable_grad():
         mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
         scalar = mean @ torch.as_tensor(np.random.default_rng(seed).standard_normal(len(mean))).to(mean)
@@ -179,7 +168,7 @@ def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
             for block in torch.split(ids, BLOCK):
                 one_hot = torch.nn.functional.one_hot(block, table.num_embeddings).to(table.weight.dtype)
                 difference = max(difference, float((one_hot @ table.weight - table(block)).abs().max()))
-        records.append((name, len(ids), *table.weight.shape, difference, difference == 0))
+        records.append((name, len(ids), *table.weight.shape, difference))
     return pd.DataFrame(records, columns=columns_of("take_apart.one_hot"))
 
 
@@ -264,7 +253,7 @@ class Segments:
 
 
 def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
-    """Swap the segments (0 for 1), set all to 0 and all to 1, and compare the outputs with those of the text as it is.
+    """Swap the segments (0 for 1), set all to 0, and compare the outputs with those of the text as it is.
 
     A change that leaves the ids as they are has no line.
     """
@@ -278,7 +267,6 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
     changes = {
         "swapped": np.where(original == 0, 1, np.where(original == 1, 0, original)),
         "all 0": np.zeros_like(original),
-        "all 1": np.ones_like(original),
     }
     records, compared = [], [original]
     with in_float64(loaded):
@@ -494,8 +482,6 @@ class Anatomy(Described):
     model: str
     """As the user wrote it."""
     family: str
-    differences: tuple[str, ...]
-    """What sets this layer apart from BERT's, one sentence each."""
     sentence: Sentence
     parameters: pd.DataFrame
     tokens: pd.DataFrame
@@ -514,7 +500,6 @@ class Anatomy(Described):
 
 
 PARTS_OF_ANATOMY: Mapping[str, Callable[[Loaded, Sentence], Any]] = {
-    "differences": lambda loaded, _: list_differences(loaded),
     "parameters": lambda loaded, _: list_parameters(loaded),
     "tokens": decompose_tokens,
     "layer_sum": prove_sum,
@@ -560,37 +545,19 @@ def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str 
     return Anatomy(model=name or loaded.source.name, family=loaded.family.name, sentence=sentence, **parts)
 
 
-VERSION = 2
-"""Of the keys below; it grows when one of them changes its meaning."""
-
-
-def as_document(anatomy: Anatomy) -> dict[str, Any]:
-    """What ``--json`` prints: every table a list of objects, keyed by its columns (:mod:`toolkit.schema`).
-
-    ``version``; ``model``; ``family``; ``differences`` (sentences); ``sentence`` (texts, tokens, words, positions,
-    segments: rows per token, token_type_ids: the tokenizer's); ``parameters``, ``tokens``, ``layer_sum``, ``one_hot``
-    (tables of the modules of these names); ``gradients`` (scalar, parameters, rows, num_padding, padding_row,
-    unmasked_padding_norm); ``special_tokens`` (table, others, names); ``segments`` (token_type_ids, num_rows, changes,
-    note); ``permutation`` (order, table). What does not apply is null with a note beside it, or has no line; what is
-    undefined is null. There are no NaN literals.
-    """
-    document: dict[str, Any] = _plain(anatomy)
-    return {"version": VERSION} | document
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: records as objects, tables as lists of objects, what is undefined as None."""
+def as_document(value: Any) -> Any:
+    """An anatomy as plain values: records as dicts, tables as lists of dicts, what is undefined as None."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: as_document(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, pd.DataFrame):
         return [
-            {str(column): _plain(cell) for column, cell in zip(value.columns, cells, strict=True)}
+            {str(column): as_document(cell) for column, cell in zip(value.columns, cells, strict=True)}
             for cells in value.astype(object).itertuples(index=False, name=None)
         ]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: as_document(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | tuple | list):
-        return [_plain(item) for item in value]
+        return [as_document(item) for item in value]
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value

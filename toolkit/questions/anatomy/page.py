@@ -11,7 +11,7 @@ from toolkit.reporting.charts import Chart, altair, colour, data_of, panels, pic
 from toolkit.reporting.page import Block, Page, Section, TextBlock, Tile, picture, rows_block
 
 Document = dict[str, Any]
-"""What ``toolkit anatomy --json`` prints."""
+"""An anatomy as plain values (:func:`toolkit.questions.anatomy.measure.as_document`)."""
 
 MOST_DRAWN = 60
 """Tokens of the chart; the table has all of them."""
@@ -112,7 +112,7 @@ def _look_up(document: Document) -> Iterable[Block]:
             record["parameter"],
             f"{record['num_tokens']} x {record['num_rows']:,}",
             f"{record['num_rows']:,} x {record['num_columns']}",
-            "bit for bit" if record["is_exact"] else "NOT equal",
+            "bit for bit" if record["largest_difference"] == 0 else "NOT equal",
             number(record["largest_difference"]),
         )
         for record in document["one_hot"]
@@ -138,9 +138,6 @@ def _gradients(document: Document) -> Iterable[Block]:
     rows = [[record[name] for name in names] for record in chosen]
     header = ("parameter", "row", "token", "tokens", "gradient norm", "why")
     caption = f"Single rows; tokens of padding behind the text: {gradients['num_padding']}."
-    if gradients["padding_row"] is not None and gradients["unmasked_padding_norm"] is not None:
-        caption += f" Of word row {gradients['padding_row']} where the mask lets padding through: "
-        caption += f"{number(gradients['unmasked_padding_norm'])}; the table drops the gradient of its padding_idx."
     yield rows_block(header, rows, caption)
 
 
@@ -195,7 +192,7 @@ def _order(document: Document) -> Iterable[Block]:
         name = (
             f"{'also ' if i > 1 else ''}without the {record['without']}" if record["without"] else "the model as it is"
         )
-        shows = "no" if record["is_equivariant"] else f"the order still shows ({number(record['relative_difference'])})"
+        shows = "no" if record["is_equal"] else f"the order still shows ({number(record['relative_difference'])})"
         rows.append((name, number(record["relative_difference"]), shows))
     yield rows_block(("tokens in another order", "vectors change by", "order"), rows, "")
 
@@ -270,9 +267,6 @@ def plot_shares(document: Document) -> Chart | None:
 def anatomy_page(document: Document, *, title: str | None = None, command: str = "") -> Page:
     """The eight questions with their answers and tables; first what each table adds to a token."""
     texts, tokens = document["sentence"]["texts"], document["sentence"]["tokens"]
-    lead = [f"{len(tokens)} tokens: {shortened(tokens)}"] + [
-        f"Not as in BERT: {difference}" for difference in document["differences"]
-    ]
     caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MOST_DRAWN} tokens."
     sections = [
         Section(id=f"question-{i}", title=question, lead=lead_of, blocks=tuple(blocks(document)))
@@ -281,7 +275,7 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
     return Page(
         title=title or f"The embedding layer of {document['model']} ({document['family']})",
         question=" / ".join(" ".join(text.split()) for text in texts),
-        lead="\n\n".join(lead),
+        lead=f"{len(tokens)} tokens: {shortened(tokens)}",
         tiles=tuple(
             Tile(title=f"{part} rows", value=percent(share), detail="of a token's vector, on average")
             for part, share in mean_shares(document).items()

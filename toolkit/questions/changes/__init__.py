@@ -7,28 +7,16 @@ COLUMNS = (
     Column("kind", "The first kind of change that holds.", TEXT),
     Column("detail", "One or two clauses on it.", TEXT),
     Column("num_moved", "Rows of which a bit differs.", COUNT),
-    Column("share_moved", "Their share of the rows."),
-    Column("num_cast", "Rows that are the old ones in half precision.", COUNT),
     Column("num_decayed", "Rows that weight decay alone moved.", COUNT),
     Column("sum_lr_decay", "-ln of the factor that decay left of them."),
     Column("num_directions", "Rank of the change, where it is low.", COUNT),
-    Column("farthest", "Rows that moved farthest for their norm.", TEXT),
-    Column("residual", "Share of Σ‖Δ‖² that the kind leaves."),
-    Column("offset_share", "Share of Σ‖Δ‖² that the best common offset explains alone."),
-    Column("offset_null", "The same of isotropic noise."),
-    Column("scaling_share", "Share of Σ‖Δ‖² that the best factor explains alone."),
-    Column("scaling_null", "The same of isotropic noise."),
-    Column("rotation_share", "Share of Σ‖Δ‖² that the best orthogonal map explains alone."),
-    Column("rotation_null", "The same of isotropic noise."),
     Column("exposure", "exposed, unexposed or cannot tell: by the weights before and after, without a log.", TEXT),
     Column(
         "shared_by",
         "Models that hold the row alike up to weight decay, which did not train it; groups are parted by a semicolon.",
         TEXT,
     ),
-    Column("num_leaving", "Values of the row that are not where decay alone leaves them.", COUNT),
     Column("misfit", "‖Eᵗ - s·E⁰‖ / ‖E⁰‖ of the row, with the best factor s for it."),
-    Column("row_factor", "The best factor s of the row."),
     Column("num_unexposed_rows", "Rows that no text showed.", COUNT),
     Column("num_untold_rows", "Rows of which neither can be told.", COUNT),
     Column("misfit_unexposed", "Greatest misfit of the rows that are not called exposed."),
@@ -38,16 +26,15 @@ COLUMNS = (
 )
 TABLES = {
     "measure_changes": (
-        "parameter kind value unit detail relative_drift num_rows num_moved share_moved num_cast num_decayed "
-        "sum_lr_decay num_directions farthest residual offset_share offset_null scaling_share scaling_null "
-        "rotation_share rotation_null precision note"
+        "parameter kind value unit detail relative_drift num_rows num_moved num_decayed sum_lr_decay num_directions "
+        "note"
     ),
     "infer_exposure.tables": (
         "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed "
         "sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
     ),
     "find_ancestral_rows": "parameter row token shared_by reason",
-    "infer_exposure.rows": "parameter row token exposure num_leaving misfit row_factor norm relative",
+    "infer_exposure.rows": "parameter row token exposure misfit norm relative",
 }
 QUESTION = declare(
     "changes",

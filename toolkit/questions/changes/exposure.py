@@ -32,7 +32,6 @@ from toolkit.snapshots.snapshot import Trajectory
 Ints = NDArray[np.int32]
 
 EXPOSED, UNEXPOSED, UNTOLD = "exposed", "unexposed", "cannot tell"
-FINDINGS = (EXPOSED, UNEXPOSED, UNTOLD)
 
 LEAST = 2.0**-100
 """Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
@@ -562,9 +561,7 @@ def _rows(trajectory: Trajectory, table: _Table) -> pd.DataFrame:
     lengths = np.sqrt(table.squares)
     columns = {
         "exposure": table.found,
-        "num_leaving": table.num_leaving,
         "misfit": table.misfits,
-        "row_factor": table.factors,
         "norm": table.norms,
         "relative": np.divide(table.norms, lengths, out=np.full(len(lengths), np.nan), where=lengths > 0),
     }

@@ -5,14 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from toolkit.families import TABLES
-from toolkit.questions.changes.exposure import (
-    EXPOSED,
-    FINDINGS,
-    UNEXPOSED,
-    InferredExposure,
-    describe_decay,
-    infer_from,
-)
+from toolkit.questions.changes.exposure import InferredExposure, describe_decay, infer_from
 from toolkit.reporting.cells import Column
 from toolkit.reporting.page import Answer, Block, FoldBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, DriftPart, Makers, Opened
@@ -78,7 +71,7 @@ def answer(computed: Computed) -> Answer | None:
 
 
 def section(computed: Computed) -> Section:
-    """What each table tells, the words, and how each stratum moved beside what decay alone did."""
+    """What each table tells, and the words."""
     tables, words = computed.get("inferred_exposure"), computed.get("inferred_words")
     if tables.empty:
         return Section(id="exposure", title="", blocks=())
@@ -89,7 +82,6 @@ def section(computed: Computed) -> Section:
         top = in_percent(words).nlargest(NUM_WORDS, "drift_percent")
         word_table = table_block(top, "token drift_percent", caption)
         blocks.append(FoldBlock(title="Words of the training texts", blocks=(word_table,)))
-    blocks.append(FoldBlock(title="What decay alone did, and what training did", blocks=(_beside_decay(computed),)))
     return Section(id="exposure", title="Which rows training used", lead=LEAD, blocks=tuple(blocks))
 
 
@@ -111,22 +103,6 @@ def _tables(tables: pd.DataFrame) -> Block:
         misfit_exposed="least misfit, exposed",
         decay=Column(label="Σ lr·decay", how="-ln of what is left of unexposed rows; all that fp32 leaves open."),
         reason="why nothing can be told",
-    )
-
-
-def _beside_decay(computed: Computed) -> Block:
-    """The median drift of the exposed rows of each table beside that of its unexposed rows, which decay alone moved."""
-    rows = computed.frames["inferred_rows"]
-    drift = in_percent(rows[rows["exposure"].isin([EXPOSED, UNEXPOSED])])
-    table = drift.groupby(["parameter", "exposure"], sort=False)["drift_percent"].median().reset_index()
-    numbered = table.assign(a=table["parameter"].map(TABLES.index), b=table["exposure"].map(FINDINGS.index))
-    table = numbered.sort_values(["a", "b"])
-    counts = drift.groupby(["parameter", "exposure"]).size()
-    table["num_rows"] = [counts[key] for key in zip(table["parameter"], table["exposure"], strict=True)]
-    caption = "Medians. The unexposed rows are the null: what the optimizer did without any text."
-    median = Column(label="median drift", unit="% of norm")
-    return table_block(
-        table, "parameter exposure num_rows drift_percent", caption, num_rows="rows", drift_percent=median
     )
 
 

@@ -32,12 +32,6 @@ def roundoff(form: Format, values: Array) -> Array:
     return np.asarray(np.maximum(unit_roundoff(form) * np.abs(values), 2.0 ** (form.lowest - 1)))
 
 
-def spacing_exponents(form: Format, values: Array) -> NDArray[np.int64]:
-    """(...,) the exponent of the spacing (unit in the last place) of a format at each value."""
-    exponents = np.frexp(values)[1].astype(np.int64) - form.bits
-    return np.where(values == 0, form.lowest, np.maximum(exponents, form.lowest))
-
-
 Block = tuple[NDArray[np.int64], Array, Array]
 """Row numbers (rows,), and those rows before and after, each (rows, columns) float64."""
 
@@ -83,8 +77,6 @@ class Survey:
     form: Format = field(init=False)
     """The format that the values after the change betray: storing them rounded to it."""
     form_before: Format = field(init=False)
-    is_on_grid: bool = field(init=False)
-    """Whether the values before are of no finer format, so that they lie on the grid of the new ones."""
     num_changed: int = 0
     """Rows of which a value differs: fewer than the moved ones where only a sign of zero does."""
     squared_reference: float = 0.0
@@ -160,9 +152,7 @@ def survey(pair: Pair) -> Survey:
         surveyed.moved[rows] = has_moved
         if has_moved.any():
             _add(surveyed, *((a, b) if has_moved.all() else (a[has_moved], b[has_moved])))
-    before, after = (finder.found for finder in finders)
-    surveyed.form_before, surveyed.form = before, after
-    surveyed.is_on_grid = before.bits <= after.bits
+    surveyed.form_before, surveyed.form = (finder.found for finder in finders)
     return surveyed
 
 
@@ -198,18 +188,15 @@ class Kind:
     size: float
     unit: str
     detail: str
-    residual: float
-    """Σ‖Δ‖² that the kind leaves unexplained, as a share of Σ‖Δ‖²; NaN where the kind explains no coordinate."""
     offset: Array | None = field(default=None)
     """(columns,) the vector that was added to every row, for ``common offset`` of a whole table."""
-    note: str = ""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Values for columns of their own, by their names."""
     sources: Mapping[int, int] = field(default_factory=dict)
     """For ``permuted rows``: the number of each row that stands elsewhere, and of the row whose values it now holds."""
 
 
-IDENTICAL = Kind("identical", 0.0, "1", "bit-identical", math.nan)
+IDENTICAL = Kind("identical", 0.0, "1", "bit-identical")
 
 
 def find_equal(found: Survey) -> Kind | None:
@@ -217,9 +204,7 @@ def find_equal(found: Survey) -> Kind | None:
     if found.num_changed:
         return None
     num_zeros = sum(int(np.count_nonzero(np.signbit(a) != np.signbit(b))) for _, a, b in found.moved_blocks())
-    return Kind(
-        "equal in value", 0.0, "1", f"identical in value; the sign of zero differs {num_zeros:,} times", math.nan
-    )
+    return Kind("equal in value", 0.0, "1", f"identical in value; the sign of zero differs {num_zeros:,} times")
 
 
 def count_cast(found: Survey) -> tuple[str, int]:
@@ -246,7 +231,7 @@ def find_cast(found: Survey) -> Kind | None:
     detail = f"each value is the old one rounded to {name}: a conversion, no training"
     if found.count_still(lambda still: (FORMATS[name].round(still) != still).any(axis=1)):
         detail = f"{num_cast:,} of {found.num_rows:,} {found.pair.rows} rounded to {name}; the others are bit-identical"
-    return Kind("cast", found.relative_of_moved, "1", detail, 0.0, facts={"num_cast": num_cast})
+    return Kind("cast", found.relative_of_moved, "1", detail)
 
 
 def find_rounding(found: Survey) -> Kind | None:
@@ -258,7 +243,7 @@ def find_rounding(found: Survey) -> Kind | None:
     if not all(is_within(a, b) for _, a, b in found.moved_blocks()):
         return None
     detail = f"nothing above {ROUNDINGS} roundings of {found.form.name}, so nothing can be told of it"
-    return Kind("rounding", found.relative_of_moved, "1", detail, math.nan)
+    return Kind("rounding", found.relative_of_moved, "1", detail)
 
 
 def find_one_row(found: Survey) -> Kind | None:
@@ -267,7 +252,7 @@ def find_one_row(found: Survey) -> Kind | None:
         return None
     noun = "row" if found.pair.is_table else "entry"
     detail = f"its only {noun}" if found.num_rows == 1 else f"1 of {found.num_rows:,} {found.pair.rows}"
-    return Kind(f"one {noun}", found.relative_of_moved, "1", detail, 0.0)
+    return Kind(f"one {noun}", found.relative_of_moved, "1", detail)
 
 
 def find_scaling(found: Survey) -> Kind | None:
@@ -281,16 +266,15 @@ def find_scaling(found: Survey) -> Kind | None:
         # The error of c is at most one rounding of a mean, so it adds one more of the fitted value.
         return np.asarray(ROUNDINGS * (roundoff(form, b) + roundoff(form, factor * a)))
 
-    checked = _check(found, lambda a: factor * a, tolerance)
-    if checked is None:
+    contradicting = _check(found, lambda a: factor * a, tolerance)
+    if contradicting is None:
         return None
-    residual, contradicting = checked
     detail = f"times {factor:.9g}" + where(found, contradicting)
     if math.exp(-LIKE_DECAY) <= factor < 1:
         detail += f"; weight decay with Σ lr·decay = {-math.log(factor):.3g} would say the same"
     if find_offset(found) is not None:
         detail += "; a common offset says the same of rows that were all equal"
-    return Kind("scaling", factor - 1, "1", detail, residual)
+    return Kind("scaling", factor - 1, "1", detail)
 
 
 def find_offset(found: Survey) -> Kind | None:
@@ -303,15 +287,14 @@ def find_offset(found: Survey) -> Kind | None:
     def tolerance(a: Array, b: Array) -> Array:
         return np.asarray(ROUNDINGS * (roundoff(form, np.maximum(np.abs(a), np.abs(b))) + of_mean))
 
-    checked = _check(found, lambda a: a + found.offset, tolerance)
-    if checked is None:
+    contradicting = _check(found, lambda a: a + found.offset, tolerance)
+    if contradicting is None:
         return None
-    residual, contradicting = checked
     size = float(np.linalg.norm(found.offset))
     change = "one vector added to every row" if found.pair.is_table else f"{found.offset[0]:+.6g} added to every entry"
     signed = size if found.pair.is_table else float(found.offset[0])
     detail = change + where(found, contradicting)
-    return Kind("common offset", signed, "weight units", detail, residual, None if contradicting else found.offset)
+    return Kind("common offset", signed, "weight units", detail, None if contradicting else found.offset)
 
 
 def find_permutation(found: Survey) -> Kind | None:
@@ -339,7 +322,7 @@ def find_permutation(found: Survey) -> Kind | None:
             return None
     detail = f"{len(rows):,} of {found.num_rows:,} rows stand elsewhere"
     sources = dict(zip(rows.tolist(), source.tolist(), strict=True))
-    return Kind("permuted rows", float(len(rows)), "rows", detail, 0.0, sources=sources)
+    return Kind("permuted rows", float(len(rows)), "rows", detail, sources=sources)
 
 
 def _hash(rows: Array, weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -348,8 +331,8 @@ def _hash(rows: Array, weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.stack([(bits * w).sum(axis=1, dtype=np.uint64) for w in weights], axis=1)
 
 
-def _check(surveyed: Survey, formula: Formula, tolerance: Tolerance) -> tuple[float, int] | None:
-    """The residual share that a formula leaves, and how many of the unmoved rows contradict it.
+def _check(surveyed: Survey, formula: Formula, tolerance: Tolerance) -> int | None:
+    """How many of the unmoved rows contradict a formula.
 
     None as soon as a moved row is not where the formula puts it, or where the residual is above UNEXPLAINED.
     """
@@ -362,8 +345,7 @@ def _check(surveyed: Survey, formula: Formula, tolerance: Tolerance) -> tuple[fl
             return None
         squared_residual += float(np.sum(np.square(residual[has_moved])))
         contradicting += int(np.count_nonzero(~holds & ~has_moved))
-    share = squared_residual / surveyed.squared_change
-    return (share, contradicting) if share <= UNEXPLAINED else None
+    return contradicting if squared_residual <= UNEXPLAINED * surveyed.squared_change else None
 
 
 def where(found: Survey, contradicting: int) -> str:

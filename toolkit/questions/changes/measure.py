@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -31,35 +30,30 @@ from toolkit.questions.changes.finders import (
     survey,
 )
 from toolkit.questions.changes.fits import (
-    FittedRotation,
     find_decay,
     find_decay_and_training,
     find_low_rank,
-    find_noise,
-    fit_rotation,
-    kind_of_rotation,
-    rotation_null,
+    find_rotation,
 )
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import NAMED_ROWS, Snapshot, Trajectory, name_undefined
+from toolkit.snapshots.snapshot import Snapshot, Trajectory, name_undefined
 from toolkit.snapshots.store import Source, trajectory_of
 
 
-def name_farthest(trajectory: Trajectory, found: Survey) -> list[str]:
-    """Up to NAMED_ROWS rows that moved farthest for their norm, by token, position or number: ``'good' (1.2 %)``.
+def name_farthest(trajectory: Trajectory, found: Survey) -> str:
+    """The row that moved farthest for its norm, by token, position or number: ``'good' (1.2 %)``.
 
     A row that was 0 has no relative change: it comes first, with ‖Δ‖.
     """
-    best: list[tuple[float, float, int]] = []
+    farthest = []
     for rows, a, b in found.moved_blocks():
         lengths, shares = norm(a, b), relative(a, b)
         keys = np.where(np.isfinite(shares), -shares, -np.inf)
-        for i in np.lexsort((-lengths, keys))[:NAMED_ROWS]:
-            best.append((float(keys[i]), -float(lengths[i]), int(rows[i])))
-        best = sorted(best)[:NAMED_ROWS]
-    sizes = (f"{-100 * key:.3g} %" if np.isfinite(key) else f"from 0 to {-length:.3g}" for key, length, _ in best)
-    names = (trajectory.name_row(found.pair.parameter, row) for *_, row in best)
-    return [f"{name} ({size})" for name, size in zip(names, sizes, strict=True)]
+        i = np.lexsort((-lengths, keys))[0]
+        farthest.append((float(keys[i]), -float(lengths[i]), int(rows[i])))
+    key, length, row = min(farthest)
+    size = f"{-100 * key:.3g} %" if np.isfinite(key) else f"from 0 to {-length:.3g}"
+    return f"{trajectory.name_row(found.pair.parameter, row)} ({size})"
 
 
 def name_still(trajectory: Trajectory, found: Survey) -> str:
@@ -68,25 +62,6 @@ def name_still(trajectory: Trajectory, found: Survey) -> str:
     return (
         trajectory.name_row(found.pair.parameter, int(still_rows[0])) if len(still_rows) == 1 < found.num_moved else ""
     )
-
-
-def name_moves(trajectory: Trajectory, parameter: str, sources: Mapping[int, int]) -> list[str]:
-    """Up to NAMED_ROWS moves of a permutation: ``'good' and 'bad' are swapped``, ``'a' now holds the row of 'b'``.
-
-    ``sources``: each row that stands elsewhere to the row whose values it now holds.
-    """
-    moves: list[str] = []
-    named: set[int] = set()
-    for row, source in sources.items():
-        if row in named:
-            continue
-        a, b = (trajectory.name_row(parameter, number) for number in (row, source))
-        is_swap = sources.get(source) == row
-        named |= {row, source} if is_swap else {row}
-        moves.append(f"{a} and {b} are swapped" if is_swap else f"{a} now holds the row of {b}")
-        if len(moves) == NAMED_ROWS:
-            break
-    return moves
 
 
 NOT_APPLICABLE, NOT_COMPARED = "not applicable", "not compared"
@@ -107,7 +82,6 @@ KINDS = {
     "rotation": "one orthogonal map of all rows",
     "decay and training": "weight decay alone on some rows, the others moved otherwise",
     "low rank": "a change of few directions, as of a merged adapter",
-    "noise": "not distinguishable from independent Gaussian noise of one standard deviation",
     "some rows": "some rows moved, in none of these ways; the others are bit-identical",
     "some entries": "some entries of a LayerNorm vector moved; the others are bit-identical",
     "general": "every row moved, in none of these ways",
@@ -126,8 +100,11 @@ FINDERS: Sequence[Callable[[Survey], Kind | None]] = (
     find_decay,
     find_scaling,
     find_offset,
+    find_rotation,
+    find_decay_and_training,
+    find_low_rank,
 )
-"""Those that say of every coordinate where it is; those that :func:`find_kind` tries after them fit or test."""
+"""In the order of :func:`find_kind`: first those that say of every coordinate where it is, then those that fit."""
 
 
 @with_columns
@@ -143,20 +120,15 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
 
         ``kind`` is the first that holds of: identical (where rows or snapshots are left out: identical in what could be
         compared), equal in value, cast, rounding, one row (entry), permuted rows,
-        decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries), general.
+        decay, scaling, common offset, rotation, decay and training, low rank, some rows (entries), general.
 
         ``value`` depends on the kind, and ``unit`` names its unit: the mean angle of a rotation (degrees), c - 1 of a
         scaling, the length of an offset, the number of permuted rows, Σ lr·decay of decay; else ‖Δ‖/‖E⁰‖ of the moved
         rows (for decay and training, of those that decay alone did not move).
 
-        The three shares say how much of Σ‖Δ‖² the best common offset, the best factor and the best orthogonal map
-        explain, **each alone**: they overlap and need not add up. Each null is the share that it would explain of
-        isotropic noise. A map is not fitted for fewer moved rows than columns, nor where a simpler kind holds.
-
-        ``num_cast`` is NaN where it was not counted, ``num_decayed`` and ``sum_lr_decay`` for kinds without decay, and
-        ``residual`` where the kind predicts no value. ``sum_lr_decay`` is what came of Σ lr·decay in the rows: fp32
-        rounds each step, so that the schedule's own sum may be another (2.9 times smaller at a rate of 3e-6 with a
-        decay of .01).
+        ``num_decayed`` and ``sum_lr_decay`` are NaN for kinds without decay. ``sum_lr_decay`` is what came of
+        Σ lr·decay in the rows: fp32 rounds each step, so that the schedule's own sum may be another (2.9 times smaller
+        at a rate of 3e-6 with a decay of .01).
 
     Raises
     ------
@@ -179,7 +151,7 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
         for snapshot in (before, after):
             _check_finite(trajectory, snapshot, name)
         surveyed = survey(Pair(before, after, name))
-        kind, rotation = find_kind(surveyed)
+        kind = find_kind(surveyed)
         if compared := trajectory.compared(name, "snapshots"):
             is_same = kind is IDENTICAL
             kind = replace(
@@ -187,7 +159,7 @@ def measure_changes(source: Source, epoch: float | None = None, *, reference_epo
                 name=IN_PART if is_same else kind.name,
                 detail=f"{IN_PART}: {compared}" if is_same else f"{kind.detail}; compared: {compared}",
             )
-        records[name] = _change_record(trajectory, surveyed, kind, rotation)
+        records[name] = _change_record(trajectory, surveyed, kind)
         if name in TABLES and kind.offset is not None:
             offsets[name] = kind.offset, roundoff(surveyed.form, surveyed.magnitudes / surveyed.num_moved)
     for names, gauge_note in _gauges(offsets):
@@ -207,54 +179,38 @@ def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None
         raise ValueError(f"{name} holds NaN or infinity {moment} {place}: the run diverged, leave it out")
 
 
-def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
-    """The first kind that holds, and the orthogonal map where it was fitted."""
+def find_kind(found: Survey) -> Kind:
+    """The first kind that holds."""
     if found.num_moved == 0:
-        return IDENTICAL, None
+        return IDENTICAL
     for find in FINDERS:
         if (kind := find(found)) is not None:
-            return kind, None
-    rotation = fit_rotation(found)
-    finders = (partial(kind_of_rotation, rotation=rotation), find_decay_and_training, find_low_rank, find_noise)
-    for find in finders:
-        if (kind := find(found)) is not None:
-            return kind, rotation
-    return _unexplained_kind(found), rotation
+            return kind
+    return _unexplained_kind(found)
 
 
 def _unexplained_kind(surveyed: Survey) -> Kind:
     """The kind of a change that no finder explains: some rows moved, or all of them."""
     noun, n = ("row" if surveyed.pair.is_table else "entry"), surveyed.num_moved
     form, num_cast = count_cast(surveyed) if surveyed.pair.is_table else ("", 0)
-    facts: dict[str, float] = {"num_cast": num_cast} if surveyed.pair.is_table else {}
     cast_note = f", {num_cast:,} of them rounded to {form}" if num_cast else ""
     if n < surveyed.num_rows:
         detail = f"{n:,} of {surveyed.num_rows:,} {surveyed.pair.rows}{cast_note}"
-        return Kind(f"some {surveyed.pair.rows}", surveyed.relative_of_moved, "1", detail, math.nan, facts=facts)
-    return Kind("general", surveyed.relative_of_moved, "1", f"every {noun} moved{cast_note}", math.nan, facts=facts)
+        return Kind(f"some {surveyed.pair.rows}", surveyed.relative_of_moved, "1", detail)
+    return Kind("general", surveyed.relative_of_moved, "1", f"every {noun} moved{cast_note}")
 
 
-def _change_record(
-    trajectory: Trajectory, surveyed: Survey, kind: Kind, rotation: FittedRotation | None
-) -> dict[str, Any]:
-    """The record of one parameter: its kind, how far it moved, and what each simple change alone would explain."""
-    squares, n, p = surveyed.squared_change, surveyed.num_moved, surveyed.num_columns
-    is_defined = squares > 0
-    aligned = surveyed.squared_before * squares
+def _change_record(trajectory: Trajectory, surveyed: Survey, kind: Kind) -> dict[str, Any]:
+    """The record of one parameter: its kind, and how far it moved."""
     detail = kind.detail
-    farthest = name_farthest(trajectory, surveyed) if surveyed.num_changed else []
     if still_row := name_still(trajectory, surveyed) if kind.name.startswith("some ") else "":
         detail += f", all but {still_row}"
     if kind.name.startswith(("one ", "some ")):
-        detail += f"; {'farthest ' if n > 1 else ''}{farthest[0]}"
-    note = _note(surveyed, kind)
-    if kind.sources:
-        moves = name_moves(trajectory, surveyed.pair.parameter, kind.sources)
-        if len(kind.sources) == 2:
-            detail = moves[0]
-        else:
-            detail += f"; {moves[0]}, ..."
-            note = "; ".join(filter(None, [", ".join(moves), note]))
+        farthest = name_farthest(trajectory, surveyed)
+        detail += f"; {'farthest ' if surveyed.num_moved > 1 else ''}{farthest}"
+    if len(kind.sources) == 2:
+        first, second = (trajectory.name_row(surveyed.pair.parameter, row) for row in kind.sources)
+        detail = f"{first} and {second} are swapped"
     return {
         "parameter": surveyed.pair.parameter,
         "kind": kind.name,
@@ -263,32 +219,22 @@ def _change_record(
         "detail": detail,
         "relative_drift": surveyed.relative,
         "num_rows": surveyed.num_rows,
-        "num_moved": n,
-        "share_moved": n / surveyed.num_rows,
-        **dict.fromkeys(("num_cast", "num_decayed", "sum_lr_decay", "num_directions"), math.nan),
+        "num_moved": surveyed.num_moved,
+        **dict.fromkeys(("num_decayed", "sum_lr_decay", "num_directions"), math.nan),
         **kind.facts,
-        "farthest": ", ".join(farthest) + (", ..." if n > len(farthest) > 0 else ""),
-        "residual": kind.residual,
-        "offset_share": float(np.sum(surveyed.sums**2)) / n / squares if is_defined else math.nan,
-        "offset_null": 1 / n if is_defined else math.nan,
-        "scaling_share": surveyed.inner**2 / aligned if aligned > 0 else math.nan,
-        "scaling_null": 1 / (n * p) if aligned > 0 else math.nan,
-        "rotation_share": math.nan if rotation is None else 1 - rotation.residual,
-        "rotation_null": math.nan if rotation is None else rotation_null(n, p),
-        "precision": surveyed.form.name,
-        "note": note,
+        "note": _note(surveyed, kind),
     }
 
 
 def _absent(name: str, kind: str) -> dict[str, Any]:
     texts = {"parameter": name, "kind": kind, "detail": KINDS[kind]}
-    empty = dict.fromkeys(("unit", "farthest", "precision", "note"), "")
+    empty = dict.fromkeys(("unit", "note"), "")
     return {**dict.fromkeys(columns_of("measure_changes"), math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
 
 
 def _note(surveyed: Survey, kind: Kind) -> str:
     """What a reader must know beside the kind."""
-    notes = [kind.note] if kind.note else []
+    notes = []
     if surveyed.form.name in HALF_FORMATS and kind.name in ("identical", IN_PART, "equal in value", "rounding"):
         notes.append(f"the values fit {surveyed.form.name}: no drift is no verdict on half-precision weights")
     old = surveyed.form_before

@@ -13,19 +13,15 @@ COLUMNS = (
     Column("decoder", "The word table by which a masked-LM head scores words: the tuned one, or that before.", TEXT),
     Column("value_after", "The value after it, where ``value`` is the difference."),
     Column("by_frequency", "What knowing only how often each word is masked in these texts would give."),
-    Column("num_masked", "Tokens that were masked.", COUNT),
     Column("shape", "Of the tensor, as 384x1536.", TEXT),
     Column("norm_before", "‖W⁰‖, Frobenius, in float64."),
     Column("norm_change", "‖Δ‖, likewise."),
     Column("most_layer", "The layer of the greatest mean relative drift.", COUNT),
     Column("least_layer", "The layer of the least.", COUNT),
     Column("top_to_bottom", "Relative drift of the top third of the layers over the bottom third's (geometric means)."),
-    Column("num_layers", "Layers that moved in every run.", COUNT),
     Column("trend", "flat, more at the bottom, more at the top, not decided, not judged or not applicable.", TEXT),
     Column("median_angle_degrees", "Median of the angle over the layer's matrices.", NUMBER, "degrees"),
     Column("is_identical", "Whether no bit differs.", FLAG),
-    Column("stored_before", "Type in the first file.", TEXT),
-    Column("stored_after", "Type in the second.", TEXT),
     Column("similarity", "Similarity of the condition's models to those before training."),
     Column("other_similarity", "What it is held against: similarity of its seeds, or of the other condition."),
     Column("between_seeds", "By how much two seeds of one condition differ in similarity, on average."),
@@ -33,7 +29,7 @@ COLUMNS = (
 TABLES = {
     "measure_weight_drift": (
         "layer component part parameter shape num_values norm_before norm_change relative_drift angle_degrees "
-        "is_identical stored_before stored_after reason note"
+        "is_identical reason note"
     ),
     "measure_weight_drift.layer": (
         "layer component num_values norm_before norm_change relative_drift median_angle_degrees is_identical "
@@ -51,15 +47,14 @@ TABLES = {
     ),
     "measure_forgetting": (
         "run group condition is_shuffled seed texts decoder measure value low high value_before value_after "
-        "by_frequency unit reason note num_texts num_masked"
+        "by_frequency unit reason note num_texts"
     ),
     "average_weights": (
         "group condition is_shuffled layer component num_values norm_before norm_change relative_drift low high "
         "median_angle_degrees is_identical num_seeds reason note"
     ),
     "find_trends": (
-        "group condition is_shuffled most_layer least_layer top_to_bottom low high p q num_layers num_seeds trend "
-        "reason"
+        "group condition is_shuffled most_layer least_layer top_to_bottom low high p q num_seeds trend reason"
     ),
 }
 QUESTION = declare(

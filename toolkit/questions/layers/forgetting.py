@@ -194,19 +194,21 @@ def _records_of(group: Group, texts: Texts | None, max_texts: int, seed: int) ->
                 )
                 record = lead | {"texts": name, "num_texts": len(masked.texts)}
                 if not len(masked.texts):
-                    yield record | {"num_masked": 0, "reason": NO_TOKENS}
+                    yield record | {"reason": NO_TOKENS}
                     continue
                 # Runs that start from the same weights have the same scores before training.
                 if (key := (start_of(reported), name)) not in scores_before:
                     scores_before[key] = head.scores(untuned, masked)[UNTUNED]
-                record |= {"num_masked": int((masked.targets >= 0).sum()), "reason": ""}
                 frequency_scores = by_frequency(masked)
                 for decoder, scores_after in head.scores(tuned, masked).items():
                     for measure, unit in ((LOSS, "nats"), (ACCURACY, "1")):
                         pair = [scores[measure][masked.texts] for scores in (scores_before[key], scores_after)]
                         measure_cells = {"decoder": decoder, "measure": measure, "unit": unit}
                         yield (
-                            record | measure_cells | _change_cells(*pair) | {"by_frequency": frequency_scores[measure]}
+                            record
+                            | measure_cells
+                            | _change_cells(*pair)
+                            | {"by_frequency": frequency_scores[measure], "reason": ""}
                         )
 
 

@@ -1,7 +1,7 @@
 """How much each layer changed: its states and its weights."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,10 @@ from toolkit.questions.layers.states import (
     CKA,
     OTHER_CONDITION,
     OWN_SEEDS,
-    RSA,
     SEED_AND_SEED,
     STANDARDISED,
 )
 from toolkit.reporting.cells import (
-    UNDEFINED,
     estimate_of,
     estimate_text,
     number,
@@ -53,7 +51,7 @@ Tables = Mapping[str, pd.DataFrame]
 TITLE = "How much each layer changed: its states and its weights"
 QUESTION = "Which layers changed most in what they compute (states), and which in what they hold (weights)?"
 KINDS = {BEFORE_AND_AFTER: "after with before", SEED_AND_SEED: "two seeds with each other"}
-SHOWN = {CKA: "debiased CKA", STANDARDISED: "debiased CKA,\nstandardised columns", RSA: "RSA"}
+SHOWN = {CKA: "debiased CKA", STANDARDISED: "debiased CKA,\nstandardised columns"}
 """Measure to its name on an axis."""
 EMBEDDINGS = {0: "emb."}
 
@@ -88,7 +86,6 @@ DEFINITIONS = (
     "Song et al. 2012, JMLR 13; Nguyen et al. 2021, arXiv 2010.15327). 1: the same up to rotation and scale; 0 on "
     "average for unrelated vectors. One column whose variance is far above the rest decides it.",
     "standardised columns: the same after every column of each model got standard deviation 1 (ours).",
-    "RSA: Spearman's correlation of the distances between texts before and after (Kriegeskorte et al. 2008).",
     "Interval: 95 % of the mean, everywhere, over new seeds and new texts at once: the two-way interval of seeds x "
     "groups of texts, of jackknife pseudo-values; of one seed (or of the one pair of two seeds), over new texts only. "
     "A difference takes the same texts and seeds of both sides. No interval is adjusted for how many there are.",
@@ -135,24 +132,15 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
     tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
     groups, forgetting_table = groups_of(tables), tables.get("forgetting")
     chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _state_sections(groups)
-    caption = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
-    weight_blocks: list[list[Block]] = []
-    for group, group_tables in groups.items():
-        matrix_block = rows_block(*matrix_rows(group_tables), caption)
-        drift_block = rows_block(
-            *weight_rows(group_tables), "Relative drift of the weights: mean (95 % interval over seeds)."
-        )
-        weight_blocks.append([drift_block, FoldBlock(title=f"{group}: every weight matrix", blocks=(matrix_block,))])
+    caption = "Relative drift of the weights: mean (95 % interval over seeds)."
+    weight_blocks = [[rows_block(*weight_rows(group_tables), caption)] for group_tables in groups.values()]
     sections = [
         Section(
             id="changed",
             title="Which layers changed most?",
             lead="States of a layer depend on all layers below it, weights are its own. Top to bottom: how far the top "
             "third of the layers moved, as a multiple of the bottom third.",
-            blocks=(
-                rows_block(*changed_rows(tables), "States that are least like before training, 95 % intervals."),
-                rows_block(*moved_rows(tables), "Weights that moved most and least, 95 % intervals."),
-            ),
+            blocks=(rows_block(*moved_rows(tables), "Weights that moved most and least, 95 % intervals."),),
         ),
         *states,
         Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weight_blocks)),
@@ -173,12 +161,7 @@ def layers_page(tables: Tables, *, models: Collection[str], title: str | None = 
 def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
     """Where the weights moved most, and whether the states changed more than two seeds differ; no shuffled labels."""
     weights = (_trend_case(trend) for trend in tables["weight_trends"].to_dict("records") if not trend["is_shuffled"])
-    states = (
-        case
-        for group, group_tables in groups.items()
-        if has_states(group_tables)
-        for case in _state_cases(group, group_tables)
-    )
+    states = (case for group, group_tables in groups.items() for case in _state_cases(group, group_tables, tables))
     return (
         answer("Did weights move more at the top or at the bottom?", weights, NOT_COMPARED),
         answer("Did states change more than two seeds differ?", states, _no_states(tables)),
@@ -197,8 +180,12 @@ def _trend_case(trend: Mapping[str, Any]) -> Case:
     return str(trend["trend"]), f"{text} q: {p_value(trend['q'], 2)}."
 
 
-def _state_cases(group: str, tables: Tables) -> Iterator[Case]:
+def _state_cases(group: str, tables: Tables, all_tables: Tables) -> Iterator[Case]:
     """Each regime's last layer beside two seeds, as cases of the second answer; the least similar one is only named."""
+    if not has_states(tables):
+        if has_states(all_tables):
+            yield judged(f"{group}: no states.", math.nan, math.nan, APART)
+        return
     similarities = _first_texts(tables["means"][~tables["means"]["is_shuffled"].astype(bool)])
     last_layer = similarities[similarities["layer"] == similarities["layer"].max()]
     seed_contrasts = tables["contrasts"][tables["contrasts"]["comparison"] == OWN_SEEDS]
@@ -229,29 +216,6 @@ def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
         title: {name: table[table["group"] == title] for name, table in tables.items() if "group" in table}
         for title in titles
     }
-
-
-def changed_rows(tables: Tables) -> Rows:
-    """Header and rows: per group and regime the layer whose states changed most, on its first texts."""
-    header = ["model and task", "regime", "states changed most in", "similarity", "texts"]
-    key_columns = ["group", "condition"]
-    rows: list[list[object]] = []
-    means = tables.get("means", pd.DataFrame(columns=[*key_columns, "comparison", "measure", "texts"]))
-    similarities_by_condition = dict(list(_first_texts(means).groupby(key_columns)))
-    for key in zip(*(tables["weight_trends"][name] for name in key_columns), strict=True):
-        if key in similarities_by_condition:
-            similarities = similarities_by_condition[key]
-            rows.append(
-                [
-                    *key,
-                    least_similar(similarities),
-                    estimate_of(_least_record(similarities)),
-                    similarities["texts"].iloc[0],
-                ]
-            )
-        else:
-            rows.append([*key, _no_states(tables), None, ""])
-    return header, rows
 
 
 def _no_states(tables: Tables) -> str:
@@ -348,11 +312,10 @@ def _state_sections(groups: Mapping[str, Tables]) -> list[Section]:
         alt = "Similarity of the states of every layer to before training, per regime and texts."
         prefix = f"{group_number}_" if len(groups) > 1 else ""
         means = rows_block(*similarity_rows(group_tables), "Similarity of states: mean (95 % interval).")
-        counts = rows_block(*count_rows(group_tables), "Texts and seeds behind these numbers.")
         pictures = chart_blocks(charts, "similarity_by_layer", STATES_CAPTION, alt, prefix)
-        similarity_blocks[group] = [*pictures, FoldBlock(title=f"{group}: every layer", blocks=(means, counts))]
+        similarity_blocks[group] = [*pictures, FoldBlock(title=f"{group}: every layer", blocks=(means,))]
         if len(group_tables["contrasts"]):
-            reference_blocks[group] = _reference_blocks(group, group_tables)
+            reference_blocks[group] = _reference_blocks(group_tables)
     lead = (
         "Similarity to before training minus another one, debiased CKA: below 0 the states of the regime changed more. "
         "The other one is that of two seeds with each other, of shuffled labels to before, or of the first regime to "
@@ -371,14 +334,12 @@ def _state_sections(groups: Mapping[str, Tables]) -> list[Section]:
     ]
 
 
-def _reference_blocks(group: str, tables: Tables) -> list[Block]:
-    """One group's least similar layers, each regime against the first if there are several, and all layers, folded."""
+def _reference_blocks(tables: Tables) -> list[Block]:
+    """One group's least similar layers, and each regime against the first if there are several."""
     regimes = regime_rows(tables)
-    contrasts = rows_block(*contrast_rows(tables), "Difference of debiased CKA: mean (95 % interval).")
     return [
         rows_block(*reference_rows(tables), "The least similar layer, held against seeds and shuffled labels."),
         *([rows_block(*regimes, "Each regime against the first one, over layers and texts.")] if regimes[1] else []),
-        FoldBlock(title=f"{group}: every layer", blocks=(contrasts,)),
     ]
 
 
@@ -453,8 +414,6 @@ def regime_rows(tables: Tables) -> Rows:
         "greatest difference",
         "where",
         "two seeds differ by",
-        "least precise",
-        "where",
         "seeds",
     ]
     table = tables["contrasts"]
@@ -462,11 +421,10 @@ def regime_rows(tables: Tables) -> Rows:
     rows: list[list[object]] = []
     for (condition, against), contrasts in table.groupby(["condition", "against"], sort=False):
         greatest = contrasts.loc[contrasts["value"].abs().idxmax()]
-        widest = contrasts.loc[(contrasts["high"] - contrasts["low"]).idxmax()]
         seeds = int(contrasts["num_seeds"].max())
         counts: list[object] = [int((contrasts["high"] < 0).sum()), int((contrasts["low"] > 0).sum())]
         counts = counts if seeds > 1 else ["not judged: one seed"] * 2
-        cells = [_gap(greatest), _place(greatest), _floor(greatest), _gap(widest), _place(widest)]
+        cells = [_gap(greatest), _place(greatest), _floor(greatest)]
         rows.append([condition, against, len(contrasts), *counts, *cells, seeds])
     return header, rows
 
@@ -482,39 +440,17 @@ def _floor(record: "Mapping[Any, Any] | pd.Series") -> str | None:
     return None if pd.isna(record["between_seeds"]) else f"{record['between_seeds']:.3f}"
 
 
-def count_rows(tables: Tables) -> Rows:
-    """Header and rows of one group: how many seeds and texts stand behind the numbers."""
-    means = tables["means"]
-    counts = {"texts": means.groupby("texts", sort=False)["num_texts"].first()}
-    counts["seeds"] = means.groupby("condition", sort=False)["num_seeds"].first()
-    rows: list[list[object]] = [
-        [kind, name, int(num)] for kind, num_by_name in counts.items() for name, num in num_by_name.items()
-    ]
-    return ["what", "of", "number"], rows
-
-
 def similarity_rows(tables: Tables) -> Rows:
     """Header and rows of one group: per regime, texts and layer every similarity to before, and between seeds."""
     columns = {
         f"{BEFORE_AND_AFTER} {CKA}": "debiased CKA",
         f"{BEFORE_AND_AFTER} {STANDARDISED}": "standardised columns",
-        f"{BEFORE_AND_AFTER} {RSA}": "RSA",
         f"{SEED_AND_SEED} {CKA}": "two seeds, debiased CKA",
     }
     names = tables["means"]["comparison"] + " " + tables["means"]["measure"]
-    return _by_layer(tables["means"].assign(column=names.map(columns)), estimate_of)
-
-
-def contrast_rows(tables: Tables) -> Rows:
-    """Header and rows of one group: per regime, texts and layer the differences of debiased CKA, a column for each."""
-    table = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
-    return _by_layer(table.assign(column="minus " + table["against"]), _gap)
-
-
-def _by_layer(table: pd.DataFrame, cell: Callable[[Mapping[Any, Any]], object]) -> Rows:
-    """Header and rows: a row per condition, texts and layer; ``cell`` makes a record into the text of its column."""
-    labelled = table.assign(layer=table["layer"].map(lambda layer: "embeddings" if layer == 0 else str(layer)))
-    names, rows = wide_rows(labelled.dropna(subset="column"), ["condition", "texts", "layer"], "column", cell)
+    labels = tables["means"]["layer"].map(lambda layer: "embeddings" if layer == 0 else str(layer))
+    table = tables["means"].assign(column=names.map(columns), layer=labels).dropna(subset="column")
+    names, rows = wide_rows(table, ["condition", "texts", "layer"], "column", estimate_of)
     return ["regime", "texts", "layer", *names], rows
 
 
@@ -533,23 +469,6 @@ def weight_rows(tables: Tables) -> Rows:
             [str(record["condition"]), component_name(record["component"]), *cells, int(record["num_values"]), note]
         )
     return header, rows
-
-
-def matrix_rows(tables: Tables) -> Rows:
-    """Header and rows of one group: per regime and layer a column for each of its matrices."""
-    drift = tables["weight_drift"]
-    is_matrix = drift["component"].str.startswith("layers.") & drift["shape"].fillna("").str.contains("x")
-    key_columns = ["condition", "component", "part"]
-    means = drift[is_matrix].groupby(key_columns, sort=False)[["relative_drift", "angle_degrees"]]
-    table = means.agg(lambda values: values.mean(skipna=False)).reset_index()
-    table["component"] = table["component"].map(component_name)
-    names, rows = wide_rows(table, key_columns[:2], "part", _matrix)
-    return ["regime", "layer", *names], rows
-
-
-def _matrix(record: Mapping[Any, Any]) -> str:
-    drift, angle = record["relative_drift"], record["angle_degrees"]
-    return UNDEFINED if drift != drift else f"{number(100 * drift)} % / {number(angle, 2)}"
 
 
 def component_name(name: str) -> str:

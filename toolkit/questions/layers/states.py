@@ -15,9 +15,7 @@ from toolkit.analysis.kernels import (
     MIN_ITEMS,
     Refused,
     cka_of_kernels,
-    item_distances,
     kernel,
-    rsa_of_distances,
     standardised,
 )
 from toolkit.analysis.measures import Array
@@ -55,7 +53,7 @@ Place = tuple[str, int, str]
 """Domain of texts, layer, measure."""
 
 MAX_GROUPS = 30
-"""Largest number of groups in which texts are left out: RSA ranks all pairs of texts anew for each (our choice)."""
+"""Largest number of groups in which texts are left out (our choice)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,19 +133,8 @@ def _standardised_cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]]
     return cka_of
 
 
-def _rsa(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
-    """What gives RSA of two versions over the texts that are kept."""
-    left_distances, right_distances = item_distances(left), item_distances(right)
-
-    def rsa_of(is_kept: NDArray[np.bool_]) -> float:
-        grid = np.ix_(is_kept, is_kept)
-        return rsa_of_distances(left_distances[grid], right_distances[grid])
-
-    return rsa_of
-
-
-CKA, STANDARDISED, RSA = "debiased CKA", "debiased CKA, standardised columns", "RSA"
-MEASURES: Mapping[str, Measure] = {CKA: _cka, STANDARDISED: _standardised_cka, RSA: _rsa}
+CKA, STANDARDISED = "debiased CKA", "debiased CKA, standardised columns"
+MEASURES: Mapping[str, Measure] = {CKA: _cka, STANDARDISED: _standardised_cka}
 
 BEFORE_AND_AFTER = "before and after"
 SEED_AND_SEED = "seed and seed"
@@ -391,9 +378,8 @@ def measure_layer_drift(
         and ``second``: a run by its seed, ``before`` for what it started from.
 
         Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it,
-        ``debiased CKA, standardised columns`` (:mod:`toolkit.questions.space.similarity_measures`), and ``RSA``
-        (Spearman's, of Euclidean distances). The interval is over new texts for these two models
-        (:func:`toolkit.questions.layers.states.interval_of_tables`).
+        ``debiased CKA, standardised columns`` (:mod:`toolkit.questions.space.similarity_measures`). The interval is
+        over new texts for these two models (:func:`toolkit.questions.layers.states.interval_of_tables`).
 
     Raises
     ------

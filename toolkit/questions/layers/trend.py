@@ -128,7 +128,7 @@ def _trend_record(condition: ConditionWeights) -> dict[str, Any]:
     """The record of one condition in :func:`find_trends`, without q; ``trend`` is UNDECIDED until q is known."""
     record = condition.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
     record |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
-    record |= {"num_layers": 0, "num_seeds": len(condition.tables), "trend": NOT_APPLICABLE, "reason": condition.note}
+    record |= {"num_seeds": len(condition.tables), "trend": NOT_APPLICABLE, "reason": condition.note}
     if not condition.tables:
         return record
     by_seed = {}
@@ -139,7 +139,6 @@ def _trend_record(condition: ConditionWeights) -> dict[str, Any]:
     drift = pd.DataFrame(by_seed)
     is_moved = (drift > 0).all(axis=1)
     moved_drift, unmoved_layers = drift[is_moved], drift.index[~is_moved]
-    record["num_layers"] = len(moved_drift)
     notes = (
         [f"left out, as they did not move in every run: layers {', '.join(map(str, unmoved_layers))}"]
         if len(unmoved_layers)

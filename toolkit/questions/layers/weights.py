@@ -106,8 +106,6 @@ def _drift_record(pair: BackbonePair, name: str) -> dict[str, Any]:
         "parameter": name,
         "shape": "x".join(map(str, shapes[0])),
         "num_values": math.prod(shapes[0]),
-        "stored_before": pair.before.stored(name) if name in pair.before.parameters else None,
-        "stored_after": pair.after.stored(name) if name in pair.after.parameters else None,
         "is_identical": False,
         "reason": "",
         "note": SHARED if is_shared else "",

@@ -11,20 +11,14 @@ COLUMNS = (
     Column("shuffled", "Of the table's own rows in a random order."),
     Column("wave", "Place in the list, from 1: the strongest first.", COUNT),
     Column("period", "Rows in which the wave goes round once."),
-    Column("period_first", "The same over the first quarter of the rows."),
-    Column("period_last", "The same over the last quarter."),
     Column("roundness", "Smaller over larger variance in the wave's plane: 1 is a circle."),
     Column("spread", "Over how many columns of the table the wave is spread."),
     Column("lag", "Distance of two rows.", COUNT),
-    Column("num_pairs", "Pairs of rows at that distance.", COUNT),
-    Column("neighbours", "Running median of the values around the row."),
-    Column("deviations", "Robust standard deviations from it."),
 )
 TABLES = {
     "measure_positions": ("epoch window measure value sinusoid gaussian smooth shuffled unit num_rows reason note"),
-    "find_waves": "wave period period_first period_last share roundness spread",
-    "cosine_by_lag": "lag value low high num_pairs",
-    "standing_out": "measure row value neighbours deviations",
+    "find_waves": "wave period share roundness spread",
+    "cosine_by_lag": "lag value low high",
 }
 QUESTION = declare(
     "positions",

@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from toolkit.naming import command_again
-from toolkit.progress import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +27,15 @@ class PositionsCommand:
     def run(self) -> int:
         from toolkit.naming import at_least
         from toolkit.questions.drift_report import open_places
-        from toolkit.questions.positions.report import show_positions
+        from toolkit.questions.positions.page import csv_tables, position_page
+        from toolkit.questions.positions.tables import collect_positions
         from toolkit.reporting.folder import check_if_asked
+        from toolkit.reporting.render_terminal import show_page
 
         length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)
         check_if_asked(self.out)
         opened = open_places((self.model,) if self.before is None else (self.before, self.model))
         length = length or opened.default_length
+        tables = collect_positions(opened.trajectory, default_length=length, is_brief=self.out is None)
         command = command_again(self, "positions", (self.model,), "before")
-        options = {"title": self.title, "default_length": length, "command": command}
-        if path := show_positions(opened.trajectory, self.out, **options):  # type: ignore[arg-type]
-            show(f"Report: {path}")
-        return 0
+        return show_page(position_page(tables, title=self.title, command=command), self.out, csv_tables(tables))

@@ -23,7 +23,6 @@ from toolkit.questions.positions import resemblance
 from toolkit.questions.positions.resemblance import NUM_DRAWS, line_match, orbit_share, smooth_curves
 from toolkit.schema import columns_of, with_columns
 from toolkit.sinusoid import sinusoidal_table
-from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 
 NUM_FOLDS = 5
@@ -86,13 +85,6 @@ def order_error(table: Array, *, num_pairs: int = NUM_PAIRS, seed: int = 0) -> f
     return float(np.mean(model.predict(table[test[left]] - table[test[right]]) != (test[left] < test[right])))
 
 
-OUTLIER_SCORE = 6.0
-"""Robust standard deviations from which a row stands out: 4 x 10^-9 of all rows if they were Gaussian."""
-
-NEIGHBOURS = 31
-"""Rows of the running median that a row is held against: a slow trend along the positions is no outlier."""
-
-
 def cosine_gram(table: Array) -> Array:
     """(n, n) cosines between all rows, not centred; Refused where a row is 0 and has no direction."""
     lengths = np.linalg.norm(table, axis=1)
@@ -144,42 +136,8 @@ def cosine_by_lag(table: Array) -> pd.DataFrame:
     records = []
     for lag in range(1, len(gram)):
         diagonal = np.diagonal(gram, lag)
-        records.append((lag, diagonal.mean(), *np.quantile(diagonal, (0.05, 0.95)), len(diagonal)))
+        records.append((lag, diagonal.mean(), *np.quantile(diagonal, (0.05, 0.95))))
     return pd.DataFrame(records, columns=columns_of("cosine_by_lag"))
-
-
-def norms_and_steps(table: Array) -> tuple[Array, Array]:
-    """(n,) norm of every row and (n - 1,) ‖P_{i+1} - P_i‖ from every row to the next, in weight units."""
-    return np.linalg.norm(table, axis=1), np.linalg.norm(np.diff(table, axis=0), axis=1)
-
-
-@with_columns
-def standing_out(table: Array, *, least: float = OUTLIER_SCORE) -> pd.DataFrame:
-    """Rows whose norm, and steps whose length, lies far from that of their neighbours.
-
-    ``row`` is a step's first row. A robust standard deviation is 1.4826 times the median absolute deviation of all from
-    the running median of NEIGHBOURS rows; rows beyond ``least`` of them have a line. The rule is ours; it knows no row
-    by number.
-    """
-    tables = []
-    for measure, values in zip(("norm", "step"), norms_and_steps(table), strict=True):
-        neighbours = running_median(values)
-        deviations = values - neighbours
-        # Below a billionth of a typical value deviations are rounding, as between the sinusoid's equal steps.
-        spread = max(1.4826 * float(np.median(np.abs(deviations))), 1e-9 * float(np.median(values)))
-        scores = deviations / spread if spread > 0 else np.zeros(len(values))
-        rows = np.flatnonzero(np.abs(scores) > least)
-        columns = {"row": rows, "value": values[rows], "neighbours": neighbours[rows], "deviations": scores[rows]}
-        tables.append(pd.DataFrame({"measure": measure, **columns}))
-    return pd.concat(tables, ignore_index=True)
-
-
-def running_median(values: Array, width: int = NEIGHBOURS) -> Array:
-    """(n,) median of the ``width`` nearest values, of which a value is one; at the ends the window stays whole."""
-    width = min(width, len(values))
-    starts = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
-    windows = np.lib.stride_tricks.sliding_window_view(values, width)
-    return np.asarray(np.median(windows, axis=1)[starts])
 
 
 VERDICTS: Mapping[str, Callable[..., resemblance.Verdict]] = {
@@ -210,17 +168,10 @@ def _monotonicity(width: int, table: Array, _: int) -> float:
     return local_monotonicity(table, width)
 
 
-def _explained(rank: int, table: Array, _: int) -> float:
+def _explained(table: Array, _: int) -> float:
     if table.shape[1] % 2:
         raise Refused("there is no sinusoid of an odd hidden size")
-    return float(resemblance.explained_by(table, sinusoidal_table(*table.shape), [rank])[0])
-
-
-def _median_order(table: Array, _: int) -> float:
-    spectrum = resemblance.dct_spectrum(table)
-    if np.isnan(spectrum).any():
-        raise Refused("all rows are equal")
-    return float(np.searchsorted(np.cumsum(spectrum), 0.5) + 1)
+    return resemblance.explained_by(table, sinusoidal_table(*table.shape), 20)
 
 
 STATISTICS: Mapping[str, PositionStatistic] = {
@@ -256,19 +207,11 @@ STATISTICS: Mapping[str, PositionStatistic] = {
     "effective_rank": PositionStatistic(
         function=lambda table, _: effective_rank(table), unit="1", description="Effective rank of the centred table."
     ),
-    "median_dct_order": PositionStatistic(
-        function=_median_order,
-        unit="half periods",
-        description="DCT-II order below which half of the centred power lies: low is smooth.",
+    "explained_by_sinusoid_20": PositionStatistic(
+        function=_explained,
+        unit="1",
+        description="Power in the sinusoid's top 20 directions: high for any smooth curve, so no evidence.",
     ),
-    **{
-        f"explained_by_sinusoid_{rank}": PositionStatistic(
-            function=partial(_explained, rank),
-            unit="1",
-            description=f"Power in the sinusoid's top {rank} directions: high for any smooth curve, so no evidence.",
-        )
-        for rank in (10, 20, 50)
-    },
     "line_match": PositionStatistic(
         function=lambda table, _: line_match(table).score,
         unit="1",
@@ -319,7 +262,7 @@ def measure_positions(
     ValueError
         The model has no position table, or no such window.
     """
-    snapshot = snapshot_at(source, epoch)
+    snapshot = trajectory_of(source).at_or_last(epoch)
     table = position_table(source, snapshot.epoch, window)
     start, stop = window or (0, num_described(source, snapshot.epoch))
     table = table if window else table[:stop]
@@ -422,7 +365,8 @@ def num_exposed(source: Source) -> int | None:
 
 def position_table(source: Source, epoch: float | None = None, window: Window | None = None) -> Array:
     """(positions, hidden) float64 rows of the position table, from the first position on; ValueError without one."""
-    trajectory, snapshot = trajectory_of(source), snapshot_at(source, epoch)
+    trajectory = trajectory_of(source)
+    snapshot = trajectory.at_or_last(epoch)
     if PARAMETER not in snapshot.tensors:
         raise ValueError(f"this model has no {PARAMETER}: there is nothing to measure")
     blocks = [rows for _, (rows,) in iterate_blocks([snapshot], PARAMETER)]
@@ -431,11 +375,6 @@ def position_table(source: Source, epoch: float | None = None, window: Window | 
     if not 0 <= start < stop <= len(table):
         raise ValueError(f"window {start} to {stop} does not lie within the {len(table)} positions of this model")
     return table[start:stop]
-
-
-def snapshot_at(source: Source, epoch: float | None = None) -> Snapshot:
-    """The snapshot of an epoch, by default the last."""
-    return trajectory_of(source).at_or_last(epoch)
 
 
 def _value(statistic: PositionStatistic, table: Array, seed: int) -> tuple[float, str]:

@@ -1,6 +1,5 @@
-"""Learned positions: whether they resemble sine and cosine, what they are made of, and which rows stand out."""
+"""Learned positions: whether they resemble sine and cosine, and what they are made of."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,14 +21,22 @@ from toolkit.reporting.charts import (
     dash,
     data_of,
     draw,
-    log_axis,
-    once,
     outline,
     pick,
     tips,
 )
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, Tile, rows_block, table_block
-from toolkit.reporting.topics.movement import segments_blocks
+from toolkit.reporting.page import (
+    Block,
+    ChartBlock,
+    FoldBlock,
+    NoteBlock,
+    Page,
+    Section,
+    Tile,
+    rows_block,
+    stated,
+    table_block,
+)
 
 NAMES = {
     LEARNED: "learned",
@@ -116,62 +123,12 @@ def charts(tables: PositionTables) -> Charts:
     """Every chart that applies, by the name of its file."""
     return draw(
         {
-            "waves": lambda: waves_chart(wave_courses(tables)),
             "resemblance": lambda: controls_chart(control_values(tables.verdicts), tables.verdicts),
             "cosine_gram": lambda: None if tables.by_lag.empty else gram_chart(tables.rows),
             "cosine_by_lag": lambda: by_lag_chart(tables.by_lag),
-            "norms_and_steps": lambda: lengths_chart(tables.lengths, tables.outliers, tables.default_length),
             "dct_spectrum": lambda: spectrum_chart(tables.spectra),
         }
     )
-
-
-def wave_courses(tables: PositionTables) -> pd.DataFrame:
-    """The strongest waves along the positions, fastest first: wave, title, position, and their plane's coordinates."""
-    waves = tables.waves[tables.waves["is_wave"]].head(SHOWN_WAVES).sort_values("period")
-    frames = []
-    for wave_number, wave in enumerate(waves.to_dict("records"), start=1):
-        course = tables.courses[int(wave["wave"]) - 1]
-        rows = np.arange(min(len(course), max(math.ceil(8 * wave["period"]), 24)))
-        title = (
-            f"wave {wave_number}: period {wave['period']:.3g} positions, {_percent(wave['share'])} % of the variance"
-        )
-        values = {"wave": wave_number, "title": title, "position": rows}
-        frames.append(pd.DataFrame(values | {"first": course[rows, 0], "second": course[rows, 1]}))
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-def waves_chart(courses: pd.DataFrame) -> Chart | None:
-    """Each wave along the positions and round its circle, from :func:`wave_courses`."""
-    if courses.empty:
-        return None
-    names = ["first", "second"]
-    panels = []
-    for _, points in courses.groupby("wave", sort=False):
-        reach = 1.1 * float(np.quantile(np.abs(points[names].to_numpy()), 0.995)) or 1.0
-        scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
-        x = altair.X("position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False))
-        y = altair.Y("value:Q", scale=scale, title="weight units", axis=altair.Axis(tickCount=3, format="~f"))
-        curves = altair.Chart().transform_fold(names, as_=["coordinate", "value"]).mark_line(strokeWidth=1.4)
-        curves = curves.encode(
-            x=x,
-            y=y,
-            color=colour("coordinate", names, "coordinate"),
-            strokeDash=dash("coordinate", names),
-            tooltip=tips(position=("position", "d"), value=("coordinate (weight units)", ".3g")),
-        )
-        plane = altair.Chart().encode(
-            x=altair.X("first:Q", scale=scale, axis=None),
-            y=altair.Y("second:Q", scale=scale, axis=None),
-            order=altair.Order("position:Q"),
-            tooltip=tips(position=("position", "d")),
-        )
-        course = plane.mark_line(strokeWidth=0.6, color=REFERENCE)
-        circle = altair.layer(course, plane.mark_circle(size=9, color=COLOURS[0], opacity=1))
-        curves = curves.properties(width=470, height=88, title=str(points["title"].iloc[0]))
-        circle = circle.properties(width=88, height=88, title="its plane")
-        panels.append(altair.hconcat(curves, circle, spacing=16, data=data_of(points, ["position", "first", "second"])))
-    return altair.vconcat(*panels, spacing=10)
 
 
 def control_values(verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
@@ -231,6 +188,40 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
     return altair.hconcat(*panels) if panels else None
 
 
+def _with_full_names(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """A table with its tables under their full names, and these in their order."""
+    present = [name for name in NAMES if name in set(table["table"])]
+    return table.assign(table=table["table"].map(NAMES)), [NAMES[name] for name in present]
+
+
+def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
+    """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
+    if by_lag.empty:
+        return None
+    table, names = _with_full_names(by_lag)
+    picker = pick("table", names)
+    y_scale = altair.Scale(domain=[min(float(by_lag["low"].min()), 0.0), 1.0], nice=True)
+    last_lag = int(by_lag["lag"].max())
+    hover = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
+    panels: list[Chart] = []
+    for longest in dict.fromkeys((min(NEAR, last_lag), last_lag)):
+        x_scale = altair.Scale(domain=[0, longest], nice=False)
+        x = altair.X("lag:Q", scale=x_scale, title="distance (positions)", axis=altair.Axis(grid=False))
+        y = altair.Y("value:Q", scale=y_scale, title="mean cosine of two rows" if not panels else None)
+        curves = altair.Chart().mark_line(strokeWidth=1.5)
+        curves = curves.encode(x=x, y=y, opacity=picker.opacity, tooltip=hover, **_series(names))
+        curves = curves if panels else curves.add_params(*picker.params)
+        learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
+        band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2=altair.Y2("high:Q"))
+        is_near = altair.datum.lag <= longest
+        panels.append(altair.layer(band, curves).transform_filter(is_near).properties(width=285, height=200))
+    return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
+
+
+def _series(names: list[str]) -> dict[str, object]:
+    return {"color": colour("table", names), "strokeDash": dash("table", names)}
+
+
 def gram_chart(rows: Mapping[str, Array]) -> Chart:
     """Cosines between the first rows of each table: every position beside every other."""
     grams = {name: _gram(rows[name]) for name in (LEARNED, "sinusoid", "shuffled") if name in rows}
@@ -268,87 +259,6 @@ def _gram(rows: Array) -> Array:
     return np.asarray(unit_rows @ unit_rows.T)
 
 
-def _with_full_names(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """A table with its tables under their full names, and these in their order."""
-    present = [name for name in NAMES if name in set(table["table"])]
-    return table.assign(table=table["table"].map(NAMES)), [NAMES[name] for name in present]
-
-
-def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
-    """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
-    if by_lag.empty:
-        return None
-    table, names = _with_full_names(by_lag)
-    picker = pick("table", names)
-    y_scale = altair.Scale(domain=[min(float(by_lag["low"].min()), 0.0), 1.0], nice=True)
-    last_lag = int(by_lag["lag"].max())
-    hover = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
-    panels: list[Chart] = []
-    for longest in dict.fromkeys((min(NEAR, last_lag), last_lag)):
-        x_scale = altair.Scale(domain=[0, longest], nice=False)
-        x = altair.X("lag:Q", scale=x_scale, title="distance (positions)", axis=altair.Axis(grid=False))
-        y = altair.Y("value:Q", scale=y_scale, title="mean cosine of two rows" if not panels else None)
-        curves = altair.Chart().mark_line(strokeWidth=1.5)
-        curves = curves.encode(x=x, y=y, opacity=picker.opacity, tooltip=hover, **_series(names))
-        curves = curves if panels else curves.add_params(*picker.params)
-        learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
-        band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2=altair.Y2("high:Q"))
-        is_near = altair.datum.lag <= longest
-        panels.append(altair.layer(band, curves).transform_filter(is_near).properties(width=285, height=200))
-    return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
-
-
-def _series(names: list[str]) -> dict[str, object]:
-    return {"color": colour("table", names), "strokeDash": dash("table", names)}
-
-
-def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:
-    """Norm of every row and length of every step to the next, with the rows that stand out."""
-    labels = {"norm": "length of the row", "step": "step to the next row"}
-    room = 0.05 * len(lengths)
-    places = altair.Scale(domain=[-room, len(lengths) - 1 + room], nice=False)
-    x = altair.X("position:Q", title="position", scale=places, axis=altair.Axis(grid=False))
-    panels = []
-    for quantity, label in labels.items():
-        values = lengths[quantity].dropna()
-        y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], axis=altair.Axis(format="~f"))
-        if (values > 0).all() and len(values):  # equal rows have steps of 0
-            log_scale = log_axis(values)
-            y = altair.Y(
-                f"{quantity}:Q", title=[label, "(weight units)"], scale=log_scale.scale(), axis=log_scale.axis()
-            )
-        hover = tips(position=("position", "d"), **{quantity: (f"{label} (weight units)", ".3g")})
-        base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
-        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=hover)]
-        outlying = outliers[outliers["measure"] == quantity].rename(columns={"row": "position", "value": quantity})
-        if len(outlying):
-            out = altair.Chart(data_of(outlying, ["position", quantity]))
-            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=hover))
-            texts = _names_of_runs(outlying["position"].to_numpy(), outlying[quantity].to_numpy())
-            name_marks = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
-            layers.append(name_marks.mark_text(dy=-10).encode(x=x, y=y, text=altair.Text("name:N")))
-        if default_length is not None and default_length < len(lengths):
-            edge = once().mark_rule(color=REFERENCE, strokeDash=[4, 3])
-            layers.append(edge.encode(x=altair.datum(default_length - 0.5, scale=places)))
-        panels.append(altair.layer(*layers, width=580, height=120))
-    return altair.vconcat(*panels, spacing=12)
-
-
-MOST_NAMES = 8
-
-
-def _names_of_runs(rows: Array, values: Array) -> pd.DataFrame:
-    """One name for each run of neighbouring rows, at its greatest value: the runs of greatest values only."""
-    runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > max(len(rows) // 4, 12)) + 1)
-    records = []
-    for run in runs:
-        top = run[np.argmax(values[run])]
-        name = f"{rows[run[0]]}" if len(run) == 1 else f"{rows[run[0]]} to {rows[run[-1]]}"
-        records.append({"position": rows[top], "value": values[top], "name": name})
-    table = pd.DataFrame(records)
-    return table.reindex(table["value"].sort_values(ascending=False, kind="stable").index).head(MOST_NAMES)
-
-
 def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
     """Share of the power by DCT-II order; None where every table's rows are equal."""
     table, names = _with_full_names(spectra.dropna(subset="share"))
@@ -372,15 +282,11 @@ def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
 
 
 CAPTIONS = {
-    "waves": "The planes in which the table goes round, fastest wave first: both coordinates along the positions, and "
-    "the course of these rows in the plane. The sinusoid's pairs are such circles, one per pair of columns.",
     "resemblance": "The two statistics that carry a verdict: this table between tables that have the waves, in noise, "
     "and smooth random curves, which have none.",
     "cosine_gram": f"Cosine between all pairs of the first {GRAM} rows: stripes are waves, one diagonal is none.",
     "cosine_by_lag": "Mean cosine of two rows by their distance, near and over all rows; the band is 5 to 95 % of the "
     "learned pairs.",
-    "norms_and_steps": "Length of every row and distance to the next; circles stand out from their neighbours, and the "
-    "dashed line is the model's default length, where it is known.",
     "dct_spectrum": "Spectrum along the positions (DCT-II, centred): peaks are waves; what is below 1e-7 is on the "
     "floor.",
 }
@@ -403,11 +309,8 @@ def sections(tables: PositionTables, drawn: Charts) -> tuple[Section, ...]:
     definitions = [(name.replace("_", " "), statistic.description) for name, statistic in STATISTICS.items()]
     statistics = FoldBlock(title="The statistics", blocks=(rows_block(("statistic", "what it is"), definitions, ""),))
     blocks: dict[tuple[str, str], tuple[Block, ...]] = {
-        ("waves-found", "Waves"): (*_waves(tables), *blocks_of("waves", "dct_spectrum")),
+        ("waves-found", "Waves"): (*_waves(tables), *blocks_of("dct_spectrum")),
         ("rows", "What the rows are like"): (*blocks_of("cosine_gram", "cosine_by_lag"), *_windows(tables)),
-        ("standing-out", "Rows that stand out"): (*blocks_of("norms_and_steps"), *_outliers(tables)),
-        ("change", "What training changed"): _change(tables),
-        ("segments", "Segments"): segments_blocks(tables.segments) if len(tables.segments) else (),
         ("untold", "What these data cannot tell"): tuple(NoteBlock(text=text) for text in caveats(tables)),
         ("definitions", "Definitions"): (statistics,),
     }
@@ -433,11 +336,9 @@ def _waves(tables: PositionTables) -> tuple[Block, ...]:
     slow_note = f"{_percent(slow)} % more goes round less than twice, which is no wave by our count."
     block = table_block(
         table,
-        "period period_first period_last share roundness spread",
+        "period share roundness spread",
         f"Waves of the learned table; {slow_note}",
         period=Column(label="period", unit="positions"),
-        period_first=Column(label="in the first quarter", unit="positions"),
-        period_last=Column(label="in the last", unit="positions"),
         share=Column(label="share of variance", unit="%"),
         spread="columns",
     )
@@ -459,32 +360,6 @@ def _windows(tables: PositionTables) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _outliers(tables: PositionTables) -> tuple[Block, ...]:
-    """The table of rows that stand out from their neighbours; nothing where none does."""
-    if tables.outliers.empty:
-        return ()
-    block = table_block(
-        tables.outliers.sort_values("deviations", key=abs, ascending=False, kind="stable"),
-        "measure row value neighbours deviations",
-        "Rows that stand out from their neighbours, the strongest first.",
-        measure=Column(label="by its", how="norm: length of the row; step: distance to the next row."),
-        value=Column(label="value", unit="weight units"),
-        neighbours=Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
-        deviations=Column(label="robust standard deviations"),
-    )
-    return (block,)
-
-
-def _change(tables: PositionTables) -> tuple[Block, ...]:
-    """The statistics before and after training; nothing where there is one snapshot or the table did not move."""
-    if tables.change.empty:
-        return ()
-    table = tables.change.assign(measure=tables.change["measure"].str.replace("_", " "))
-    caption = "All positions, at the first and the last snapshot."
-    headers = {"measure": "statistic", "before": "before training"}
-    return (table_block(table, "measure before after unit", caption, **headers),)
-
-
 def caveats(tables: PositionTables) -> list[str]:
     """What the verdicts leave open."""
     limits = []
@@ -493,11 +368,36 @@ def caveats(tables: PositionTables) -> list[str]:
             f"The line match judges the sinusoid's waves of 6.28 to {number(tables.longest_wave)} positions a period; "
             f"in {tables.num_positions} rows its slower ones blend, and no line tells them from a smooth curve."
         )
-    if tables.segments.empty:
-        limits.append("Segments: not applicable, this model has no token_type_embeddings.")
     return [
         *limits,
         "'Made of waves' is a fact about the table's course along the positions, not about how the model uses it, and "
         "not about why training made it so.",
         "Curves that keep their phase over most of the rows count as waves; the list of waves is a description.",
     ]
+
+
+def position_page(tables: PositionTables, *, title: str | None = None, command: str = "") -> Page:
+    """The page of the computed tables: first the verdicts, then what they rest on."""
+    drawn, name = charts(tables), tables.snapshot.name or f"epoch {tables.snapshot.epoch:g}"
+    first_chart = next((chart for chart in ("resemblance", "cosine_by_lag") if chart in drawn), "")
+    return Page(
+        title=title if title is not None else f"Learned positions: {name}",
+        question="Does the learned position table resemble sine and cosine?",
+        tiles=tiles(tables),
+        tiles_show="answer",
+        answers=stated(answers(tables)),
+        picture=next(iter(chart_block(drawn, first_chart)), None),
+        sections=sections(tables, {name: chart for name, chart in drawn.items() if name != first_chart}),
+        commands=command,
+    )
+
+
+def csv_tables(tables: PositionTables) -> dict[str, pd.DataFrame]:
+    """File name to table."""
+    return {
+        "position_statistics": tables.statistics,
+        "waves": tables.waves,
+        "cosine_by_lag": tables.by_lag,
+        "dct_spectrum": tables.spectra,
+        "control_values": control_values(tables.verdicts),
+    }

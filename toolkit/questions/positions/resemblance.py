@@ -6,7 +6,7 @@ on its controls at the same shape: tables that have the waves, in noise, and smo
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -167,18 +167,16 @@ def orbit_share(table: Array) -> float:
 
 
 @with_columns
-def find_waves(table: Array, *, max_waves: int = 12) -> tuple[pd.DataFrame, list[Array]]:
-    """The waves of an (n, p) table, strongest first, and for each the (n, 2) course of the rows in its plane.
+def find_waves(table: Array, *, max_waves: int = 12) -> pd.DataFrame:
+    """The waves of an (n, p) table, strongest first.
 
     One plane after the other: that of the frequency with most power in what is left, which is then projected out.
-    ``period`` is that of the net rotation; over the first and the last quarter, so that a drifting frequency shows.
-    ``share`` is of the centred table's power, and ``spread`` (Σw)² / Σw² of the plane's squared weights: 2 for the
-    sinusoid's waves. Description: any table has planes. The rotation of a plane is arbitrary.
+    ``period`` is that of the net rotation, ``share`` of the centred table's power, and ``spread`` (Σw)² / Σw² of the
+    plane's squared weights: 2 for the sinusoid's waves. Description: any table has planes, whose rotation is arbitrary.
     """
     remaining = table - table.mean(axis=0)
     total = float(np.square(remaining).sum())
     records: list[tuple[float, ...]] = []
-    courses: list[Array] = []
     while total > 0 and len(records) < max_waves:
         power, directions = _looks(remaining)
         direction = directions[int(np.argmax(power))]
@@ -189,10 +187,9 @@ def find_waves(table: Array, *, max_waves: int = 12) -> tuple[pd.DataFrame, list
             break
         weights = np.square(plane).sum(axis=0)
         spread = 4 / float(np.square(weights).sum())  # the weights of a plane add up to 2
-        records.append((len(records) + 1, *_periods(course), share, _roundness(course), spread))
-        courses.append(course)
+        records.append((len(records) + 1, _period(course), share, _roundness(course), spread))
         remaining = remaining - course @ plane
-    return pd.DataFrame(records, columns=columns_of("find_waves")), courses
+    return pd.DataFrame(records, columns=columns_of("find_waves"))
 
 
 def _looks(table: Array) -> tuple[Array, Complex]:
@@ -216,20 +213,15 @@ def _tapers(num_rows: int) -> Array:
     return np.asarray(dpss(num_rows, HALF_BANDWIDTH, NUM_TAPERS))
 
 
-def _periods(course: Array) -> tuple[float, float, float]:
-    """Rows per turn, from the net rotation over all rows, over the first and over the last quarter."""
+def _period(course: Array) -> float:
+    """Rows per turn, from the net rotation over all rows."""
     from scipy.linalg import sqrtm
 
     # Rounded first, since the angle of an ellipse does not grow evenly.
     rounded = course @ np.linalg.pinv(np.real(sqrtm(np.cov(course.T))))
     angles = np.unwrap(np.arctan2(rounded[:, 1], rounded[:, 0])) / (2 * math.pi)
-    quarter = max(len(angles) // 4, 2)
-    stretches = (angles, angles[:quarter], angles[-quarter:])
     # Net rotation: the sum of absolute turns would count noise as turning, and make slow waves look fast.
-    first, second, third = (
-        (len(stretch) - 1) / max(abs(float(stretch[-1] - stretch[0])), 1e-12) for stretch in stretches
-    )
-    return first, second, third
+    return (len(angles) - 1) / max(abs(float(angles[-1] - angles[0])), 1e-12)
 
 
 def _roundness(course: Array) -> float:
@@ -459,25 +451,21 @@ def _control_values(statistic: Statistic, kind: str, num_rows: int, hidden: int,
     return values
 
 
-def explained_by(table: Array, reference: Array, ranks: Sequence[int]) -> Array:
-    """(ranks,) share of the centred table's power in the top-r principal directions of the centred reference.
+def explained_by(table: Array, reference: Array, rank: int) -> float:
+    """Share of the centred table's power in the top-r principal directions of the centred reference.
 
     Description only: r / (n - 1) for unrelated rows, but near 1 for any smooth curve. The directions are the left
-    singular vectors, (n, r): curves along the positions. Refused for different numbers of rows, a rank outside
-    1 to n - 1, or a table whose rows are all equal.
+    singular vectors, (n, r): curves along the positions. Refused for a rank outside 1 to n - 1, or a table whose rows
+    are all equal.
     """
-    if len(table) != len(reference) or not all(1 <= rank < len(table) for rank in ranks):
-        raise Refused(
-            f"ranks must lie between 1 and {len(table) - 1}, and both tables have the same rows; got ranks "
-            f"{list(ranks)} and {len(table)} and {len(reference)} rows"
-        )
+    if not 1 <= rank < len(table):
+        raise Refused(f"the rank must lie between 1 and {len(table) - 1}; got {rank}")
     centred = table - table.mean(axis=0)
     total = float(np.square(centred).sum())
     if total == 0:
         raise Refused("all rows of the table are equal: there is nothing to explain")
     directions = np.linalg.svd(reference - reference.mean(axis=0), full_matrices=False)[0]
-    powers = np.square(directions.T @ centred).sum(axis=1)
-    return np.array([powers[:rank].sum() / total for rank in ranks])
+    return float(np.square(directions.T @ centred).sum(axis=1)[:rank].sum() / total)
 
 
 def dct_spectrum(table: Array) -> Array:

@@ -1,6 +1,5 @@
 """Must stored vectors be made again after tuning: what a search in the old index still finds, and what a map mends."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,6 @@ from torch import nn
 from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.nearest import Ids, overlaps, search_nearest
 from toolkit.data.batches import EncodedTask, evaluation_batches
-from toolkit.data.duplicates import words_of
 from toolkit.data.files import read_file
 from toolkit.data.tasks import check_texts
 from toolkit.models.checkpoints import find_checkpoint
@@ -28,7 +26,7 @@ from toolkit.questions.models import TEXTS, batch_on, encode_texts, open_model
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import is_run
 
-KEPT, AS_IS, ORTHOGONAL, LINEAR = "neighbours kept", "as it is", "orthogonal map", "linear map"
+KEPT, AS_IS, LINEAR = "neighbours kept", "as it is", "linear map"
 """Share of the stored neighbours that are still such; recall of the old index as it is, and mapped."""
 KEEP, MAP, REINDEX, UNSURE = "keep the index", "map the stored vectors", "re-index", "cannot tell with so few queries"
 POOLINGS = {"mean": "the mean of the tokens", "cls": "the first token", "last": "the last token"}
@@ -42,7 +40,6 @@ with fewer, a poor recall would tell of the number of texts, not of the models."
 STRENGTHS = tuple(10.0**k for k in range(-9, 2))
 """Of the ridge, in mean variances of a stored vector's numbers, times the number of texts."""
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 1000
-NUM_PERMUTATIONS = 999
 ROUNDING, SETTLED, MOST_TRIED = 1e-5, 0.98, 1000
 """Of vectors of length 1, by what numbers of one may differ (batches of other lengths differ by rounding); share of the
 nearest texts that must not hang on it; texts that this is tried for."""
@@ -86,14 +83,6 @@ def search(index: Array, queries: Array, k: int) -> Ids:
     return search_nearest(rows, k, queries=np.arange(num, len(rows)), candidates=np.arange(num)).indices
 
 
-def fit_orthogonal(before: Array, after: Array) -> Callable[[Array], Array]:
-    """The rotation or reflection that brings (n, hidden) rows before nearest to those after (Schönemann 1966)."""
-    from scipy.linalg import orthogonal_procrustes
-
-    rotation = orthogonal_procrustes(before, after)[0]
-    return lambda rows: np.asarray(rows @ rotation)
-
-
 def fit_linear(before: Array, after: Array) -> Callable[[Array], Array]:
     """The affine map of (n, p) rows before to (n, q) after: ridge, its strength by leave-one-out squared error."""
     from sklearn.linear_model import RidgeCV
@@ -103,15 +92,15 @@ def fit_linear(before: Array, after: Array) -> Callable[[Array], Array]:
     return lambda rows: np.asarray(model.predict(rows))
 
 
-def mapped(fit: Callable[[Array, Array], Callable[[Array], Array]], before: Array, after: Array, seed: int) -> Array:
-    """(n, q) every row before, mapped by a map that was fitted to the texts of the other folds only.
+def mapped(before: Array, after: Array, seed: int) -> Array:
+    """(n, q) every row before, mapped by :func:`fit_linear` of the texts of the other folds only.
 
     The rows come out of NUM_FOLDS maps, which differ a little where one map would not: a careful estimate.
     """
     folds = np.random.default_rng([*b"folds", seed]).permutation(len(before)) % NUM_FOLDS
     result = np.empty_like(after)
     for fold in range(NUM_FOLDS):
-        result[folds == fold] = fit(before[folds != fold], after[folds != fold])(before[folds == fold])
+        result[folds == fold] = fit_linear(before[folds != fold], after[folds != fold])(before[folds == fold])
     return result
 
 
@@ -154,8 +143,8 @@ def compare_vectors(
     num_null: int = 200,
     seed: int = 0,
     has_one_model: bool = False,
-) -> tuple[pd.DataFrame, Array]:
-    """Lines of ``recall`` of :func:`measure_reindexing` without the models, and (n,) neighbours that each text lost.
+) -> pd.DataFrame:
+    """The table ``recall`` of :func:`measure_reindexing`, without the models.
 
     ``before`` (n, p) and ``after`` (n, q): the index by both models; ``queries`` (m, q): by AFTER. Any length of rows.
     ``has_one_model``: both have the same weights. Equal vectors of some texts alone bound what another query finds: it
@@ -187,13 +176,12 @@ def compare_vectors(
         )
     indices: dict[str, Callable[[], Array]] = {
         AS_IS: lambda: before,
-        ORTHOGONAL: partial(mapped, fit_orthogonal, before, after, seed),
-        LINEAR: partial(mapped, fit_linear, before, after, seed),
+        LINEAR: lambda: mapped(before, after, seed),
     }
     for name, make in counted(indices.items(), "recall"):
         reason = "" if has_cosine or name == LINEAR else OTHER_WIDTH.format(width, after.shape[1])
         reason = reason or (too_few if name != AS_IS else "")
-        record = {"measure": name, "chance": k / num, "num_fit_texts": pd.NA if name == AS_IS else num_fit}
+        record: dict[str, Any] = {"measure": name, "chance": k / num}
         if not reason:
             values, null = recall(truth, make(), queries, num_null, seed)
             # Equal vectors bound nothing without equal weights: the next query may be of a word that changed.
@@ -203,7 +191,7 @@ def compare_vectors(
         records.append(record | {"num_queries": len(queries), "reason": reason})
     table = pd.DataFrame(records).assign(num_neighbours=k, num_texts=num).fillna({"reason": "", "note": ""})
     table = table.reindex(columns=columns_of("measure_reindexing.recall"))
-    return table.astype({"num_queries": "Int64", "num_fit_texts": "Int64"}), 1 - shares_kept
+    return table.astype({"num_queries": "Int64"})
 
 
 def share_settled(index: Array, queries: Array, k: int, seed: int) -> float:
@@ -249,49 +237,6 @@ def advise(table: pd.DataFrame, keep_at: float, map_at: float) -> tuple[str, str
         if record["high"] >= threshold:
             return UNSURE, f"the interval of '{AS_IS if advice == KEEP else LINEAR}' holds the threshold {threshold:g}"
     return REINDEX, "; ".join(record["reason"] for record in records if record["reason"])
-
-
-def compare_words(words: Sequence[set[str]], losses: Array, *, min_texts: int = 10, seed: int = 0) -> pd.DataFrame:
-    """The table ``words`` of :func:`measure_reindexing` from each text's words and (n,) losses.
-
-    The value of a word is standardised by the mean and variance of a sum of as many losses drawn without replacement;
-    ``adjusted_p`` holds its distance from 0 against the greatest of all words when the losses are dealt to the texts
-    at random (Westfall and Young 1993, single step), which keeps the chance of calling any word at the level however
-    words go together.
-    """
-    from scipy.sparse import csr_array
-
-    columns, num = columns_of("measure_reindexing.words"), len(losses)
-    counts = Counter(word for text_words in words for word in text_words)
-    row_of_word = {
-        word: i for i, word in enumerate(sorted(w for w, n in counts.items() if min_texts <= n <= num - min_texts))
-    }
-    if not row_of_word or np.ptp(losses) == 0:
-        return pd.DataFrame(columns=columns)
-    pairs = [
-        (row_of_word[word], text) for text, text_words in enumerate(words) for word in text_words if word in row_of_word
-    ]
-    has_word = csr_array((np.ones(len(pairs)), np.array(pairs).T), shape=(len(row_of_word), num))
-    sizes = has_word.sum(axis=1)
-    spread = np.sqrt(sizes * (num - sizes) / (num - 1)) * losses.std()
-    centred = losses - losses.mean()
-    distance, rng = (has_word @ centred) / spread, np.random.default_rng([*b"words", seed])
-    greatest = [np.abs((has_word @ rng.permutation(centred)) / spread).max() for _ in range(NUM_PERMUTATIONS)]
-    num_reached = [(np.array(greatest) >= abs(value) - 1e-9).sum() for value in distance]
-    with_word = has_word @ losses / sizes
-    without_word = (losses.sum() - has_word @ losses) / (num - sizes)
-    order = np.argsort(-distance, kind="stable")
-    table = pd.DataFrame(
-        {
-            "word": list(row_of_word),
-            "num_texts_with": sizes.astype(np.int64),
-            "value": with_word - without_word,
-            "loss_with": with_word,
-            "loss_without": without_word,
-            "adjusted_p": (1 + np.array(num_reached)) / (1 + NUM_PERMUTATIONS),
-        }
-    )
-    return table.iloc[order].assign(rank=np.arange(1, len(row_of_word) + 1)).reset_index(drop=True)[columns]
 
 
 Texts = Sequence[tuple[str, ...]]
@@ -415,7 +360,6 @@ def measure_reindexing(
     pooling: str | None = None,
     keep_at: float = 0.95,
     map_at: float = 0.95,
-    min_texts: int = 10,
     num_null: int = 200,
     seed: int = 0,
 ) -> Mapping[str, pd.DataFrame]:
@@ -441,8 +385,6 @@ def measure_reindexing(
         its modules, its length and its default prompt. Vectors are compared by cosine.
     keep_at, map_at
         Least recall at which the index is kept as it is, and at which a linear map of it is enough.
-    min_texts
-        Words in fewer texts, or in all but fewer, are not looked at.
     num_null
         Number of draws of the null.
     seed
@@ -453,13 +395,10 @@ def measure_reindexing(
     dict of pandas.DataFrame
         ``recall``: the share of the k neighbours of every text before that are so after (``neighbours kept``), and the
         share of the k texts which AFTER finds among its own vectors that a query by AFTER finds in the old index: ``as
-        it is``, and with each stored vector mapped by the best orthogonal or linear map (affine, ridge) that four
-        fifths of the texts without it give. Intervals: 95 %, bootstrap over queries, no end of it within an exact
+        it is``, and with each stored vector mapped by the best linear map (affine, ridge) that four fifths of the texts
+        without it give. Intervals: 95 %, bootstrap over queries, no end of it within an exact
         bound. NaN, with the reason, where the two widths differ (a linear map is all that there is then) and where a
         map has fewer than two texts for each number of a stored vector.
-
-        ``words``: by how much more the texts with a word lost of their neighbours than those without, the clearest
-        loss first. It does not say that the word is why: words go with topics.
 
         ``verdict``: ``keep the index`` where the interval of ``as it is`` lies at or above ``keep_at``; else, where it
         lies below, ``map the stored vectors`` where that of ``linear map`` lies at or above ``map_at``, and
@@ -473,8 +412,7 @@ def measure_reindexing(
         so many are nearly the same that rounding decides which are nearest.
     """
     lookup(POOLINGS, pooling or "mean", "pooling")
-    k, min_texts = at_least("k", k, 1), at_least("min_texts", min_texts, 1)
-    num_null = at_least("num_null", num_null, 0)
+    k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
     for name, threshold in (("keep_at", keep_at), ("map_at", map_at)):
         if not 0 < threshold <= 1:
             raise ValueError(f"{name} is a recall, above 0 and at most 1; got {threshold}")
@@ -502,7 +440,7 @@ def measure_reindexing(
     is_same_model = pooling_before == pooling_after and has_one_state(model_before, model_after)
     options: dict[str, Any] = {"k": k, "num_null": num_null, "seed": seed}
     options["has_one_model"] = is_same_model
-    recall_table, losses = compare_vectors(old_vectors, new_vectors, query_vectors, **options)
+    recall_table = compare_vectors(old_vectors, new_vectors, query_vectors, **options)
     advice, reason = advise(recall_table, keep_at, map_at)
     note = f"{left_out:,} of {len(stored):,} texts are counted once with one that both models read alike"
     first, second = distinct(shorten(name) for name in (before, after))
@@ -522,13 +460,7 @@ def measure_reindexing(
         "reason": reason,
     }
     verdict = pd.DataFrame([record | {"note": note if left_out else ""}])[columns_of("measure_reindexing.verdict")]
-    say("words")
-    words_by_text = [{word for text in stored[i] for word in words_of(text)} for i in indexed]
-    return {
-        "verdict": verdict,
-        "recall": recall_table,
-        "words": compare_words(words_by_text, losses, min_texts=min_texts, seed=seed),
-    }
+    return {"verdict": verdict, "recall": recall_table}
 
 
 def _check_number(num: int, k: int) -> None:

@@ -1,4 +1,4 @@
-"""Must stored vectors be made again after tuning: the advice, the recall of the old index, the words that lost most."""
+"""Must stored vectors be made again after tuning: the advice, and the recall of the old index."""
 
 from collections.abc import Mapping
 
@@ -7,23 +7,18 @@ import pandas as pd
 from toolkit.questions.reindexing.measure import AS_IS, KEPT, LINEAR
 from toolkit.reporting.cells import estimate_of, listing, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, data_of, intervals, once, tips
-from toolkit.reporting.page import Answer, NoteBlock, Page, Section, picture, rows_block, table_block, texts_section
+from toolkit.reporting.page import Answer, NoteBlock, Page, Section, picture, rows_block, texts_section
 
 Tables = Mapping[str, pd.DataFrame]
 
 SHARES = (
-    "Share of the {k} neighbours of texts that are kept, and recall of the old index: as it is, and mapped by maps "
-    "that were fitted on other texts."
+    "Share of the {k} neighbours of texts that are kept, and recall of the old index: as it is, and mapped by a map "
+    "that was fitted on other texts."
 )
-MOST_WORDS = 20
 CAPTION = (
     "Share of the {num_neighbours} texts that the new model finds in its own index and also in the old one: as it is, "
     "and with each stored vector mapped by a map fitted on other texts. Bars: 95 % interval over {num_queries:,} "
     "queries; rules: the thresholds; hollow: the rows of the index dealt at random."
-)
-WORDS_CAPTION = (
-    "By how much more the texts with a word lost of their {k} neighbours than the others, the clearest first. Of "
-    "{num:,} words {more:,} are called as losing more and {less:,} as losing less (adjusted p below .05)."
 )
 DEFINITIONS = (
     "Vector of a text: of an encoder the mean of the last layer's tokens (or the first or the last one), of a "
@@ -31,14 +26,12 @@ DEFINITIONS = (
     "Neighbours kept: of each text's k nearest texts before, the share that are so after; by chance k / (n - 1).",
     "Recall: queries by the model after, searched among the stored vectors of the model before. Truth: what they find "
     "among the vectors that the model after gives the same texts, whose own recall is therefore 1. By chance k / n.",
-    "Orthogonal map: rotation or reflection of least squared error (Schönemann 1966). Linear map: ridge with an "
-    "intercept, its strength by leave-one-out error. Each text is mapped by a map that was fitted to four fifths of "
-    "the texts, it not among them; with fewer than two texts for each number of a vector there is none.",
+    "Linear map: ridge with an intercept, its strength by leave-one-out error. Each text is mapped by a map that was "
+    "fitted to four fifths of the texts, it not among them; with fewer than two texts for each number of a vector "
+    "there is none.",
     "Null: the rows of the index are dealt to the texts at random. Intervals: 95 %, percentile bootstrap over queries, "
     "no end of it within an exact bound: under 100 queries that of a binomial share, else that of a kind of query that "
     "none of these is.",
-    "Adjusted p: how often any word is as far out when losses are dealt to the texts at random (Westfall and Young "
-    "1993): the chance of calling any word without a cause is the level.",
     "Advice: keep the index where the interval of the recall as it is lies at or above its threshold; where it lies "
     "below, map the stored vectors where that of the linear map lies at or above its own, and else re-index; where a "
     "threshold lies inside the interval that decides, these queries cannot tell.",
@@ -46,15 +39,13 @@ DEFINITIONS = (
 LIMITS = [
     "Recall falls as an index grows, since near texts get nearer: it holds for this number of texts of this kind.",
     "Recall asks whether the old index finds what the new model would find, not whether that is what somebody needs.",
-    "Words go with topics and with one another: that texts with a word lost more does not say that the word is why.",
 ]
-"""The last one is of words, where there are any."""
 
 
 def reindex_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
     """What ``measure_reindexing``'s tables say."""
     (verdict,) = tables["verdict"].to_dict("records")
-    recall, words, k = tables["recall"], tables["words"], verdict["num_neighbours"]
+    recall, k = tables["recall"], verdict["num_neighbours"]
     record_of = recall.set_index("measure").to_dict("index")
     estimates = [f"{name} {estimate_of(record_of[name])}" for name in (AS_IS, LINEAR)]
     summary = (
@@ -75,10 +66,6 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
     shares = rows_block(["index", "share (95 % interval)", "chance", "null (95 %)"], rows, SHARES.format(k=k))
     reasons = recall.assign(said=recall["reason"] + recall["note"]).groupby("said", sort=False)["measure"].agg(listing)
     notes = [NoteBlock(text=f"{names}: {text}.") for text, names in reasons.items() if text]
-    clear_losses = words.loc[words["adjusted_p"] < 0.05, "value"]
-    counts = {"num": len(words), "more": int((clear_losses > 0).sum()), "less": int((clear_losses < 0).sum())}
-    names = "word num_texts_with value loss_with loss_without adjusted_p"
-    word_table = table_block(words.head(MOST_WORDS), names, WORDS_CAPTION.format(k=k, **counts))
     return Page(
         title=title or f"Must I re-index? {verdict['first']} and {verdict['second']}",
         question="Do vectors stored before tuning still serve searches by the tuned model?",
@@ -86,8 +73,7 @@ def reindex_page(tables: Tables, *, title: str | None = None, command: str = "")
         picture=picture("recall", plot_recall(tables), CAPTION.format(**verdict)),
         sections=(
             Section(id="recall", title="What does the old index still find?", blocks=(shares, *notes)),
-            Section(id="words", title="Which words' texts lost their neighbours?", blocks=(word_table,)),
-            texts_section("limits", "What this cannot tell", LIMITS if len(words) else LIMITS[:-1]),
+            texts_section("limits", "What this cannot tell", LIMITS),
             texts_section("definitions", "Definitions", DEFINITIONS),
         ),
         commands=command,

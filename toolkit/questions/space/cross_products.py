@@ -178,38 +178,6 @@ class CrossProducts:
         return squares
 
 
-@dataclass(frozen=True)
-class PermutedCrossProducts(CrossProducts):
-    """The cross-products of X and the rows of Y in another order: what depends on one version alone is the origin's."""
-
-    origin: CrossProducts = field(kw_only=True, repr=False)
-    order: NDArray[np.intp] = field(kw_only=True, repr=False)
-
-    @cached_property
-    def yy(self) -> Array:
-        return self.origin.yy
-
-    @cached_property
-    def scales(self) -> tuple[Array, Array]:
-        return self.origin.scales
-
-    @cached_property
-    def norms(self) -> Array:
-        return np.stack([self.origin.norms[0], self.origin.norms[1, self.order]])
-
-    @cached_property
-    def standardised_norms(self) -> Array:
-        return np.stack([self.origin.standardised_norms[0], self.origin.standardised_norms[1, self.order]])
-
-    @cached_property
-    def axes_of_x(self) -> Axes:
-        return self.origin.axes_of_x
-
-    @cached_property
-    def axes_of_y(self) -> Axes:
-        return self.origin.axes_of_y
-
-
 def cross_products_of(reference: Rows, current: Rows) -> CrossProducts:
     """The cross-products of two versions of the same rows, (n, p) each, in two passes over blocks; no n by n matrix."""
     check_rows(reference, current, "a similarity")
@@ -230,21 +198,25 @@ def cross_products_of(reference: Rows, current: Rows) -> CrossProducts:
     return CrossProducts((reference, current), mean, offset, square, xx, xd, centred_change)
 
 
-def permuted_cross_products(products: CrossProducts, current: Rows, order: NDArray[np.intp]) -> PermutedCrossProducts:
+def permuted_cross_products(products: CrossProducts, current: Rows, order: NDArray[np.intp]) -> CrossProducts:
     """The cross-products of X and ``current``, Y[order], given those of the two in order: one product of tables."""
     xy, centred_change, mean_y = np.zeros_like(products.xx), 0.0, products.mean + products.offset
     for _, x, y in _blocks(products.versions[0], current):
         x, y = x - products.mean, y - mean_y
         xy += x.T @ y
         centred_change += float(np.square(y - x).sum())  # from the traces it could come out below 0
-    return PermutedCrossProducts(
+    permuted = CrossProducts(
         (products.versions[0], current),
-        *(products.mean, products.offset, products.square, products.xx),
-        xd=xy - products.xx,
-        centred_change=centred_change,
-        origin=products,
-        order=order,
+        *(products.mean, products.offset, products.square, products.xx, xy - products.xx),
+        centred_change,
     )
+    # What depends on one version alone is what it was; what is of each row goes with the rows.
+    names = ("yy", "scales", "axes_of_x", "axes_of_y")
+    vars(permuted).update({name: getattr(products, name) for name in names})
+    for name in ("norms", "standardised_norms"):
+        of_x, of_y = getattr(products, name)
+        vars(permuted)[name] = np.stack([of_x, of_y[order]])
+    return permuted
 
 
 def _blocks(reference: Rows, current: Rows) -> Iterator[tuple[slice, Array, Array]]:

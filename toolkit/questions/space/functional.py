@@ -40,7 +40,6 @@ def functional_drift(
     epochs: Epochs = None,
     *,
     reference_epoch: float = 0,
-    eps: float | None = None,
     max_combinations: int = 10_000,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -48,8 +47,6 @@ def functional_drift(
 
     Parameters
     ----------
-    eps
-        The embedding LayerNorm's eps; None takes the run's own (1e-12, BERT's, where it is not known).
     max_combinations
         Combinations of rows to evaluate; more than these are sampled, and ``sample`` says how.
 
@@ -64,8 +61,8 @@ def functional_drift(
         together (``LayerNorm``) and ``inseparable rows`` ([CLS] and position 0), of which nothing can say whether the
         word or the position moved. A component that the model lacks has no line.
 
-        A common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
-        ``note`` warns where it could matter to the split. A model with a projection before LayerNorm has one line, NaN.
+        A common scale of all tables changes no output but does move each component: ``note`` warns where it could
+        matter to the split. A model with a projection before LayerNorm has one line, NaN.
 
     Notes
     -----
@@ -74,15 +71,13 @@ def functional_drift(
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)
-    assert trajectory.layer_norm_eps is not None
-    eps = trajectory.layer_norm_eps if eps is None else eps
+    eps = trajectory.layer_norm_eps
+    assert eps is not None
     at_least("max_combinations", max_combinations, 1)
-    if not 0 <= eps < math.inf:
-        raise ValueError(f"eps must be at least 0 and finite; got {eps:g}")
     rows, shares, sample = draw_combinations(corpus, max_combinations, seed)
     chosen = trajectory.chosen(epochs)
     if corpus.is_projected:
-        facts = (math.nan, len(rows), sample, eps, PROJECTED, "")
+        facts = (sample, PROJECTED, "")
         records = [(float(s.epoch), s.step, WHOLE, "functional_drift", math.nan, *facts) for s in chosen]
         return pd.DataFrame(records, columns=columns_of("functional_drift"))
     reference, *centres = measure_centres([trajectory.at(reference_epoch), *chosen], corpus)
@@ -95,7 +90,7 @@ def functional_drift(
         warning = "a common scale of the tables, which no output shows, weighs in the split"
         is_small = drift > 0 and (scale - 1) ** 2 > 0.01 * drift
         note = "; ".join(filter(None, (warning if is_small else "", corpus.note)))
-        facts = (scale, len(rows), sample, eps, reason, note)
+        facts = (sample, reason, note)
         moment = (float(snapshot.epoch), snapshot.step)
         records.append((*moment, WHOLE, "functional_drift", drift, *facts))
         split = shapley_values(coalitions).tolist()

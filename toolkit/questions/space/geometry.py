@@ -35,11 +35,6 @@ def participation_ratio_of(squared: Array) -> float:
     return float(1 / np.sum(np.square(variance_shares(squared))))
 
 
-def energy_in_top(squared: Array, k: int) -> float:
-    """Share of Σσ² in the k largest of (r,) σ², which are in descending order."""
-    return float(variance_shares(squared)[:k].sum())
-
-
 def isoscore_of(squared: Array, hidden: int) -> float:
     """(participation ratio - 1)/(p - 1) from the centred σ²: IsoScore in closed form.
 
@@ -186,8 +181,6 @@ class GeometryStatistic:
     """One plain sentence."""
     variants: tuple[str, ...] = ("raw", "centred")
     """Whether it is taken of the rows as they are, about their mean, or both."""
-    has_common_mean_null: bool = False
-    """Whether the null rows share a random mean of 1 SD per coordinate; else they are centred at 0."""
     uses_directions: bool = False
     """Whether rows of length 0 are left out, and counted as undefined."""
 
@@ -199,25 +192,6 @@ def _isoscore(cloud: Cloud) -> float:
     return isoscore_of(cloud.squared_singular_values, cloud.hidden)
 
 
-def _cosine_share(k: int) -> Callable[[Cloud], float]:
-    """A statistic: the share of the mean cosine that its ``k`` largest dimensions add."""
-
-    def share(cloud: Cloud) -> float:
-        contributions, n = cloud.cosine_contributions, cloud.num_rows - cloud.num_without_direction
-        # The SD of the mean cosine of n independent random directions: below a few of them there is nothing to share.
-        chance = math.sqrt(2 / (n * (n - 1) * cloud.hidden))
-        if contributions.sum() < 10 * chance:
-            raise Refused(f"the mean cosine is {contributions.sum():.2g}: hardly above chance, so it has no shares")
-        return float(np.sort(contributions)[-k:].sum() / contributions.sum())
-
-    return share
-
-
-def _variance_share(k: int) -> Callable[[Cloud], float]:
-    return lambda cloud: energy_in_top(np.sort(np.diag(cloud.products))[::-1], k)
-
-
-_TIMKEY = "W. Timkey & M. van Schijndel, All Bark and No Bite: Rogue Dimensions (EMNLP 2021)"
 _ROY = "O. Roy & M. Vetterli, The effective rank (EUSIPCO 2007), of the squared singular values"
 
 GEOMETRY: Mapping[str, GeometryStatistic] = Table(
@@ -264,28 +238,6 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
                 source="(Σσ²)²/Σσ⁴, the inverse Simpson index of σ²/Σσ²",
                 description="Number of directions among which the squared lengths are divided, by their squares.",
             ),
-            *(
-                GeometryStatistic(
-                    name=f"cosine_share_top{k}",
-                    function=_cosine_share(k),
-                    source=f"{_TIMKEY}, over all pairs at once",
-                    description=f"Share of the mean cosine that the {k} largest contributing dimension(s) make.",
-                    variants=("raw",),  # about the mean there is no mean cosine to share
-                    has_common_mean_null=True,
-                    uses_directions=True,
-                )
-                for k in (1, 3)
-            ),
-            *(
-                GeometryStatistic(
-                    name=f"variance_share_top{k}",
-                    function=_variance_share(k),
-                    source=f"ours, after {_TIMKEY}",
-                    description=f"Share of the variance in the {k} dimension(s) that vary most.",
-                    variants=("centred",),
-                )
-                for k in (1, 3)
-            ),
         )
     }
 )
@@ -297,9 +249,6 @@ MIN_ROWS = 10
 
 BLOCK_ROWS = 1024
 """Rows at a time: each block updates a (hidden, hidden) matrix, which small blocks would do more often than needed."""
-
-MAX_KEPT = 2**25
-"""Values of a null table that are kept between readings: 256 MB, and BERT's words are fewer."""
 
 
 @with_columns
@@ -335,8 +284,7 @@ def measure_geometry(
 
     Notes
     -----
-    Nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept in
-    memory.
+    Nothing larger than a block of rows and a (hidden, hidden) matrix is kept in memory.
     """
     trajectory = trajectory_of(source)
     at_least("num_null", num_null, 0)
@@ -409,27 +357,19 @@ def measure_null(num_rows: int, hidden: int, num_null: int, seed: int) -> dict[t
     """(statistic, variant) to its mean and SD over standard normal tables of one shape; kept for each shape."""
     values: dict[tuple[str, str], list[float]] = {(s.name, v): [] for s in GEOMETRY.values() for v in s.variants}
     for draw in range(num_null):
-        for has_mean in {s.has_common_mean_null for s in GEOMETRY.values()}:
-            raw = Cloud(_gaussian(num_rows, hidden, has_mean, (seed, draw)), centre=False)
-            clouds = {"raw": raw, "centred": raw.recentred()}
-            for statistic in (s for s in GEOMETRY.values() if s.has_common_mean_null is has_mean):
-                for variant in statistic.variants:
-                    values[statistic.name, variant].append(_value(statistic, clouds[variant])[0])
-            del raw, clouds  # or two null tables would be kept while the next is drawn
+        raw = Cloud(_gaussian(num_rows, hidden, (seed, draw)), centre=False)
+        clouds = {"raw": raw, "centred": raw.recentred()}
+        for name, variant in values:
+            values[name, variant].append(_value(GEOMETRY[name], clouds[variant])[0])
     return {key: summarise_null(drawn)[:2] for key, drawn in values.items()}
 
 
-def _gaussian(num_rows: int, hidden: int, has_mean: bool, seed: tuple[int, int]) -> Callable[[], Iterator[Array]]:
-    """A reader of one table of independent standard normal values, the same at every reading.
-
-    A table that is too large to be kept is drawn again every time.
-    """
+def _gaussian(num_rows: int, hidden: int, seed: tuple[int, int]) -> Callable[[], Iterator[Array]]:
+    """A reader of one table of independent standard normal values, drawn again at every reading, and the same."""
 
     def draw() -> Iterator[Array]:
         generator = np.random.default_rng([*b"geometry", *seed])
-        mean = generator.normal(size=hidden) if has_mean else 0.0
         for start in range(0, num_rows, BLOCK_ROWS):
-            yield mean + generator.normal(size=(min(BLOCK_ROWS, num_rows - start), hidden))
+            yield generator.normal(size=(min(BLOCK_ROWS, num_rows - start), hidden))
 
-    blocks = list(draw()) if num_rows * hidden <= MAX_KEPT else None
-    return draw if blocks is None else lambda: iter(blocks)
+    return draw

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.analysis.kernels import MIN_ITEMS, Refused, Rows, check_rows, correlate_sides, refuse_below, side_of
+from toolkit.analysis.kernels import Refused, Rows, check_rows, refuse_below
 from toolkit.analysis.measures import Array
 from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
 from toolkit.questions.space.cross_products import CrossProducts, correlate
@@ -276,34 +276,6 @@ def _cosines(rows: Rows, mean: Array | None, queries: Ids, other_ids: Ids) -> Ar
     products = (other_rows @ targets[:, :, None])[:, :, 0]
     # Under a permutation a neighbour in one version can be a row of zeros in the other.
     return np.asarray(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0))
-
-
-NUM_RESAMPLES = 200
-
-
-def rsa_interval(
-    reference: Array, current: Array, *, is_ranked: bool = True, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile interval of :func:`rsa_of_distances` over resampled items.
-
-    Items are drawn with replacement, 200 times, and pairs of an item with its own copy are left out. Pairs are never
-    resampled: those of one item hang together, and an interval over pairs would be far too narrow. NaN below 20 items.
-    """
-    if len(reference) < MIN_ITEMS:
-        return math.nan, math.nan
-    generator = np.random.default_rng([*b"rsa", seed])
-    num_items = len(reference)
-    first, second = np.triu_indices(num_items, 1)
-    pair_values = [side_of(distances[first, second], is_ranked) for distances in (reference, current)]
-    values: list[float] = []
-    for _ in range(NUM_RESAMPLES):
-        # An item drawn twice is there twice, so a pair counts as often as the product says: no pair is copied.
-        item_counts = np.bincount(generator.integers(num_items, size=num_items), minlength=num_items).astype(np.float64)
-        values.append(
-            correlate_sides(pair_values[0], pair_values[1], item_counts[first] * item_counts[second], is_ranked)
-        )
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def permute_items(distances: Array, order: NDArray[np.intp]) -> Array:

@@ -28,7 +28,6 @@ from toolkit.questions.space.similarity_measures import (
     procrustes_similarity,
     pwcca,
     rotation_share,
-    rsa_interval,
     second_order_cosine,
     svcca,
     translation_share,
@@ -139,11 +138,6 @@ def _permuted(pair: TablePair, generator: np.random.Generator) -> TablePair:
     return PermutedPair(pair.reference, pair.current[order], pair.k, pair.seed, origin=pair, order=order)
 
 
-def _gaussians(pair: TablePair, generator: np.random.Generator) -> TablePair:
-    reference, current = (generator.standard_normal(pair.reference.shape, np.float32) for _ in range(2))
-    return TablePair(reference, current, pair.k, pair.seed)
-
-
 def _noise(pair: TablePair, generator: np.random.Generator) -> TablePair:
     """The reference, and the reference plus Gaussian noise as long, row by row, as the real drift."""
     current = np.empty(pair.reference.shape)  # in float32 the sum would lose what a small drift is made of
@@ -159,10 +153,11 @@ PERMUTED = "permuted rows"
 NOISE = "isotropic drift"
 NULLS: Mapping[str, Callable[[TablePair, np.random.Generator], TablePair]] = {
     PERMUTED: _permuted,
-    "independent Gaussians": _gaussians,
     NOISE: _noise,
 }
 """Pairs of the same shape in which no row corresponds, or (isotropic drift) each row moved as far but anywhere."""
+STREAMS = {PERMUTED: 0, NOISE: 2}
+"""Of the random numbers of each."""
 
 
 def null_base(pair: TablePair) -> TablePair:
@@ -177,17 +172,13 @@ ROTATION, SCALING, TRANSLATION = "rotation", "scaling", "translation"
 SHAPE = frozenset({ROTATION, SCALING, TRANSLATION})
 """What leaves the shape of a cloud of points alone: an orthogonal map, one common factor above 0, one common shift."""
 
-ALL, ITEMS, QUERIES = "rows", "items", "queries"
-"""What a similarity looks at: all rows, the drawn items, or the drawn rows whose neighbours are looked up."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similarity:
     """A number that compares two versions of a table, and what must be known to read it."""
 
     function: Callable[[TablePair], float]
-    """Raises Refused outside the range in which the number means anything. Several threads call it, each with a pair of
-    its own."""
+    """Raises Refused outside the range in which the number means anything."""
     source: str
     """Where the formula comes from, with any departure."""
     description: str
@@ -198,16 +189,10 @@ class Similarity:
     """What may be done to the current version alone without changing the value."""
     is_symmetric: bool = True
     """Whether the two versions may change places."""
-    direction: str = ""
-    """What an asymmetric one does to which version."""
     null: str = PERMUTED
     """The entry of NULLS that is shown beside it."""
     min_rows: int = 3
     """Below this many rows it is refused: undefined, or the same whatever the rows are."""
-    sample: str = ALL
-    """Which rows it looks at."""
-    interval: Callable[[TablePair], tuple[float, float]] | None = None
-    """95 % interval over resampled rows, where there is a sound one."""
 
 
 def _of_products(function: Callable[[CrossProducts], float]) -> Callable[[TablePair], float]:
@@ -216,10 +201,6 @@ def _of_products(function: Callable[[CrossProducts], float]) -> Callable[[TableP
 
 def _rsa(pair: TablePair, *, is_ranked: bool) -> float:
     return rsa_of_distances(*pair.distances, is_ranked=is_ranked)
-
-
-def _rsa_interval(pair: TablePair, *, is_ranked: bool) -> tuple[float, float]:
-    return rsa_interval(*pair.distances, is_ranked=is_ranked, seed=pair.seed)
 
 
 def _second_order(pair: TablePair, *, is_centred: bool) -> float:
@@ -283,7 +264,6 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             identical=0.0,
             invariant_to=frozenset(),
             is_symmetric=False,
-            direction="relative to the reference",
             min_rows=1,
         ),
         "aligned_relative_drift": Similarity(
@@ -293,7 +273,6 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             identical=0.0,
             invariant_to=frozenset({ROTATION, TRANSLATION}),
             is_symmetric=False,
-            direction="relative to the reference",
             null=NOISE,
         ),
         "translation_share": Similarity(
@@ -323,7 +302,6 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             source=_PWCCA,
             description="Canonical correlations weighted by how much of the reference they account for.",
             is_symmetric=False,
-            direction="weights of the reference",
         ),
         "pwcca_current": Similarity(
             function=_of_products(partial(pwcca, weights_of="current")),
@@ -331,56 +309,46 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             description="Canonical correlations weighted by how much of the current version they account for.",
             invariant_to=_SHIFT_AND_SCALE,
             is_symmetric=False,
-            direction="weights of the current version",
         ),
         "rsa_spearman": Similarity(
             function=partial(_rsa, is_ranked=True),
             source=_RSA,
             description="Rank correlation of the distances between items before and after.",
             min_rows=4,
-            sample=ITEMS,
-            interval=partial(_rsa_interval, is_ranked=True),
         ),
         "rsa_pearson": Similarity(
             function=partial(_rsa, is_ranked=False),
             source=_RSA,
             description="Correlation of the distances between items before and after.",
             min_rows=4,
-            sample=ITEMS,
-            interval=partial(_rsa_interval, is_ranked=False),
         ),
         "knn_overlap": Similarity(
             function=lambda pair: _mean(overlap(pair.raw_neighbours, is_corrected=False)),
             source=_KNN,
             description="Share of its k nearest rows that a row keeps; unrelated rows keep k/(n-1).",
             invariant_to=_TURN,
-            sample=QUERIES,
         ),
         "knn_overlap_corrected": Similarity(
             function=lambda pair: _mean(overlap(pair.raw_neighbours)),
             source=_KNN + _CORRECTED,
             description="The same, 0 for what unrelated rows keep.",
             invariant_to=_TURN,
-            sample=QUERIES,
         ),
         "knn_overlap_centred": Similarity(
             function=lambda pair: _mean(overlap(pair.centred_neighbours)),
             source=_KNN + _CORRECTED + "; mean row taken away first",
             description="The same with the mean row of each version taken away first.",
-            sample=QUERIES,
         ),
         "second_order_cosine": Similarity(
             function=partial(_second_order, is_centred=True),
             source=_SECOND + "; mean row taken away first (ours)",
             description="Whether a row stands to the neighbours of both versions as before.",
-            sample=QUERIES,
         ),
         "second_order_cosine_raw": Similarity(
             function=partial(_second_order, is_centred=False),
             source=_SECOND,
             description="The same without centring: near 1 for unrelated rows that have a common mean.",
             invariant_to=_TURN,
-            sample=QUERIES,
         ),
     }
 )

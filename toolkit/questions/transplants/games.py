@@ -181,7 +181,6 @@ class Game:
     """Kind of random change (``random``, ``rotated``, see transplant_players.py) to the name of a value to
     (players + 1, draws, items): each player alone replaced by a random change of its size, and last all of them
     together. NaN where a kind does not apply: a single vector that is rotated is a random one."""
-    rms_changes: tuple[float, ...]
     gauge: GaugeCheck | None
     """None in raw coordinates and in reverse."""
     num_passes: int
@@ -375,7 +374,6 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
         name,
         values,
         drawn,
-        tuple(player.rms_change for player in components.players),
         gauge,
         scorer.num_passes,
         components.notes,

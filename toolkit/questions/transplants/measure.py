@@ -1,10 +1,8 @@
 """What the drift of each embedding component is worth to the tuned model's scores."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
-from math import factorial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.measures import Array
-from toolkit.analysis.shapley import coalitions_without, count_players, shapley_values
+from toolkit.analysis.shapley import shapley_values
 from toolkit.comparison.conditions import Condition, arrange
 from toolkit.comparison.intervals import two_way_interval
 from toolkit.comparison.measure import together
@@ -23,26 +21,6 @@ from toolkit.questions.transplants.games import UNITS, Game, TransplantSettings,
 from toolkit.questions.transplants.players import CHANGES, RANDOM, ROTATED, UNCHANGED
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
-
-
-def item_interactions(values: Array) -> tuple[list[tuple[int, int]], Array]:
-    """The pairs of players, and their (pairs, items) Shapley interaction indices (Grabisch & Roubens 1999).
-
-    I_ij = Σ_S |S|!(n-|S|-2)!/(n-1)! [v(S and i, j) - v(S and i) - v(S and j) + v(S)] over coalitions S with neither.
-    Above 0 where two players do more together than apart; exactly 0 where one of them changes nothing. ValueError as of
-    :func:`toolkit.questions.space.functional.shapley_values`.
-    """
-    num_players = count_players(values)
-    pairs = list(combinations(range(num_players), 2))
-    indices = np.zeros((len(pairs), values.shape[1]))
-    for row, (first, second) in enumerate(pairs):
-        first_bit, second_bit = 1 << first, 1 << second
-        for coalition in coalitions_without(num_players, (first, second)):
-            size = coalition.bit_count()
-            weight = factorial(size) * factorial(num_players - size - 2) / factorial(num_players - 1)
-            with_second = values[coalition | first_bit | second_bit] - values[coalition | second_bit]
-            indices[row] += weight * (with_second - (values[coalition | first_bit] - values[coalition]))
-    return pairs, indices
 
 
 def name_coalition(coalition: int, players: tuple[str, ...]) -> str:
@@ -82,19 +60,6 @@ def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     return records
 
 
-def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
-    """The records of ``interactions``: one per score and pair of components."""
-    records = []
-    players = games[0].players
-    for score in games[0].values:
-        interactions = [item_interactions(game.values[score]) for game in games]
-        for row, (first, second) in enumerate(interactions[0][0]):
-            stillness = _why_still(games, first, second)
-            record = interval_line(np.stack([indices[row] for _, indices in interactions]), score, stillness)
-            records.append({"score": score, "first": players[first], "second": players[second], **record})
-    return records
-
-
 def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     """Per score and component, and for all together: the transplant, random changes of its size, their difference.
 
@@ -110,8 +75,7 @@ def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
             coalition = 2**num_players - 1 if i == num_players else 1 << i
             stillness = "" if i == num_players else _why_still(games, i)
             transplanted = np.stack([g.values[score][coalition] - g.values[score][0] for g in games])
-            rms = np.nan if i == num_players else float(np.mean([g.rms_changes[i] for g in games]))
-            lead = {"score": score, "component": component, "rms_change": rms}
+            lead = {"score": score, "component": component}
             records.append(lead | {"change": TRANSPLANT, **interval_line(transplanted, score, stillness)})
             for kind in CHANGES:
                 draws = np.stack([g.perturbed[kind][score][i] - g.values[score][0] for g in games])
@@ -132,7 +96,6 @@ def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
             "seed": seed,
             "score": score,
             "coalition": name_coalition(coalition, game.players),
-            "num_tuned": coalition.bit_count(),
             "value": float(item_values.mean()) * FACTOR[score],
             "unit": UNITS[score],
         }
@@ -143,14 +106,12 @@ def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
 
 
 def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
-    """The records of ``checks``, one per seed: what the gauge check found, what it cost, what had to be assumed."""
+    """The records of ``checks``, one per seed: what the gauge check found, and what had to be assumed."""
     return [
         {
             "seed": seed,
             "gauge_difference": np.nan if game.gauge is None else game.gauge.difference,
             "control_difference": np.nan if game.gauge is None else game.gauge.control,
-            "num_draws": next(iter(game.perturbed[RANDOM].values())).shape[1],
-            "num_passes": game.num_passes,
             "num_items": len(game.ids),
             "note": "; ".join(game.notes),
         }
@@ -175,15 +136,11 @@ def interval_line(table: Array, score: str, still: str = "") -> dict[str, Any]:
     return counts | dict(zip(columns, values, strict=True)) | {"note": interval.note}
 
 
-def _why_still(games: Sequence[Game], *players: int) -> str:
-    """Why a value is exactly 0: one of these players moved in no game; empty where all moved."""
-    unmoved = [i for i in players if not any(game.moving >> i & 1 for game in games)]
-    reasons = dict.fromkeys(game.stillness[i] if game.stillness else UNCHANGED for i in unmoved for game in games)
-    return " or ".join(reasons)
-
-
-OnProgress = Callable[[str, int, int], None]
-"""Called with the run's name, the passes done and those to do."""
+def _why_still(games: Sequence[Game], player: int) -> str:
+    """Why a value is exactly 0: this player moved in no game; empty where it did in one."""
+    if any(game.moving >> player & 1 for game in games):
+        return ""
+    return " or ".join(dict.fromkeys(game.stillness[player] if game.stillness else UNCHANGED for game in games))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -191,7 +148,6 @@ class Transplants(Described):
     """The tables of :func:`measure_transplants`; a report writes each under its name."""
 
     shapley: pd.DataFrame
-    interactions: pd.DataFrame
     singles: pd.DataFrame
     coalitions: pd.DataFrame
     checks: pd.DataFrame
@@ -213,7 +169,6 @@ def measure_transplants(
     settings: TransplantSettings | None = None,
     *,
     reverse: bool = False,
-    on_progress: OnProgress = say,
 ) -> Transplants:
     """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
 
@@ -227,8 +182,6 @@ def measure_transplants(
         takes the defaults.
     reverse
         Also put the tuned components into the body from before training, under a probe that is fitted again.
-    on_progress
-        Called with the run's name, the number of passes done and the number to do.
 
     Returns
     -------
@@ -258,7 +211,7 @@ def measure_transplants(
         for condition in (condition for group in groups for condition in group.conditions):
             games: dict[int, Game] = {}
             for reported in condition.runs:
-                on_pass = partial(on_progress, f"{reported.name} ({directed.direction})")
+                on_pass = partial(say, f"{reported.name} ({directed.direction})")
                 games[reported.config.seed] = play_run(reported.run, directed, on_pass)
             measured.append(tabulate(condition, games, directed))
     return join(measured)
@@ -288,7 +241,6 @@ def tabulate(condition: Condition, games: dict[int, Game], settings: TransplantS
     }
     records_by_table = {
         "shapley": shapley_lines(played),
-        "interactions": interaction_lines(played),
         "singles": single_lines(played),
         "coalitions": coalition_lines(games),
         "checks": check_lines(games),

@@ -63,13 +63,9 @@ CAPTIONS = {
     "random_changes": "Each tuned component alone in the embeddings from before, beside random changes of the same "
     "size, row by row and with all rows rotated alike: is it this drift, or any of its size?",
     "random_changes_r2": "The same by R².",
-    "interactions": "Shapley interaction index of every pair of components, 95 % intervals, not adjusted for their "
-    "number: above 0 they do more together than apart.",
-    "interactions_r2": "The same by R².",
     "shapley_reverse": "The reverse: the tuned components in the body from before training, under a re-fitted probe.",
     "shapley_accuracy_reverse": "The same for the accuracy.",
     "random_changes_reverse": "The reverse: each tuned component alone beside random changes of the same size.",
-    "interactions_reverse": "The reverse: Shapley interaction index of every pair of components.",
 }
 CHECKED = (
     "Largest difference of any logit between the tuned model in the fixed gauge and as it is, and, as a control that "
@@ -99,7 +95,6 @@ DEFINITIONS = (
     "as tuned and the others as before training. v(none) is the tuned body on the embeddings from before.",
     "φ: the Shapley value (Shapley 1953), a component's mean gain over all orders in which they can be tuned; "
     "exact, over all 2^n coalitions. The φ add up to v(all) - v(none).",
-    "interaction: the Shapley interaction index of a pair (Grabisch and Roubens 1999).",
     "fixed coordinates: for each token of the training run the sum of word, position and segment rows is taken apart "
     "into deviations W', P', S' from the tables' means and the sum m of the means (common offset), after removal of "
     "each row's own mean over coordinates, which LayerNorm removes anyway. Offsets between tables, which no output "
@@ -123,7 +118,7 @@ DEFINITIONS = (
 
 
 def transplants_page(tables: Tables, *, title: str | None = None, command: str = "") -> Page:
-    """What ``measure_transplants``'s tables say: shapley, interactions, singles, coalitions and checks."""
+    """What ``measure_transplants``'s tables say: shapley, singles, coalitions and checks."""
     tables = {name: spoken(table) for name, table in tables.items()}
     figures = _figures(tables)
     cases = list(tables["shapley"].groupby(KEY, sort=False))
@@ -139,15 +134,15 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str =
         return tuple(figures[name] for name in names if name in figures)
 
     alone_block = rows_block(*alone_rows(tables), "Each component alone against random changes of its size.")
-    worth_block = rows_block(*worth_rows(tables), "All components together.")
     blocks: dict[tuple[str, str], tuple[Block, ...]] = {
-        ("worth", "What is the drift worth?"): (worth_block, *blocks_of("shapley_accuracy", "shapley_r2")),
-        ("components", "Which component is it?"): folds(names, details),
+        ("worth", "What is the drift worth, and which component's is it?"): (
+            *folds(names, details),
+            *blocks_of("shapley_accuracy", "shapley_r2"),
+        ),
         ("random", "Is it this drift, or any of its size?"): (
             *blocks_of("random_changes", "random_changes_r2"),
             *((alone_block,) if len(tables["singles"]) else ()),
         ),
-        ("pairs", "Do components need each other?"): blocks_of("interactions", "interactions_r2"),
         ("reverse", "The reverse: tuned embeddings in the body from before"): reverse,
         ("gauge", "Does the gauge hold on these runs?"): (rows_block(*check_rows(tables), CHECKED),),
     }
@@ -223,10 +218,8 @@ def _figures(tables: Tables) -> dict[str, ChartBlock]:
         makers["shapley" + suffix] = partial(plot_shapley, directed["shapley"])
         makers["shapley_accuracy" + suffix] = partial(plot_shapley, directed["shapley"], ACCURACY)
         makers["random_changes" + suffix] = partial(plot_random_changes, directed["singles"])
-        makers["interactions" + suffix] = partial(plot_interactions, directed["interactions"])
     makers["shapley_r2"] = partial(plot_shapley, tables["shapley"], R2)  # a regression has no reverse
     makers["random_changes_r2"] = partial(plot_random_changes, tables["singles"], R2)
-    makers["interactions_r2"] = partial(plot_interactions, tables["interactions"], R2)
     return {
         name: ChartBlock(name=name, chart=chart, caption=CAPTIONS[name], alt=CAPTIONS[name])
         for name, chart in draw(makers).items()
@@ -238,46 +231,10 @@ def name_of(key: Sequence[object]) -> str:
     return f"{key[0]} on {key[1]}, {key[2]}" + (", reverse" if key[3] == "reverse" else "")
 
 
-def _is_clear(table: pd.DataFrame) -> "pd.Series":
-    return (table["low"] > 0) | (table["high"] < 0)
-
-
 def _nats(record: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
     if record["value"] == record["low"] == record["high"] == 0:
         return "0 exactly"
     return estimate_of(record, digits, is_signed=True)
-
-
-def worth_rows(tables: Tables) -> Rows:
-    """Header and rows: per case what all components together are worth, and the components that are clear or 0."""
-    scores = set(tables["shapley"]["score"])
-    score = " or ".join(name for measure, name in ((ACCURACY, "accuracy"), (R2, "R²")) if measure in scores)
-    header = [
-        "case",
-        "nats per item",
-        f"{score} (points)",
-        f"{score}: none",
-        "all",
-        "distinguishable from 0",
-        "exactly 0",
-        "because",
-        "seeds",
-        "items",
-    ]
-    rows: list[list[object]] = []
-    for key, shapley in tables["shapley"].groupby(KEY, sort=False):
-        finest, headline = _finest(shapley).set_index("component"), _headline(shapley)
-        total, components = finest.loc[TOTAL], finest.drop(index=TOTAL)
-        clear = components[_is_clear(components)].sort_values("value", key=abs, ascending=False)
-        unmoved = components[(components["value"] == 0) & (components["low"] == 0) & (components["high"] == 0)]
-        nats = "not applicable" if total["unit"] == "points" else _nats(total)
-        cells: list[object] = (
-            [nats, _nats(headline.loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
-            + [", ".join(map(str, names)) or "none" for names in (clear.index, unmoved.index)]
-            + ["; ".join(dict.fromkeys(map(str, unmoved["note"])))]
-        )
-        rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
-    return header, rows
 
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
@@ -337,9 +294,9 @@ def shapley_rows(lines: pd.DataFrame) -> Rows:
 
 
 def check_rows(tables: Tables) -> Rows:
-    """Header and rows: per run how far the gauge changes outputs, what it cost, and what is to be known of it."""
-    header = ["task", "regime", "seed", "direction", "passes", "random draws", "items", "fixed against raw"]
-    names = ["task", "condition", "seed", "direction", "num_passes", "num_draws", "num_items"]
+    """Header and rows: per run how far the gauge changes outputs, and what is to be known of it."""
+    header = ["task", "regime", "seed", "direction", "items", "fixed against raw"]
+    names = ["task", "condition", "seed", "direction", "num_items"]
     rows: list[list[object]] = []
     for record in tables["checks"].to_dict("records"):
         differences = [record[name] for name in ("gauge_difference", "control_difference")]
@@ -394,21 +351,6 @@ def plot_random_changes(singles: pd.DataFrame, score: str = LIKELIHOOD) -> Chart
         f"change of {AXES[score]}",
         is_apart=True,
     )
-
-
-def plot_interactions(interactions: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None:
-    """A panel per task and regime: the interaction of every pair of components; below 0, they do the same thing.
-
-    ``interactions`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or r2.
-    """
-    of_score = interactions[interactions["score"] == score]
-    estimates = of_score.assign(place=of_score["first"] + " x " + of_score["second"])
-    estimates["kind"] = _is_clear(estimates).map({True: "clear", False: "open"})
-    kinds = {
-        "clear": ("interval excludes 0", "diamond", COLOURS[1]),
-        "open": ("interval holds 0", "circle", COLOURS[0]),
-    }
-    return _forest(estimates, kinds, AXES[score])
 
 
 def _forest(

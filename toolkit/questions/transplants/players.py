@@ -63,14 +63,6 @@ class Player:
         """Whether any of its parts is not bit for bit what it was: if not, it is worth exactly 0."""
         return any(part.has_moved for part in self.parts)
 
-    @property
-    def rms_change(self) -> float:
-        """Root mean square over its rows of how far each was moved (Euclidean), in weight units."""
-        # Rows of 0 only give room to the partner that stands for both (see gauge.py).
-        nonzero = [part for part in self.parts if part.before.any() or part.after.any()]
-        squares = [np.sum(np.square(part.after - part.before), axis=1) for part in nonzero]
-        return float(np.sqrt(np.mean(np.concatenate(squares)))) if squares else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Components:
