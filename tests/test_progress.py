@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 import re
+import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import chain
@@ -36,6 +37,17 @@ def test_a_log_gets_a_line_after_two_seconds_and_then_now_and_then(
             say("drawing figures")
             clock[0] += 1
     assert capsys.readouterr().err.splitlines() == [f"{seconds} s: drawing figures" for seconds in (2, 17, 32)]
+
+
+def test_a_log_hears_of_a_long_step_that_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_SECONDS", "LOG_SECONDS"):
+        monkeypatch.setattr(progress, name, 0.1)
+    with shows_progress("opening files"):
+        say("one long table", 0, 3)
+        time.sleep(1.5)
+    assert capsys.readouterr().err.splitlines().count("1 s: one long table: 0 of 3 done") > 1
 
 
 def test_a_short_command_leaves_nothing_in_a_log(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

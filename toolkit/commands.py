@@ -108,7 +108,7 @@ class DriftCommand:
         only = tuple(filter(None, (name.strip() for name in self.only.split(","))))
         if self.only and not only:
             raise ValueError(f"--only names sections, such as words,why; got {self.only!r}: name one, or leave it out")
-        report = show_drift((*filter(None, [self.base]), *self.places), self.out, title=self.title, only=only)
+        report = show_drift(self.places, self.out, base=self.base, title=self.title, only=only)
         if report is not None:
             show(f"Report: {report}")
         return 0

@@ -70,8 +70,6 @@ class Screen(Protocol):
 
     def epoch_line(self, score: str, rows: Sequence[Mapping[str, Any]]) -> str: ...
 
-    def begin_result(self, run: Run) -> None: ...
-
     def print_result(self, run: Run, seconds: float) -> None: ...
 
 
@@ -391,8 +389,6 @@ class _Training:
 
     def _finish(self, saver: Saver) -> None:
         """Measure what is measured after training, and write the manifest."""
-        if self.screen is not None:
-            self.screen.begin_result(Run(saver.writer.path))
         progress, probe = self.progress, self.head_training.pop("probe", None)
         progress.seconds["training"] += probe.seconds if probe else 0.0  # unlike a yardstick, it may be the head
         if probe is None and self.features is not None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ T = TypeVar("T")
 FIRST_SECONDS = 2.0
 """What takes longer says so, also where stderr is no terminal; what is quicker leaves nothing in a log."""
 LOG_SECONDS = 15.0
-"""Between the lines in a log, where nothing can be drawn over."""
+"""Between the lines in a log, where nothing can be drawn over: what works for longer says again what it is doing."""
 
 Hear = Callable[[str, int, int], object]
 _hearing: list[Hear] = []
@@ -76,7 +77,8 @@ def shows_progress(text: str) -> Iterator[None]:
 
     console, stages = open_console(stderr=True), Stages()
     if not console.is_terminal:
-        with telling(stages.log):
+        stages.log(text, 0, 0)
+        with telling(stages.log), repeating(stages):
             yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -96,6 +98,24 @@ def telling(hear: Hear) -> Iterator[None]:
         _hearing.pop()
 
 
+@contextmanager
+def repeating(stages: "Stages") -> Iterator[None]:
+    """Inside, the log has a line at least every LOG_SECONDS, also within one long step that says nothing."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(max(LOG_SECONDS / 30, 0.05)):
+            stages.print_if_due()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 class Stages:
     """When each thing that is being done began, from which the time left follows."""
 
@@ -104,6 +124,7 @@ class Stages:
         self.wait = FIRST_SECONDS
         self.began: dict[str, tuple[int, float]] = {}
         """Text to how many parts were done when it was first said, and when that was."""
+        self.described = ""
 
     def describe(self, text: str, done: int, total: int) -> str:
         """The text with how much is done and about how long the rest will take."""
@@ -117,10 +138,15 @@ class Stages:
 
     def log(self, text: str, done: int, total: int) -> None:
         """Print it on stderr where enough time has gone by since the last line, or the start."""
-        said, now = self.describe(text, done, total), time.monotonic()
+        self.described = self.describe(text, done, total)
+        self.print_if_due()
+
+    def print_if_due(self) -> None:
+        """Print what was said last, as :meth:`log`."""
+        now = time.monotonic()
         if now - self.last >= self.wait:
             self.last, self.wait = now, LOG_SECONDS
-            show(f"{now - self.start:.0f} s: {said}", is_result=False)
+            show(f"{now - self.start:.0f} s: {self.described}", is_result=False)
 
 
 def _about(seconds: float) -> str:

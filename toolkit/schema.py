@@ -96,7 +96,6 @@ COLUMNS: dict[str, Column] = _by_name(
     Column("null_high", "97.5 % quantile of the null."),
     Column("null_sd", "Standard deviation of the null."),
     Column("null_median", "Median of the null."),
-    Column("chance", "What the value is by chance, from a formula."),
     Column("unit", "Of the value; 1 is a pure number.", TEXT),
     Column("reason", "Why a number of the line is missing, or the verdict is what it is; else empty.", TEXT),
     Column("note", "What must be known beside the numbers.", TEXT),
@@ -241,7 +240,8 @@ COLUMNS: dict[str, Column] = _by_name(
     ),
     Column(
         "is_failed",
-        "Whether the run is no better than the majority class, gives every item one answer, or has an undefined score.",
+        "Whether the run is no better than the majority class, gives every item one answer, or has an undefined score; "
+        "missing where that is not known.",
         FLAG,
     ),
     Column(
@@ -314,7 +314,7 @@ COLUMNS: dict[str, Column] = _by_name(
         "Mean absolute difference between two seeds of one condition: what chance alone does.",
         NUMBER,
         "points",
-        "noise floor",
+        "difference between two seeds of one condition",
     ),
     Column("p", "Two-sided p of the value: of a t test, or over tasks of a permutation test."),
     Column("q", "Benjamini and Hochberg's false discovery rate over the p values of all comparisons of one kind."),

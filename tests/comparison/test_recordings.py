@@ -13,9 +13,11 @@ from toolkit.comparison.compare import NO_ANSWERS
 from toolkit.comparison.conditions import arrange
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verify import describe
 from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.comparison_report import report_from, write_report
+from toolkit.reporting.methods import paragraphs_of
 from toolkit.reporting.page import spoken
 from toolkit.reporting.sources import open_sources
 from toolkit.snapshots.store import open_run
@@ -186,9 +188,10 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
     report = write_report(runs, "out")
     told = [line for answer in report.answers for line in spoken(answer).split("\n")]
     assert toolkit.summarise_scores(runs)["num_failed"].isna().all()
+    assert toolkit.last_scores(runs)["is_failed"].isna().all()
     for line in (
         "none-0, none-1: two optimizers stepped.",
-        "none-0, none-1: drift is since step 8, where its recording began.",
+        "none-0, none-1: drift is since step 8, where its recording began, and not since before training.",
         "embeddings-1: frozen, but changed: model.encoder.layer.0.x.bias.",
         "No predictions of none-0, none-1: intervals of their scores are over seeds alone, and whether they "
         "learned is not known (keep_predictions of a recording and keeping_predictions of the callback keep them).",
@@ -203,6 +206,13 @@ def test_a_report_of_recordings_survives_its_evidence_and_says_what_is_to_know(r
         [condition.label for condition in g.conditions] for g in made
     ]
     assert "not known" in report.path.read_text()
+
+
+@pytest.mark.parametrize(("regimes", "is_alone"), [(["none"], True), (["none", "embeddings"], False)])
+def test_a_comparison_without_an_interval_is_a_comparison(record, regimes, is_alone):
+    runs = [record(regime, 0, scores={"accuracy": 0.9}) for regime in regimes]
+    text = paragraphs_of(ReportData(measure(runs)))[1]
+    assert ("Conditions were not compared" in text, "were compared (1 comparison)" in text) == (is_alone, not is_alone)
 
 
 @pytest.mark.parametrize("scale", [1, 1.5], ids=["classes", "numbers"])

@@ -226,7 +226,9 @@ def test_the_command_verifies_runs_and_reports(report, verify):
     code, out, _ = verify(report, "--runs", "reports")
     assert code == 1
     assert "verdict is written as 'supported'" in "\n".join(out)
-    assert out[-1].startswith("0 of 6 runs were at hand and measured again; 6 not at hand: tiny_toy_freeze-")
+    assert out[-1].startswith(
+        "0 of 6 runs were at hand and measured again; 6 not at hand (--runs FOLDER says where they are): tiny_"
+    )
     assert out[-1].endswith(" and 3 more")
     assert out[-1].count("tiny_toy_freeze-") == 3
     assert not [line for line in out if line.startswith("not at hand")]

@@ -140,13 +140,6 @@ def test_a_word_that_did_not_move_stands_on_the_floor(visit: Callable[..., Any])
     assert point["y"] + point["height"] / 2 == pytest.approx(floor["y"], abs=2)
 
 
-def test_a_mark_tells_its_word(visit: Callable[..., Any]):
-    page = visit()
-    told = pointed_at(page, page.locator(f"{LIVE} .mark-symbol path[fill='#767B84']"))  # what training never saw
-    assert "word59" in told
-    assert "before of word59 0.90" in told
-
-
 def test_words_by_keyboard_alone(visit: Callable[..., Any]):
     page = visit()
     search(page, "word42")
@@ -417,6 +410,13 @@ def test_print_shows_the_picture(visit: Callable[..., Any]):
     page = visit()
     page.emulate_media(media="print")
     assert words_are_still(page)
+
+
+def test_a_mark_tells_its_word(visit: Callable[..., Any]):
+    page = visit()
+    told = pointed_at(page, page.locator(f"{LIVE} .mark-symbol path[fill='#767B84']"))  # what training never saw
+    assert "word59" in told
+    assert "before of word59 0.90" in told
 
 
 # It takes time, and needs quiet.

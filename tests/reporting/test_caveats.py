@@ -9,7 +9,6 @@ from scipy.stats import sem, t
 
 from tests.comparison.planted import agree
 from tests.reporting.conftest import with_tables
-from tests.reporting.pages import tables_of
 from tests.run_directories import rehash, write_manifest
 from toolkit.comparison.conditions import Condition, Group
 from toolkit.comparison.runs import read_reported
@@ -94,30 +93,6 @@ def test_features_stand_beside_the_full_condition_that_is_most_like_them_and_eve
     assert dict(found["against"]) == {"backbone-mean": "none-mean", "backbone-cls": "none-cls"}
 
 
-def tried(score):
-    """What a setting that was chosen scored on ``selection``."""
-    return tuning(("toy", FEATURES, False)).assign(mean_score=score, score="accuracy", num_items=9)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(read_study, data_of):
-    runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
-    data = data_of(runs, labels)
-    final = data.scores.query("condition == @FEATURES and is_reported_split")["value"].mean()
-    above, below = (with_tables(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
-    text = unstable(above)
-    assert text == (
-        f"Chosen, and unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
-        f"{final:.3f} on validation, final runs: 2)."
-    )
-    assert text in caveats(above)
-    (section,) = [each for each in study_sections(above) if each.id == "tuning"]
-    assert text in [block.text for block in section.blocks if isinstance(block, NoteBlock)]
-    assert "No setting was chosen on the reported split." in section.lead
-    assert "`" not in section.lead
-    assert unstable(below) == unstable(data) == ""
-
-
 def tuning(*edges):
     lines = [
         {
@@ -158,6 +133,7 @@ def test_settings_at_the_edge_of_their_grid_are_a_caveat(read_study, data_of, ed
     assert (text in caveats(data)) == bool(text)
     (section,) = [each for each in study_sections(data) if each.id == "tuning"]
     assert [b.text for b in section.blocks if isinstance(b, NoteBlock) and b.is_warning] == ([text] if text else [])
+    assert "No setting was chosen on the reported split." in section.lead
 
 
 def test_a_tuning_table_without_the_column_warns_of_nothing(read_study, data_of):
@@ -277,19 +253,12 @@ def test_a_condition_below_a_bag_of_words_is_said_and_one_above_is_not(read_run,
     assert [below_floor(data_of(runs)) for runs in others] == [""] * 3
 
 
-def test_floors_stand_beside_the_scores_and_runs_without_have_no_such_table(read_run, data_of):
-    def tables(data):
-        return [block for block in tables_of(scores_section(data, {}).blocks) if "bag_of_words" in block.table]
-
+def test_floors_stand_among_the_scores_and_runs_without_have_no_such_table(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
-    (found,) = tables(data)
-    assert list(found.table.query("split == 'validation'")["above_bag_of_words_points"])[-1] == "-6.00"
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     lines = scores_section(data, {}).blocks[0].table
-    assert list(lines.iloc[:, 0])[-2:] == ["majority class", "bag of words"], "the first table of scores has them too"
-    without = data_of([read_run("none"), read_run("backbone")])
-    assert tables(without) == []
-    assert "floors" not in report_tables(without, [])
+    assert list(lines.iloc[:, 0])[-2:] == ["majority class", "bag of words"]
+    assert "floors" not in report_tables(data_of([read_run("none"), read_run("backbone")]), [])
 
 
 @pytest.mark.parametrize(
@@ -347,3 +316,27 @@ def test_what_was_frozen_and_changed_all_the_same_is_said_first_of_all(read_run,
 def test_frozen_runs_that_kept_their_word_are_warned_of_nothing(read_run, data_of):
     runs = [read_run(regime) for regime in ("none", "embeddings", "backbone")]
     assert not [text for text in caveats(data_of(runs)) if "WARNING" in text]
+
+
+def tried(score):
+    """What a setting that was chosen scored on ``selection``."""
+    return tuning(("toy", FEATURES, False)).assign(mean_score=score, score="accuracy", num_items=9)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(read_study, data_of):
+    runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
+    data = data_of(runs, labels)
+    final = data.scores.query("condition == @FEATURES and is_reported_split")["value"].mean()
+    above, below = (with_tables(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
+    text = unstable(above)
+    assert text == (
+        f"Chosen, and unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
+        f"{final:.3f} on validation, final runs: 2)."
+    )
+    assert text in caveats(above)
+    (section,) = [each for each in study_sections(above) if each.id == "tuning"]
+    assert text in [block.text for block in section.blocks if isinstance(block, NoteBlock)]
+    assert "No setting was chosen on the reported split." in section.lead
+    assert "`" not in section.lead
+    assert unstable(below) == unstable(data) == ""

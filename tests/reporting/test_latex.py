@@ -101,7 +101,8 @@ LEVELS = LONG.assign(percent_sd=0.01).pivot(index="parameter", columns="epoch", 
     [
         (PIVOT, {}, ["parameter & 0 & 0.5", "a & $0$ & $0.123$", "b & $0$ & ---"]),
         (LEVELS, {}, ["parameter & 0 & 0.5", r"a & $0$ & 0.123 $\pm$ 0.010", "b & $0$ & ---"]),
-        (LEVELS, {"columns": [("percent", 0.5), "parameter"]}, ["percent, 0.5 & parameter", r"0.123 $\pm$ 0.010 & a"]),
+        (LEVELS, {"columns": [("percent", 0.5), "parameter"]}, ["percent, 0.5 & parameter", "$0.123$ & a"]),
+        (LEVELS, {"columns": ["percent 0.5", "percent_sd 0.5"]}, ["percent, 0.5", r"0.123 $\pm$ 0.010"]),
         (
             LONG.groupby("parameter").agg({"percent": ["min", "max"]}),
             {},

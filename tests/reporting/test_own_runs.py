@@ -6,14 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import toolkit
+from tests.refusals import refused
 from tests.reporting.test_latex import compile_document
+from tests.run_directories import write_run
 from tests.trainer_outputs import PARTS, train
 from tests.training.recorded_texts import TEXTS, encode, load, update
 from toolkit.commands import DriftCommand, ReportCommand
 from toolkit.comparison.verify import describe
+from toolkit.questions.drift_report import show_drift
 from toolkit.reporting.comparison_report import report_from
 from toolkit.reporting.page import spoken
 
@@ -135,6 +138,32 @@ def test_drift_of_one_output_folder_says_since_when(folders, base, with_base, ca
     assert ("before training: --base" in " ".join(capsys.readouterr().out.split())) != with_base
 
 
+@pytest.mark.parametrize(
+    ("places", "has_base"),
+    [(["none_0", "none_1"], True), (["none_*"], False), (["none_0/checkpoint-4", "none_1/checkpoint-4"], True)],
+)
+def test_checkpoints_of_several_trainings_are_no_trajectory(folders, base, places, has_base):
+    with refused("are trainings of their own, and no one trajectory"):
+        show_drift([str(folders / place) for place in places], base=str(base) if has_base else None)
+
+
+def test_what_training_did_not_start_from_is_no_base(folders, base, tmp_path):
+    other = shutil.copytree(base, tmp_path / "other")
+    tensors = load_file(other / "model.safetensors")
+    generator = np.random.default_rng(0)
+    new = {name: generator.normal(0, 0.02, tensor.shape).astype(np.float32) for name, tensor in tensors.items()}
+    save_file(new, other / "model.safetensors")
+    place = folders / "embeddings_0"
+    with refused("is not what training to"):
+        show_drift([str(place)], base=str(other))
+    with refused("is not what training to"):
+        toolkit.open_runs([place], base=other)
+    with refused("is not what training to"):
+        toolkit.write_report([place], "out", base=other)
+    with refused("a run directory holds its own"):
+        show_drift([str(write_run(tmp_path, "none", 0).path)], base=str(base))
+
+
 @pytest.mark.parametrize("with_base", [True, False], ids=["base", "first kept"])
 def test_output_folders_become_a_paper_without_any_callback(folders, base, with_base):
     given = base if with_base else None
@@ -150,9 +179,11 @@ def test_output_folders_become_a_paper_without_any_callback(folders, base, with_
     assert table.loc[("embeddings frozen", "word_embeddings"), "is_frozen"]
     report = toolkit.write_report(runs, "out", base=given)
     told = [line for answer in report.answers for line in spoken(answer).split("\n")]
-    assert "In 1 of 7 runs what the name calls frozen moved: frozen_2." in told
     assert any("since checkpoint-2, the first one kept" in line for line in told) != with_base
     assert any(line.endswith("taken as replicates.") for line in told)
+    assert any(line.startswith("Which words training used was not recorded of frozen_2") for line in told)
+    text = toolkit.methods_of("out")
+    assert ("since checkpoint-2" in text, "kept before training" in text) == (not with_base, with_base)
     assert (Path("out") / "figures" / "first_screen.svg").is_file()
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
     assert report_from("out", "again").path.read_text() == report.path.read_text()

@@ -13,6 +13,7 @@ from tests.recordings import write_recording
 from tests.refusals import check_refusals, check_refused
 from tests.reporting.chart_data import panels_of
 from toolkit.reporting.chart_files import image_of
+from toolkit.reporting.charts import CONFIG
 from toolkit.reporting.topics.causes import measure_exposure
 
 TABLES = {
@@ -57,8 +58,10 @@ def test_a_run_a_path_several_and_a_table_give_one_panel_that_can_be_restyled(na
     charts = {kind: plot(source) for kind, source in sources.items()}
     for kind, chart in charts.items():
         assert isinstance(chart, altair.Chart | altair.LayerChart), kind
-        spec = chart.properties(width=333).configure_axis(labelFontSize=21).to_dict()
-        assert (spec["width"], spec["config"]["axis"]["labelFontSize"]) == (333, 21)
+        spec = chart.properties(width=333).configure_axis(labelFontSize=21).configure_view(stroke="red").to_dict()
+        assert (spec["width"], spec["config"]["axis"]) == (333, {**CONFIG["axis"], "labelFontSize": 21}), kind
+        assert spec["config"]["view"] == {**CONFIG["view"], "stroke": "red"}
+        assert chart.configure(font="Times").to_dict()["config"] == {**CONFIG, "font": "Times"}
     assert charts["run"].to_dict() == charts["path"].to_dict()
     assert name == "plot_added_rows" or values_of(charts["several"])
 
@@ -121,12 +124,16 @@ def test_a_table_without_a_column_is_drawn_or_refused_with_what_is_expected(name
     ("said", "name", "call"),
     [
         ("did you mean 'word_", "drift", lambda plot, runs: plot(runs, "wrd_embeddings")),
+        *(
+            ("unknown regime 'frozn'.*choose from: ", name, lambda plot, runs: plot(runs, regimes=["frozn"]))
+            for name in ("drift", "word_drift", "position_drift", "scores_over_epochs", "scores", "cost")
+        ),
         ("did you mean 'word_", "exposure", lambda plot, runs: plot(runs, "wrd_embeddings")),
         ("did you mean 'word_", "drift_and_score", lambda plot, runs: plot(runs, "wrd_embeddings")),
         ("did you mean 'word_", "drift_and_score", lambda plot, runs: plot(runs, "wrd_embeddings", panels=True)),
     ],
 )
-def test_another_parameter_and_another_table_are_refused(said, name, call, runs):
+def test_another_parameter_regime_and_table_are_refused(said, name, call, runs):
     check_refused(said, call, getattr(toolkit, f"plot_{name}"), runs)
 
 

@@ -24,7 +24,7 @@ from toolkit.cli import main
 from toolkit.reporting.comparison_report import write_report
 from toolkit.reporting.sources import find_runs
 
-FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
+FIGURES = ("scores_over_epochs", "drift_over_epochs", "position_drift")
 SCORE_FIGURES = ("differences", "scores_by_condition", "cost_against_score")
 CHARTS = ("first_screen", "words", *FIGURES, *SCORE_FIGURES)
 TABLES = ("verdicts", "comparison", "comparison_by_seed", "summary", "cost", "drift_and_score")

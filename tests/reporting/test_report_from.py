@@ -27,7 +27,6 @@ from toolkit.comparison.evidence import (
     settled,
 )
 from toolkit.comparison.measure import measure
-from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verify import check_report, describe, verify_report
 from toolkit.reporting.comparison_report import report_from, write_report
 
@@ -106,30 +105,6 @@ def test_a_score_that_is_undefined_at_every_epoch_stays_a_score_of_its_run(read_
     measured = measure([*values, read_run(task="other")])
     evidence = replace(measured, scores=measured.scores.assign(pearson=np.nan))
     assert ["pearson" in run.scores for run in evidence.reported] == [run.is_regression for run in measured.reported]
-
-
-def test_pairs_are_compared_once(read_study, monkeypatch):
-    from toolkit.comparison import compare as module
-
-    compared = []
-
-    def count(pair, settings):
-        compared.append((pair.first.label, pair.second.label))
-        return compare_pair(pair, settings)
-
-    compare_pair = module.compare_pair
-    runs, labels = read_study(num_seeds=2)
-    data = ReportData(measure(runs, labels))
-    monkeypatch.setattr(module, "compare_pair", count)
-    assert len(data.comparison)
-    assert len(data.joined)
-    data.evidence.__dict__["hashes"] = dict.fromkeys((f"{FOLDER}/{name}" for name in ALL_NAMES), "0")
-    assert make_cards(data)
-    assert sorted(compared) == sorted(set(compared))
-
-
-ALL_NAMES = ("settings.json", "runs.json", "predictions.parquet", "scores.csv", "drift.csv", "seeds.csv", "gauge.csv")
-ALL_NAMES += ("labels.csv",)
 
 
 @pytest.fixture(scope="module")

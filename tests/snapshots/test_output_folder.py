@@ -159,7 +159,9 @@ def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, mon
     check_refused("no run fits 'nothing/\\*'", toolkit.open_runs, "nothing/*")
     check_refused("no run directory at missing", toolkit.open_runs, ["missing"])
     (tmp_path / "empty").mkdir()
+    shutil.copytree(folder / "checkpoint-2", tmp_path / "model")
     assert [run.path.name for run in toolkit.open_runs("*")] == ["run"]
+    check_refused("model is a model and no run", toolkit.open_run, "model")
     other = shutil.copytree(folder, tmp_path / "pickled") / "checkpoint-4" / "model.safetensors"
     other.rename(other.with_name("pytorch_model.bin"))
     line, model = find_runs([folder, tmp_path / "pickled", folder / "checkpoint-2"]).left_out

@@ -23,7 +23,7 @@ from toolkit.analysis.measures import (
     select_measures,
 )
 from toolkit.analysis.strata import count_exposure, count_rows, describe_rows, rows_by_stratum, table_exposure
-from toolkit.naming import at_least
+from toolkit.naming import at_least, refuse_first
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -63,7 +63,7 @@ def measure_rows(
 
 
 @with_columns
-def top_words(source: Source, n: int = 10, epoch: float | None = None) -> pd.DataFrame:
+def top_words(source: Source | list[Source], n: int = 10, epoch: float | None = None) -> pd.DataFrame:
     """Which words did fine-tuning change most? Those that moved furthest, in % of the norm that each had before.
 
     >>> words = toolkit.top_words(run, 3)
@@ -72,6 +72,8 @@ def top_words(source: Source, n: int = 10, epoch: float | None = None) -> pd.Dat
 
     Parameters
     ----------
+    source
+        One run, or a list that holds one.
     n
         Number of words.
 
@@ -81,6 +83,14 @@ def top_words(source: Source, n: int = 10, epoch: float | None = None) -> pd.Dat
         One line per word, the furthest first; fewer than ``n`` where fewer moved. Last come words that were 0 before:
         their ``drift_percent`` is undefined. Counts are NA where exposure was not recorded.
     """
+    if isinstance(source, list):
+        refuse_first(
+            {
+                f"expected one run; got {len(source)}: pass one of them, or pandas.concat({{run.path.name: "
+                "toolkit.top_words(run) for run in runs}) for the words of each": len(source) != 1
+            }
+        )
+        (source,) = source
     rows = measure_rows(source, "word_embeddings", epoch, ("norm", "relative"))
     moved = rows[rows["norm"] > 0].sort_values(["relative", "norm"], ascending=False, kind="stable")
     top = moved.head(at_least("n", n, 1))

@@ -33,6 +33,7 @@ from toolkit.comparison.conditions import (
     pair_conditions,
 )
 from toolkit.comparison.intervals import (
+    HELD,
     ROUNDING,
     Interval,
     benjamini_hochberg,
@@ -405,7 +406,9 @@ def estimate_from_items(
             weigh_items(interval, items[is_known], right[is_known] != 0, differences.shape[1])
             for interval in (wide, narrow)
         )
-    note = "; ".join(filter(None, (wide.note, _note_on_undefined(differences, all_differences))))
+    held = held_near_0(narrow)
+    is_held = held.low < narrow.low or held.high > narrow.high
+    note = "; ".join(filter(None, (wide.note, HELD * is_held, _note_on_undefined(differences, all_differences))))
     record = _judged_record(wide, narrow, differences.mean(axis=1), settings) | {"note": note}
     if min(differences.shape) < 2 or not wide.variance > 0:
         return record

@@ -507,7 +507,7 @@ class ConditionPair:
     def is_failed(self) -> NDArray[np.bool_]:
         """(seeds,) whether either run of the pair failed."""
         return np.array(
-            [first_run.is_failed or second_run.is_failed for first_run, second_run in self.runs], dtype=bool
+            [bool(first_run.is_failed or second_run.is_failed) for first_run, second_run in self.runs], dtype=bool
         )
 
     def note_on_items(self, split: str) -> str:

@@ -32,7 +32,7 @@ from toolkit.snapshots.csv_tables import csv_of, unquoted
 from toolkit.snapshots.ownership import FORMAT as LIST_FORMAT
 from toolkit.snapshots.ownership import WRITTEN as WRITTEN
 from toolkit.snapshots.ownership import is_sealed
-from toolkit.snapshots.store import RECORDED
+from toolkit.snapshots.store import MANIFEST, RECORDED, checkpoints_in
 
 MADE_AGAIN = (".svg", ".pdf", ".tex", ".parquet")
 """Endings of what is made again from the evidence, and may be left out of what is kept."""
@@ -295,6 +295,9 @@ def _check_files_exist(folder: str | Path, names: Iterable[str]) -> None:
     missing = [f"{FOLDER}/{name}" for name in names if not (place / name).is_file()]
     faults = {
         f"no report at {folder}": not Path(folder).is_dir(),
+        f"{folder} is a run and no report: `report {folder} --out FOLDER` makes one, and FOLDER is what to pass": (
+            (Path(folder) / MANIFEST).is_file() or checkpoints_in(Path(folder))
+        ),
         f"{folder} keeps no evidence to make its pages from: read {page}, which has its command": (
             page.is_file() and not place.is_dir()
         ),

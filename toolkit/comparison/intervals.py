@@ -34,6 +34,9 @@ NO_DISCORDANCE = (
     "none on other seeds"
 )
 
+HELD = "few items differ: the 90 % interval ends at the exact bound, beyond Student's t"
+"""Of an interval that :func:`held_near_0` moved."""
+
 
 @dataclass(frozen=True)
 class Interval:

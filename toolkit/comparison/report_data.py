@@ -269,12 +269,13 @@ def _baselines(group: Group) -> pd.DataFrame:
     for run in group.runs:
         for split in run.splits:
             record = run.lead() | {"split": split, "num_examples": run.num_items(split)}
-            record |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
+            record |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": None}
             if split in run.answers and not run.is_regression:
                 record |= {"majority_rate": run.majority_rate(split), "num_right": run.counts_of_right(split)[0]}
                 record |= {"is_failed": run.shows_nothing_learned(split)}
             records.append(record)
-    return pd.DataFrame(records, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
+    columns = [*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"]
+    return pd.DataFrame(records, columns=columns).astype({"is_failed": "boolean"})
 
 
 def strata_table(drift: pd.DataFrame) -> pd.DataFrame:

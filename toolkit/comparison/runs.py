@@ -299,26 +299,34 @@ class ReportedRun:
         return not self.is_regression and answers is not None and answers["label"].nunique() == 1
 
     @cached_property
-    def is_failed(self) -> bool:
-        """Whether it learned nothing that the reported split shows.
+    def is_failed(self) -> bool | None:
+        """Whether it learned nothing that the reported split shows; None where that is not known.
 
-        That is an accuracy no better than always giving the most frequent label of train, where that is known, one
-        answer to every item or, in any task, a headline score that is undefined although the labels differ. False where
-        the split has no labels, or one for all items: nothing shows there what was learned.
+        That is an accuracy no better than always giving the most frequent label of train, one answer to every item or,
+        in any task, a headline score that is undefined although the labels differ. Not known where the split has no
+        labels, or one for all items, or as of :meth:`shows_nothing_learned`.
         """
         answers = self.answers.get(self.reported_split)
-        if answers is None:
-            return False
-        is_undefined = bool(np.isnan(last_score(self, self.reported_split))) and answers["label"].nunique() > 1
-        if is_undefined or not self._shows_learning:
+        if answers is None or answers["label"].nunique() < 2:
+            return None
+        is_undefined = bool(np.isnan(last_score(self, self.reported_split)))
+        if is_undefined or self.is_regression:
             return is_undefined
         return self.shows_nothing_learned(self.reported_split)
 
-    def shows_nothing_learned(self, split: str) -> bool:
-        """Whether answers to a split of a classification are no better than train's majority, or all one answer."""
+    def shows_nothing_learned(self, split: str) -> bool | None:
+        """Whether answers to a split of a classification are no better than train's majority, or all one answer.
+
+        None where all items have one label, and where the label that is most frequent in train is not known and might
+        be one that would have been right as often.
+        """
+        if self.holds_one_class(split):
+            return None
         num_right, num_majority, _ = self.counts_of_right(split)
-        is_bad = num_right <= num_majority or self.answers[split]["prediction"].nunique() == 1
-        return is_bad and not self.holds_one_class(split)
+        is_level: bool | None = num_right <= num_majority
+        if num_majority != num_majority:
+            is_level = None if num_right <= self.answers[split]["label"].value_counts().max() else False
+        return True if self.answers[split]["prediction"].nunique() == 1 else is_level
 
     @cached_property
     def is_at_chance(self) -> bool | None:
@@ -336,7 +344,7 @@ class ReportedRun:
         clusters = self.clusters(self.reported_split)
         num_units = num_items if clusters is None else clusters.nunique()
         is_level = least_share(num_right * num_units // num_items, num_units) <= num_majority / num_items
-        return is_level or self.is_failed if num_majority == num_majority else None
+        return is_level or bool(self.is_failed) if num_majority == num_majority else None
 
     def majority_rate(self, split: str) -> float:
         """The accuracy on a split of always giving the most frequent label of train, the first of several.
@@ -452,8 +460,9 @@ def least_share(num_right: int, num_items: int) -> float:
 
 
 def count_failed(runs: Sequence[ReportedRun]) -> int | None:
-    """Runs that learned nothing that shows; None where no answers of any of them are known, which would show it."""
-    return sum(run.is_failed for run in runs) if any(run.answers for run in runs) else None
+    """Runs that learned nothing that shows; None where that is not known of one of them."""
+    failed = [run.is_failed for run in runs]
+    return None if None in failed else sum(map(bool, failed))
 
 
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:

@@ -79,7 +79,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
         for run in condition.runs
         for split in run.splits
     )
-    return _table("last_scores", records, "size", "num_train_examples")
+    return _table("last_scores", records, "size", "num_train_examples").astype({"is_failed": "boolean"})
 
 
 def check_table(table: object, columns: Iterable[str], source: str) -> None:

@@ -131,7 +131,8 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
         printed.append(f"{folder}: all {check.num_cards} cards are what the evidence gives")
     measured = f"{check.num_runs} of {check.num_runs + len(check.away)} runs were at hand and measured again"
     if check.away:
-        measured += f"; {len(check.away):,} not at hand: {first_few(check.away, NAMED)}"
+        away = f"{len(check.away):,} not at hand (--runs FOLDER says where they are)"
+        measured += f"; {away}: {first_few(check.away, NAMED)}"
     pronoun = "it" if count == 1 else "them"
     hint = (
         [f"{absent_files}; python -m toolkit report --from {shown_path(folder)} makes {pronoun} again"] if count else []

@@ -56,9 +56,9 @@ def makers_of(parts: Iterable[DriftPart], opened: Opened) -> Makers:
     return {name: make for part in parts for name, make in part.makers(opened).items()}
 
 
-def open_places(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
+def open_places(places: Sequence[str | Path], base: str | None = None, *, at_least: int = 1) -> Opened:
     """As :func:`open_sources`; then each question adds what it reads off the places."""
-    opened = open_sources(places, at_least=at_least)
+    opened = open_sources(places, base, at_least=at_least)
     for part in drift_parts().values():
         opened = part.read(opened)
     return opened
@@ -68,6 +68,7 @@ def show_drift(
     places: Sequence[str | Path],
     out: str | Path | None = None,
     *,
+    base: str | None = None,
     title: str | None = None,
     only: Sequence[str] = (),
 ) -> Path | None:
@@ -75,7 +76,8 @@ def show_drift(
 
     The report, index.html, report.md, figures/ and tables/ (CSV), has all that the topics measure,
     or the sections named by ``only``, which then are what is printed, too. ``places`` are checkpoints in order (what
-    :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run directory followed by runs of other seeds.
+    :func:`toolkit.import_checkpoints` takes, and ``minilm``), of one training where its ``base`` is given, or one run
+    directory followed by runs of other seeds.
     ValueError as :func:`open_sources`, for an unknown section, and as :func:`toolkit.write_report` where no report can
     go to ``out``.
     """
@@ -83,7 +85,7 @@ def show_drift(
         check_out(out)
     parts = select(drift_parts(), only or drift_parts(), "section")
     with shows_progress("opening files"):
-        opened = open_places(places, at_least=2)
+        opened = open_places(places, base, at_least=2)
         brief_parts = [part for part in parts.values() if part.is_brief(opened) or (only and out is None)]
         computed = Computed(opened).add(makers_of([movement.HEAD, *brief_parts], opened))
     screen = Page(
@@ -107,7 +109,9 @@ def show_drift(
         )
         return None
     flags = ("--only", ",".join(only)) if only else ()
-    return _write(computed, list(parts.values()), Path(out), title, shown_command("drift", places, out, title, *flags))
+    shown_places = [*([] if base is None else [base]), *places]
+    command = shown_command("drift", shown_places, out, title, *flags)
+    return _write(computed, list(parts.values()), Path(out), title, command)
 
 
 TILES_SHOW, FACTS_SHOW = "moved, in % of its norm", "of which"

@@ -75,8 +75,18 @@ def span(values: Iterable[float]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+POSITIONS = {
+    "positions 1-127": "positions 1 to 127, as far as texts reach",
+    "positions 128 to longest": "positions 128 to the end of the longest text",
+    "positions beyond longest": "positions beyond the longest text",
+}
+"""Strata whose names leave open which texts they go by."""
+
+
 def stratum_text(stratum: str) -> str:
-    """A stratum as one reads it aloud: ``seen in 2 to 9 steps``, ``seen in 100 or more steps``."""
+    """A stratum as one reads it aloud: ``seen in 2 to 9 steps``, ``positions 1 to 127, as far as texts reach``."""
+    if stratum in POSITIONS:
+        return POSITIONS[stratum]
     return re.sub(r"(\d)-(\d)", r"\1 to \2", re.sub(r">=(\d+)", r"\1 or more", stratum))
 
 

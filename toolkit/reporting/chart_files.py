@@ -2,7 +2,6 @@
 
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ def image_of(chart: Chart, kind: str) -> bytes:
 
     svg = _svg_of(json.dumps(_without_inputs(chart if isinstance(chart, dict) else spec_of(chart))))
     if kind == "png":
-        return _repacked(bytes(vl_convert.svg_to_png(svg, scale=SCALE)))
+        return bytes(vl_convert.svg_to_png(svg, scale=SCALE))
     if kind == "pdf":
         # A pixel is .75 points, and what is drawn keeps its coordinates.
         smaller = re.sub(
@@ -62,21 +61,6 @@ def _with_shared_shapes(svg: str) -> str:
     shapes = "".join(f'<path id="{name}" {shape}/>' for shape, name in names.items())
     start = svg.index(">") + 1
     return f"{svg[:start]}<defs>{shapes}</defs>{_MARK.sub(reference_to, svg[start:])}"
-
-
-def _repacked(png: bytes) -> bytes:
-    """The same pixels in two fifths of the bytes: vl-convert packs them for speed, and a page of heat maps is large."""
-    parts, pixels, place = [], b"", 8
-    while place < len(png):
-        size = int.from_bytes(png[place : place + 4], "big")
-        if png[place + 4 : place + 8] == b"IDAT":
-            pixels += png[place + 8 : place + 8 + size]
-        else:
-            parts.append(png[place : place + 12 + size])
-        place += 12 + size
-    body = b"IDAT" + zlib.compress(zlib.decompress(pixels), 6)
-    packed = (len(body) - 4).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-    return png[:8] + b"".join([*parts[:-1], packed, parts[-1]])
 
 
 def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:

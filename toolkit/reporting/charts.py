@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -193,8 +194,6 @@ def outline(colour: Any) -> Any:
 
 
 NO_REGIME = "this run"
-MUCH_LONGER = 2
-"""Where one regime has more than this many times the epochs of another, time is the share of each one's own epochs."""
 
 
 def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
@@ -300,34 +299,14 @@ class LogAxis:
         )
 
 
-def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
-    """The table with a column ``time``, its axis, and options of the legend; ``run`` and ``epoch`` must be there.
-
-    A few epochs beside dozens would all be one spot at the start of an axis: each regime then has its own time.
-    """
-    last = lines.groupby("run")["epoch"].max()
-    longest = lines.groupby("regime")["epoch"].max()
-    if longest.max() <= MUCH_LONGER * longest.min():
-        epochs = sorted(lines["epoch"].unique())
-        values = epochs if len(epochs) <= 6 and np.diff(epochs, prepend=0).min() >= 0.1 * epochs[-1] else None
-        marks = {"values": values} if values else {"tickCount": 5, "tickMinStep": 1 if epochs[-1] >= 3 else 0}
-        scale = altair.Scale(zero=False, nice=False, padding=14)
-        axis = altair.Axis(format="~f", grid=False, **marks)
-        return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
-    last_of_record = lines["run"].map(last)
-    shortest = lines.assign(last=last_of_record).groupby("regime")["last"].min()
-    spans = {name: f"{shortest[name]:g} to {epochs:g}" for name, epochs in longest.items()} | {
-        name: f"{epochs:g}" for name, epochs in longest.items() if shortest[name] == epochs
-    }
-    labels = {name: f"{name} ({span} epochs)" for name, span in spans.items()}
-    label_expression = " ".join(
-        f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items()
-    )
-    scale = altair.Scale(domain=[0, 100], padding=10)
-    x = altair.X(
-        "time:Q", title="of the regime's epochs (%)", scale=scale, axis=altair.Axis(values=[0, 50, 100], grid=False)
-    )
-    return lines.assign(time=100 * lines["epoch"] / last_of_record), x, {"labelExpr": f"{label_expression} datum.label"}
+def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any]:
+    """The table with its epochs as a column ``time``, and the axis of that."""
+    epochs = sorted(lines["epoch"].unique())
+    values = epochs if len(epochs) <= 6 and np.diff(epochs, prepend=0).min() >= 0.1 * epochs[-1] else None
+    marks = {"values": values} if values else {"tickCount": 5, "tickMinStep": 1 if epochs[-1] >= 3 else 0}
+    scale = altair.Scale(zero=False, nice=False, padding=14)
+    axis = altair.Axis(format="~f", grid=False, **marks)
+    return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis)
 
 
 def look_of(
@@ -423,7 +402,7 @@ def panels(
         return themed(first)
     # All at once: each change of a compound chart makes it anew, with several copies of all its parts.
     shared = altair.Resolve(scale=dict.fromkeys(("color", "shape", "strokeDash"), "shared"))
-    return altair.concat(first, *others, columns=columns, resolve=shared, config=altair.Config(**CONFIG))
+    return themed(altair.concat(first, *others, columns=columns, resolve=shared))
 
 
 def _listening(chart: Chart, picker: Picker) -> Chart:
@@ -439,15 +418,39 @@ def _listening(chart: Chart, picker: Picker) -> Chart:
 
 
 def themed(chart: Chart) -> Chart:
-    """The chart with the look of a report's wherever it is shown or saved; see :func:`unthemed`."""
-    return chart.configure(**CONFIG)
+    """The chart with the look of a report's wherever it is shown or saved: what its ``configure_*`` set goes on top.
+
+    A config of its own would be in the way: Altair's ``configure_axis`` replaces a whole section of that, and takes
+    no chart that has one into a compound one.
+    """
+    kind: Any = type(chart)
+    look = chart.copy(deep=False)
+    object.__setattr__(look, "__class__", kind if kind.__name__ == _THEMED else _themed_kind(kind))
+    return look
 
 
-def unthemed(chart: Chart) -> Chart:
-    """The chart without its look, so that it may stand beside others in one of Altair's compound charts."""
-    bare = chart.copy(deep=False)
-    bare.config = altair.Undefined
-    return bare
+_THEMED = "ThemedChart"
+
+
+@cache
+def _themed_kind(kind: Any) -> type[Any]:
+    """One of Altair's kinds of chart that is drawn under our theme, whatever theme its reader has switched on."""
+
+    def to_dict(self: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        with _theme():
+            return dict(kind.to_dict(self, *arguments, **options))
+
+    return type(_THEMED, (kind,), {"to_dict": to_dict})
+
+
+def _theme() -> Any:
+    """Altair's switch to the theme of a report."""
+    if THEME not in altair.theme.names():
+        altair.theme.register(THEME, enable=False)(lambda: altair.theme.ThemeConfig(config=CONFIG))
+    return altair.theme.enable(THEME)
+
+
+THEME = "embedding-drift"
 
 
 def _shifted(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -457,18 +460,7 @@ def _shifted(choices: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme, CONFIG; what the chart sets itself overrides the theme."""
-    with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
-        spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
-    chart_config = spec.get("config", {})
-    merged = {
-        key: (
-            {**value, **chart_config[key]} if isinstance(chart_config.get(key), dict) else chart_config.get(key, value)
-        )
-        if isinstance(value, dict)
-        else chart_config.get(key, value)
-        for key, value in CONFIG.items()
-    }
-    return {**spec, "config": {**chart_config, **merged}}
+    return dict(themed(chart).to_dict(validate=False))  # its parts were checked as they were made
 
 
 TICK = 10

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 
 import pandas as pd
@@ -86,21 +85,13 @@ def commands_of(
 
 
 def _shown_places(paths: Sequence[Path]) -> list[str]:
-    """Run directories as words for a shell; many as one pattern, if a shell finds exactly these by it, in order."""
-    words = [command_path(path) for path in paths]
+    """Run directories as words for a shell; many as a pattern, where they are all that their folder holds."""
     parents = {path.resolve().parent for path in paths}
-    is_here = all(Path(word).resolve() == path.resolve() for word, path in zip(words, paths, strict=True))
-    if len(paths) > MANY_RUNS and len(parents) == 1 and is_here:
-        names = [Path(word).name for word in words]
-        names_there = sorted(path.name for path in parents.pop().iterdir())
-        ends = zip(min(names), max(names), strict=False)
-        common = "".join(letter for letter, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
-        for start in ("", common):
-            if names == [
-                name for name in names_there if name.startswith(start) and (start or not name.startswith("."))
-            ]:
-                return [shlex.join([(Path(words[0]).parent / start).as_posix()]) + ("*" if start else "/*")]
-    return [shlex.join([word]) for word in words]
+    if len(paths) > MANY_RUNS and len(parents) == 1:
+        (parent,) = parents
+        if [path.resolve() for path in paths] == sorted(parent.glob("[!.]*")):  # as a shell finds them
+            return [f"{shlex.quote(command_path(parent))}/*"]
+    return [shlex.quote(command_path(path)) for path in paths]
 
 
 COMPACT = "Drift of the embedding parameters since the first snapshot, means ± standard deviations over seeds"
@@ -299,7 +290,7 @@ def publish_evidence(evidence: Evidence, out: Path) -> Report:
         page = make_page(data, cards)
         say("writing the pages")
         write_tables(folder / "tables", report_tables(data, cards), page.title)
-        publish(page, folder, {name for group in data.groups for name in (group.title, group.runs[0].task)})
+        publish(page, folder)
     return Report(out / "report.md", page.answers)
 
 
@@ -320,7 +311,7 @@ def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
         lead=compared_of(data),
         tiles=tiles_of(data),
-        answers=(*answers_of(data), *notes_answer(data.groups)),
+        answers=(*answers_of(data), *notes_answer(data)),
         picture=picture_of(data),
         sections=tuple(_sections(data, cards)),
     )
@@ -389,8 +380,8 @@ SURE = "The questions that these runs decide, then every comparison with its tes
 REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
 ABOUT = (
     "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "
-    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0, or from where "
-    "its recording began. A condition is a set of runs that differ in nothing but the seed."
+    "parameters at several moments; drift is how far they are from the first of these, which is epoch 0, before "
+    "training, unless the first screen says otherwise. A condition is runs that differ in nothing but the seed."
 )
 
 

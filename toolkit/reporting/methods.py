@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from toolkit.comparison.compare import EQUIVALENCE_LEVEL
 from toolkit.comparison.conditions import Group
 from toolkit.comparison.evidence import check_evidence, making, read_evidence
@@ -16,12 +14,13 @@ from toolkit.comparison.verdicts import LEAST_SEEDS
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, span, spoken
 from toolkit.reporting.render_latex import cell, escape
 from toolkit.reporting.topics.caveats import covered, headline
+from toolkit.reporting.topics.recordings import start_of
 from toolkit.reporting.topics.runs import NOT_KEPT, NOT_KNOWN, SETTINGS, UNKNOWN, runs_frame
 
 MOST_VALUES = 3
 """Values of a setting that are named with their conditions."""
 MOST_NAMED, MOST_CONDITIONS = 8, 12
-"""Seeds (and values of a setting) and conditions that are named; of more numbers the range, else how many there are."""
+"""Seeds and conditions that are named; of more it is said how many there are."""
 BESIDE = ("optimizer", "weight_decay", "warmup_fraction", "max_gradient_norm", "max_length", "max_steps", "dropout")
 """Fields of a config that a paper names beside SETTINGS."""
 OF_TRAINERS = {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"}
@@ -32,16 +31,26 @@ GROUP = (
     " Scores at the last epoch: {scores}."
 )
 DRIFT = (
-    "The embedding parameters were kept before training and during it. Their drift is the Frobenius norm of the change "
-    "since the first snapshot, in % of the norm that the parameter had there, in float64."
+    "The embedding parameters were kept {when}. Their drift is the Frobenius norm of the change since {start}, in % of "
+    "the norm that the parameter had there, in float64."
 )
+BEFORE, LATER = "before training and during it", "during training, and not before it"
+"""When a run kept them that began before its first step, and one that did not."""
 COMPARED = (
     "Conditions were compared ({count}), paired by {pairing}, and item by item where the answers are known. "
     "Intervals of {level} % are Student's t over {over}; over seeds and items both, their variance is that of a "
     "two-way random-effects table, with Satterthwaite's degrees of freedom. The p values of such differences share "
     "what all of them say of the spread between seeds; q is the false discovery rate of Benjamini and Hochberg over "
     "{family}. A difference is claimed with at least {least} seeds, an interval without 0 and q < {alpha}; "
-    "conditions count as equivalent where the {equal} % interval (two one-sided tests) lies within ±{margin}."
+    "conditions count as equivalent where the {equal} % interval (two one-sided tests) lies within ±{margin}.{bound}"
+)
+EXACT = (
+    " Where few items differ, the ends of that interval are those of Clopper and Pearson's exact bound, and of a score "
+    "test after Tango, where these lie beyond Student's t."
+)
+WITHOUT_INTERVALS = (
+    "Conditions were compared ({count}), paired by {pairing}, as differences of their means: too few seeds, or no "
+    "answers to single items, left no interval, and no difference is claimed."
 )
 ALONE = "Conditions were not compared."
 VERSIONS = "Software: {versions}. Hardware: {devices}."
@@ -73,11 +82,16 @@ def methods_of(folder: str | Path, *, latex: bool = False) -> str:
 
 def paragraphs_of(data: ReportData) -> list[str]:
     """A paragraph for all groups that were made alike, then what holds of all of them."""
-    headlines, compared = headline(data.comparison), ALONE
+    headlines = headline(data.comparison)
+    headlines = headlines[headlines["difference_points"].notna()]
+    compared = ALONE if headlines.empty else WITHOUT_INTERVALS
+    count = _count(len(headlines), "comparison")
+    pairing = "seed" if all(run.seed is not None for run in data.runs) else "the order of their names"
     if headlines["low_points"].notna().any():
         compared = COMPARED.format(
-            count=_count(len(headlines), "comparison"),
-            pairing="seed" if all(run.seed is not None for run in data.runs) else "the order of their names",
+            count=count,
+            pairing=pairing,
+            bound=EXACT if headlines["num_units"].notna().any() else "",
             level=f"{100 * data.settings.level:g}",
             over=covered(headlines),
             family=_count(int(headlines["p"].notna().sum()), "difference"),
@@ -99,7 +113,12 @@ def paragraphs_of(data: ReportData) -> list[str]:
         devices=_known_values(runs_frame(data.groups)["devices"].replace(NOT_KEPT, "")),
     )
     paragraphs = [_paragraph_of(made, groups) for made, groups in groups_by_making.items()]
-    return [*paragraphs, f"{DRIFT} {compared}", software + "".join(sources), CITED.format(own=version)]
+    starts = dict.fromkeys(start_of(run) or "the first snapshot" for run in data.runs)
+    begin_before = [not start_of(run) for run in data.runs]
+    when = BEFORE if all(begin_before) else LATER if not any(begin_before) else f"{BEFORE}, or {LATER}"
+    drift = DRIFT.format(when=when, start=" or ".join(starts))
+    compared = compared.format(count=count, pairing=pairing)
+    return [*paragraphs, f"{drift} {compared}", software + "".join(sources), CITED.format(own=version)]
 
 
 def _known_values(values: Iterable[object]) -> str:
@@ -138,7 +157,9 @@ def _making_of(group: Group) -> tuple[str, ...]:
         setting = name.replace("_", " ")
         if not by_value.index.isin([UNKNOWN, NOT_KEPT, NOT_KNOWN]).any():
             known_settings += (
-                [f"{setting} {', '.join(texts) if len(texts) <= MOST_VALUES else _several(by_value)}"] if texts else []
+                [f"{setting} {', '.join(texts) if len(texts) <= MOST_VALUES else listing(list(by_value.index))}"]
+                if texts
+                else []
             )
         else:
             unknown_settings.append(setting)
@@ -153,14 +174,6 @@ def _making_of(group: Group) -> tuple[str, ...]:
     )
 
 
-def _several(values: pd.Series) -> str:
-    """Values of a setting, which lead a table, in order where all are numbers; of many these from least to greatest."""
-    numbers = pd.to_numeric(values.index.str.replace(",", ""), errors="coerce")
-    names = list(values.index if numbers.hasnans else values.index[numbers.argsort()])
-    summary = f"one of {len(names)} values" if numbers.hasnans else f"from {names[0]} to {names[-1]}"
-    return listing(names) if len(names) <= MOST_NAMED else summary
-
-
 def _setting_text(run: ReportedRun, name: str) -> str:
     """A setting of a run as a text; of a run of another loop an argument of its training."""
     arguments = run.recorded.get("arguments", {})
@@ -173,7 +186,7 @@ def _setting_text(run: ReportedRun, name: str) -> str:
 def _paragraph_of(making: tuple[str, ...], groups: Sequence[Group]) -> str:
     """The paragraph on groups whose runs were made alike."""
     runs = [run for group in groups for run in group.runs]
-    num_failed = sum(run.is_failed for run in runs)
+    num_failed = sum(bool(run.is_failed) for run in runs)
     tasks, scores = [], []
     for group in groups:
         first_run, sizes = (

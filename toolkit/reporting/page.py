@@ -247,6 +247,9 @@ def wide_rows(
 
 
 NOTHING = "Not applicable: there is nothing to show."
+CANNOT_TELL = "cannot tell"
+OPEN_VERDICTS = {"under-powered": f"{CANNOT_TELL}: too few data", "not supported": CANNOT_TELL}
+"""Verdict that decides nothing to what every page says."""
 
 
 def rows_block(
@@ -277,6 +280,7 @@ def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, *
         if name in columns and not table[name].fillna("").astype(str).str.len().any():
             del columns[name]
     table = table[list(columns)].reset_index(drop=True)
+    table = table.assign(verdict=table["verdict"].replace(OPEN_VERDICTS)) if "verdict" in columns else table
     return TableBlock(table=table, caption=caption, columns=columns)
 
 

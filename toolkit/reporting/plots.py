@@ -22,7 +22,7 @@ from toolkit.comparison.conditions import arrange
 from toolkit.comparison.drift_and_score import join_drift
 from toolkit.comparison.summaries import last_scores
 from toolkit.families import TABLES
-from toolkit.naming import lookup, refuse_first
+from toolkit.naming import lookup, refuse_first, select
 from toolkit.reporting.charts import Chart, altair, regimes_of, themed
 from toolkit.reporting.topics.causes import NothingToPlot, exposure_chart, measure_exposure
 from toolkit.reporting.topics.caveats import largest_size, task_names
@@ -80,7 +80,7 @@ def plot_drift(
     """
     drift = _with_value(_table_of_each(source, measure_drift), "parameter", parameter, panels)
     why = "No embedding parameter moved" if panels else f"{parameter} did not move"
-    return _or_empty(drift_chart(drift, regimes=regimes), why)
+    return _or_empty(drift_chart(drift, regimes=_known(regimes, drift)), why)
 
 
 @of_tables
@@ -107,7 +107,7 @@ def plot_change(source: Plotted) -> Chart:
 
 @of_tables
 def plot_word_drift(source: Plotted, *, regimes: Iterable[str] | None = None) -> Chart:
-    """How far the word rows moved, by how often training showed them: quartiles of ‖Δ‖, 5 to 95 %, rows and zeros.
+    """How far the word rows moved, in %, by how often training showed them: quartiles, 5 to 95 %, rows and zeros.
 
     ``source``: run, path, several (the first seed of each condition), or :func:`toolkit.measure_rows`' table of
     ``word_embeddings``. Box and line are of the rows that moved; how many are exactly 0 stands beside them, and fewer
@@ -117,7 +117,8 @@ def plot_word_drift(source: Plotted, *, regimes: Iterable[str] | None = None) ->
     --------
     >>> chart = toolkit.plot_word_drift(runs)
     """
-    return _or_empty(word_drift_chart(_rows_of_each(source, TABLES[0]), regimes=regimes), "No word moved")
+    rows = _rows_of_each(source, TABLES[0])
+    return _or_empty(word_drift_chart(rows, regimes=_known(regimes, rows)), "No word moved")
 
 
 @of_tables
@@ -132,9 +133,8 @@ def plot_position_drift(source: Plotted, *, panels: bool = False, regimes: Itera
     --------
     >>> chart = toolkit.plot_position_drift(runs)
     """
-    return _or_empty(
-        position_chart(_rows_of_each(source, TABLES[1]), regimes=regimes, is_zoomed=panels), "No position moved"
-    )
+    rows = _rows_of_each(source, TABLES[1])
+    return _or_empty(position_chart(rows, regimes=_known(regimes, rows), is_zoomed=panels), "No position moved")
 
 
 @of_tables
@@ -204,7 +204,7 @@ def plot_scores(source: Plotted, *, panels: bool = False, regimes: Iterable[str]
     >>> chart = toolkit.plot_scores(runs).properties(width=300, title="Scores")
     """
     scores = _in_one_panel(_table_of_all(source, last_scores), "split", panels)
-    return _or_empty(scores_chart(scores, regimes=regimes), "No score was kept")
+    return _or_empty(scores_chart(scores, regimes=_known(regimes, scores)), "No score was kept")
 
 
 @of_tables
@@ -233,7 +233,7 @@ def plot_scores_over_epochs(
         has=lambda run: run.has("scores.csv"),
     )
     scores = _with_value(table, "split", split, panels)
-    return _or_empty(epochs_chart(scores, score, regimes=regimes), "No two epochs were scored")
+    return _or_empty(epochs_chart(scores, score, regimes=_known(regimes, scores)), "No two epochs were scored")
 
 
 @of_tables
@@ -248,7 +248,9 @@ def plot_cost(source: Plotted, *, panels: bool = False, regimes: Iterable[str] |
     >>> chart = toolkit.plot_cost(runs)
     """
     scores = _in_one_panel(_table_of_all(source, last_scores), "base", panels)
-    return _or_empty(cost_chart(scores, regimes=regimes), "Fewer than two runs recorded seconds and a score")
+    return _or_empty(
+        cost_chart(scores, regimes=_known(regimes, scores)), "Fewer than two runs recorded seconds and a score"
+    )
 
 
 @of_tables
@@ -359,6 +361,11 @@ def _with_value(table: pd.DataFrame, column: str, value: str | None, has_panels:
     values = dict.fromkeys(map(str, table[column]))
     lookup(values, chosen := next(iter(values)) if value is None else value, column)
     return table[table[column] == chosen]
+
+
+def _known(regimes: Iterable[str] | None, table: pd.DataFrame) -> list[str]:
+    """The order of regimes that a user gives, all of which the table has."""
+    return list(select(dict.fromkeys(regimes_of(table)), regimes or (), "regime"))
 
 
 def _in_one_panel(table: pd.DataFrame, column: str, has_panels: bool) -> pd.DataFrame:

@@ -194,7 +194,8 @@ def export_table(
     ----------
     table
         Any table: of the toolkit, pivoted, with several levels of columns, or a Series. Its index stands in front where
-        it has a name or is of texts. A column ``NAME_sd`` stands behind ± in the column NAME. What is undefined is —.
+        it has a name or is of texts. A column ``NAME_sd`` stands behind ± in the column NAME, where both are shown.
+        What is undefined is —.
     columns
         Those to show, in this order, by their names in the table or in its index. None: all. Model, task and number of
         seeds then go into the caption where all lines have the same, and the table of :func:`toolkit.drift_table` has
@@ -233,21 +234,21 @@ def export_table(
         shared_columns, caption_end = shared(
             table, [name for name in SHARED if name in keys and set(keys) - set(SHARED)]
         )
-        places = [i for i, key in enumerate(keys) if key not in shared_columns and i not in spreads.values()]
+        places = [i for i, key in enumerate(keys) if key not in shared_columns]
     else:
         place_by_name, caption_end = {_name(key): keys.index(key) for key in keys}, ""
         wanted = [columns] if isinstance(columns, str) else columns
         places = [lookup(place_by_name, _name(key), "column") for key in wanted]
         refuse_first({"columns names none: pass those to show, or None for all": not places})
+    spreads = {place: spread for place, spread in spreads.items() if place in places and spread in places}
+    places = [place for place in places if place not in spreads.values()]
     constant, header = _headings([keys[place] for place in places])
     index_names = " by ".join(str(name) for name in table.columns.names if name is not None)
     unit = "".join(
         f", {text}" for text in (*constant, f"by {index_names}" * bool(index_names), PERCENT * is_drift) if text
     )
     parts = [
-        _cell_texts(
-            table.iloc[:, place], None if (sd := spreads.get(place)) is None or sd in places else table.iloc[:, sd]
-        )
+        _cell_texts(table.iloc[:, place], table.iloc[:, spreads[place]] if place in spreads else None)
         for place in places
     ]
     return booktabs(

@@ -3,7 +3,6 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +20,7 @@ from toolkit.snapshots.store import Run
 
 UNDEFINED = "undefined: was 0"
 LARGE_BLOCK = 2048
-"""Rows at a time: between two steps of numpy's a thread may wait for another's Python, or for the threads of BLAS."""
+"""Rows at a time."""
 
 
 def print_task(
@@ -111,16 +110,8 @@ def epoch_line(score: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{when}: {score} {scores}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
 
 
-_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="yardsticks")
-
-
-def begin_result(run: Run) -> None:
-    """Begin to compute what :func:`print_result` shows of the first snapshot, beside what is left to do of a run."""
-    _pool.submit(lambda: _yardsticks(run.open_snapshot(run.snapshot_names()[0])))
-
-
 def _yardsticks(first: Snapshot) -> dict[str, float]:
-    """Parameter to the relative drift that it would have if it were re-initialised; each is drawn once."""
+    """Parameter to the relative drift that it would have if it were re-initialised."""
     from toolkit.analysis.blocks import reinitialise
 
     return {name: reinitialise(first, name, 0, LARGE_BLOCK)["relative"] for name in first.tensors}
@@ -131,13 +122,12 @@ def print_result(run: Run, seconds: float) -> None:
 
     ``seconds``: what all of it took.
     """
-    yardsticks = _pool.submit(_yardsticks, run.trajectory.snapshots[0])  # behind those that were begun
     console = open_console()
     console.print(_score_table(run))
     for line in [*_head_lines(run), *_floor_lines(run), *_fall_lines(run)]:
         console.print(escape(line))
     drift = _whole_drift(run)
-    console.print(_drift_table(run, drift, yardsticks.result()))
+    console.print(_drift_table(run, drift, _yardsticks(run.trajectory.snapshots[0])))
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]
     if run.config.train_rows == "new":

@@ -1,5 +1,8 @@
 """What a user named on the command line, opened: run directories or any checkpoints, and each table of them once."""
 
+import glob
+import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -10,18 +13,31 @@ import pandas as pd
 
 from toolkit.comparison.conditions import differences_beside_seed
 from toolkit.comparison.runs import read_reported
-from toolkit.naming import names_of, read_object, shown_path
+from toolkit.naming import names_of, read_object, refuse_first, shown_path
 from toolkit.progress import counted
 from toolkit.reporting.cells import listing
 from toolkit.reporting.page import Answer, Section, Tile
 from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
+from toolkit.snapshots.bases import doubts_on_base
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.output_folder import OutputFolder, run_at, with_base
 from toolkit.snapshots.snapshot import Trajectory, name_undefined
-from toolkit.snapshots.store import DRIFT_FILES, MANIFEST, Run, Source, checkpoints_in, listed, open_run, remedy_of
+from toolkit.snapshots.store import (
+    CHECKPOINT,
+    DRIFT_FILES,
+    MAKE_AGAIN,
+    MANIFEST,
+    WRITTEN,
+    Run,
+    Source,
+    checkpoints_in,
+    holds_model,
+    listed,
+    open_run,
+    remedy_of,
+)
 from toolkit.snapshots.tokenizer_files import find_embedded
-from toolkit.snapshots.weights import SINGLE
 
 SHOWN_REASONS = 3
 """Places that the refusal of a whole list names: a glob of other files can bring along thousands."""
@@ -79,7 +95,9 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
         if not path.exists():
             raise ValueError(f"no run directory at {path}")
         opened = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
-        reason = "it is not a run directory" if opened is None else _reason_against(opened)
+        no_run = "it is a model and no run" if holds_model(path) else "it is not a run directory"
+        no_run = f"it is a report and no run: {MAKE_AGAIN}" if (path / WRITTEN).is_file() else no_run
+        reason = no_run if opened is None else _reason_against(opened)
         if opened is None or reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
             diverged += [opened] if opened is not None and reason == WHY_DIVERGED else []
@@ -121,7 +139,7 @@ def _reason_against(run: Run) -> str:
     if run.has_diverged and not run.is_finished:
         return WHY_DIVERGED
     if not run.is_finished:
-        return "it is a model and no run" if (run.path / SINGLE).exists() else "it is unfinished (no manifest.json)"
+        return "it is unfinished (no manifest.json)"
     is_choice = not run.is_recorded and run.config.selection_fraction
     return "it served to choose settings (--selection-fraction)" if is_choice else ""
 
@@ -162,12 +180,14 @@ SINCE = "drift is since {first}, the first that was kept, and not since before t
 """Of an output folder alone, where what training did first is not to be seen."""
 
 
-def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
+def open_sources(places: Sequence[str | Path], base: str | None = None, *, at_least: int = 1) -> Opened:
     """Open run directories (the first is analysed, the others are seeds beside it) or checkpoints, in their order.
 
-    ValueError when there is nothing to open, when a run's files have changed since it finished, when run directories
-    and checkpoints are mixed in a way that says nothing, or when there are fewer than ``at_least`` snapshots in all.
+    ``base``: what the one training started from whose checkpoints are given. ValueError when there is nothing to open,
+    when a run's files have changed since it finished, when several trainings are given that are no run directories,
+    when the base cannot be that, or when there are fewer than ``at_least`` snapshots in all.
     """
+    _check_trainings(places, base)
     if places and all(is_run(place) for place in places):
         runs = tuple(open_run(place) for place in places)
         names = tuple(names_of(run.path for run in runs))
@@ -185,7 +205,8 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         notes += notes_on_several(reported) if len(runs) > 1 else []
         opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
     else:
-        imported = import_checkpoints(places)
+        in_order: list[str | Path] = [*places] if base is None else [base, *places]
+        imported = import_checkpoints(in_order)
         snapshot_names = [snapshot.name for snapshot in imported.trajectory]
         is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
         title = " → ".join(
@@ -193,7 +214,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             if len(snapshot_names) <= 3
             else (snapshot_names[0], f"{len(snapshot_names) - 2} more", snapshot_names[-1])
         )
-        length = _default_length(places[0])
+        length = _default_length(base or places[0])
         notes = [note for note in imported.notes if note not in imported.problems]
         if len(places) > 1 and any(is_run(place) for place in places):
             ends = f"{snapshot_names[0]} with {snapshot_names[-1]}"
@@ -201,8 +222,12 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
         is_folder = len(places) == 1 and bool(checkpoints_in(Path(places[0])))
-        problems = (*imported.problems, *([SINCE.format(first=snapshot_names[0])] if is_folder else []))
-        opened = Opened(imported.trajectory, title, (), (), tuple(notes), problems, is_half, length)
+        problems = [*imported.problems, *([SINCE.format(first=snapshot_names[0])] if is_folder and not base else [])]
+        if base is not None:
+            folder = OutputFolder(Path(places[0]), base=base)
+            is_one = len(imported.trajectory) < 2
+            problems += folder.doubts if is_folder else [] if is_one else doubts_on_base(imported.trajectory)
+        opened = Opened(imported.trajectory, title, (), (), tuple(notes), tuple(problems), is_half, length)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or (--base) the one that training started from"
         if opened.is_run and not opened.runs[0].is_finished:
@@ -211,6 +236,28 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so {remedy}"
         )
     return opened
+
+
+def _check_trainings(places: Sequence[str | Path], base: str | None) -> None:
+    """ValueError where the checkpoints of several trainings would be read as those of one, in their order."""
+    paths = [Path(found) for place in places for found in glob.glob(str(place)) or [str(place)]]  # noqa: PTH207 # see open_runs
+    folders = {path: path.parent if CHECKPOINT.fullmatch(path.name) else path for path in paths}
+    num_kept = Counter[Path]()
+    for path, folder in folders.items():
+        num_kept[folder] += 2 if is_run(path) or checkpoints_in(path) else 1
+    # One checkpoint of each of two trainings is a before and an after, unless both are said to have one base.
+    several = [str(folder) for folder, number in num_kept.items() if base is not None or number > 1]
+    shown_base = f" --base {base}" if base is not None else ""
+    refuse_first(
+        {
+            "--base is what checkpoints of a Trainer were trained from: a run directory holds its own, leave it out": (
+                base is not None and any(map(is_run, paths))
+            ),
+            f"{listing(several[:SHOWN_REASONS])} are trainings of their own, and no one trajectory: pass one of them, "
+            f"or compare them: report {shlex.join(several)}{shown_base} --out FOLDER": len(several) > 1
+            and not all(map(is_run, paths)),
+        }
+    )
 
 
 def _check_finite(trajectory: Trajectory, name: str) -> None:

@@ -645,11 +645,11 @@ def _open(place: Place, name: str) -> _Opened:
         is_tied,
         num_apart,
         whole,
-        _called(place, config),
+        called(place, config),
     )
 
 
-def _called(place: Place, config: Mapping[str, object]) -> tuple[str, ...]:
+def called(place: Place, config: Mapping[str, object]) -> tuple[str, ...]:
     """What others may call a checkpoint."""
     beside = place.fetch("config.json")
     folder = "" if beside is None else beside.resolve().parent.name

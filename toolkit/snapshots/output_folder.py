@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 from toolkit.families import component_of, regime_name
 from toolkit.naming import refuse_damaged, refuse_first
 from toolkit.snapshots.backbones import Backbone, open_place
+from toolkit.snapshots.bases import doubts_on_base, named_otherwise
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
@@ -104,7 +106,7 @@ class OutputFolder(Run):
             "moved": self._moved,
             **since,
         }
-        return facts | {"recorded_by": "output folder", "notes": [*self._imported.notes, *self._notes]}
+        return facts | {"recorded_by": "output folder", "notes": [*self.doubts, *self._imported.notes, *self._notes]}
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -172,9 +174,22 @@ class OutputFolder(Run):
             "base= (--base), the checkpoint that training started from"
         )
         refuse_first(faults | {alone: len(times) < 2})
+        _ = self.doubts
         found = zip(self._imported.trajectory, times, strict=True)
         snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
         return replace(self._imported.trajectory, snapshots=snapshots)
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """What speaks against the base, a clause each; ValueError where training cannot have started from it."""
+        if self.base is None:
+            return []
+        base, *others = self._imported.trajectory
+        named = [replace(each, name=f"{self.path.name}/{each.name.rpartition('/')[2]}") for each in others]
+        of_rows = doubts_on_base(
+            replace(self._imported.trajectory, snapshots=[base, *named]), [0, *(kept.epoch for kept in self._kept)]
+        )
+        return [*named_otherwise(self.base, self._kept[-1].path), *of_rows]
 
     @cached_property
     def _imported(self) -> Imported:
@@ -310,7 +325,7 @@ def open_runs(
         Folders, or patterns such as ``"runs/*"``, of which what is no run is passed over.
     base
         The checkpoint that training in output folders started from; None: their drift is since the first checkpoint
-        that was kept.
+        that was kept. What speaks against it is a warning.
     verify
         As in :func:`toolkit.open_run`.
 
@@ -322,7 +337,7 @@ def open_runs(
     Raises
     ------
     ValueError
-        A place is no run, or a pattern fits none.
+        A place is no run, a pattern fits none, or the base cannot be what a training started from.
 
     Examples
     --------
@@ -339,7 +354,11 @@ def open_runs(
         if not fitting:
             raise ValueError(f"no run fits {str(place)!r}: pass a pattern of run directories or output folders")
         found += fitting
-    return with_base(found, base)
+    runs = with_base(found, base)
+    for folder in (run for run in runs if isinstance(run, OutputFolder)):
+        for doubt in folder.doubts:
+            warnings.warn(f"{folder.path.name}: {doubt}", stacklevel=2)
+    return runs
 
 
 def run_at(path: str | Path, base: str | Path | None = None, *, verify: bool = True) -> Run | None:

@@ -28,6 +28,7 @@ from toolkit.snapshots.logs import Exposure, OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
 from toolkit.snapshots.ownership import JOURNAL, Owned, entries_of, is_sealed, move_aside, read_list
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
+from toolkit.snapshots.ownership import WRITTEN as WRITTEN
 from toolkit.snapshots.snapshot import (
     FORMAT,
     Snapshot,
@@ -342,6 +343,7 @@ class Run(Described):
         return path if (path := self.path / name).exists() else None
 
 
+MAKE_AGAIN = "report --from makes its page again; the runs that it is about are somewhere else"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """What transformers.Trainer calls the folder of a step."""
 
@@ -371,9 +373,19 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
         from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
 
         return OutputFolder(path, verify)
+    refuse_first({f"{path} is a report and no run: {MAKE_AGAIN}": (path / WRITTEN).is_file()})
     if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
         raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
+    refuse_first(
+        {f"{path} is a model and no run: pass it to import_checkpoints, or as base= of a training": holds_model(path)}
+    )
     return Run(path, verify)
+
+
+def holds_model(path: Path) -> bool:
+    """Whether a folder is a checkpoint, and not what is left of a run, which keeps its model in a folder below."""
+    weights = [each for pattern in ("*.safetensors", "*.bin") for each in path.glob(pattern)]
+    return bool(weights) and not any((path / name).exists() for name in (SNAPSHOTS, MANIFEST, JOURNAL, DIVERGED))
 
 
 @runtime_checkable

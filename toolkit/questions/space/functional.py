@@ -77,8 +77,8 @@ def functional_drift(
     rows, shares, sample = draw_combinations(corpus, max_combinations, seed)
     chosen = trajectory.chosen(epochs)
     if corpus.is_projected:
-        facts = (sample, PROJECTED, "")
-        records = [(float(s.epoch), s.step, WHOLE, "functional_drift", math.nan, *facts) for s in chosen]
+        cells = (WHOLE, "functional_drift", math.nan, sample, PROJECTED, "")
+        records = [(float(s.epoch), s.step, *cells) for s in chosen]
         return pd.DataFrame(records, columns=columns_of("functional_drift"))
     reference, *centres = measure_centres([trajectory.at(reference_epoch), *chosen], corpus)
     before = _State.load(trajectory.at(reference_epoch), reference, corpus, rows)

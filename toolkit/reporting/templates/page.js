@@ -4,17 +4,15 @@ const element = (id) => document.getElementById(id);
 
 function startTheme() {
   const button = element("theme");
-  const name = () => {
-    button.querySelector("span").textContent = document.documentElement.dataset.theme === "dark" ? "Light" : "Dark";
-  };
+  const root = document.documentElement, text = button.querySelector("span");
+  const name = () => { text.textContent = root.dataset.theme === "dark" ? "Light" : "Dark"; };
   name();
   addEventListener("themechange", name);
   button.addEventListener("click", window.switchTheme);
 }
 
 function startContents() {
-  const nav = document.querySelector(".contents");
-  const button = element("contents-button");
+  const nav = document.querySelector(".contents"), button = element("contents-button");
   const open = (is) => { nav.classList.toggle("open", is); button.setAttribute("aria-expanded", is); };
   button.addEventListener("click", () => open(!nav.classList.contains("open")));
   nav.addEventListener("keydown", (event) => { if (event.key === "Escape") { open(false); button.focus(); } });
@@ -29,15 +27,11 @@ function startContents() {
     let now = null;
     for (const [section, link] of links) if (section.getBoundingClientRect().top < innerHeight * 0.3) now = link;
     if (now === current) return;
-    if (current) current.removeAttribute("aria-current");
-    if (now) now.setAttribute("aria-current", "true");
+    current?.removeAttribute("aria-current");
+    now?.setAttribute("aria-current", "true");
     current = now;
   };
-  let waiting = false;
-  addEventListener("scroll", () => {
-    if (!waiting) requestAnimationFrame(() => { waiting = false; mark(); });
-    waiting = true;
-  }, { passive: true });
+  addEventListener("scroll", () => requestAnimationFrame(mark), { passive: true });
   mark();
 }
 
@@ -58,20 +52,20 @@ function startTips() {
     tip.style.left = `${left}px`;
     tip.style.top = `${above > 4 ? above : at.bottom + 9}px`;
   };
-  const tipped = (event) => (event.target instanceof Element ? event.target.closest("[data-tip], .info") : null);
+  const tipped = (event) => event.target.closest?.("[data-tip], .info");
   document.addEventListener("pointerover", (event) => {
     if (event.pointerType === "touch") return;
     const target = tipped(event);
-    if (target) show(target); else if (owner && event.target !== tip) hide();
+    if (target) show(target); else if (event.target !== tip) hide();
   });
   document.addEventListener("focusin", (event) => { const target = tipped(event); if (target) show(target); else hide(); });
   document.addEventListener("focusout", hide);
   document.addEventListener("click", (event) => {
     const target = tipped(event);
-    if (target && target.classList.contains("info")) show(target); else hide();
+    if (target?.classList.contains("info")) show(target); else hide();
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  const follow = () => { if (owner && owner === document.activeElement) show(owner); else hide(); };  // focus may scroll
+  const follow = () => { if (owner === document.activeElement) show(owner); else hide(); };  // focus may scroll
   addEventListener("scroll", follow, { passive: true, capture: true });
 }
 
@@ -107,9 +101,8 @@ function startTables() {
     for (const button of figure.querySelectorAll(".sort")) {
       button.addEventListener("click", () => {
         const head = button.closest("th");
-        const isDown = head.getAttribute("aria-sort") === "descending";
-        const isFirst = !head.hasAttribute("aria-sort");
-        const direction = isFirst ? (head.classList.contains("number") ? -1 : 1) : isDown ? 1 : -1;
+        const before = head.getAttribute("aria-sort") ?? (head.classList.contains("number") ? "ascending" : "descending");
+        const direction = before === "descending" ? 1 : -1;
         for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
         head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
         sortTable(table, Number(button.dataset.column), direction);
@@ -119,10 +112,9 @@ function startTables() {
     if (all) {
       const label = all.textContent;
       all.addEventListener("click", () => {
-        const isOpen = all.getAttribute("aria-expanded") === "true";
-        all.setAttribute("aria-expanded", !isOpen);
-        all.textContent = isOpen ? label : "Show fewer lines";
-        figure.classList.toggle("all", !isOpen);
+        const isOpen = figure.classList.toggle("all");
+        all.setAttribute("aria-expanded", isOpen);
+        all.textContent = isOpen ? "Show fewer lines" : label;
       });
     }
   }
@@ -152,7 +144,7 @@ function startCopy() {
     try {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
-    } catch (error) {
+    } catch {
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }

@@ -3,8 +3,12 @@ function startCharts() {
   const theme = JSON.parse(element("chart-theme").textContent);
   const draw = async (figure) => {
     const live = figure.querySelector(".live"), still = figure.querySelector(".still");
-    const spec = JSON.parse(figure.querySelector("script").textContent);
+    const room = figure.clientWidth - 30, isWords = figure.id === "figure-words", isNarrow = room < 500 && !isWords;
+    // On a phone: one column.
+    const set = (key, value) => (isNarrow && key === "columns" ? 1 : value);
+    const spec = JSON.parse(figure.querySelector("script").textContent, set);
     spec.config = { ...theme, ...spec.config, background: "transparent" };
+    for (const part of spec.concat ?? spec.vconcat ?? [spec]) if (isNarrow) part.width = Math.min(part.width, room - 130);
     live.hidden = false;
     try {
       await vegaEmbed(live, spec, {
@@ -17,7 +21,7 @@ function startCharts() {
       });
       still.hidden = true;
       const box = figure.querySelector(".scroll");
-      if (figure.id === "figure-words") box.scrollLeft = box.scrollWidth;  // where the words of training are
+      if (isWords) box.scrollLeft = box.scrollWidth;  // where the words of training are
     } catch (error) {
       live.hidden = true;
       console.warn(`A chart stays a picture: ${error}`);

@@ -14,7 +14,7 @@ from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
 from toolkit.comparison.verdicts import CLAIMED, REFUSALS, VERDICTS, Card, Span
 from toolkit.reporting.cells import UNDEFINED, listing, number, p_value, points
-from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
+from toolkit.reporting.page import CANNOT_TELL, Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block, table_block
 from toolkit.schema import columns_of, with_columns
 
 
@@ -169,6 +169,7 @@ MINILM = (
     "their tokens. Features of single sentences look better by it than raw BERT's would, those of pairs read as one "
     "sequence worse: a claim about BERT needs a second, raw backbone."
 )
+
 UNSTABLE_POINTS = 20
 """A chosen setting is called unstable if it scored more than this above the final runs (ours)."""
 
@@ -355,7 +356,7 @@ def answer_of(card: Card) -> str:
         return card.verdict
     if card.num_seeds < 3:
         return FEW_SEEDS[card.num_seeds]
-    return "described only" if card.kind == "drift" and card.verdict == "not judged" else "undecided"
+    return "described only" if card.kind == "drift" and card.verdict == "not judged" else CANNOT_TELL
 
 
 def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
 from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, themed, tips
-from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
+from toolkit.reporting.page import OPEN_VERDICTS, Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
     covered,
@@ -38,9 +38,7 @@ VERDICTS = {
 SAID = {
     "supported": "the scores differ",
     "equivalent": "no difference beyond the margin",
-    "not supported": "undecided",
-    "under-powered": "undecided: too few data",
-}
+} | OPEN_VERDICTS
 """Verdict to what the legend says."""
 
 
@@ -178,11 +176,9 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
     bodies: list[Sequence[Block]] = []
     for group in data.groups:
         differences = table[table["group"] == group.title]
-        seeds = data.seeds[(data.seeds["group"] == group.title) & data.seeds["first"].isin(differences["first"])]
         tested = table_block(differences, TESTS, f"Tests on {group.title}")
         tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tested,))
-        by_seed = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seeds_block(seeds, group.title),))
-        bodies.append([table_block(differences, DIFFERENCE, f"Differences on {group.title}"), tests, by_seed])
+        bodies.append([table_block(differences, DIFFERENCE, f"Differences on {group.title}"), tests])
     units, num_claims = covered(headline(table)), headline(data.comparison)["q"].notna().sum()
     spans = f", with the interval that decided over {units}" if units else ", without intervals"
     caption = (
@@ -232,13 +228,3 @@ def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
         tuple(key): f"{int((part < 0.05).sum())} of {len(part)}"
         for key, part in tested.groupby(keys, sort=False)["mcnemar_p"]
     }
-
-
-def _seeds_block(seeds: pd.DataFrame, title: str) -> Block:
-    """McNemar's test of every seed of the pairs of one group."""
-    table = seeds.assign(pair=_pair_names(seeds["first"], seeds["second"]))
-    names = (
-        "pair split seed num_items first_score second_score difference_points num_only_first_right "
-        "num_only_second_right mcnemar_p q reason"
-    )
-    return table_block(table, names, f"Exact McNemar test of every seed on {title}; it covers items, not seeds")

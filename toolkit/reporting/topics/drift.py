@@ -37,8 +37,8 @@ from toolkit.reporting.charts import (
     thickness,
     tips,
 )
-from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, chart_blocks, folds, rows_block
-from toolkit.reporting.topics.scores import epochs_chart, training_block
+from toolkit.reporting.page import Block, Section, TextBlock, chart_blocks, folds, rows_block
+from toolkit.reporting.topics.scores import epochs_chart
 
 HEIGHT, TALL = 130, 190
 """Pixels of one panel of several, and of one alone."""
@@ -64,8 +64,8 @@ def drift_chart(
     whole_drift = whole_drift[whole_drift["regime"].isin(moved)]
     parameters = [name for name in EMBEDDING_PARAMETERS if name in set(whole_drift["parameter"])]
     if len(moved) > 1:
-        whole_drift, time, legend = in_time(whole_drift)
-        series, picker, look = picked(whole_drift["regime"], regimes, **legend)
+        whole_drift, time = in_time(whole_drift)
+        series, picker, look = picked(whole_drift["regime"], regimes)
         drift_by_panel = [whole_drift[whole_drift["parameter"] == name] for name in parameters]
         titles, columns, height = parameters, min(len(parameters), 3), HEIGHT
         width = (625 - 24 * (columns - 1)) // columns
@@ -75,7 +75,7 @@ def drift_chart(
         )
         return percent_bars(bars, "parameter", "mean", MOVED_BY)
     else:
-        whole_drift, time, _ = in_time(whole_drift.assign(regime=whole_drift["parameter"], reinitialised=np.nan))
+        whole_drift, time = in_time(whole_drift.assign(regime=whole_drift["parameter"], reinitialised=np.nan))
         series, picker, look = picked(parameters, parameters, label="parameter")
         drift_by_panel, titles, columns, height, width = [whole_drift], [""], 1, TALL, 560
     if names and len(names) <= MOST_NAMES + 1:
@@ -172,16 +172,13 @@ def _panel(
 
 def word_drift_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """The chart of :func:`toolkit.plot_word_drift` from its table; None where no row moved."""
+    sizes, title = sizes_of(rows)
+    rows = rows.assign(norm=sizes, regime=regimes_of(rows))
     parts = [
         [table.assign(condition=regime) for table in boxes_of(rows_of_regime)]
-        for regime, rows_of_regime in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
+        for regime, rows_of_regime in rows.groupby("regime", sort=False)
     ]
     boxes, dots = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
-    return plot_word_boxes(boxes, dots, regimes=regimes)
-
-
-def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """:func:`word_drift_chart` of rows that :func:`boxes_of` has summed up, one run per regime."""
     boxes = boxes.assign(regime=regimes_of(boxes))
     moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
     drawn_regimes = [name for name in ordered(boxes["regime"], regimes) if name in moved]
@@ -193,7 +190,7 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     boxes, dots = (part.assign(stratum=part["stratum"].astype(str).map(stratum_text)) for part in (boxes, dots))
     boxes = _with_texts(boxes)
     axis = log_axis([boxes["low"].min(), boxes["high"].max(), *dots["norm"]])
-    x = altair.X("low:Q", scale=axis.scale(), axis=axis.axis(), title="how far a row moved (weight units)")
+    x = altair.X("low:Q", scale=axis.scale(), axis=axis.axis(), title=title)
     y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
     drawn_regimes, picker, look = picked(boxes["regime"], regimes)
     offset = altair.YOffset("regime:N", sort=drawn_regimes, scale=altair.Scale(domain=drawn_regimes))
@@ -201,7 +198,7 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         regime="regime",
         stratum="rows",
         num_rows=("number of rows", ","),
-        median=("median (weight units)", ".3g"),
+        median=(f"median: {title}", ".3g"),
         quartiles="middle half",
         range="5 to 95 %",
         zeros="exactly 0",
@@ -215,17 +212,17 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
         box.encode(x=along(x, "q1"), x2=altair.X2("q3:Q"), stroke=hue, **look["bars"]),
         base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=along(x, "median"), **look["bars"]),
     ]
-    for place, name, column_title in ((WIDE + 55, "rows", "rows"), (WIDE + 120, "zeros", "exactly 0")):
-        layers.append(
-            base.mark_text(align="right", fontSize=10).encode(x=altair.value(place), text=altair.Text(f"{name}:N"))
-        )
-        head = once().mark_text(align="right", baseline="bottom", fontSize=10)
-        layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(column_title)))
+    right_end = altair.value("width")  # whichever a user gives it
+    for dx, name, column_title in ((55, "rows", "rows"), (120, "zeros", "exactly 0")):
+        texts = base.mark_text(align="right", dx=dx, fontSize=10)
+        head = once().mark_text(align="right", baseline="bottom", dx=dx, fontSize=10, text=column_title)
+        layers += [
+            texts.encode(x=right_end, text=altair.Text(f"{name}:N")),
+            head.encode(x=right_end, y=altair.value(-3)),
+        ]
     if len(dots):
         points = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
-        layers.append(
-            points.encode(x=along(x, "norm"), tooltip=tips(norm=("moved (weight units)", ".3g"), stratum="rows"))
-        )
+        layers.append(points.encode(x=along(x, "norm"), tooltip=tips(norm=(title, ".3g"), stratum="rows")))
     step = max((thickness + 4) * len(drawn_regimes) + 4, 20)
     chart = altair.layer(*layers, data=data_of(boxes), width=WIDE, height=step * len(strata))
     return panels([chart], picker=picker)
@@ -261,8 +258,7 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
     """
     if rows.empty or not (rows["norm"] > 0).any():
         return None
-    percent = (100 * rows["relative"].astype(float)).mask(rows["norm"] == 0, 0.0)
-    percent, title = (rows["norm"], MOVED_UNITS) if has_undefined(rows) else (percent, MOVED_BY)
+    percent, title = sizes_of(rows)
     rows = rows.assign(regime=regimes_of(rows), position=rows.get("position", rows["row"]), percent=percent)
     series, picker, look = picked(rows["regime"], regimes)
     series_with_zeros = [name for name in series if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
@@ -306,6 +302,13 @@ def position_chart(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None, 
     return panels(parts, 2, picker)
 
 
+def sizes_of(rows: pd.DataFrame) -> "tuple[pd.Series[float], str]":
+    """How far each row moved, in % where that is defined of all, and what an axis calls it."""
+    if "relative" not in rows or has_undefined(rows):
+        return rows["norm"], MOVED_UNITS
+    return (100 * rows["relative"].astype(float)).mask(rows["norm"] == 0, 0.0), MOVED_BY
+
+
 def has_undefined(rows: pd.DataFrame) -> bool:
     """Whether a row moved that was 0 before: its size in % is undefined, and rows are compared in weight units."""
     return "relative" in rows and bool((rows["norm"] > 0)[rows["relative"].isna()].any())
@@ -331,7 +334,7 @@ HOWS = {
     "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
     "median drift (%)": "Median over the rows of the stratum of 100 · ‖Δ‖ / ‖E⁰‖, mean ± standard deviation over "
     "seeds; a row that was 0 has none and is counted.",
-    "median angle (degrees)": "Angle between the row before and after training.",
+    "median angle (degrees)": "Angle between the row at the first snapshot and at the last.",
 }
 """What the columns are, for whoever asks."""
 
@@ -498,31 +501,29 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     score = tables.group.runs[0].score
     scores = tables.with_conditions(tables.scores[tables.scores["split"].isin(rates.index)])
     majority = {str(split): float(rate) for split, rate in rates.items()} if score == "accuracy" else None
-    boxes, dots = tables.with_conditions(tables.boxes), tables.with_conditions(tables.dots)
 
     def over_epochs() -> Chart | None:
         return epochs_chart(scores, score, majority=majority, regimes=regimes) if score in scores else None
 
-    def drawn_of(plot: Callable[..., Chart | None], rows: pd.DataFrame, *more_tables: pd.DataFrame) -> Chart | None:
-        return None if rows.empty else plot(rows, *more_tables, regimes=regimes)
+    def drawn_of(plot: Callable[..., Chart | None], rows: pd.DataFrame) -> Chart | None:
+        return None if rows.empty else plot(rows, regimes=regimes)
 
     return draw(
         {
             "scores_over_epochs": over_epochs,
             "drift_over_epochs": lambda: drawn_of(drift_chart, tables.with_conditions(tables.drift)),
-            "word_drift_by_exposure": lambda: drawn_of(plot_word_boxes, boxes, dots),
             "position_drift": lambda: drawn_of(position_chart, tables.with_conditions(tables.positions)),
         }
     )
 
 
 TRAINING = (
-    "Before training (epoch 0) and after every epoch. The linear probe is the score of the linear head that "
+    "At every snapshot that was scored; epoch 0 is before training. The linear probe is the score of the head that "
     "cross-validation finds within the training split on the same frozen features (logistic regression, strength "
     "chosen by log loss, or ridge regression, by squared error): a yardstick, no strict bound."
 )
 DRIFT = (
-    "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
+    "Drift is how far a parameter is from the first snapshot. The yardstick is the same number for a re-initialised "
     "parameter that has nothing to do with what it had learned; LayerNorm.bias, where it was not 0, then becomes 0, "
     "which is 100 %. The verdicts on drift are about the rows that training showed, without the offset that they "
     "share, which is why their numbers differ from those of the whole parameter."
@@ -589,9 +590,7 @@ TOPICS = (
         lead=TRAINING,
         chart="scores_over_epochs",
         caption="Headline score of each labelled split of {title} at every epoch{bars}. Dotted: the majority of train.",
-        blocks=lambda tables: [
-            FoldBlock(title=f"Before and after training: {tables.group.title}", blocks=(training_block(tables),))
-        ],
+        blocks=lambda tables: [],
     ),
     Topic(
         id="drift",
@@ -607,10 +606,6 @@ TOPICS = (
         id="word-rows",
         title="Word rows, seen and never seen",
         lead=WORDS,
-        chart="word_drift_by_exposure",
-        caption="Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles "
-        "(box) and 5 to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, "
-        "how many rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn.",
         blocks=partial(_rows_of, TABLES[0]),
     ),
     Topic(

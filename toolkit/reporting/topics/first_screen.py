@@ -18,8 +18,8 @@ from toolkit.comparison.verdicts import REFUSALS
 from toolkit.config import MLM
 from toolkit.families import EMBEDDING_PARAMETERS, LORA
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, number
-from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips, unthemed
-from toolkit.reporting.page import Answer, ChartBlock, Part, Tile, Tone, picture
+from toolkit.reporting.charts import COLOURS, Chart, altair, data_of, log_axis, look_of, tips
+from toolkit.reporting.page import CANNOT_TELL, OPEN_VERDICTS, Answer, ChartBlock, Part, Tile, Tone, picture
 from toolkit.reporting.topics.caveats import (
     FEW_SEEDS,
     below_floor,
@@ -53,10 +53,10 @@ PROBED = "How far is full fine-tuning ahead of a cross-validated head on frozen 
 MOVED = "Did the embeddings move?"
 MOVED_TITLE = "How far the embeddings moved"
 OF_NOISE = (
-    "Words seen in training moved {times} times as far as random steps of equal size{differ}. This by itself does not "
-    "show that anything was learned."
+    "Drift of words seen in training over that of random steps of equal size: {times} (1: noise alone{differ}). By "
+    "itself this does not show that anything was learned."
 )
-RATES_DIFFER = " (other learning rates on other tasks)"
+RATES_DIFFER = "; other learning rates on other tasks"
 ADDED = "Do real labels move words otherwise than shuffled ones?"
 FINDABLE = "How small a difference could these runs find?"
 REST = "What is not shown up here?"
@@ -290,7 +290,7 @@ def _rest_answer(data: ReportData, pairs: Sequence[tuple[str, str]]) -> tuple[An
 
 
 def _open_answer(data: ReportData) -> Answer:
-    """The answer on what no run here can say, and how many comparisons are undecided."""
+    """The answer on what no run here can say, and how many comparisons cannot tell."""
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     is_decided = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
     parts = ["Whether this holds for other models or tasks."]
@@ -382,7 +382,7 @@ def _drift_answer(data: ReportData) -> Answer:
     drifts = drifts[drifts["parameter"].isin(SHORT)]
     moved = drifts[drifts["drift"] != 0]
     if moved.empty:
-        text = "Every embedding parameter is what it was before training."
+        text = "Every embedding parameter is what it was at the first snapshot."
         return Answer(question=MOVED, verdict="no", text=text, tone="same")
     # Of the first condition alone: tiles and picture show the others.
     name = str(moved["condition"].iloc[0])
@@ -424,7 +424,7 @@ def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
     texts_by_word: dict[str, list[str]] = {}
     for task, record in zip(task_names(agreement), agreement.to_dict("records"), strict=True):
         word_by_verdict = {"equivalent": "no", "supported": "yes", "the other way": "less alike than shuffled ones"}
-        word = word_by_verdict.get(str(record["verdict"]), "undecided")
+        word = word_by_verdict.get(str(record["verdict"]), CANNOT_TELL)
         texts_by_word.setdefault(word, []).append(f"{task} {record['real_mean']:.2f} for {record['shuffled_mean']:.2f}")
     parts = "; ".join(f"{word}: {', '.join(texts)}" for word, texts in texts_by_word.items())
     text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."
@@ -448,7 +448,6 @@ SIZES: Mapping[str, tuple[str, str, Tone]] = {
 }
 """What a verdict says of the second condition, in a word, with its size, and of what kind it is: "no" alone would be
 good news under one question and bad news under another. Lower and higher: its score, in a supported difference."""
-CANNOT_TELL = "cannot tell"
 CEILING = 0.995
 """A mean score from which on less than one example in two hundred is left to gain."""
 
@@ -502,7 +501,7 @@ def _difference_text(record: dict[Any, Any]) -> str:
     why_none = f"no interval: {_score_name(record)}, {'one seed' if record['num_seeds'] < 2 else 'seeds alike'}"
     text = f"{value:+.1f} ({_span_text(low, high, level) if low == low else why_none})"
     gap = record["detectable_gap_points"]
-    is_open = record["verdict"] in ("under-powered", "not supported") and gap == gap
+    is_open = record["verdict"] in OPEN_VERDICTS and gap == gap
     return f"{text}, finds gaps from {gap:.1f}" if is_open else text
 
 
@@ -558,7 +557,11 @@ def plot_pairs(data: ReportData) -> list[Chart]:
     table = compared(data)
     table = table[table["difference_points"].notna()] if len(table) else table
     pairs = table.groupby(["first_base", "second_base"], sort=False) if len(table) else ()
+    drawn = {
+        pair: differences_chart(pair_differences, width=WIDTH) for pair, pair_differences in islice(pairs, MOST_PAIRS)
+    }
     return [
-        unthemed(differences_chart(pair_differences, width=WIDTH)).properties(title=[str(first), f"minus {second}"])
-        for (first, second), pair_differences in islice(pairs, MOST_PAIRS)
+        chart.properties(title=[str(first), f"minus {second}"])
+        for (first, second), chart in drawn.items()
+        if chart is not None
     ]

@@ -12,7 +12,7 @@ from toolkit.analysis.strata import AT_INPUT, NOT_AT_INPUT
 from toolkit.comparison.parameter_noise import measure_moved
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.reporting.cells import Column, number
+from toolkit.reporting.cells import Column, number, stratum_text
 from toolkit.reporting.charts import (
     COLOURS,
     UNDEFINED,
@@ -264,7 +264,7 @@ def in_percent(rows: pd.DataFrame) -> pd.DataFrame:
 def _strata_block(strata: pd.DataFrame) -> Block:
     """The median drift and angle of the rows of each stratum of one table."""
     return table_block(
-        in_percent(strata),
+        in_percent(strata.assign(stratum=strata["stratum"].astype(str).map(stratum_text))),
         "stratum num_rows drift_percent angle_degrees",
         "At the last snapshot, medians over rows; more measures are in tables/drift.csv.",
         stratum="rows",

@@ -126,7 +126,7 @@ def added_rows_chart(rows: pd.DataFrame, *, has_lengths: bool = True) -> Chart |
     # Few tokens have a colour each; many are told apart by whether training showed them.
     series = rows["token"] if is_few else pd.Series("added token" if steps.isna().any() else by_kind, rows.index)
     drawn_rows = rows.assign(series=series, run="", regime="", shown=steps)[rows["row"].isin(chosen)]
-    drawn_rows, x, _ = in_time(drawn_rows)
+    drawn_rows, x = in_time(drawn_rows)
     names = list(dict.fromkeys(drawn_rows.sort_values("row")["series"]))
     picker = pick("series", names, "token") if len(names) > 1 else None
     columns = ["series", "row", "token", "time", "epoch", "shown", "times_old_length", "old_length_low"]

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.comparison.conditions import Group, ReportedRun
 from toolkit.comparison.recorded import TASK_NOT_GIVEN
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.comparison.report_data import ReportData
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.naming import first_few
 from toolkit.reporting.page import Answer
 
@@ -14,10 +15,29 @@ MOST_NAMED = 3
 """Runs that a line names; of more it gives the number."""
 
 
-def notes_answer(groups: Sequence[Group]) -> tuple[Answer, ...]:
+def notes_answer(data: ReportData) -> tuple[Answer, ...]:
     """The notes on recordings as an answer of the first screen; nothing where there are none."""
-    lines = [*notes_on([run for group in groups for run in group.runs]), *notes_on_groups(groups)]
+    unknown = of_unknown_exposure(data)
+    exposure = [EXPOSURE.format(names=_named(unknown))] if unknown else []
+    lines = [*notes_on(data.runs), *notes_on_groups(data.groups), *exposure]
     return (Answer(question=KNOW, verdict="", text="\n".join(lines)),) if lines else ()
+
+
+EXPOSURE = (
+    "Which words training used was not recorded of {names}, and a report takes it from logs alone: "
+    "python -m toolkit drift BASE CHECKPOINT infers it, where the weights tell."
+)
+
+
+def of_unknown_exposure(data: ReportData) -> list[str]:
+    """Of the first seeds of the conditions the recordings whose words moved, nobody knows which by a gradient."""
+    exposed, drift = data.evidence.exposed, data.evidence.drift
+    recordings = {run.name for run in data.runs if run.is_recorded}
+    if exposed.empty or not recordings:
+        return []
+    moved = drift.loc[drift["has_moved"].astype(bool) & (drift["parameter"] == TABLES[0]), "run"]
+    unknown = exposed.loc[~exposed["is_recorded"].astype(bool), "run"]
+    return [name for name in unknown if name in recordings.intersection(moved)]
 
 
 def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
@@ -25,16 +45,23 @@ def notes_on(runs: Iterable[ReportedRun]) -> list[str]:
     runs_by_note: dict[str, list[str]] = {}
     for run in runs:
         notes = [str(problem) for problem in run.manifest.get("problems") or ()]
-        if begins := run.manifest.get("begins_after_steps"):
-            notes.append(f"drift is since step {begins}, where its recording began")
-        if since := run.recorded.get("since"):
-            notes.append(f"drift is since {since}, the first one kept")
+        if start := start_of(run):
+            notes.append(f"drift is since {start}, and not since before training")
         proofs = run.part("frozen").get("parameters") or {}
         if changed := [name for name, proof in proofs.items() if proof.get("before") != proof.get("after")]:
             notes.append(f"frozen, but changed: {first_few(changed, MOST_NAMED)}")
         for note in (*notes, *run.recorded.get("notes", ())):
             runs_by_note.setdefault(note, []).append(run.name)
     return [f"{_named(names)}: {note.rstrip('.')}." for note, names in runs_by_note.items()]
+
+
+def start_of(run: ReportedRun) -> str:
+    """What the drift of a run is since, where that is later than before training; empty where it is not."""
+    step = run.manifest.get("begins_after_steps")
+    if step:
+        return f"step {step}, where its recording began"
+    kept = run.recorded.get("since")
+    return f"{kept}, the first one kept" if kept else ""
 
 
 def notes_on_several(runs: Sequence[ReportedRun]) -> list[str]:
@@ -58,10 +85,10 @@ def notes_on_groups(groups: Sequence[Group]) -> list[str]:
         "known (keep_predictions of a recording and keeping_predictions of the callback keep them).": [
             run.name for run in runs if run.splits and not run.answers
         ],
+        "No scores of {names}: what needs them is left out.": [run.name for run in recorded if not run.splits],
         "In {num} of {of} runs what the name calls frozen moved: {names}.": [
             run.name for run in recorded if calls_frozen_what_moved(run)
         ],
-        "No scores of {names}: what needs them is left out.": [run.name for run in recorded if not run.splits],
     }
     applicable = [(text, names) for text, names in runs_by_sentence.items() if names]
     lines = [text.format(names=_named(names), num=len(names), of=len(recorded)) for text, names in applicable]

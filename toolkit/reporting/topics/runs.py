@@ -148,7 +148,7 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
         "head": str(model.get("head") or run.setting("head") or UNKNOWN),
         "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
         "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
-        "state": "failed" if run.is_failed else "finished",
+        "state": {True: "failed", False: "finished", None: "finished; whether it learned is not known"}[run.is_failed],
         # The digest is the end of a run's name.
         "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else UNKNOWN,
         "sha256 of config.json": run.hashes["config.json"],
@@ -158,6 +158,7 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
         "processes": str(manifest.get("num_processes") or UNKNOWN),
         "command": run.command,
     }
+    record["precision"] = "fp32" if record["precision"] == "no" else record["precision"]  # as Accelerate calls it
     if run.hashes["config.json"] == NOT_KEPT:  # a report's evidence says little of the run, which may say more
         record = {name: NOT_KEPT if value == UNKNOWN else value for name, value in record.items()}
     return record
@@ -326,8 +327,8 @@ def _duplicates_blocks(data: ReportData) -> tuple[Block, ...]:
 def definitions_section() -> Section:
     """The measures of a row."""
     lead = (
-        "Δ is the change of a row from epoch 0, E⁰ the row at epoch 0, in float64. A value that is not defined is "
-        "printed as undefined and counted; what a model does not have is printed as not applicable."
+        "Δ is the change of a row from the first snapshot, E⁰ the row there, in float64. A value that is not defined "
+        "is printed as undefined and counted; what a model does not have is printed as not applicable."
     )
     header = ["measure", "unit", "what it is", "source", "signed"]
     rows = [

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.conditions import Condition
 from toolkit.comparison.intervals import seeds_interval
-from toolkit.comparison.report_data import GroupTables, ReportData
-from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first, score_names
+from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.runs import CORRELATIONS, reported_first
 from toolkit.comparison.summaries import SCORES, check_table
-from toolkit.reporting.cells import NOT_APPLICABLE, mean_and_sd, mean_text, number, points, span
+from toolkit.reporting.cells import NOT_APPLICABLE, mean_text, number
 from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
@@ -39,7 +38,6 @@ from toolkit.schema import COLUMNS
 SUMMARY = (
     "split base num_train_examples score num_seeds mean sd median min max num_failed mean_not_failed sd_not_failed"
 )
-FLOORS = "split base score mean majority bag_of_words above_bag_of_words_points reason note"
 
 
 def scores_section(data: ReportData, charts: Charts) -> Section:
@@ -60,7 +58,6 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
         bodies.append(
             [
                 _sides_block(group_summary, group.title, data.floors[data.floors["group"] == group.title]),
-                *_floors_blocks(data, group.title),
                 FoldBlock(title=f"All scores: {group.title}", blocks=(details,)),
             ]
         )
@@ -103,44 +100,6 @@ def _sides_block(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Blo
     score = str(headlines["score"].iloc[0]) if len(headlines) else "score"
     hows = {"failed": COLUMNS["num_failed"].meaning}
     return rows_block(["condition", "seeds", "failed", *headings], rows, f"{score} of {title} at the last epoch", hows)
-
-
-def _floors_blocks(data: ReportData, title: str) -> tuple[Block, ...]:
-    """The floors beside each condition's score; nothing where no run recorded them."""
-    floors = data.floors[data.floors["group"] == title]
-    if floors.empty:
-        return ()
-    floors = largest_size(floors)
-    floors = floors.assign(above_bag_of_words_points=floors["above_bag_of_words_points"].map(points))
-    table = table_block(
-        floors, FLOORS, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition"
-    )
-    return (FoldBlock(title=f"What needs no fine-tuning: {title}", blocks=(table,)),)
-
-
-def training_block(tables: GroupTables) -> Block:
-    """A line per split and score; a column per condition, as before training → at the last epoch."""
-    conditions, baselines = tables.group.conditions, tables.baselines
-    header = ["split", "score", "examples", *(condition.label for condition in conditions)]
-    rows = []
-    for split in reported_first(baselines["split"], [run.reported_split for run in tables.group.runs]):
-        split_baselines = baselines[baselines["split"] == split]
-        for score in (name for name in score_names(tables.group.runs) if name in tables.scores):
-            rows.append(
-                [
-                    split,
-                    score,
-                    span(split_baselines["num_examples"]),
-                    *[_before_and_after(condition, split, score) for condition in conditions],
-                ]
-            )
-    return rows_block(header, rows, f"Every score of {tables.group.title}, before training → at the last epoch")
-
-
-def _before_and_after(condition: Condition, split: str, score: str) -> str:
-    """Mean ± standard deviation of a score before training, and at the last epoch."""
-    values = (mean_and_sd(last_score(run, split, score, at=at) for run in condition.runs) for at in ("first", "last"))
-    return " → ".join(values)
 
 
 LEAST_SEEDS = 3
@@ -230,8 +189,8 @@ def epochs_chart(
     if scored["epoch"].nunique() < 2:
         return None
     scored = scored.assign(regime=regimes_of(scored), run=scored.get("run", ""), value=scored[score])
-    scored, time, legend = in_time(scored)
-    series, picker, look = picked(scored["regime"], regimes, **legend)
+    scored, time = in_time(scored)
+    series, picker, look = picked(scored["regime"], regimes)
     splits = list(dict.fromkeys(scored["split"]))
     rates = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
     scale = padded([*scored["value"], *rates.values()])

@@ -37,9 +37,11 @@ TABLED: Mapping[str, Column] = {
         "layer too.",
     ),
     "drift": Column(label="drift", how="How far its row moved over all of training."),
-    "angle_degrees": Column(label="angle", how="Between its row before and after training.", unit="degrees"),
-    "before": Column(label="nearest before training", how=HOW_NEIGHBOURS),
-    "after": Column(label="nearest after", how=HOW_NEIGHBOURS),
+    "angle_degrees": Column(
+        label="angle", how="Between its row at the first snapshot and at the last.", unit="degrees"
+    ),
+    "before": Column(label="nearest at first", how=HOW_NEIGHBOURS),
+    "after": Column(label="nearest at last", how=HOW_NEIGHBOURS),
 }
 
 
