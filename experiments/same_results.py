@@ -131,6 +131,7 @@ def calls(full: list[toolkit.Run], runs: list[toolkit.Run]) -> Iterator[tuple[st
         for name in ("measure_rows", "explain", "decompose", "measure_geometry"):
             yield f"{name} {parameter}", lambda n=name, p=parameter: getattr(toolkit, n)(run, p)  # type: ignore[misc]
         yield f"sign_noise {parameter}", lambda p=parameter: toolkit.sign_noise(run, p, num_replicates=10)  # type: ignore[misc]
+        yield f"measure_updates {parameter}", lambda p=parameter: toolkit.measure_updates(run, p, num_null=2)  # type: ignore[misc]
         yield f"measure_agreement {parameter}", lambda p=parameter: toolkit.measure_agreement(full, p, num_null=3)  # type: ignore[misc]
     yield "measure_similarity", lambda: toolkit.measure_similarity(run, "position_embeddings", num_null=2)
     yield "most_changed", lambda: toolkit.most_changed(full)

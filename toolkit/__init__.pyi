@@ -49,6 +49,7 @@ from .questions.space.geometry import GEOMETRY as GEOMETRY
 from .questions.space.geometry import measure_geometry as measure_geometry
 from .questions.space.similarity import measure_similarity as measure_similarity
 from .questions.space.similarity_table import SIMILARITIES as SIMILARITIES
+from .questions.space.updates import measure_updates as measure_updates
 from .questions.transplants.measure import measure_transplants as measure_transplants
 from .reporting.comparison_report import write_report as write_report
 from .reporting.methods import methods_of as methods_of

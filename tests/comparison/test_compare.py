@@ -27,6 +27,7 @@ from toolkit.comparison.compare import (
 from toolkit.comparison.conditions import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.influence import SCORES
 from toolkit.comparison.intervals import (
+    HELD,
     ITEMS_ONLY,
     ONE_SEED,
     Interval,
@@ -591,3 +592,14 @@ def test_a_cluster_makes_no_claim_bolder():
     alone, together = (estimate_from_items(table, Settings(), items) for table in (items, by_cluster(items, clusters)))
     assert (alone["verdict"], together["verdict"]) == ("not supported", "not supported")
     assert together["high90_points"] == pytest.approx(alone["high90_points"], rel=0.02)
+
+
+def test_the_exact_bound_is_named_where_it_decided_and_nowhere_else():
+    few, many = np.zeros((5, 100)), np.random.default_rng(0).choice([0.0, 1.0], (5, 800), p=[0.9, 0.1])
+    few[:2, 3] = 1
+    notes = {
+        (margin, own is few): HELD in estimate_from_items(own, Settings(margin_points=margin))["note"]
+        for own in (few, many)
+        for margin in (1.5, 5.0, 20.0)
+    }
+    assert {place for place, is_named in notes.items() if is_named} == {(1.5, True)}

@@ -102,3 +102,14 @@ def test_a_table_that_just_fits_is_whole(over):
         Section(id="t", title="t", blocks=(TableBlock(table=pd.DataFrame([words], columns=list("pqrs")), caption=""),))
     )
     assert all(word in text for word in words)
+
+
+def test_no_column_is_cut_where_words_leave_just_enough_room():
+    """Rich gives every column its share of what is missing, and then widens some again: the last one was cut."""
+    names = ["regime", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
+    frame = pd.DataFrame(
+        [["full fine-tuning", "validation", "embeddings", *["1.000 (1.000 to 1.000)"] * 4]] * 2, columns=names
+    )
+    text = printed(Section(id="a", title="t", blocks=(TableBlock(table=frame, caption=""),)))
+    assert all(word in text for name in names for word in name.split())
+    assert text.count("to") == 8

@@ -27,6 +27,7 @@ from toolkit.comparison.evidence import (
     settled,
 )
 from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verify import check_report, describe, verify_report
 from toolkit.reporting.comparison_report import report_from, write_report
 
@@ -262,3 +263,27 @@ def test_every_changed_byte_is_found(report):
         (report / name).write_bytes(content + b" ")
     lines = verify_report(report)
     assert [name for name in changed if not any(name in line for line in lines)] == []
+
+
+def test_pairs_are_compared_once(read_study, monkeypatch):
+    from toolkit.comparison import compare as module
+
+    compared = []
+
+    def count(pair, settings):
+        compared.append((pair.first.label, pair.second.label))
+        return compare_pair(pair, settings)
+
+    compare_pair = module.compare_pair
+    runs, labels = read_study(num_seeds=2)
+    data = ReportData(measure(runs, labels))
+    monkeypatch.setattr(module, "compare_pair", count)
+    assert len(data.comparison)
+    assert len(data.joined)
+    data.evidence.__dict__["hashes"] = dict.fromkeys((f"{FOLDER}/{name}" for name in ALL_NAMES), "0")
+    assert make_cards(data)
+    assert sorted(compared) == sorted(set(compared))
+
+
+ALL_NAMES = ("settings.json", "runs.json", "predictions.parquet", "scores.csv", "drift.csv", "seeds.csv", "gauge.csv")
+ALL_NAMES += ("labels.csv",)

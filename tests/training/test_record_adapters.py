@@ -198,8 +198,14 @@ def test_copies_of_vectors_and_copies_within_copies_are_those_in_use(tmp_path: P
 @pytest.mark.parametrize(
     ("model_type", "config", "line"),
     [
-        ("bert", peft.HiraConfig(r=2, target_modules=["word_embeddings"]), "holds no backbone"),
-        ("bert", peft.HiraConfig(r=2, target_modules=["position_embeddings"]), "position_embeddings of PeftModel"),
+        *(
+            ("bert", peft.HiraConfig(r=2, target_modules=[table]), line)
+            for table, line in (
+                ("word_embeddings", "holds no backbone"),
+                ("position_embeddings", "position_embeddings of PeftModel"),
+            )
+            if hasattr(peft, "HiraConfig")  # which the oldest peft has not
+        ),
         ("t5", peft.LoraConfig(target_modules=["shared"]), SHARED),
         ("t5", peft.LoraConfig(target_modules=["shared"], use_dora=True), SHARED),
         ("t5", peft.LoraConfig(target_modules=["q"], modules_to_save=["shared"]), SHARED),

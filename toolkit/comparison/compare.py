@@ -406,8 +406,11 @@ def estimate_from_items(
             weigh_items(interval, items[is_known], right[is_known] != 0, differences.shape[1])
             for interval in (wide, narrow)
         )
-    held = held_near_0(narrow)
-    is_held = held.low < narrow.low or held.high > narrow.high
+    # The bound moves every end a little: what is worth a word is that it decided.
+    by_t, by_bound = (
+        max(-own.low, own.high) < settings.margin_points / POINTS for own in (narrow, held_near_0(narrow))
+    )
+    is_held = by_t and not by_bound
     note = "; ".join(filter(None, (wide.note, HELD * is_held, _note_on_undefined(differences, all_differences))))
     record = _judged_record(wide, narrow, differences.mean(axis=1), settings) | {"note": note}
     if min(differences.shape) < 2 or not wide.variance > 0:

@@ -34,7 +34,7 @@ NO_DISCORDANCE = (
     "none on other seeds"
 )
 
-HELD = "few items differ: the 90 % interval ends at the exact bound, beyond Student's t"
+HELD = "equivalent by Student's t alone, and not by the exact bound on the few items that differ"
 """Of an interval that :func:`held_near_0` moved."""
 
 

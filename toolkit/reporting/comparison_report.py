@@ -290,7 +290,7 @@ def publish_evidence(evidence: Evidence, out: Path) -> Report:
         page = make_page(data, cards)
         say("writing the pages")
         write_tables(folder / "tables", report_tables(data, cards), page.title)
-        publish(page, folder)
+        publish(page, folder, {name for group in data.groups for name in (group.title, group.runs[0].task)})
     return Report(out / "report.md", page.answers)
 
 

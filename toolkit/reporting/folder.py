@@ -1,7 +1,7 @@
 """The folder of a report and its files: what an earlier report wrote there is replaced, nothing else is touched."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,10 +78,10 @@ def check_if_asked(out: Path | None) -> None:
         check_out(out)
 
 
-def publish(page: Page, folder: Path) -> None:
-    """Write index.html, report.md and figures/ of ``page`` into ``folder``."""
+def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:
+    """Write index.html, report.md and figures/ of ``page`` into ``folder``; ``tasks`` are those of render_markdown."""
     write_charts(folder / "figures", {block.name: block.spec for block in charts_of(page)})
-    files.write_text(folder / "report.md", render_markdown(page))
+    files.write_text(folder / "report.md", render_markdown(page, tasks))
     files.write_text(folder / "index.html", render_page(page))
 
 

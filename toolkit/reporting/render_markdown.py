@@ -2,8 +2,7 @@
 
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from toolkit.reporting.cells import NOT_APPLICABLE, is_number, number
 from toolkit.reporting.page import (
@@ -27,7 +26,7 @@ MOST_FOLDED = 24
 TOP = 3
 """Level of the headings right below a section's."""
 MOST_FOLDS = 2
-"""Closed folds of one kind whose tables stand in the text; more are in index.html and tables/."""
+"""Tasks whose details stand in the text; of more than these they are in index.html and tables/."""
 
 
 RELATIVE_PATHS = (
@@ -37,8 +36,11 @@ RELATIVE_PATHS = (
 _SPECIAL = frozenset("\\`*_[]<>|~$&@")
 
 
-def render_markdown(page: Page) -> str:
-    """The text of report.md. Every text is escaped; long tables are cut, and say where the rest is."""
+def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
+    """The text of report.md. Every text is escaped; long tables are cut, and say where the rest is.
+
+    ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
+    """
     parts = [f"# {escape(page.title)}", *_escaped_paragraphs(page.question), *_escaped_paragraphs(page.lead)]
     tiles = shown_tiles(page) if page.tiles else None
     parts += [table(tiles.header, tiles.rows)] if tiles else []
@@ -53,7 +55,7 @@ def render_markdown(page: Page) -> str:
         parts += [
             f"## {escape(section.title)}",
             *_escaped_paragraphs(section.lead),
-            *_blocks_texts(section.blocks, TOP),
+            *_blocks_texts(section.blocks, tasks, TOP),
         ]
     parts += _escaped_paragraphs(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -64,29 +66,52 @@ def _escaped_paragraphs(text: str) -> list[str]:
     return [escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
 
 
-def _blocks_texts(blocks: Sequence[Block], level: int) -> list[str]:
-    """The blocks in order; of closed folds whose tables have the same columns, a run or a task each, the first ones."""
-    num_alike: Counter[tuple[str, ...]] = Counter()
-    parts, num_left_out = [], 0
+def _blocks_texts(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
+    """The blocks in order; many folds of a task each are shortened, wherever they stand."""
+    folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
+    if len(folds) > MOST_FOLDS:
+        place = next(i for i, block in enumerate(blocks) if block is folds[0])
+        before, after = (
+            blocks[:place],
+            [later_block for later_block in blocks[place:] if all(later_block is not fold for fold in folds)],
+        )
+        return [*_blocks_texts(before, tasks, level), *_shortened(folds, level), *_blocks_texts(after, tasks, level)]
+    blocks_by_columns: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
-        columns = _columns_of_fold(block)
-        num_alike[columns] += 1
-        if columns and num_alike[columns] > MOST_FOLDS:
-            num_left_out += 1
-        else:
-            parts += _block_texts(block, level)
-    note = [f"{num_left_out} more of the same kind are in index.html, and their tables in tables/."]
-    return [*parts, *note * bool(num_left_out)]
+        if columns := _columns_of_list(block):
+            blocks_by_columns.setdefault(columns, []).append(block)
+    left_out = [
+        block
+        for blocks_alike in blocks_by_columns.values()
+        if len(blocks_alike) > MOST_FOLDS
+        for block in blocks_alike[1:]
+    ]  # a run each, say
+    kept_blocks = [block for block in blocks if all(block is not omitted for omitted in left_out)]
+    note = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
+    return [*(text for block in kept_blocks for text in _block_texts(block, level, tasks)), *note]
 
 
-def _columns_of_fold(block: Block) -> tuple[str, ...]:
-    """The columns of the first table of a closed fold; nothing for other blocks."""
-    inner_blocks = block.blocks if isinstance(block, FoldBlock) and not block.is_open else ()
-    tables = [inner for inner in inner_blocks if isinstance(inner, TableBlock)]
+def _columns_of_list(block: Block) -> tuple[str, ...]:
+    """The columns of a closed fold that holds a table, no folds and no chart; nothing for other blocks."""
+    if not isinstance(block, FoldBlock) or block.is_open:
+        return ()
+    if any(isinstance(inner, FoldBlock | ChartBlock) for inner in block.blocks):
+        return ()
+    tables = [inner for inner in block.blocks if isinstance(inner, TableBlock)]
     return tuple(map(str, tables[0].table.columns)) if tables else ()
 
 
-def _block_texts(block: Block, level: int) -> list[str]:
+def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
+    """Of many tasks the first table of each, all in one where they have the same columns; and where the rest is."""
+    note = f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."
+    first_tables = [(fold.title, block) for fold in folds for block in fold.blocks if isinstance(block, TableBlock)]
+    shown_tables = [(title, shown(block)) for title, block in dict(reversed(first_tables)).items()][::-1]
+    rows = [(title, *row) for title, cells in shown_tables for row in cells.rows]
+    is_one = level == TOP and len(rows) <= MOST_LINES and len({cells.header for _, cells in shown_tables}) == 1
+    return [*([table(["model and task", *shown_tables[0][1].header], rows)] if is_one else []), note]
+
+
+def _block_texts(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
     """The Markdown of one block; of a closed fold with a long table its charts alone, and where the table is."""
     if isinstance(block, TextBlock):
         return _escaped_paragraphs(block.text)
@@ -107,7 +132,7 @@ def _block_texts(block: Block, level: int) -> list[str]:
         parts = [text for chart in charts for text in _block_texts(chart, level)]
         return [*parts, f"{escape(block.title)} ({num_lines} lines): in index.html and tables/."]
     heading = f"{'#' * min(level, 6)} {escape(block.title)}"
-    return [heading, *_blocks_texts(block.blocks, level + 1)]
+    return [heading, *_blocks_texts(block.blocks, tasks, level + 1)]
 
 
 def _table_texts(block: TableBlock) -> list[str]:

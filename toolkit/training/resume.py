@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from toolkit.snapshots.run_writer import RunWriter, read_versions
 from toolkit.snapshots.unfinished import State
 from toolkit.training.accelerators import is_of_a_lost_process
+from toolkit.training.host_copies import HostCopies
 from toolkit.training.recorder import Recorder
 
 SHARE, CREDIT_SECONDS = 0.015, 1.0
@@ -38,11 +39,6 @@ class Trainer(Protocol):
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up what :meth:`state` gave, in a trainer of the same model and config."""
-
-
-def host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
-    """Name to a copy of each tensor as it is now: training may change them while they are written."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous().numpy() for name, tensor in tensors.items()}
 
 
 def identity_of(
@@ -78,6 +74,7 @@ class Resumer:
         self._accelerator, self._recorder, self._writer = accelerator, recorder, writer
         self._state, self._facts, self._every_steps, self._seconds = state, facts, every_steps, seconds
         self._started, self._waited, self._num_states = time.perf_counter(), 0.0, 0
+        self._copies = HostCopies()
         self._is_asked = False
 
     @property
@@ -148,9 +145,9 @@ class Resumer:
         if self._writer is None:
             return
         started = time.perf_counter()
-        self._writer.wait_for_state()  # one state at a time is written, and in memory
+        self._writer.wait_for_state()  # which is written from the copies that are made anew
         tensors: dict[str, NDArray[Any]] = {f"random.{name}": values for name, values in random.items()}
-        tensors |= {f"trainer.{name}": values for name, values in host_copies(trainer.state()).items()}
+        tensors |= {f"trainer.{name}": values for name, values in self._copies.take(trainer.state()).items()}
         tensors |= {f"recorder.{name}": values for name, values in self._recorder.state().items()}
         tensors |= {f"own.{name}": np.array(values) for name, values in extra.items()}
         self._writer.write_state(step, tensors, {**self._facts, "seconds": dict(self._seconds())})

@@ -61,7 +61,7 @@ def test_every_model_stands_in_every_table(tables) -> None:
         RANDOM,
     ]
     assert all({*tables[name]["run"]} == {*models["run"]} for name in ("ledger", "decoding", "counterfactuals"))
-    assert [*zip(models["note"], models["seed"].fillna(-1), strict=True)] == [("", s) for s in (-1, 0, 1, 0, -1)]
+    assert [*zip(models["num_segments"], models["seed"].fillna(-1), strict=True)] == [(2, s) for s in (-1, 0, 1, 0, -1)]
 
 
 def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:
@@ -121,7 +121,7 @@ def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_pa
     )
     flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]
     assert exit_code_of("flow", tiny_model("bert"), *flags, "--out", tmp_path / "out") == 0
-    assert "Does position dominate the lower layers?" in capsys.readouterr().out
+    assert "Does position dominate, and then give way?" in capsys.readouterr().out
     text = (tmp_path / "out" / "report.md").read_text()
     assert "--positions 8 --blocks 3 --shift 4 --num-texts 12" in text.replace("\\", "")
     assert str(tmp_path) not in text
@@ -193,7 +193,7 @@ def test_checkpoints_of_one_name_are_two_models(tiny_model: TinyModel, tmp_path:
         shutil.copytree(tiny_model(kind), tmp_path / name / "model")
     models = measure_flow([tmp_path / "a" / "model", tmp_path / "b" / "model"], settings=SMALL)["models"]
     assert list(models["condition"]) == ["model", "model (2)", RANDOM]
-    assert models["run"][:2].tolist() == ["model", "model (2)"]
+    assert models[["run", "family"]][:2].to_numpy().tolist() == [["model", "BERT"], ["model (2)", "ELECTRA"]]
 
 
 def test_data_that_have_changed_are_refused(changed_run: Run) -> None:

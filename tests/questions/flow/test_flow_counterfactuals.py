@@ -14,6 +14,7 @@ from tests.refusals import check_refusals
 from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded
+from toolkit.questions.flow.ledger import unit_values
 from toolkit.questions.flow.measure import COUNTERFACTUALS, OutputChanges, measure_counterfactuals, replaced_positions
 from toolkit.questions.models import TEXTS
 from toolkit.sinusoid import sinusoidal_table
@@ -65,13 +66,18 @@ def test_the_table_is_put_back_after_an_error(tiny_model: TinyModel) -> None:
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pooling: str) -> None:
     loaded, data = opened(tiny_model("bert"), SINGLES, pooling=pooling)
+    with torch.no_grad():
+        loaded.model.head.weight.mul_(50)
     split = data.splits[TEXTS]
-    table = measure_counterfactuals(loaded, data, split, shift=4)
+    table = measure_counterfactuals(loaded, data, split, has_head=True, shift=4)
     batch = make_batch(split, np.arange(len(split)), data)
     with torch.inference_mode():
         before = loaded.model.backbone(**batch, output_hidden_states=True).hidden_states
+        first = loaded.model(**batch)
         ids = torch.arange(batch["input_ids"].shape[1]).expand_as(batch["input_ids"]) + 4
         after = loaded.model.backbone(**batch, position_ids=ids, output_hidden_states=True).hidden_states
+        with replaced_positions(loaded, "shifted", longest=int(split.lengths.max()), shift=4):
+            second = loaded.model(**batch)
     mask = batch["attention_mask"].bool()
     own = table[table.counterfactual == "shifted"]
     for layer, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -81,6 +87,16 @@ def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pool
         assert (line["value"], line["reference"]) == pytest.approx((expected, reference), rel=1e-4)
         assert line["low"] < line["value"] < line["high"]
         assert (np.mean(line["unit_values"]), len(line["unit_values"])) == pytest.approx((line["value"], len(SINGLES)))
+    logits = own[own.measure == "logits"].iloc[0]
+    assert logits["value"] == pytest.approx(float((second - first).norm() / first.norm()), rel=1e-4)
+    change, size = (second - first).square().sum(dim=1).numpy(), first.square().sum(dim=1).numpy()
+    kept = [np.arange(len(size)) != i for i in range(len(size))]
+    left_out = [float(np.sqrt(change[keep].sum() / size[keep].sum())) for keep in kept]
+    expected = unit_values([logits["value"], *left_out])
+    np.testing.assert_allclose(sorted(logits["unit_values"]), sorted(expected), atol=0.01 * float(np.std(expected)))
+    predictions, is_other = own[own.measure == "predictions"].iloc[0], (second.argmax(1) != first.argmax(1)).double()
+    assert predictions["value"] == pytest.approx(float(is_other.mean()))
+    assert sorted(predictions["unit_values"]) == sorted(is_other.tolist())
 
 
 def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
@@ -89,10 +105,12 @@ def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
     after = [[0.0, 2], [2, 0], [2, 0], [0, 2], [2, 0]]
     changes.logits, changes.changes = {"": np.float32(before), "zero": np.float32(after)}, {"zero": []}
     labels = np.array([0, 0, 0, 1, 1])
-    (line,) = changes.score_lines("classification", "accuracy", labels)
+    line = next(
+        each for each in changes.output_lines("classification", "accuracy", labels) if each["unit"] == "accuracy"
+    )
     assert line["unit_values"] == (-1, 0, 1, 0, 0)
     assert (line["value"], line["reference"]) == (0, 0.6)
-    (other,) = changes.score_lines("classification", "macro_f1", labels)
+    *_, other = changes.output_lines("classification", "macro_f1", labels)
     assert (other["unit_values"], other["reason"]) == ((), "no interval: no mean over texts")
 
 

@@ -12,7 +12,7 @@ from tests.conftest import FAMILY_CONFIGS
 from tests.questions.opened import opened
 from tests.refusals import check_refusals
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.questions.flow.decoding import choose_tokens, decode_positions, held_out_losses, information
+from toolkit.questions.flow.decoding import choose_tokens, decode_positions, held_out_losses, information, word_losses
 from toolkit.questions.models import TEXTS
 
 SINGLES = tuple(BUILTIN_TASKS["polarity"].build()["validation"].texts[:80])
@@ -63,6 +63,13 @@ def test_the_control_reads_words_where_states_are_words_and_nothing_where_they_a
         assert bits_of(losses, control[held_out], texts[held_out]) == pytest.approx(expected and whole, abs=0.15)
 
 
+def test_the_word_alone_tells_what_it_can():
+    _, texts, labels, words, held_out, _ = planted(num_texts=200)
+    assert abs(bits_of(word_losses(words, labels, texts, held_out, 4), labels[held_out], texts[held_out])) < 0.05
+    told = bits_of(word_losses(labels // 2, labels, texts, held_out, 4), labels[held_out], texts[held_out])
+    assert told == pytest.approx(1, abs=0.02)  # four bins, known up to two
+
+
 def test_bits_are_entropy_minus_cross_entropy_and_weights_repeat_texts():
     labels, texts = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1])
     one, two = information(np.array([0.1, 0.2, 0.3, 0.4]), labels, texts, np.array([[1.0, 1.0], [2.0, 0.0]]), 3)
@@ -98,8 +105,7 @@ def test_texts_are_disjoint_and_special_tokens_left_out(tiny_model: TinyModel) -
     place = tokens.address - split.offsets[owner]
     assert (tokens.labels == np.searchsorted(tokens.edges, place, side="right") - 1).all()
     for draw in tokens.control:  # one label a word
-        words = split.tokens[tokens.address]
-        assert len(np.unique(np.stack([words, draw]), axis=1).T) == len(np.unique(words))
+        assert len(np.unique(np.stack([tokens.words, draw]), axis=1).T) == len(np.unique(tokens.words))
     assert len({draw.tobytes() for draw in tokens.control}) == len(tokens.control) == 5
 
 
@@ -114,14 +120,14 @@ def test_positions_are_read_where_the_table_is_and_not_without_it(tiny_model: Ti
     np.testing.assert_allclose(table.selective_bits, table.bits - table.control_bits)
     np.testing.assert_allclose(table.control_bits, [np.mean(draws) for draws in table.control_draws])
     assert all(len(set(draws)) == 5 for draws in table.control_draws)
-    for name in ("bits", "selective_bits"):
+    for name in ("bits", "selective_bits", "beyond_word_bits"):
         values = np.array(table[{"bits": "bit_values"}.get(name, name.replace("bits", "values"))].to_list())
-        assert values.shape == (len(table), len(data.splits[TEXTS]) // 2)
+        assert values.shape == (len(table), table.num_held_out_texts.iloc[0])
         np.testing.assert_allclose(values.mean(axis=1), table[name])
     with torch.no_grad():
         loaded.model.backbone.embeddings.position_embeddings.weight.zero_()
     without = decode_positions(loaded, data, data.splits[TEXTS], num_bins=4).set_index("layer")
-    assert without.bits[0] < table.bits[0] / 3  # what is left is the words' own: each has its usual places
+    assert without.bits[0] < without.word_bits[0] + 0.2 < table.bits[0] - 0.3
 
 
 @pytest.mark.parametrize("model_type", FAMILY_CONFIGS)

@@ -62,12 +62,14 @@ def test_the_sum_before_layer_norm_has_the_shares_of_the_tables(tiny_model: Tiny
     )
 
 
-def test_shuffled_states_read_0(tiny_model: TinyModel) -> None:
+def test_shuffled_states_read_0_and_chance(tiny_model: TinyModel) -> None:
     loaded, design = loaded_and_design(tiny_model("bert"), num_blocks=8)
     ledgers = [position_ledger(loaded, design, seed=seed) for seed in range(5)]
-    shuffled = [ledger[ledger.factor == "position"].shuffled_omega for ledger in ledgers]
-    assert ledgers[0][ledgers[0].factor == "position"].eta_chance.iloc[0] == pytest.approx(7 / (64 * 8 - 1))
-    assert abs(np.mean(shuffled)) < 0.01
+    lines = np.stack([ledger[ledger.factor == "position"][["shuffled_omega", "shuffled_eta"]] for ledger in ledgers])
+    chance = 7 / (64 * 8 - 1)
+    assert ledgers[0][ledgers[0].factor == "position"].eta_chance.iloc[0] == pytest.approx(chance)
+    assert abs(lines[..., 0].mean()) < 0.01
+    assert lines[..., 1].mean() == pytest.approx(chance, abs=0.01)
 
 
 @pytest.mark.parametrize("kept", ["position_embeddings", "word_embeddings", "token_type_embeddings"])

@@ -107,6 +107,14 @@ def test_weights_count_blocks_as_often_as_they_say():
         )
 
 
+def test_standardised_shares_do_not_follow_one_large_dimension():
+    contents = [normal(8, seed=seed)[LEVELS[:, 1]] for seed in (0, 1)]
+    large, constant = 1e3 * normal(8, seed=2)[LEVELS[:, 0]], np.full(len(LEVELS), 7.0)
+    sums = summed(np.column_stack([*contents, large, constant]), LEVELS, SHAPE)
+    assert sums.squares().omega_squared("position") > 0.99
+    assert sums.squares(is_standardised=True).omega_squared("position") == pytest.approx(1 / 3, abs=1e-6)
+
+
 def test_a_cell_left_out_is_refused():
     check_refusals(("once in each cell", lambda: summed(normal(len(LEVELS) - 1, 3), LEVELS[1:], SHAPE).squares()))
 

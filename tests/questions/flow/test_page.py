@@ -12,19 +12,23 @@ from tests.reporting.conftest import contents
 from toolkit.comparison.intervals import seeds_interval, two_way_interval
 from toolkit.questions.flow import numbers as flow_numbers
 from toolkit.questions.flow.measure import COUNTERFACTUALS, PRETRAINED, RANDOM
-from toolkit.questions.flow.numbers import groups_of
+from toolkit.questions.flow.numbers import groups_of, intervals_of
 from toolkit.questions.flow.page import (
     ONE_SEED,
     answers,
+    bit_rows,
     decoding_rows,
     dominance_rows,
+    drift_rows,
     flow_page,
     flow_tables,
+    giving_way_rows,
     null_rows,
     plot_counterfactuals,
     plot_decoding,
     plot_position_shares,
     score_rows,
+    segment_rows,
     share_rows,
 )
 from toolkit.reporting.folder import write_page
@@ -81,10 +85,15 @@ def planted(
                         "omega_squared": value,
                         "low": np.nan,
                         "high": np.nan,
+                        "by_block_eta": 0.002,
                         "unit_values": () if np.isnan(value) else both(value, LAYERS.index(layer), i),
+                        "omega_standardised": value,
                         "eta_squared": value,
                         "eta_chance": 0.01,
                         "shuffled_omega": 0.0001,
+                        "shuffled_eta": 0.011,
+                        "df": 7,
+                        "sum_of_squares": 1.0,
                         "reason": note,
                     }
                 )
@@ -101,9 +110,13 @@ def planted(
                     "selective_bits": 1.5 - 0.3 * layer,
                     "low": 1.0,
                     "high": 2.0,
+                    "beyond_word_bits": 1.4 - 0.3 * layer,
                     "control_draws": (0.4, 0.5, 0.6),
                     "bit_values": units(2 - 0.3 * layer, 0.1, 20 + i),
                     "selective_values": units(1.5 - 0.3 * layer, 0.1, 30 + i),
+                    "beyond_word_values": units(1.4 - 0.3 * layer, 0.1, 40 + i),
+                    "control_entropy_bits": 2.8,
+                    "word_bits": 0.6,
                     "shuffled_bits": -0.01,
                     "entropy_bits": 3.0,
                     "note": "",
@@ -144,7 +157,16 @@ def planted(
                         "reason": "",
                     }
                 )
-    facts = {"note": "", "split": "validation"}
+    facts = {
+        "family": "BERT",
+        "num_positions": 8,
+        "num_contents": 24,
+        "num_segments": 1,
+        "num_sequences": 24,
+        "note": "",
+        "has_head": False,
+        "split": "validation",
+    }
     return {
         "ledger": pd.DataFrame(ledger),
         "decoding": pd.DataFrame(decoding),
@@ -172,7 +194,7 @@ def test_every_file_is_there_and_the_same_twice(tmp_path):
     first = contents(tmp_path / "one")
     assert first == contents(tmp_path / "two")
     images = {f"figures/{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
-    tables = {f"tables/{name}.csv" for name in planted()}
+    tables = {f"tables/{name}.csv" for name in (*planted(), "intervals")}
     assert set(first) == {"report.md", "index.html", "files.json", *images, *tables}
     text = first["report.md"].decode()
     assert ("# A &#124; page" in text, "the command" in text) == (True, True)
@@ -181,20 +203,33 @@ def test_every_file_is_there_and_the_same_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("position", "content", "dominates", "stages"),
+    ("position", "content", "dominates", "stages", "gives_way"),
     [
-        ((0.5, 0.6, 0.5, 0.1), (0.4, 0.35, 0.4, 0.8), "supported", "sum, input, 1"),
-        ((0.5, 0.6, 0.3, 0.1), (0.4, 0.35, 0.6, 0.8), "in part", "sum, input"),
-        ((0.1, 0.1, 0.05, 0.01), (0.9, 0.9, 0.9, 0.95), "not supported", "none"),
-        ((0.05, 0.05, 0.05, 0.9), (0.9, 0.9, 0.9, 0.1), "not supported", "none"),
-        ((0.41, 0.41, 0.41, 0.1), (0.4, 0.4, 0.4, 0.8), "not supported", "none"),
+        ((0.5, 0.6, 0.5, 0.1), (0.4, 0.35, 0.4, 0.8), "supported", "sum, input, 1", "supported"),
+        ((0.5, 0.6, 0.3, 0.1), (0.4, 0.35, 0.6, 0.8), "in part", "sum, input", "supported"),
+        ((0.1, 0.1, 0.05, 0.01), (0.9, 0.9, 0.9, 0.95), "not supported", "none", "supported"),
+        ((0.1, 0.1, 0.1, 0.2), (0.9, 0.9, 0.9, 0.7), "not supported", "none", "not supported: its share is largest"),
+        ((0.6, 0.6, 0.2, 0.1), (0.4, 0.4, 0.3, 0.2), "in part", "sum, input", "half of it"),
+        ((0.6, 0.6, 0.2, 0.1), (0.4, 0.4, 0.3, 0.4), "in part", "sum, input", "half of it"),
+        ((0.05, 0.05, 0.05, 0.9), (0.9, 0.9, 0.9, 0.1), "not supported", "none", "not supported"),
+        ((0.41, 0.41, 0.41, 0.1), (0.4, 0.4, 0.4, 0.8), "not supported", "none", "supported"),
     ],
-    ids=["whole", "lower part", "little", "top layer only", "intervals overlap"],
+    ids=[
+        "whole",
+        "lower part",
+        "little",
+        "grows",
+        "interactions",
+        "content stays",
+        "top layer only",
+        "intervals overlap",
+    ],
 )
-def test_the_expectation_is_judged_by_the_numbers(position, content, dominates, stages):
+def test_the_expectation_is_judged_by_the_numbers(position, content, dominates, stages, gives_way):
     (group,) = groups_of(planted(position, content))
-    lower = cells(dominance_rows(group), BEFORE)
+    lower, upper = cells(dominance_rows(group), BEFORE), cells(giving_way_rows(group), BEFORE)
     assert (lower["verdict"], lower["above content at"], lower["of the stages up to"]) == (dominates, stages, "1")
+    assert upper["verdict"].startswith(gives_way)
 
 
 def test_shares_that_are_rounding_are_no_findings():
@@ -202,18 +237,36 @@ def test_shares_that_are_rounding_are_no_findings():
     tables = planted()
     ledger = tables["ledger"]
     is_position = ledger["factor"] == "position"
-    ledger.loc[is_position, "omega_squared"] *= 1e-12
+    ledger.loc[is_position, ["omega_squared", "by_block_eta"]] *= 1e-12
     ledger["unit_values"] = [
         tuple(1e-12 * v for v in values) if own else values
         for own, values in zip(is_position, ledger["unit_values"], strict=True)
     ]
     (group,) = groups_of(tables)
-    rows = dominance_rows(group)[1]
-    assert {row[1] for row in rows} == {flow_numbers.NO_SHARE}
-    assert {cell for row in rows for cell in row[2:]} == {None}
+    for rows in (dominance_rows(group), giving_way_rows(group)):
+        assert {row[1] for row in rows[1]} == {flow_numbers.NO_SHARE}
+        assert {cell for row in rows[1] for cell in row[2:]} == {None}
+    assert drift_rows(group)[1] == []
     assert [verdict for verdict, _ in said(tables)] == ["not judged", "yes", "not judged"]
     assert said(tables)[0][1].endswith(f"Not judged: {flow_numbers.NO_SHARE}.")
-    assert "random weights" not in " ".join(row[0] for row in null_rows(group)[1])
+    names, values = zip(*(row[:2] for row in null_rows(group)[1]), strict=True)
+    assert ("random weights" in " ".join(names), "0 % up to rounding" in values) == (False, True)
+
+
+def test_what_takes_over_is_read_and_not_presumed():
+    falls = {"position": (0.6, 0.6, 0.2, 0.1), "content": (0.4, 0.4, 0.3, 0.2)}
+    shown = [
+        cells(giving_way_rows(groups_of(planted(**falls, **more))[0]), BEFORE)
+        for more in (
+            {},
+            {"residual": (0.1, 0.1, 0.1, 0.1)},
+            {"residual": (0.0,) * 4, "segment": [0.0, 0.0, 0.2, 0.4]},
+        )
+    ]
+    assert shown[0]["interactions (points)"].startswith("+20.00 (")
+    assert [float(line["interactions (points)"].split(" ")[0]) for line in shown[1:]] == [0, 0]
+    assert [line["segments (points)"] for line in shown[:2]] == [None, None]
+    assert shown[2]["segments (points)"].startswith("+40.00 (")
 
 
 def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
@@ -227,11 +280,17 @@ def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
     )
     row = next(row for row in share_rows(group)[1] if row[:2] == ["full", "1"])
     assert row[2:5] == pytest.approx([100 * found["mean"], 100 * expected.low, 100 * expected.high])
+    line = (
+        intervals_of(tables).query("condition == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
+    )
+    assert line[["low", "high", "num_models", "num_units"]].to_list() == [expected.low, expected.high, 2, NUM_UNITS]
     drawn = [v for v in values_of(plot_position_shares(tables)) if v.get("series") == "full [2 seeds]"]
     (mark,) = (v for v in drawn if v["layer"] == 1 and v["mean"] == float(f"{100 * found['mean']:.5g}"))
     assert (mark["low"], mark["high"]) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-4)
     bits = np.array(tables["decoding"].query("condition == 'full' and layer == 2")["bit_values"].to_list())
     expected = two_way_interval(bits)
+    row = next(row for row in bit_rows(group)[1] if row[:2] == ["full", "2"])
+    assert row[2:5] == pytest.approx([1.4, expected.low, expected.high])
     last = f"1.40 ({expected.low:.2f} to {expected.high:.2f})"
     assert cells(decoding_rows(group), "full")["in the last layer"] == last
     drawn = [v for v in values_of(plot_decoding(tables)) if v.get("series") == "full [2 seeds]"]
@@ -250,11 +309,23 @@ def test_the_spread_of_the_control_draws_is_in_the_interval():
 
 
 def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
-    """A difference far below the spread of blocks is distinguishable, since blocks share it."""
-    (group,) = groups_of(planted())
-    spread = group.over_seeds("ledger", "full", "omega_squared", factor="position").loc[2]
-    assert spread["high"] - spread["low"] > 0.01  # the intervals themselves overlap
-    assert 0 < group.moved("full").low < group.moved("full").high < 0.01
+    """A difference far below the spread of blocks is distinguishable, since blocks share it; one of 0 is not."""
+    tables = planted()
+    (group,) = groups_of(tables)
+    line = cells(drift_rows(group), "full")
+    spread = group.over_seeds("ledger", "full", "omega_squared", factor="position")
+    assert (spread["high"] - spread["low"] > 0.01).all()  # the intervals themselves overlap
+    assert line == line | {"models": 2, "distinguishable at": "sum, input, 1, 2", "not distinguishable at": "none"}
+    ledger = tables["ledger"]
+    rows = (ledger["condition"] == "full") & (ledger["factor"] == "position")
+    same = ledger[(ledger["condition"] == PRETRAINED) & (ledger["factor"] == "position")]["unit_values"].to_list()
+    noise = [units(0, 0.01, seed) for seed in (1, 2)]
+    for at, (index, line) in enumerate(ledger[rows].iterrows()):
+        values = np.array(same[at % 4]) + (noise[int(line["seed"])] if line["layer"] > 0 else 0)
+        ledger.at[index, "unit_values"] = tuple(values.tolist())
+        ledger.at[index, "omega_squared"] = values.mean()
+    line = cells(drift_rows(groups_of(tables)[0]), "full")
+    assert (line["not distinguishable at"], line["exactly equal at"]) == ("1, 2", "sum, input")
 
 
 def test_equal_bodies_are_one_line_and_random_weights_come_last():
@@ -271,6 +342,7 @@ def test_equal_bodies_are_one_line_and_random_weights_come_last():
 
 def test_what_does_not_apply_is_said_and_never_0():
     (group,) = groups_of(planted())
+    assert segment_rows(group)[1] == [["all", None, None, None, "not applicable: single texts use one segment"]]
     assert all(row[6] is None for row in share_rows(group)[1])
     tables = planted()
     tables["counterfactuals"] = tables["counterfactuals"].iloc[:1].assign(value=np.nan, counterfactual=None)
@@ -311,7 +383,9 @@ def test_the_nulls_are_printed(capsys):
     tables = planted(segment=[0.01, 0.01, 0.0, 0.0])
     (group,) = groups_of(tables)
     nulls = null_rows(group)[1]
-    assert len(nulls) == 6  # two of them of the random weights
+    assert len(nulls) == 10  # two of them of the random weights
+    assert next(row for row in nulls if "block x position" in row[0])[1] == "0.200 %"
+    assert [row[0] for row in segment_rows(group)[1]] == [BEFORE, "full"]
     print_page(flow_page(tables))
     assert "shuffled states" in " ".join(capsys.readouterr().out.split())
 
@@ -356,13 +430,13 @@ def test_the_first_screen_says_whether_position_fades(position, verdict, half):
     assert "Chance is 0 %; shuffled states: at most 0.0100 %." in text
 
 
-def test_the_first_screen_says_what_is_read_beyond_the_control():
+def test_the_first_screen_says_what_is_read_beyond_words():
     tables = planted()
-    beyond = groups_of(tables)[0].over_seeds("decoding", PRETRAINED, "selective_bits").loc[2]
+    beyond = two_way_interval(values_at(tables, "decoding", "beyond_word_values", 2))
     verdict, text = said(tables)[1]
-    told = f"1.40 of 3.00 bits, 0.90 ({beyond['low']:.2f} to {beyond['high']:.2f}) more than in the control task."
+    told = f"1.40 of 3.00 bits, 0.80 ({beyond.low:.2f} to {beyond.high:.2f}) more than the word alone tells."
     assert (verdict, told in text) == ("yes", True)
-    none = {"selective_values": [units(0.0, 0.1, 7)] * len(tables["decoding"]), "selective_bits": 0.0}
+    none = {"beyond_word_values": [units(0.0, 0.1, 7)] * len(tables["decoding"]), "beyond_word_bits": 0.0}
     tables["decoding"] = tables["decoding"].assign(**none)
     assert said(tables)[1][0] == "not decided"
 

@@ -78,12 +78,11 @@ def test_maps_are_tried_on_texts_that_they_were_not_fitted_on(monkeypatch: pytes
     assert lines_of(drawn(0, 40), drawn(1, 40), drawn(2, QUERIES)).loc[LINEAR, "value"] < 0.4
     fitted = probe.fit_linear(drawn(0), drawn(0)[:, ::-1] + 1)
     np.testing.assert_allclose(fitted(drawn(5)), drawn(5)[:, ::-1] + 1, atol=1e-6)
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []  # how many texts a map is fitted on, and numbers of another text among them
 
     def fit(before: Any, after: Any) -> Callable[[Any], Any]:
-        seen.append(len(before))
+        seen.append((len(before), (after != before).sum()))
         known = {tuple(row) for row in before}
-        assert not (after - before).any()
 
         def apply(rows: Any) -> Any:
             assert not known & {tuple(row) for row in rows}
@@ -93,7 +92,7 @@ def test_maps_are_tried_on_texts_that_they_were_not_fitted_on(monkeypatch: pytes
 
     monkeypatch.setattr(probe, "fit_linear", fit)
     assert np.array_equal(probe.mapped(drawn(0), drawn(0), 0), drawn(0))
-    assert seen == [160] * 5
+    assert seen == [(160, 0)] * 5
 
 
 def test_unrelated_vectors_find_what_chance_finds() -> None:

@@ -22,7 +22,7 @@ from toolkit.reporting.sources import Computed, open_sources
 def test_the_page_has_its_tables_and_the_picture_of_the_output(runs: list[toolkit.Run]) -> None:
     made = makers_of(space.PARTS.values(), open_sources([run.path for run in runs[:2]]))
     assert made.keys() == {
-        "gauge", "design", "functional", "neighbours", "similarity", "geometry", "agreement"
+        "gauge", "design", "functional", "neighbours", "similarity", "geometry", "updates", "agreement"
     }  # fmt: skip
     page = page_of([runs[0].path], functional=functional_drift(runs[0]))
     assert "functional" in [block.name for block in section_of(page, "gauge").blocks if isinstance(block, ChartBlock)]

@@ -19,6 +19,7 @@ INVERSE_PENALTIES = (1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Tried in this order until the inner split gets no better; the first predicts little more than the prior."""
 INNER_SHARE = 0.25
 LEAST_PROBABILITY = 1e-12
+PRIOR_WEIGHTS = (1.0, 4.0, 16.0, 64.0, 1024.0)
 
 
 def held_out_losses(
@@ -52,6 +53,26 @@ def inner_split(texts: Ids, is_held_out: NDArray[np.bool_]) -> tuple[NDArray[np.
     """(tokens,) which tokens to choose by, a quarter of the texts to fit on, and which to fit on meanwhile."""
     inner = ~is_held_out & np.isin(texts, np.unique(texts[~is_held_out])[:: round(1 / INNER_SHARE)])
     return inner, ~is_held_out & ~inner
+
+
+def word_losses(words: Ids, labels: Ids, texts: Ids, is_held_out: NDArray[np.bool_], num_classes: int) -> Array:
+    """(held-out,) nats when a label is predicted from the word alone, without any model.
+
+    Frequencies of the labels beside each word, drawn towards those of all words with the weight of ``PRIOR_WEIGHTS``
+    tokens that does best on the inner split; ``words`` (tokens,) are word rows.
+    """
+    inner, outer = inner_split(texts, is_held_out)
+    _, word_of_token = np.unique(words, return_inverse=True)
+
+    def losses(is_fitted: NDArray[np.bool_], is_scored: NDArray[np.bool_], weight: float) -> Array:
+        counts = np.zeros((word_of_token.max() + 1, num_classes))
+        np.add.at(counts, (word_of_token[is_fitted], labels[is_fitted]), 1)
+        prior = (counts.sum(axis=0) + 0.5) / (counts.sum() + 0.5 * num_classes)
+        shares = (counts + weight * prior) / (counts.sum(axis=1, keepdims=True) + weight)
+        return np.asarray(-np.log(shares[word_of_token[is_scored], labels[is_scored]]))
+
+    best = min(PRIOR_WEIGHTS, key=lambda weight: float(losses(outer, inner, weight).mean()))
+    return losses(~is_held_out, is_held_out, best)
 
 
 def _losses(
@@ -110,6 +131,8 @@ class Tokens:
 
     address: Ids
     """(tokens,) places in the split's flat arrays."""
+    words: Ids
+    """(tokens,) word row of each."""
     texts: Ids
     """(tokens,) text of each."""
     is_held_out: NDArray[np.bool_]
@@ -151,7 +174,8 @@ def choose_tokens(
     shuffled = labels.copy()
     for mask in (is_held_out, ~is_held_out):
         shuffled[mask] = rng.permutation(labels[mask])
-    return Tokens(address, text_of_token, is_held_out, labels, control, shuffled, tuple(edges.tolist()))
+    rows = split.tokens[address].astype(np.int64)
+    return Tokens(address, rows, text_of_token, is_held_out, labels, control, shuffled, tuple(edges.tolist()))
 
 
 NO_TABLE = "the model has no position table: what is decoded came in through attention, or from the words themselves"
@@ -175,7 +199,9 @@ def decode_positions(
     ``control_bits`` is what the probe reads by knowing words, the mean of ``num_controls`` draws (``control_draws``
     holds each; the penalty is chosen on the first), and ``selective_bits`` = bits - control_bits. This is a lower
     bound of the position beyond words: the control is subtracted in full, also the words that tell no position, and its
-    entropy is not the label's. ``shuffled_bits``: labels dealt at random, which nothing can predict:
+    entropy (``control_entropy_bits``) is not the label's. ``word_bits`` is what the word alone tells of its position,
+    without any model (:func:`word_losses`), ``beyond_word_bits`` = bits - word_bits: what
+    the state tells and counting words would not. ``shuffled_bits``: labels dealt at random, which nothing can predict:
     0, or a little below. ``low`` and ``high``: 95 % of Student's t over held-out texts, by the jackknife, of
     ``selective_bits`` with these draws; ``*_values`` (held-out texts,) are what intervals come from. ``num_tokens`` is
     the most to fit on, and to score. ValueError for fewer than ten different texts.
@@ -183,9 +209,18 @@ def decode_positions(
     tokens = choose_tokens(
         loaded, split, num_bins=num_bins, num_tokens=num_tokens, num_controls=num_controls, seed=seed
     )
-    note = NO_TABLE if find_parts(loaded).position is None else ""
+    word_loss = word_losses(tokens.words, tokens.labels, tokens.texts, tokens.is_held_out, len(tokens.edges))
+    counts = {
+        "num_bins": len(tokens.edges),
+        "bins": " ".join(str(edge) for edge in tokens.edges),
+        "num_fit_texts": len(np.unique(tokens.texts[~tokens.is_held_out])),
+        "num_held_out_texts": len(np.unique(tokens.texts[tokens.is_held_out])),
+        "num_fit_tokens": int((~tokens.is_held_out).sum()),
+        "num_held_out_tokens": int(tokens.is_held_out.sum()),
+        "note": NO_TABLE if find_parts(loaded).position is None else "",
+    }
     records = [
-        {"layer": layer, "stage": stage_name(layer), **_bit_cells(states, tokens), "note": note}
+        {"layer": layer, "stage": stage_name(layer), **_bit_cells(states, tokens, word_loss), **counts}
         for layer, states in enumerate(counted(_states_of(loaded, data, split, tokens), "what a probe reads"), start=-1)
     ]
     return pd.DataFrame(records, columns=own_columns("decoding"))
@@ -209,8 +244,9 @@ def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: T
     return [np.concatenate(layer)[text_order] for layer in zip(*states, strict=True)]
 
 
-def _bit_cells(states: NDArray[np.floating], tokens: Tokens) -> dict[str, object]:
-    """Bits of the label, of each control and of the shuffled labels, with each text left out."""
+def _bit_cells(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[str, object]:
+    """Bits of the label, of each control, of the shuffled labels and of the word alone (``words``: its losses), with
+    each text left out."""
     num_classes, held_out = len(tokens.edges), tokens.is_held_out
     texts = np.unique(tokens.texts[held_out], return_inverse=True)[1]
     weights = leave_one_out(int(texts.max()) + 1)
@@ -222,21 +258,28 @@ def _bit_cells(states: NDArray[np.floating], tokens: Tokens) -> dict[str, object
         losses, penalty = held_out_losses(states, labels, tokens.texts, held_out, num_classes, penalty)
         return bits_of(losses, labels), penalty
 
-    bits, _ = fit(tokens.labels)
+    bits, penalty = fit(tokens.labels)
     first_control, control_penalty = fit(tokens.control[0])
     draws = np.stack([first_control, *(fit(labels, control_penalty)[0] for labels in tokens.control[1:])])
     shuffled, _ = fit(tokens.shuffled)
+    word_bits = bits_of(words, tokens.labels)
     selective = unit_values(bits - draws.mean(axis=0))
     interval = bounds(selective)  # its units are columns of their own names here
+    zero = np.zeros(int(held_out.sum()))
     return {
         "bits": bits[0],
         "control_bits": draws[:, 0].mean(),
         "selective_bits": bits[0] - draws[:, 0].mean(),
         "low": interval["low"],
         "high": interval["high"],
+        "word_bits": word_bits[0],
+        "beyond_word_bits": bits[0] - word_bits[0],
         "shuffled_bits": shuffled[0],
-        "entropy_bits": bits_of(np.zeros(int(held_out.sum())), tokens.labels)[0],
+        "entropy_bits": bits_of(zero, tokens.labels)[0],
+        "control_entropy_bits": float(np.mean([bits_of(zero, labels)[0] for labels in tokens.control])),
+        "inverse_penalty": penalty,
         "control_draws": tuple(draws[:, 0].tolist()),
         "bit_values": unit_values(bits),
         "selective_values": selective,
+        "beyond_word_values": unit_values(bits - word_bits),
     }

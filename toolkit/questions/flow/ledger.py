@@ -347,9 +347,11 @@ class CrossedSums:
         _add_rows(self._squares, unit, states**2)
         np.add.at(self._counts, content, 1)
 
-    def squares(self, weights: Array | None = None) -> Squares:
+    def squares(self, weights: Array | None = None, *, is_standardised: bool = False) -> Squares:
         """Sums of squares when block u counts ``weights[..., u]`` times, (..., units); None: each once.
 
+        ``is_standardised``: every dimension is first scaled to unit variance (over all cells, each once), so that no
+        single dimension of large variance decides; a dimension without variance counts nothing.
         ValueError unless every cell was added once: an unbalanced design has no such split.
         """
         num_positions, num_contents, num_segments = self.shape
@@ -361,13 +363,20 @@ class CrossedSums:
         w = np.ones(self.num_units) if weights is None else np.asarray(weights, np.float64)
         num = w.sum(axis=-1) * (num_contents / self.num_units)  # contents, those drawn twice counted twice
         cells = num * num_positions * num_segments
-        rows = {"position": self._position, "segment": self._segment}
+        scale = np.ones(self._squares.shape[1])
+        if is_standardised:
+            total_cells = num_contents * num_positions * num_segments
+            means = self._squares.sum(axis=0) / total_cells
+            variance = means - (self._position.sum(axis=0) / total_cells) ** 2
+            varies = variance > 1e-12 * means.max()  # else it is rounding
+            scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1)), 0.0)
+        rows = {"position": self._position * scale, "segment": self._segment * scale}
         levels = {"position": num_positions, "segment": num_segments}
         block_sums = rows["position"].reshape(self.num_units, num_positions, -1).sum(axis=1)
         grand = _quadratic(w, block_sums) / cells
         per_block = num_contents // self.num_units * num_positions * num_segments
         blocks = w @ np.square(block_sums).sum(axis=1) / per_block - grand
-        content = w @ np.square(self._content).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
+        content = w @ np.square(self._content * scale).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
         factors, by_block = {"content": np.asarray(content / (num_positions * num_segments) - grand)}, {}
         for name, size in levels.items():
             if name == "segment" and size == 1:
@@ -379,7 +388,7 @@ class CrossedSums:
         num_levels = {"position": np.full_like(num, num_positions), "content": num}
         num_levels["segment"] = np.full_like(num, num_segments)
         return Squares(
-            total=np.asarray(w @ (self._squares @ np.ones(self._squares.shape[1])) - grand),
+            total=np.asarray(w @ (self._squares @ scale**2) - grand),
             factors={name: factors[name] for name in FACTORS if name in factors},
             by_block=by_block,
             num_levels={name: np.asarray(num_levels[name]) for name in factors},
@@ -417,11 +426,13 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
 
     ``layer`` -1 is the sum of embeddings before LayerNorm, 0 the encoder's input. ``low`` and ``high``: 95 % of
     Student's t over blocks, by the jackknife (contents of one block share their neighbours); ``unit_values`` (blocks,)
-    is what they come from. ``shuffled_omega``: of the same states dealt at random to the cells. A residual line per
-    stage has η² only, with its ``unit_values``. Not applicable is NaN with a ``reason``. Source of the formulas:
-    :class:`Squares`; the design is ours. In planted simulations (8 and 16 blocks, test_flow_sums.py) the interval
-    covers 90 to 96 % where position has an effect, and more where it has none. States are read in the dtype of the
-    weights and added up in float64; only sums are kept.
+    is what they come from. ``omega_standardised``: ω² with every dimension at unit variance. ``by_block_eta``: η² of
+    the factor's interaction with the blocks, what it does to single texts and not to all. ``shuffled_*``: the same
+    states dealt at random to the cells. A residual line per stage has η² only, with its ``unit_values``. Not applicable
+    is NaN with a ``reason``. Source of the formulas: :class:`Squares`; the design is ours. In planted
+    simulations (8 and 16 blocks, tests/probes/test_flow_sums.py) the interval covers 90 to 96 % where position
+    has an effect, and more where it has none. States are read in the dtype of the weights and added up in float64; only
+    sums are kept.
     """
     split, num_segments = design.to_split(), find_parts(loaded).num_segments
     data = EncodedTask(
@@ -468,20 +479,27 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
 @np.errstate(invalid="ignore", divide="ignore")  # of one block nothing is left
 def _ledger_records(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) -> list[dict[str, object]]:
     """The records of one layer: one per factor, and one for what no factor explains."""
-    squares, left_out = sums.squares(), sums.squares(leave_one_out(sums.num_units))
+    squares, standardised = sums.squares(), sums.squares(is_standardised=True)
+    left_out = sums.squares(leave_one_out(sums.num_units))
     start: dict[str, object] = {"layer": layer, "stage": stage_name(layer), "unit_values": ()}
     records = []
     for factor in FACTORS:
         if factor not in squares.factors:
             records.append(start | {"factor": factor, "reason": f"not applicable: {design.note}"})
             continue
+        has_blocks = factor in squares.by_block and squares.num_blocks >= 2  # content lies within them
         record = {
             "factor": factor,
             "omega_squared": float(squares.omega_squared(factor)),
             **bounds(unit_values(left_out.omega_squared(factor))),
+            "omega_standardised": float(standardised.omega_squared(factor)),
             "eta_squared": float(squares.eta_squared(factor)),
+            "by_block_eta": float(squares.by_block[factor] / squares.total) if has_blocks else np.nan,
             "eta_chance": float(squares.eta_chance(factor)),
             "shuffled_omega": float(null.omega_squared(factor)),
+            "shuffled_eta": float(null.eta_squared(factor)),
+            "df": float(squares.df[factor]),
+            "sum_of_squares": float(squares.factors[factor]),
             "reason": {1: ONE_BLOCK, 2: TWO_BLOCKS}.get(sums.num_units, ""),
         }
         records.append(start | record)
@@ -489,6 +507,9 @@ def _ledger_records(layer: int, sums: CrossedSums, null: Squares, design: Crosse
         "factor": RESIDUAL,
         "eta_squared": float(squares.residual_share()),
         "eta_chance": float(squares.df_residual / (squares.num_cells - 1)),
+        "shuffled_eta": float(null.residual_share()),
+        "df": float(squares.df_residual),
+        "sum_of_squares": float(squares.residual),
         "reason": NO_OMEGA,
         **bounds(unit_values(left_out.residual_share())),
     }

@@ -93,15 +93,24 @@ class OutputChanges:
                     start: Line = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
                     yield start | {"measure": "state"} | _ratio_line(change, size, spread)
 
-    def score_lines(self, kind: str, score: str, labels: NDArray[np.generic]) -> Iterator[Line]:
-        """One line per change: of the score."""
+    def output_lines(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> Iterator[Line]:
+        """Three lines per change: logits, predictions (of classes) and the score (with labels)."""
+        before = self.logits[""].astype(np.float64)
+        size = np.square(before).sum(axis=1)
+        spread = np.square(before - before.mean(axis=0)).sum()
         for name in filter(None, self.changes):
-            scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
-            cells: Line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
-            if score == "accuracy":
-                old, new = (predict(kind, self.logits[key]) == labels for key in ("", name))
-                cells = _mean_line(new.astype(np.float64) - old)
-            yield {"counterfactual": name, "measure": "score", "reference": scores[0], "unit": score} | cells
+            start: Line = {"counterfactual": name}
+            change = np.square(self.logits[name].astype(np.float64) - before).sum(axis=1)
+            yield start | {"measure": "logits"} | _ratio_line(change, size, spread)
+            old, new = (predict(kind, self.logits[key]) for key in ("", name))
+            if kind == "classification":
+                yield start | {"measure": "predictions", "unit": "share"} | _mean_line((old != new).astype(np.float64))
+            if labels is not None:
+                scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
+                cells: Line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
+                if score == "accuracy":
+                    cells = _mean_line((new == labels).astype(np.float64) - (old == labels))
+                yield start | {"measure": "score", "reference": scores[0], "unit": score} | cells
 
 
 def _ratio_line(change: Array, size: Array, spread: float) -> Line:
@@ -178,15 +187,15 @@ def measure_counterfactuals(
     num_texts: int = NUM_TEXTS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How far states and the score move under each counterfactual.
+    """How far states, logits, predictions and the score move under each counterfactual.
 
     ``measure`` state: sqrt(sum |h' - h|² / sum |h|²) over real tokens, one line per stage; ``reference`` is the same
     for a state replaced by that of a random other token, so that a value reads as a share of "unrelated". With a
-    trained head (``has_head``) also score: the task's headline score afterwards minus before (reference: before).
-    Intervals: 95 % of Student's t over texts, of a ratio by the jackknife; none for scores that are not a mean over
-    texts. ``unit_values`` (texts,) is what they come from: of accuracy, right afterwards minus right before.
-    ``num_texts``: the first of the split in a random order. A model without a position table has one line that says not
-    applicable. Definitions are ours.
+    trained head (``has_head``): logits likewise (reference: those of another text), predictions (share that changed),
+    and score (the task's headline score afterwards minus before; reference: before). Intervals: 95 % of Student's t
+    over texts, of a ratio by the jackknife; none for scores that are not a mean over texts. ``unit_values`` (texts,) is
+    what they come from: of accuracy, right afterwards minus right before. ``num_texts``: the first of the split in a
+    random order. A model without a position table has one line that says not applicable. Definitions are ours.
     """
     columns = own_columns("counterfactuals")
     if find_parts(loaded).position is None:
@@ -204,8 +213,9 @@ def measure_counterfactuals(
                     after = forward_stages(loaded, split, order[chosen], data)
                 sums.add(name, chosen, after, before)
     records = list(sums.state_lines())
-    if has_head and split.labels is not None:
-        records += sums.score_lines(data.task.kind, data.task.score, split.labels[order])
+    if has_head:
+        labels = None if split.labels is None else split.labels[order]
+        records += sums.output_lines(data.task.kind, data.task.score, labels)
     return pd.DataFrame(records, columns=columns).assign(num_texts=len(order))
 
 
@@ -397,7 +407,7 @@ def measure_flow(
             fingerprint = _fingerprint(loaded)
             tables = _measure(loaded, source, settings, tables_by_body.get(fingerprint), has_head=subject.has_head)
             tables_by_body[fingerprint] = tables
-            models = tables["models"].assign(split=source.split, body=fingerprint)
+            models = tables["models"].assign(has_head=subject.has_head, split=source.split, body=fingerprint)
             for name, table in (tables | {"models": models}).items():
                 seed = pd.array([subject.seed] * len(table), dtype="Int64")
                 lead = {"run": subject.name, "group": source.task.name, "condition": subject.condition, "seed": seed}
@@ -417,9 +427,17 @@ def _measure(
         design = cross(
             loaded, texts, num_positions=options.num_positions, num_blocks=options.num_blocks, seed=options.seed
         )
+        facts = {
+            "family": loaded.family.name,
+            "num_positions": design.num_positions,
+            "num_contents": design.num_contents,
+            "num_segments": design.num_arrangements,
+            "num_sequences": design.num_sequences,
+            "note": design.note,
+        }
         tables["ledger"] = position_ledger(loaded, design, seed=options.seed)
         tables["decoding"] = decode_positions(loaded, data, split, num_tokens=num_tokens, seed=options.seed)
-        tables["models"] = pd.DataFrame([{"note": design.note}])
+        tables["models"] = pd.DataFrame([facts])
     tables["counterfactuals"] = measure_counterfactuals(
         loaded, data, split, has_head=has_head, shift=options.shift, num_texts=options.num_texts, seed=options.seed
     )

@@ -24,10 +24,11 @@ VALUES = {
     "value": "unit_values",
     "bits": "bit_values",
     "selective_bits": "selective_values",
+    "beyond_word_bits": "beyond_word_values",
 }
 """Column to the one with its values per block or text."""
-SHARE = "score"
-"""The measure whose units are right or wrong, for which equal values have an exact bound."""
+SHARES = ("predictions", "score")
+"""Measures whose units are right or wrong, for which equal values have an exact bound."""
 NO_UNITS = "no interval: no values per block or text"
 EQUAL = "the same in every block or text and seed: no spread to make an interval from"
 
@@ -45,7 +46,7 @@ def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = No
         interval = seeds_interval(lines[column]) if against is None and len(lines) > 1 else None
         return interval or Interval(value, np.nan, np.nan, np.nan, np.nan, LEVEL, NO_UNITS)
     table = table if other_units is None else table - other_units
-    is_share = "measure" in lines and lines["measure"].iloc[0] == SHARE
+    is_share = "measure" in lines and lines["measure"].iloc[0] in SHARES
     if is_constant(table) and not is_share:
         return Interval(float(table[0, 0]), np.nan, np.nan, np.nan, np.nan, LEVEL, EQUAL)
     interval = two_way_interval(table, LEVEL)
@@ -58,6 +59,23 @@ def units_of(lines: pd.DataFrame, column: str) -> Array | None:
     values = [] if name not in lines else list(lines[name])
     lengths = {len(units) if isinstance(units, tuple) else 0 for units in values}
     return np.array(values, np.float64) if len(lengths) == 1 and lengths != {0} else None
+
+
+def interval_cells(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, object]:
+    """The cells of an interval in a table, with the numbers of models and units.
+
+    ``lines``: those that the interval is of, one per model; ``column``: what it is the mean of, which has the units.
+    """
+    units = units_of(lines, column)
+    return {
+        "mean": interval.estimate,
+        "low": interval.low,
+        "high": interval.high,
+        "df": interval.df,
+        "num_models": len(lines),
+        "num_units": None if units is None else units.shape[1],
+        "note": interval.note,
+    }
 
 
 def _with_draws(interval: Interval, draws: pd.Series) -> Interval:
@@ -114,22 +132,27 @@ class FlowGroup:
         }
         return pd.DataFrame.from_dict(cells_by_layer, orient="index", columns=["mean", "low", "high"])
 
-    def change(self, condition: str, layer: int, *, since: int) -> Interval:
-        """How position's share changes from one layer of a condition to another, on the same blocks."""
+    def change(self, condition: str, factor: str, layer: int, *, since: int) -> Interval:
+        """How a factor's share changes from one layer of a condition to another, on the same blocks."""
+        column = "eta_squared" if factor == "residual" else "omega_squared"
         last, first = (
-            self.lines("ledger", condition, "omega_squared", factor="position", layer=at_layer)
-            for at_layer in (layer, since)
+            self.lines("ledger", condition, column, factor=factor, layer=at_layer) for at_layer in (layer, since)
         )
-        return estimate(last, "omega_squared", first)
+        return estimate(last, column, first)
 
-    def moved(self, condition: str) -> Interval:
-        """Position's share of the last layer in a condition minus that in the pretrained model, on the same blocks."""
-        column, layer = "omega_squared", self.layers[-1]
+    def drift(self, condition: str) -> dict[int, Interval]:
+        """By layer, position's share in a condition minus that in the pretrained model, on the same blocks."""
+        column = "omega_squared"
         shares, shares_before = (
-            self.lines("ledger", compared, column, factor="position", layer=layer)
-            for compared in (condition, PRETRAINED)
+            self.lines("ledger", compared, column, factor="position") for compared in (condition, PRETRAINED)
         )
-        return estimate(shares, column, shares_before)
+        layers = sorted(set(shares["layer"]) & set(shares_before["layer"]))
+        return {
+            int(layer): estimate(
+                shares[shares["layer"] == layer], column, shares_before[shares_before["layer"] == layer]
+            )
+            for layer in layers
+        }
 
     def num_models(self, condition: str) -> int:
         return int(self.of("models", condition)["run"].nunique())
@@ -162,6 +185,51 @@ def _group(title: str, tables: Tables) -> FlowGroup:
     return FlowGroup(title, tables, labels)
 
 
+def intervals_of(tables: Tables) -> pd.DataFrame:
+    """Every mean over seeds with its interval, and every difference of position from the pretrained model.
+
+    Columns: group, condition, ``against`` (pretrained for a difference), table, measure, ``of`` (factor or
+    counterfactual), layer, mean, low, high, df, num_models, num_units, note.
+    """
+    rows: list[dict[str, object]] = []
+    for group in groups_of(tables):
+        for condition in dict.fromkeys(group.tables["models"]["condition"]):
+            start = {"group": group.title, "condition": condition, "against": ""}
+            rows += [start | record for record in _mean_records(group, str(condition))]
+            if condition != PRETRAINED and PRETRAINED in group.conditions:
+                shares = group.lines("ledger", str(condition), "omega_squared", factor="position")
+                for layer, interval in group.drift(str(condition)).items():
+                    cells = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
+                    layer_shares = shares[shares["layer"] == layer]
+                    rows.append(
+                        start
+                        | {"against": PRETRAINED}
+                        | cells
+                        | interval_cells(interval, layer_shares, "omega_squared")
+                    )
+    return pd.DataFrame(rows)
+
+
+def _mean_records(group: FlowGroup, condition: str) -> list[dict[str, object]]:
+    """One record per mean of a condition: each column that has values per unit, and each counterfactual."""
+    rows: list[dict[str, object]] = []
+    for table, key in {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}.items():
+        condition_table = group.of(table, condition)
+        key_columns = ["layer", *([key] if key else []), *(["measure"] if "measure" in condition_table else [])]
+        for column in (
+            name for name in VALUES if name in condition_table and not (table == "ledger" and name == "eta_squared")
+        ):
+            for key_values, records in condition_table.dropna(subset=[column]).groupby(
+                key_columns, dropna=False, sort=False
+            ):
+                keys = dict(zip(key_columns, key_values, strict=True))
+                lead = {"table": table, "measure": keys.get("measure", column), "of": keys.get(key, "")}
+                rows.append(
+                    {**lead, "layer": keys["layer"], **interval_cells(estimate(records, column), records, column)}
+                )
+    return rows
+
+
 def stage_cell(layer: int) -> str:
     """A stage in a table: the sum of embeddings before LayerNorm, what layer 1 reads, or a layer."""
     return {-1: "sum", 0: "input"}.get(layer, str(layer))
@@ -169,7 +237,7 @@ def stage_cell(layer: int) -> str:
 
 ROUNDING = 1e-9
 """A share of the variance below this is what rounding leaves of 0."""
-SUPPORTED, IN_PART, NOT_SUPPORTED = "supported", "in part", "not supported"
+SUPPORTED, IN_PART, HALF, NOT_SUPPORTED = "supported", "in part", "half of it", "not supported"
 NO_SHARE = "not applicable: position has no share beyond rounding"
 
 

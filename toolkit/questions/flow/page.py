@@ -11,6 +11,7 @@ from toolkit.comparison.intervals import Interval
 from toolkit.questions.flow.ledger import FACTORS
 from toolkit.questions.flow.measure import COUNTERFACTUALS, PRETRAINED, RANDOM
 from toolkit.questions.flow.numbers import (
+    HALF,
     IN_PART,
     NO_SHARE,
     NOT_SUPPORTED,
@@ -20,6 +21,7 @@ from toolkit.questions.flow.numbers import (
     Tables,
     estimate,
     groups_of,
+    intervals_of,
     is_rounding,
     shares_of,
     stage_cell,
@@ -29,8 +31,10 @@ from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
 from toolkit.reporting.page import (
     Answers,
+    Block,
     Case,
     ChartBlock,
+    FoldBlock,
     Page,
     Rows,
     Section,
@@ -46,7 +50,7 @@ EXPECTATION = "Published expectation: position dominates the lower layers and gi
 TICKS = {-1: "Σ", 0: "in"}
 IN_POINTS = ("accuracy", "macro_f1", "f1")
 """Scores that are shares: a hundredth is a point."""
-BITS = {"bits": "bits read", "selective_bits": "beyond the control"}
+BITS = {"bits": "bits read", "beyond_word_bits": "beyond the word", "selective_bits": "beyond the control"}
 
 SHARES_CAPTION = (
     "Share of each layer's variance (ω²) that is position, content or segment, in the crossed design; dotted: "
@@ -54,9 +58,9 @@ SHARES_CAPTION = (
     "of the mean over seeds and blocks; of one model, over blocks. Vertical scales differ between panels."
 )
 BITS_CAPTION = (
-    "Bits of a token's position that a linear probe reads off its state, on texts that it was not fitted on; and what "
-    "is left after its control task, a lower bound. Dotted: shuffled labels (0), all of it. Bands: 95 % interval of "
-    "the mean over seeds and texts; of one model, over texts."
+    "Bits of a token's position that a linear probe reads off its state, on texts that it was not fitted on; beyond "
+    "what the word alone tells; and what is left after its control task, a lower bound. Dotted: shuffled labels (0), "
+    "the word alone, all of it. Bands: 95 % interval of the mean over seeds and texts; of one model, over texts."
 )
 OUTPUTS_CAPTION = (
     "How far the states move when the model reads other position rows. Dotted: the distance of the states of two "
@@ -69,7 +73,8 @@ METHOD = (
     "cells. Position is therefore the place in the text, the distance to its edges included.",
     "ω² = (SS - df·MS_err) / (SS_tot + MS_err), SS traced over dimensions: chance is 0 and negative values are kept. "
     "MS_err of position and of segment is their interaction with the blocks, so that what they do to single texts is "
-    "not counted as theirs; of content it is the residual.",
+    "not counted as theirs; of content it is the residual. omega_standardised is the same with all dimensions at equal "
+    "variance.",
     "Intervals: 95 %, of the mean over seeds and units. Units are blocks (ω²) or texts (the rest); each has one value, "
     "of a mean its own, of anything else the jackknife's; seeds x units of them have the two-way interval by Student's "
     "t. Of one model it covers units, not seeds. Differences are taken on the same units first.",
@@ -83,9 +88,14 @@ METHOD = (
 RULES = (
     "'Dominates the lower layers' looks at the lower half of the stages (the sum, the input and layers up to half of "
     "their number): supported where position's interval lies above content's at each of them, in part where at some.",
+    "'Gives way' looks at the change from position's largest share to the last layer, of position and of content, each "
+    "with the interval of its change on the same blocks: supported where the first falls and the second rises; half of "
+    "it where the first falls and the second is not seen to rise.",
     "'Distinguishable': the 95 % interval of the difference on the same blocks excludes 0.",
 )
 LIMITS = (
+    "The largest share is chosen by looking, so that without any change position's share would seem to fall in 10 to "
+    "16 of 100 models: read a small fall with that in mind.",
     "There is one interval per stage, none corrected for their number. What is not distinguishable may still differ.",
 )
 ONE_SEED = "The interval of one model covers blocks or texts, and no other seed."
@@ -102,7 +112,7 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str = "") ->
     }
     sections = []
     for id, (heading, lead, makers) in SECTIONS.items():
-        bodies = [[rows_block(*rows(group), caption) for rows, caption in makers] for group in groups]
+        bodies = [[_table(group, *maker) for maker in makers] for group in groups]
         blocks = folds([group.title for group in groups], bodies)
         picture = (pictures[id],) if id in pictures else ()
         sections.append(Section(id=id, title=heading, lead=lead, blocks=(*picture, *blocks)))
@@ -121,16 +131,22 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str = "") ->
 
 
 def flow_tables(tables: Tables) -> dict[str, pd.DataFrame]:
-    """What stands beside the page: the tables without the values per block or text."""
-    return {
+    """What stands beside the page: the tables without the values per block or text, and intervals made from these."""
+    without_values = {
         name: table[[column for column in table if not str(column).endswith("_values")]]
         for name, table in tables.items()
     }
+    return without_values | {"intervals": intervals_of(tables)}
 
 
 def answers(groups: Sequence[FlowGroup]) -> Answers:
     """Whether position fades, whether it can still be read at the end, and whether fine-tuning changes its share."""
-    moved = (_moved_case(group, condition) for group in groups for condition in _compared_conditions(group))
+    moved = (
+        _moved_case(group, condition, drift)
+        for group in groups
+        for condition in _compared_conditions(group)
+        if (drift := group.drift(condition))
+    )
     return (
         answer("Does position fade from the input to the last layer?", map(_faded_case, groups)),
         answer("Can position still be read in the last layer?", map(_read_case, groups)),
@@ -143,7 +159,7 @@ def _faded_case(group: FlowGroup) -> Case:
     condition, last = group.conditions[0], group.layers[-1]
     share, change = (
         shares_of(group, condition)[0].reindex(group.layers),
-        group.change(condition, last, since=0),
+        group.change(condition, "position", last, since=0),
     )
     halved = [layer for layer in group.layers if layer > 0 and share["mean"][layer] < share["mean"][0] / 2]
     text = (
@@ -157,25 +173,30 @@ def _faded_case(group: FlowGroup) -> Case:
 
 
 def _read_case(group: FlowGroup) -> Case:
-    """Whether the last layer tells more of position than of random labels of the words, as a case."""
+    """Whether the last layer tells more of position than the word alone does, as a case."""
     records = group.lines("decoding", group.conditions[0], "bits", layer=group.layers[-1])
     bits, entropy, shuffled = records[["bits", "entropy_bits", "shuffled_bits"]].mean()
-    beyond = estimate(records, "selective_bits")
+    beyond = estimate(records, "beyond_word_bits")
     text = (
         f"{group.title}, {group.labels[group.conditions[0]]}: a linear probe reads {number(bits)} of {number(entropy)} "
-        f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than in the control task. "
+        f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
     )
     text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     return judged(text, beyond.low, beyond.high, beyond.note)
 
 
-def _moved_case(group: FlowGroup, condition: str) -> Case:
+def _moved_case(group: FlowGroup, condition: str, drift: Mapping[int, Interval]) -> Case:
     """Whether a condition's share of position in the last layer is not the pretrained model's, as a case."""
-    change, num_seeds = group.moved(condition), group.num_models(condition)
+    change, num_seeds = drift[max(drift)], group.num_models(condition)
     text = f"{group.title}, {group.labels[condition]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
     is_equal = change.estimate == 0 and np.isnan(change.low)
     low, high = (0.0, 0.0) if is_equal else (change.low, change.high)
     return judged(text, low, high, change.note, below="yes", num_seeds=num_seeds)
+
+
+def _table(group: FlowGroup, rows: Callable[[FlowGroup], Rows], caption: str) -> Block:
+    table = rows_block(*rows(group), caption)
+    return FoldBlock(title=f"{group.title}: every layer", blocks=(table,)) if rows is bit_rows else table
 
 
 def judged_conditions(group: FlowGroup) -> list[str]:
@@ -195,8 +216,10 @@ def share_text(line: "pd.Series") -> str:
     return f"{percent(line['mean'])} ({number(100 * line['low'])} to {number(100 * line['high'])} %)"
 
 
-def points(change: Interval) -> str:
-    """A change of a share in points of the variance."""
+def points(change: Interval | None) -> str | None:
+    """A change of a share in points of the variance; None where there is none."""
+    if change is None:
+        return None
     return estimate_text(100 * change.estimate, 100 * change.low, 100 * change.high, 2, is_signed=True)
 
 
@@ -227,6 +250,44 @@ def dominance_rows(group: FlowGroup) -> Rows:
     return header, rows
 
 
+def giving_way_rows(group: FlowGroup) -> Rows:
+    """Header and rows: per condition how each factor changes from position's largest share to the last layer."""
+    header = [
+        "regime",
+        "verdict",
+        "from",
+        "position: from",
+        "to",
+        "change (points)",
+        "content: from",
+        "to",
+        "change (points)",
+        "segments (points)",
+        "interactions (points)",
+    ]
+    rows: list[list[object]] = []
+    for condition in judged_conditions(group):
+        position, content = shares_of(group, condition)
+        if is_rounding(group, condition) or len(position) < 2:
+            rows.append([group.labels[condition], NO_SHARE, *[None] * 9])
+            continue
+        last, peak = int(position.index[-1]), int(position["mean"].idxmax())
+        changes: dict[str, Interval] = {}
+        verdict = f"{NOT_SUPPORTED}: its share is largest in the last layer"
+        if peak != last:
+            for factor in ("position", "content", "segment", "residual"):
+                if len(group.lines("ledger", condition, "eta_squared", factor=factor, layer=peak)):
+                    changes[factor] = group.change(condition, factor, last, since=peak)
+            falls, rises = changes["position"].high < 0, changes["content"].low > 0
+            verdict = SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED
+        cells: list[object] = []
+        for factor, shares in (("position", position), ("content", content)):
+            cells += [percent(shares["mean"][peak]), percent(shares["mean"][last]), points(changes.get(factor))]
+        other_changes = [points(changes.get(factor)) for factor in ("segment", "residual")]
+        rows.append([group.labels[condition], verdict, stage_cell(peak), *cells, *other_changes])
+    return header, rows
+
+
 def _compared_conditions(group: FlowGroup) -> list[str]:
     """The conditions to compare with the pretrained model, where either of the two has a share of position."""
     if PRETRAINED not in group.conditions:
@@ -236,28 +297,118 @@ def _compared_conditions(group: FlowGroup) -> list[str]:
     return [condition for condition in tuned_conditions if not (is_empty and is_rounding(group, condition))]
 
 
+def drift_rows(group: FlowGroup) -> Rows:
+    """Header and rows: where a condition's share of position differs from the pretrained model's on the same blocks."""
+    header = [
+        "regime",
+        "models",
+        "moves most at",
+        "pretrained",
+        "tuned",
+        "change (points)",
+        "distinguishable at",
+        "not distinguishable at",
+        "exactly equal at",
+    ]
+    rows: list[list[object]] = []
+    for condition in _compared_conditions(group):
+        drift = group.drift(condition)
+        if not drift:
+            continue
+        differing = [layer for layer, change in drift.items() if change.low > 0 or change.high < 0]
+        equal = [layer for layer, change in drift.items() if change.estimate == 0 and np.isnan(change.low)]
+        undecided = [layer for layer in drift if layer not in differing and layer not in equal]
+        most = max(drift, key=lambda layer: abs(drift[layer].estimate))
+        shares = [percent(shares_of(group, either)[0]["mean"][most]) for either in (PRETRAINED, condition)]
+        stages = [", ".join(map(stage_cell, layers)) or "none" for layers in (differing, undecided, equal)]
+        rows.append(
+            [
+                group.labels[condition],
+                group.num_models(condition),
+                stage_cell(most),
+                *shares,
+                points(drift[most]),
+                *stages,
+            ]
+        )
+    return header, rows
+
+
+def segment_rows(group: FlowGroup) -> Rows:
+    """Header and rows: per condition the largest share of segments and that in the last layer; why there is none."""
+    header = ["regime", "largest share", "at", "in the last layer", "note"]
+    records = group.tables["ledger"]
+    records = records[records["factor"] == "segment"]
+    if records["omega_squared"].isna().all():
+        note = next((str(note) for note in records["reason"].dropna() if note), "not applicable")
+        return header, [["all", None, None, None, note]]
+    rows: list[list[object]] = []
+    for condition in judged_conditions(group):
+        shares = group.over_seeds("ledger", condition, "omega_squared", factor="segment")
+        if len(shares):
+            peak = int(shares["mean"].idxmax())
+            rows.append(
+                [
+                    group.labels[condition],
+                    share_text(shares.loc[peak]),
+                    stage_cell(peak),
+                    share_text(shares.iloc[-1]),
+                    "",
+                ]
+            )
+    return header, rows
+
+
 def decoding_rows(group: FlowGroup) -> Rows:
-    """Header and rows: per condition the bits at the input and in the last layer, and beyond the control."""
+    """Header and rows: per condition the bits at the input and in the last layer, beyond the word and the control."""
     header = [
         "regime",
         "bits there are",
+        "word alone",
         "at the input",
         "in the last layer",
+        "beyond the word, last",
         "beyond the control, input",
         "beyond the control, last",
     ]
-    entropy = group.tables["decoding"]["entropy_bits"].mean()
+    references = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
     rows: list[list[object]] = []
     for condition in group.conditions:
-        bits, beyond = (group.over_seeds("decoding", condition, name) for name in BITS)
+        bits, words, beyond = (group.over_seeds("decoding", condition, name) for name in BITS)
         last = max(bits.index)
-        readings = [bits.loc[0], bits.loc[last], beyond.loc[0], beyond.loc[last]]
-        rows.append([group.labels[condition], entropy, *map(_bits, readings)])
+        readings = [bits.loc[0], bits.loc[last], words.loc[last], beyond.loc[0], beyond.loc[last]]
+        rows.append([group.labels[condition], *references, *map(_bits, readings)])
     return header, rows
 
 
 def _bits(reading: "pd.Series") -> str:
     return estimate_text(reading["mean"], reading["low"], reading["high"], 2)
+
+
+REFERENCES = {
+    "word_bits": "word alone",
+    "control_bits": "control",
+    "shuffled_bits": "shuffled",
+    "entropy_bits": "entropy",
+    "control_entropy_bits": "entropy of control",
+}
+
+
+def bit_rows(group: FlowGroup) -> Rows:
+    """Header and rows: condition and layer with the bits, beyond words and beyond the control, and the references."""
+    wide_by_name = {}
+    for condition in group.conditions:
+        wide = pd.concat([group.over_seeds("decoding", condition, name) for name in BITS], axis=1)
+        wide_by_name[group.labels[condition]] = pd.concat(
+            [wide, *[group.over_seeds("decoding", condition, name)["mean"] for name in REFERENCES]], axis=1
+        )
+    rows = [
+        [condition, stage_cell(layer), *cells]
+        for condition, wide in wide_by_name.items()
+        for layer, *cells in wide.itertuples()
+    ]
+    heads = [name for title in BITS.values() for name in (title, "low", "high")]
+    return ["regime", "layer", *heads, *REFERENCES.values()], rows
 
 
 def share_rows(group: FlowGroup) -> Rows:
@@ -269,9 +420,13 @@ def share_rows(group: FlowGroup) -> Rows:
         "low",
         "high",
         *FACTORS[1:],
+        "position, equal dimensions",
+        "position x text (η²)",
         "left to interactions (η²)",
     ]
     other_columns = [("omega_squared", factor) for factor in FACTORS[1:]] + [
+        ("omega_standardised", "position"),
+        ("by_block_eta", "position"),
         ("eta_squared", "residual"),
     ]
     rows: list[list[object]] = []
@@ -313,16 +468,43 @@ def score_rows(group: FlowGroup) -> Rows:
     return header, rows
 
 
+def output_rows(group: FlowGroup) -> Rows:
+    """Header and rows: condition and counterfactual with the change of the last layer, logits and predictions."""
+    rows: list[list[object]] = []
+    for condition in dict.fromkeys(group.tables["models"]["condition"]):
+        table = group.of("counterfactuals", condition)
+        for name in COUNTERFACTUALS:
+            records = table[table["counterfactual"] == name]
+            if records.empty:
+                continue
+            state, logits, predictions = (
+                records[records["measure"] == measure] for measure in ("state", "logits", "predictions")
+            )
+            last = state.loc[state["layer"] == state["layer"].max(), "value"].mean()
+            changes = (logits["value"], 100 * predictions["value"])
+            rows.append(
+                [condition, name, float(last), *(float(values.mean()) if len(values) else None for values in changes)]
+            )
+    return ["regime", "positions", "last layer", "logits", "predictions changed (%)"], rows
+
+
 def null_rows(group: FlowGroup) -> Rows:
     """Header and rows: what shuffled states and labels, the sum before LayerNorm and random weights read."""
     ledger, bits = group.tables["ledger"], group.tables["decoding"]
     residual = ledger[(ledger["factor"] == "residual") & (ledger["layer"] == -1)]["eta_squared"].abs().max()
+    position = ledger[(ledger["factor"] == "position") & ledger["shuffled_eta"].notna()]
+    by_block = ledger.loc[ledger["factor"] == "position", "by_block_eta"].max()
     omega = ledger["shuffled_omega"].abs().max()
+    chance = float(position["eta_chance"].mean())
     rows: list[list[object]] = [
         ["left unexplained before LayerNorm (rounding: embeddings add up)", number(residual, 2), "0"],
+        ["what position does to single texts and not to all (block x position), at most", percent(by_block), ""],
         ["shuffled states: |ω²| of any factor and layer, at most", number(omega, 2), "0"],
+        ["shuffled states: η² of position, mean", number(position["shuffled_eta"].mean(), 2), number(chance, 2)],
         ["shuffled labels: bits of position", _range(bits["shuffled_bits"]), "0, or a little below"],
         ["control task (a random label for every word): its bits", _range(bits["control_bits"]), ""],
+        ["control task: its entropy in bits", number(bits["control_entropy_bits"].mean()), ""],
+        ["position: its entropy in bits", number(bits["entropy_bits"].mean()), ""],
     ]
     if RANDOM in group.conditions:
         random_shares = group.over_seeds("ledger", RANDOM, "omega_squared", factor="position")["mean"]
@@ -338,7 +520,18 @@ def _range(values: pd.Series) -> str:
 
 def model_rows(group: FlowGroup) -> Rows:
     """Header and rows: what was looked into, and with what."""
-    columns = {"condition": "regime", "run": "model", "split": "split", "body": "body", "note": "note"}
+    columns = {
+        "condition": "regime",
+        "run": "model",
+        "family": "family",
+        "num_positions": "positions",
+        "num_contents": "contents",
+        "num_segments": "segments",
+        "num_sequences": "sequences",
+        "split": "split",
+        "body": "body",
+        "note": "note",
+    }
     return list(columns.values()), group.tables["models"][list(columns)].to_numpy(dtype=object).tolist()
 
 
@@ -363,12 +556,12 @@ def plot_position_shares(tables: Tables) -> Chart | None:
 
 
 def plot_decoding(tables: Tables) -> Chart | None:
-    """Bits of position that a linear probe reads, and those beyond its control task."""
+    """Bits of position that a linear probe reads, those beyond words, and those beyond its control task."""
 
     def panel(group: FlowGroup, name: str, series: Mapping[str, str]) -> Panel:
         is_whole = name == "bits"
-        entropy = group.tables["decoding"]["entropy_bits"].max()
-        levels = {"": 0.0} | ({"all of it": entropy} if is_whole else {})
+        ends = group.tables["decoding"][["entropy_bits", "word_bits"]].max()
+        levels = {"": 0.0} | ({"all of it": ends["entropy_bits"], "word alone": ends["word_bits"]} if is_whole else {})
         return Panel(
             title=BITS[name],
             subtitle=group.title,
@@ -376,7 +569,7 @@ def plot_decoding(tables: Tables) -> Chart | None:
             y_title="bits",
             reference=_level(group, levels),
             low=0.0 if is_whole else None,
-            high=1.12 * entropy if is_whole else None,
+            high=1.12 * ends["entropy_bits"] if is_whole else None,
         )
 
     return _grid(tables, tuple(BITS), panel)
@@ -455,21 +648,33 @@ CHARTS: Mapping[str, tuple[Callable[[Tables], Chart | None], str]] = {
     "counterfactuals": (plot_counterfactuals, OUTPUTS_CAPTION),
 }
 NOT_TUNED = "No tuned model stands beside the pretrained one, or neither has a share of position."
+AGAINST = "Share of position in a tuned model minus that in the pretrained one, on the same blocks."
 SECTIONS: Mapping[str, tuple[str, str, Sequence[tuple[Callable[[FlowGroup], Rows], str]]]] = {
     "expectation": (
-        "Does position dominate the lower layers?",
+        "Does position dominate, and then give way?",
         "",
-        ((dominance_rows, "Does position dominate the lower layers?"),),
+        (
+            (dominance_rows, "Does position dominate the lower layers?"),
+            (giving_way_rows, "Does it give way to content? Change from its largest share to the end."),
+            (segment_rows, "Segments: their largest share and that in the last layer."),
+        ),
     ),
+    "regimes": ("Does fine-tuning move it?", AGAINST, ((drift_rows, "Against the pretrained model."),)),
     "decoding": (
         "Can position be read off a state?",
         "",
-        ((decoding_rows, "Bits of position at the input and in the last layer."),),
+        (
+            (decoding_rows, "Bits of position at the input and in the last layer."),
+            (bit_rows, "Decoding position, in bits."),
+        ),
     ),
     "counterfactuals": (
         "What changes with other positions?",
         "",
-        ((score_rows, "Change of the score of runs that have a head."),),
+        (
+            (score_rows, "Change of the score of runs that have a head."),
+            (output_rows, "Other positions: states of the last layer, logits and predictions."),
+        ),
     ),
     "shares": ("All shares, by layer", "", ((share_rows, "Share of variance in %."),)),
     "references": ("What would chance give?", "", ((null_rows, "References beside their chance."),)),

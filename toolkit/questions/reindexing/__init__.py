@@ -6,11 +6,11 @@ from toolkit.schema import COUNT, TEXT, Column
 _NULL = "null null_low null_high null_sd"
 
 COLUMNS = (
+    Column("chance", "What the value is by chance, from a formula."),
     Column("num_texts", "Texts that were read.", COUNT),
     Column("num_neighbours", "Nearest texts that a search gives.", COUNT),
     Column("num_queries", "Queries that were searched for.", COUNT, "", "queries"),
     Column("pooling", "How a vector is made of a text: the pooling, or all modules, the length, the prompt.", TEXT),
-    Column("chance", "What the value is by chance, from a formula."),
     Column("keep_at", "Least recall at which the index is kept as it is."),
     Column("map_at", "Least recall at which a linear map of it is enough."),
     Column("advice", "keep the index, map the stored vectors, re-index, or cannot tell with so few queries.", TEXT),

@@ -35,6 +35,11 @@ def participation_ratio_of(squared: Array) -> float:
     return float(1 / np.sum(np.square(variance_shares(squared))))
 
 
+def energy_in_top(squared: Array, k: int) -> float:
+    """Share of Σσ² in the k largest of (r,) σ², which are in descending order."""
+    return float(variance_shares(squared)[:k].sum())
+
+
 def isoscore_of(squared: Array, hidden: int) -> float:
     """(participation ratio - 1)/(p - 1) from the centred σ²: IsoScore in closed form.
 

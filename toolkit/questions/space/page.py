@@ -10,6 +10,7 @@ from toolkit.questions.space.agreement import measure_agreement
 from toolkit.questions.space.functional import functional_drift
 from toolkit.questions.space.geometry import measure_geometry
 from toolkit.questions.space.similarity import measure_similarity
+from toolkit.questions.space.updates import measure_updates
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import Chart, percent_bars
 from toolkit.reporting.page import Answer, Block, ChartBlock, FoldBlock, NoteBlock, Section, TextBlock, table_block
@@ -52,12 +53,13 @@ def neighbours_makers(opened: Opened) -> Makers:
 
 
 def space_makers(opened: Opened) -> Makers:
-    """What makes the tables on similarity and geometry, and of several runs on their agreement."""
+    """What makes the tables on similarity, geometry and updates, and of several runs on their agreement."""
     source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
     tables = [name for name in TABLES[:2] if name in opened.trajectory.parameters]
     makers = {
         "similarity": lambda: pd.concat([measure_similarity(source, name, epoch) for name in tables]),
         "geometry": lambda: measure_geometry(source, TABLES[0], (0, epoch), by_stratum=False),
+        "updates": lambda: pd.concat([measure_updates(source, name, epoch) for name in tables]),
     }
     return makers | ({"agreement": lambda: _agreement(opened, tables, epoch)} if len(opened.runs) > 1 else {})
 
@@ -244,6 +246,7 @@ def space_section(tables: Computed) -> Section:
     makers = {
         "similarity": ("Similarity of the versions", _similarity),
         "geometry": ("Geometry of the word table", _geometry),
+        "updates": ("The change itself: its spectrum and directions", _updates),
         "agreement": ("Agreement of seeds: do runs move the same row the same way?", _seeds),
     }
     frames = {name: computed(tables.get(name)) for name in makers}
@@ -279,6 +282,20 @@ def _geometry(frame: pd.DataFrame) -> tuple[Block, ...]:
     labels = {"before": "before", "after": "after", "null": "Gaussian of the same shape"}
     columns = {name: Column(label=label, digits=4) for name, label in labels.items()}
     return (table_block(table, ("measure", "variant", *columns), "At the first and last snapshot.", **columns),)
+
+
+def _updates(frame: pd.DataFrame) -> tuple[Block, ...]:
+    """How concentrated the update is (its spectrum) and how far it lies along the table's main directions before.
+
+    Each beside its null; what an alignment is by chance has a column of its own.
+    """
+    table = _with_texts(frame)
+    table["measure"] += ["" if pd.isna(k) else f" {int(k)}" for k in frame["k"]]
+    chance = [None if pd.isna(value) else value for value in frame["chance"]]
+    table = table.assign(num_rows=frame["num_rows"].astype(int), chance=pd.Series(chance, frame.index, dtype=object))
+    caption = "Spectrum of Δ over the rows that were touched, and its alignment with the main directions of E⁰."
+    columns = NULL | {"value": Column(label="value")}
+    return (table_block(table, ("parameter", "measure", *NULL, "chance", "num_rows"), caption, **columns),)
 
 
 def _seeds(frame: pd.DataFrame) -> tuple[Block, ...]:
