@@ -379,6 +379,23 @@ def test_damaged_facts_of_pandas_in_a_parquet_file_are_one_line(tmp_path: Path) 
     check_refused(r"data\.parquet cannot be read \(KeyError", read_file, path, (), "label")
 
 
+@pytest.mark.parametrize(("first", "last", "is_said"), [(20, 29, True), (20, 22, True), (0, 39, False)])
+def test_a_class_that_stray_marks_swallow_whole_is_said(
+    first: int, last: int, is_said: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """No other row has its label, so that a text which holds a table looks the same: a warning, no refusal."""
+    rows = [f"text number {i},{'rare' if first <= i < last else ('good', 'bad')[i % 2]}" for i in range(40)]
+    (tmp_path / "bad.csv").write_text(
+        "\n".join(["text,label", *(stray(rows, first, last) if is_said else rows)]) + "\n"
+    )
+    assert len(read_file(tmp_path / "bad.csv", (), "label").texts) == (40 - (last - first) if is_said else 40)
+    assert [str(w.message).partition(": was")[0].split("row ", 1)[1] for w in recwarn] == (
+        [f"{first + 1} (line {first + 2}) holds {last - first + 1} lines, each of which reads as a row of its own"]
+        if is_said
+        else []
+    )
+
+
 def test_a_swallowing_mark_in_other_columns_and_orders(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     rows = [f"{i},{i % 2},some text {i}" for i in range(40)]

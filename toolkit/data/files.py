@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
@@ -351,14 +351,13 @@ def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column
 
 
 def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
-    """ValueError for a text of which every line reads as a row, its label among those of the other rows.
+    """ValueError for a text of a csv of which every line reads as a row, its label among those of the other rows.
 
     So it comes out of a csv with two stray quotation marks: what lies between them is one quoted field. Line breaks
     in a text are no reason: lines of prose have other numbers of commas, and no labels where these belong. A table
-    from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out.
+    from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out. So are lines whose
+    labels no other row has and that share them: a whole class between the marks, or a text that holds a table.
     """
-    if len(frame.columns) < 2:
-        return
     columns, cells = list(frame.columns), zip(*(frame[name].tolist() for name in names), strict=True)
     broken = [i for i, row in enumerate(cells) if any(isinstance(x, str) and "\n" in x for x in row)]
     telling = [label_column] if label_column in columns else [column for column in columns if column not in names]
@@ -366,14 +365,23 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
     for i in broken:
         lines = ",".join(str(cell) for cell in frame.iloc[i].tolist()).split("\n")
         rows = [line.split(",") for line in lines if line.strip()]
-        if len(rows) > 1 and all(len(row) == len(columns) and all(fit(row[k]) for k, fit in fits) for row in rows):
+        if len(columns) < 2 or len(rows) < 2 or any(len(row) != len(columns) for row in rows):
+            continue
+        unknown = [[row[k] for row in rows if not fit(row[k])] for k, fit in fits]
+        is_known = not any(unknown)
+        if all(map(_is_shared, unknown)):
             found = f"{source}, {_place(frame, i)} holds {len(rows)} lines, each of which reads as a row of its own"
-            if frame.index.name != LINE:
+            if frame.index.name != LINE or not is_known:
                 warnings.warn(f"{found}: was it made from a csv with stray quotation marks?", stacklevel=2)
                 return
             raise ValueError(
                 f"{found}: take out the two stray quotation marks, or, if one text is meant, save the file as .jsonl"
             )
+
+
+def _is_shared(cells: Sequence[str]) -> bool:
+    """Whether they read as labels of their own: half as many as cells at most, and none empty or with space around."""
+    return 2 * len(set(cells)) <= len(cells) and all(cell and cell == cell.strip() for cell in cells)
 
 
 def _fit(cells: list[object]) -> Callable[[str], bool]:
