@@ -121,7 +121,9 @@ class DataConfig:
     Such examples are no independent ones: their clusters are the units of every interval over items.
     None: of pairs the first text, where it repeats within a scored split."""
     task_name: str | None = setting(None, ("place",), says="examples")
-    """What your own data are called in reports and in the names of runs; None: the name of the file or dataset."""
+    """What your own data are called in reports and in the names of runs; None: the name of the file or dataset.
+
+    Of a train.csv and its like that is the name of the folder."""
     max_length: int = setting(128)
     """Most tokens of an example, special tokens included. Longer texts are truncated, and how many is counted."""
     max_train_examples: int | None = setting(None)

@@ -352,7 +352,7 @@ def test_verify_measures_the_labels_again(report):
 def test_without_shuffled_labels_a_report_says_what_the_ratio_cannot_tell(planted, tmp_path):
     out = tmp_path / "out"
     text = toolkit.write_report(planted[0], out).path.read_text()
-    assert "This by itself does not show that anything was learned" in text
+    assert "By itself this does not show that anything was learned" in text
     assert "--shuffle-labels --label-seed 0" in text
     assert "Real against shuffled labels" not in text
     assert read_evidence(out).labels.empty

@@ -13,7 +13,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "experiments" / "notebooks").glo
 SMALLER = {
     "160)": "32)",
     "200)": "24)",
-    '"max_train_examples": 320': '"max_train_examples": 48, "epochs": 1',
+    '"max_train_examples": 320': '"max_train_examples": 48',
     "=320,": "=48, epochs=1,",
 }
 """Examples (and epochs) that a notebook takes, to those that a test needs."""

@@ -73,7 +73,7 @@ def test_the_page_begins_with_questions_and_answers_as_a_comparison_does(report:
     asked = [*re.findall(r"^\*\*([^*]+\?)", text, re.MULTILINE)]
     assert (asked[0], asked[-1]) == (first_screen.MOVED, first_screen.OPEN)
     assert "**Did the embeddings move? yes.** In % of their norm: words by " in text
-    assert "times as far as random steps of equal size" in text
+    assert "over that of random steps of equal size" in text
     for tone, verdict in (("apart", "yes"), ("same", "weight decay alone")):
         assert f'<b class="{tone}">{verdict}</b>' in page
 

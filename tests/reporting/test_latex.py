@@ -15,7 +15,7 @@ from tests.refusals import check_refusals
 from tests.run_directories import HOSTILE
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
-from toolkit.reporting.comparison_report import write_report
+from toolkit.reporting.comparison_report import paper_tables, write_report
 from toolkit.reporting.page import TableBlock, shown
 
 SPECIAL = "[]*\\{}&%$#_~^<>|\"'`±→Δ‖²⁰°≤≥—…é\u00d7\u2212\u03c1\u2013\u2019\u00a0\u4e2d\u202e\x00\n"
@@ -197,3 +197,12 @@ def test_groups_of_one_model_and_task_stay_apart(make_run):
 )
 def test_what_can_be_printed_is_kept_and_numbers_are_mathematics(written, text, expected):
     assert written(text) == expected
+
+
+def test_a_refused_claim_has_no_number_and_each_other_its_unit():
+    cards = pd.DataFrame(
+        {"question": ["a", "b"], "answer": ["yes", "not recorded"], "verdict": ["supported", "not recorded"]}
+        | {"value": [1.5, 9.25], "unit": ["times its noise"] * 2, "low": [1.0, 9.0], "high": [2.0, 9.5]}
+    )
+    text = paper_tables({"verdicts": cards})["verdicts"]
+    assert ("times its noise" in text, "9." in text, "points" in text) == (True, False, False)

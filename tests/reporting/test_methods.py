@@ -52,6 +52,7 @@ def test_every_number_is_the_evidence_s(report):
         "Student's t over seeds and items",
         "learning rate 5e-05 (full fine-tuning and embeddings frozen)",
         "lies within ±2.5 points",
+        "learning rate schedule linear",
         "torch 2.99.1",
         "Hardware: abacus.",
         "Embedding drift toolkit 7.8.9",
@@ -130,3 +131,9 @@ def test_of_what_is_no_report_it_says_so_in_one_line(tmp_path, capsys, read_run)
         with pytest.raises(SystemExit, match="2"):
             main(["report", *words])
         assert "--latex alone goes with it" in capsys.readouterr().err
+
+
+def test_of_tests_that_no_seed_allowed_nothing_is_said(read_run):
+    runs = [read_run(regime, 0) for regime in ("none", "embeddings")]
+    text = " ".join(paragraphs_of(ReportData(measure(runs))))
+    assert ("Intervals of 95 %" in text, "Benjamini" in text) == (True, False)

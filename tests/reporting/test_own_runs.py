@@ -160,8 +160,17 @@ def test_what_training_did_not_start_from_is_no_base(folders, base, tmp_path):
         toolkit.open_runs([place], base=other)
     with refused("is not what training to"):
         toolkit.write_report([place], "out", base=other)
+    run = write_run(tmp_path, "none", 0).path
     with refused("a run directory holds its own"):
-        show_drift([str(write_run(tmp_path, "none", 0).path)], base=str(base))
+        show_drift([str(run)], base=str(base))
+    for training in (run, folders / "none_0"):
+        for take in (
+            lambda own: show_drift([str(place)], base=str(own)),
+            lambda own: toolkit.open_runs([place], base=own),
+            lambda own: toolkit.write_report([place], "out", base=own),
+        ):
+            with refused("is a training of its own"):
+                take(training)
 
 
 @pytest.mark.parametrize("with_base", [True, False], ids=["base", "first kept"])

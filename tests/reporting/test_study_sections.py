@@ -440,3 +440,10 @@ def test_where_data_come_from_is_on_the_page_and_in_the_evidence(read_study, dat
     assert data.evidence.page["sources"] == {"toy": source}
     details = make_page(data, []).sections[-1]
     assert [block.text for block in details.blocks if isinstance(block, TextBlock)] == [f"Data of toy: {source}"]
+
+
+def test_a_difference_of_fewer_seeds_than_a_condition_has_says_so(read_run, data_of):
+    for extra, is_said in ((), False), ((1,), True):
+        runs = [read_run("none", seed) for seed in (0, *extra)] + [read_run("embeddings", 0)]
+        text = " ".join(answer.text for answer in answers_of(data_of(runs)))
+        assert ("on the 1 seed that both have" in text) == is_said

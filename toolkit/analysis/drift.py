@@ -73,7 +73,7 @@ def top_words(source: Source | list[Source], n: int = 10, epoch: float | None = 
     Parameters
     ----------
     source
-        One run, or a list that holds one.
+        A run, the path of a run directory, a trajectory, or imported checkpoints. A list may hold one of these.
     n
         Number of words.
 

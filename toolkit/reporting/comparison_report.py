@@ -15,11 +15,11 @@ from toolkit.comparison.evidence import Evidence, check_evidence, making, read_e
 from toolkit.comparison.measure import measure
 from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.report_data import ReportData, strata_table
-from toolkit.comparison.verdicts import Card, save_cards
+from toolkit.comparison.verdicts import REFUSALS, Card, save_cards
 from toolkit.naming import command_path, command_place
 from toolkit.progress import say, shows_progress
 from toolkit.reporting import render_latex as latex
-from toolkit.reporting.cells import interval, text_of
+from toolkit.reporting.cells import Column, interval, text_of
 from toolkit.reporting.folder import check_out, publish, report_folder
 from toolkit.reporting.page import (
     CodeBlock,
@@ -114,7 +114,7 @@ PAPER: Mapping[str, tuple[str, str]] = {
         "model base parameter num_tasks spearman p q reason",
     ),
     "tuning": ("Settings tried, with the score on the split held out of train, and those chosen", ""),
-    "verdicts": ("Questions and answers", "question answer value interval"),
+    "verdicts": ("Questions and answers", "question answer value unit interval"),
 }
 """Tables that are also written as LaTeX: caption, and the columns that fit on a page; all where none are named."""
 
@@ -187,13 +187,18 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
                 table, sources.get("comparison_by_seed", pd.DataFrame(columns=columns_of("compare_seeds")))
             )
         elif name == "verdicts":
+            # Of a claim that is refused the number stands alone, and is none of it.
+            known = ~table["verdict"].isin(REFUSALS)
             intervals = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
-            table = table.assign(interval=intervals, value=[text_of(value) for value in table["value"]])
+            numbers = table.assign(interval=intervals, value=[text_of(value) for value in table["value"]])
+            table = numbers.assign(**{name: numbers[name].where(known, "") for name in ("value", "unit", "interval")})
         units = covered(table) if name == "comparison" else ""
         caption += f", with intervals over {units}" if units else ""
         present = [column for column in columns.split() or map(str, table) if column in table]
         constant, caption_end = latex.shared(table, [column for column in SHARED if column in present])
-        block = table_block(table, [column for column in present if column not in constant], caption + caption_end)
+        headings = {"interval": Column(label="interval")} if name == "verdicts" else {}  # each in its own unit
+        printed_columns = [column for column in present if column not in constant]
+        block = table_block(table, printed_columns, caption + caption_end, **headings)
         if isinstance(block, TableBlock):
             printed[name] = latex.booktabs(shown(block), name.replace("_", "-"))
     return printed

@@ -21,7 +21,17 @@ MOST_VALUES = 3
 """Values of a setting that are named with their conditions."""
 MOST_NAMED, MOST_CONDITIONS = 8, 12
 """Seeds and conditions that are named; of more it is said how many there are."""
-BESIDE = ("optimizer", "weight_decay", "warmup_fraction", "max_gradient_norm", "max_length", "max_steps", "dropout")
+SCHEDULE = "learning_rate_schedule"
+BESIDE = (
+    "optimizer",
+    SCHEDULE,
+    "weight_decay",
+    "warmup_fraction",
+    "max_gradient_norm",
+    "max_length",
+    "max_steps",
+    "dropout",
+)
 """Fields of a config that a paper names beside SETTINGS."""
 OF_TRAINERS = {"optimizer": "optim", "max_gradient_norm": "max_grad_norm"}
 """Fields that a Trainer's arguments have under another name."""
@@ -39,10 +49,13 @@ BEFORE, LATER = "before training and during it", "during training, and not befor
 COMPARED = (
     "Conditions were compared ({count}), paired by {pairing}, and item by item where the answers are known. "
     "Intervals of {level} % are Student's t over {over}; over seeds and items both, their variance is that of a "
-    "two-way random-effects table, with Satterthwaite's degrees of freedom. The p values of such differences share "
-    "what all of them say of the spread between seeds; q is the false discovery rate of Benjamini and Hochberg over "
-    "{family}. A difference is claimed with at least {least} seeds, an interval without 0 and q < {alpha}; "
+    "two-way random-effects table, with Satterthwaite's degrees of freedom.{family} A difference is "
+    "claimed with at least {least} seeds, an interval without 0 and q < {alpha}; "
     "conditions count as equivalent where the {equal} % interval (two one-sided tests) lies within ±{margin}.{bound}"
+)
+FAMILY = (
+    " The p values of such differences share what all of them say of the spread between seeds; q is the false "
+    "discovery rate of Benjamini and Hochberg over {num_tests}."
 )
 EXACT = (
     " Where few items differ, the ends of that interval are those of Clopper and Pearson's exact bound, and of a score "
@@ -87,6 +100,7 @@ def paragraphs_of(data: ReportData) -> list[str]:
     compared = ALONE if headlines.empty else WITHOUT_INTERVALS
     count = _count(len(headlines), "comparison")
     pairing = "seed" if all(run.seed is not None for run in data.runs) else "the order of their names"
+    num_tests = int(headlines["p"].notna().sum())
     if headlines["low_points"].notna().any():
         compared = COMPARED.format(
             count=count,
@@ -94,7 +108,7 @@ def paragraphs_of(data: ReportData) -> list[str]:
             bound=EXACT if headlines["num_units"].notna().any() else "",
             level=f"{100 * data.settings.level:g}",
             over=covered(headlines),
-            family=_count(int(headlines["p"].notna().sum()), "difference"),
+            family=FAMILY.format(num_tests=_count(num_tests, "difference")) if num_tests else "",
             least=LEAST_SEEDS,
             alpha=f"{data.settings.alpha:g}",
             equal=f"{100 * EQUIVALENCE_LEVEL:g}",
@@ -177,6 +191,8 @@ def _making_of(group: Group) -> tuple[str, ...]:
 def _setting_text(run: ReportedRun, name: str) -> str:
     """A setting of a run as a text; of a run of another loop an argument of its training."""
     arguments = run.recorded.get("arguments", {})
+    if name == SCHEDULE:
+        return str(arguments.get("lr_scheduler_type", NOT_KNOWN)) if run.is_recorded else "linear"
     value = (
         arguments.get(name, arguments.get(OF_TRAINERS.get(name), NOT_KNOWN)) if run.is_recorded else run.setting(name)
     )

@@ -21,7 +21,7 @@ from toolkit.reporting.topics.recordings import notes_on, notes_on_several
 from toolkit.snapshots.backbones import is_run
 from toolkit.snapshots.bases import doubts_on_base
 from toolkit.snapshots.importers import import_checkpoints
-from toolkit.snapshots.output_folder import OutputFolder, run_at, with_base
+from toolkit.snapshots.output_folder import OutputFolder, check_base, run_at, with_base
 from toolkit.snapshots.snapshot import Trajectory, name_undefined
 from toolkit.snapshots.store import (
     CHECKPOINT,
@@ -89,6 +89,7 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
     training in output folders started from. ValueError for a place that does not exist, for one that is not in a list,
     and when nothing is left.
     """
+    check_base(base)
     places, runs, left_out, diverged = listed(places), [], [], []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
@@ -240,6 +241,7 @@ def open_sources(places: Sequence[str | Path], base: str | None = None, *, at_le
 
 def _check_trainings(places: Sequence[str | Path], base: str | None) -> None:
     """ValueError where the checkpoints of several trainings would be read as those of one, in their order."""
+    check_base(base)
     paths = [Path(found) for place in places for found in glob.glob(str(place)) or [str(place)]]  # noqa: PTH207 # see open_runs
     folders = {path: path.parent if CHECKPOINT.fullmatch(path.name) else path for path in paths}
     num_kept = Counter[Path]()

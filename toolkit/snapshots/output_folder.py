@@ -21,7 +21,7 @@ from toolkit.snapshots.bases import doubts_on_base, named_otherwise
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
-from toolkit.snapshots.store import Run, checkpoints_in, open_run
+from toolkit.snapshots.store import Run, checkpoints_in, holds_model, open_run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import SINGLE
 
@@ -344,6 +344,7 @@ def open_runs(
     >>> runs = toolkit.open_runs("old_runs/*", base="minilm")  # doctest: +SKIP
     >>> toolkit.drift_table(runs)  # doctest: +SKIP
     """
+    check_base(base)
     found: list[Run] = []
     for place in [places] if isinstance(places, str | Path | Run) else places:
         if isinstance(place, Run) or Path(place).exists() or not glob.has_magic(str(place)):
@@ -367,6 +368,17 @@ def run_at(path: str | Path, base: str | Path | None = None, *, verify: bool = T
         return with_base([open_run(path, verify=verify)], base)[0]
     except ValueError:
         return None
+
+
+def check_base(base: str | Path | None) -> None:
+    """ValueError for a base that is a training, with snapshots or checkpoints of its own, and no one checkpoint."""
+    folder = Path(base or "")
+    # What a Trainer saved beside its checkpoints is one.
+    is_training = folder.is_dir() and not holds_model(folder) and run_at(folder, verify=False) is not None
+    if base is not None and is_training:
+        raise ValueError(
+            f"the base {base} is a training of its own: give the one checkpoint that training started from"
+        )
 
 
 def with_base(runs: Sequence[Run], base: str | Path | None) -> list[Run]:

@@ -40,7 +40,7 @@ def found(script, values: dict[str, tuple[float, float, float]]) -> Transplants:
         ]
     )
     empty = pd.DataFrame()
-    return Transplants(shapley, empty, empty, coalitions, empty)
+    return Transplants(shapley, empty, coalitions, empty)
 
 
 def test_a_control_that_is_worth_something_is_said_though_the_cause_is_recovered(script) -> None:

@@ -182,9 +182,12 @@ def _trend_case(trend: Mapping[str, Any]) -> Case:
 
 def _state_cases(group: str, tables: Tables, all_tables: Tables) -> Iterator[Case]:
     """Each regime's last layer beside two seeds, as cases of the second answer; the least similar one is only named."""
+    if has_states(all_tables):  # where the command asked for them
+        measured = set(tables["means"]["condition"]) if has_states(tables) else ()
+        for condition in dict.fromkeys(tables["weight_trends"]["condition"]):
+            if condition not in measured:
+                yield judged(f"{group}, {condition}: no states.", math.nan, math.nan, APART)
     if not has_states(tables):
-        if has_states(all_tables):
-            yield judged(f"{group}: no states.", math.nan, math.nan, APART)
         return
     similarities = _first_texts(tables["means"][~tables["means"]["is_shuffled"].astype(bool)])
     last_layer = similarities[similarities["layer"] == similarities["layer"].max()]

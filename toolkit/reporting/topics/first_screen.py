@@ -236,12 +236,16 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
     comparisons = compared(data)
     pairs = list(dict.fromkeys(zip(comparisons["first_base"], comparisons["second_base"], strict=True)))
     kinds = _kinds(data)
+    num_runs = {
+        (group.title, condition.label): len(condition.runs) for group in data.groups for condition in group.conditions
+    }
     answers = [
         _comparison_answer(
             comparisons[(comparisons["first_base"] == first) & (comparisons["second_base"] == second)],
             first,
             second,
             kinds,
+            num_runs,
         )
         for first, second in pairs[:MOST_PAIRS]
     ]
@@ -452,7 +456,13 @@ CEILING = 0.995
 """A mean score from which on less than one example in two hundred is left to gain."""
 
 
-def _comparison_answer(comparisons: pd.DataFrame, first: str, second: str, kinds: dict[str, str]) -> Answer:
+def _comparison_answer(
+    comparisons: pd.DataFrame,
+    first: str,
+    second: str,
+    kinds: dict[str, str],
+    num_runs: Mapping[tuple[str, str], int],
+) -> Answer:
     """The answer to what one pair of conditions was compared for: the verdict, or how many tasks have which."""
     kind = (kinds.get(first), kinds.get(second))
     question = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}.get(kind, "")  # type: ignore[arg-type]
@@ -463,7 +473,7 @@ def _comparison_answer(comparisons: pd.DataFrame, first: str, second: str, kinds
         Part(
             name=str(record["task_name"]),
             verdict=word if tone == "same" else sized,
-            text=_difference_text(record),
+            text=_difference_text(record, num_runs),
             tone=tone,
         )
         for record, (word, sized, tone) in zip(records, worded, strict=True)
@@ -492,14 +502,20 @@ def _worded_verdict(record: dict[Any, Any]) -> tuple[str, str, Tone]:
     return word, sized.format(margin=record["margin_points"], size=abs(value)), tone
 
 
-def _difference_text(record: dict[Any, Any]) -> str:
-    """The difference on a task, the interval that decided, and the least gap that could have been found."""
+def _difference_text(record: dict[Any, Any], num_runs: Mapping[tuple[str, str], int]) -> str:
+    """The difference on a task, the interval that decided, and the least gap that could have been found.
+
+    ``num_runs``: group and condition to its runs, of which only the seeds that both conditions have are paired.
+    """
     value, (low, high, level) = record["difference_points"], deciding(record)
     if value != value or record["verdict"] == NOT_MEASURABLE:
         return str(record["reason"] or NOT_MEASURABLE)
     # Only of a mean over items do the items say how sure it is, of another score the seeds do.
     why_none = f"no interval: {_score_name(record)}, {'one seed' if record['num_seeds'] < 2 else 'seeds alike'}"
     text = f"{value:+.1f} ({_span_text(low, high, level) if low == low else why_none})"
+    num_seeds = record["num_seeds"]
+    if num_seeds < max(num_runs.get((record["group"], record[side]), 0) for side in ("first", "second")):
+        text += f" on the {num_seeds} seed{'s' * (num_seeds > 1)} that both have"
     gap = record["detectable_gap_points"]
     is_open = record["verdict"] in OPEN_VERDICTS and gap == gap
     return f"{text}, finds gaps from {gap:.1f}" if is_open else text
