@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from toolkit import Run, finetune
+from toolkit.comparison.runs import STAGES
 from toolkit.config import RunConfig
 
 
@@ -52,4 +53,7 @@ def test_the_manifest_says_what_the_head_did_first(runs: dict[str, Run]) -> None
     manifest, stage = runs["lpft"].manifest, runs["lpft"].manifest["head_stage"]
     first, second = stage["train_loss"]
     assert (stage["epochs"], second < first, manifest["cost"]["seconds_head_stage"] > 0) == (2, True, True)
+    assert {name for name in manifest["cost"] if name.startswith("seconds_")} <= {*STAGES}, (
+        "a cost that no table counts"
+    )
     assert runs["full"].manifest["head_stage"] is None

@@ -21,6 +21,9 @@ from toolkit.naming import shorten, shown_path, unknown
 from toolkit.snapshots.formats import HEADLINES, SCORE_COLUMNS, SCORES
 from toolkit.snapshots.store import Run
 
+STAGES = ("seconds_training", "seconds_features", "seconds_head_stage")
+"""What a manifest calls the seconds of each stage of training; evaluation and baselines are none."""
+
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Scores that are undefined, or 0 by convention, where every item gets the same answer."""
 
@@ -257,6 +260,13 @@ class ReportedRun:
         """A section of the manifest, empty when it is absent."""
         value = self.manifest.get(key)
         return value if isinstance(value, dict) else {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of its stages of training together; NaN where none was recorded."""
+        cost = self.part("cost")
+        stages = [float(cost[name]) for name in STAGES if name in cost]
+        return sum(stages) if stages else np.nan
 
     def lead(self) -> dict[str, Any]:
         """The leading columns of every table of several runs."""

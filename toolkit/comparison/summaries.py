@@ -237,8 +237,7 @@ def _cost_records(group: Group) -> Lines:
 def cost_of(run: ReportedRun) -> dict[str, float]:
     """Parameters, seconds of all stages, memory and speed of one run; NaN for what its manifest does not hold."""
     cost, model = run.part("cost"), run.part("model")
-    stages = [float(value) for name, value in cost.items() if name.startswith("seconds_")]
-    costs = {"seconds": sum(stages) if stages else np.nan}
+    costs = {"seconds": run.seconds}
     counts = {name: model.get(name) for name in ("num_trainable", "num_parameters")} | {
         name: cost.get(name) for name in ("peak_memory_bytes", "examples_per_second")
     }

@@ -225,7 +225,7 @@ class Saver:
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
-                    # No stage of training: a condition's cost does not count it, and sums what begins with seconds_.
+                    # No stage of training: a condition's cost does not count it.
                     **({} if floors is None else {"floors_seconds": round(floors.seconds, 3)}),
                     **{name: round(value, 3) for name, value in other_seconds.items()},
                     "epoch_seconds": list(epoch_seconds),

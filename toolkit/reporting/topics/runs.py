@@ -136,7 +136,6 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
     """A run's record in tables/runs: what was trained and how, its cost and hashes, and the command that repeats it."""
     manifest, model = run.manifest, run.part("model")
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
-    seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
     devices, digest = manifest.get("devices"), run.name.rpartition("_")[2]
     record: dict[str, object] = {
         "run": run.name,
@@ -147,7 +146,7 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
         **(_recorded_settings(run) if run.is_recorded else _config_settings(run, condition)),
         "head": str(model.get("head") or run.setting("head") or UNKNOWN),
         "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
-        "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
+        "seconds": number(run.seconds) if run.seconds == run.seconds else UNKNOWN,
         "state": {True: "failed", False: "finished", None: "finished; whether it learned is not known"}[run.is_failed],
         # The digest is the end of a run's name.
         "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else UNKNOWN,
