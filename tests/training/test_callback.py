@@ -96,6 +96,7 @@ def test_what_a_paper_says_of_the_methods_is_in_the_arguments(model: Any, tokeni
         "warmup fraction 0.25",
         "dropout 0.25",
         "max gradient norm 1",
+        f"({len(TEXTS)} training examples)",
     )
     assert [text for text in expected if text not in group] == []
     assert "max steps" not in group

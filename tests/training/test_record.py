@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import numpy as np
 import pytest
 import torch
@@ -31,6 +32,7 @@ from toolkit.comparison.recorded import facts_of_recording
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, component_of
 from toolkit.models.regimes import locate_embeddings
 from toolkit.reporting.sources import open_sources
+from toolkit.training.record import num_examples_of
 
 
 @pytest.mark.parametrize("family", FAMILY_CONFIGS)
@@ -647,3 +649,16 @@ def test_a_folder_without_a_name_is_refused(
     monkeypatch.chdir(tmp_path)
     check_refused("must be a name or path", start, load(tiny_model("bert"))[0])
     assert not any(tmp_path.iterdir())
+
+
+def test_the_examples_of_a_dataloader_are_counted_where_it_says_them() -> None:
+    loader = torch.utils.data.DataLoader(range(5), batch_size=2, drop_last=True)
+    assert num_examples_of(loader) == num_examples_of(accelerate.Accelerator(cpu=True).prepare(loader)) == 5
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return iter(range(5))
+
+    # Of batches that come ready-made their number is no number of examples.
+    for unknown in (torch.utils.data.DataLoader(range(5), batch_size=None), torch.utils.data.DataLoader(Stream()), []):
+        assert num_examples_of(unknown) is None

@@ -9,7 +9,7 @@ from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, TABLES
 from toolkit.snapshots.store import Run
 
 TASK_NOT_GIVEN = "task not given"
-KEPT = ("model", "task", "condition", "seed", "recorded_by", "since", "notes", "moved")
+KEPT = ("model", "task", "condition", "seed", "num_train_examples", "recorded_by", "since", "notes", "moved")
 """What a recording says of itself, beside the arguments of its training."""
 
 ADAPTED = re.compile(r"([^.]+)\.base_layer\.")

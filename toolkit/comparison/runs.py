@@ -251,9 +251,10 @@ class ReportedRun:
 
     @property
     def num_train_examples(self) -> int | None:
-        """The training examples that the manifest counted, else the limit of the config, else None."""
+        """The training examples that the manifest counted or a recording says, else the limit of the config."""
         splits = self.part("task").get("splits") or {}
         counted = (splits.get("train") or {}).get("num_examples")
+        counted = self.recorded.get("num_train_examples") if counted is None else counted
         return int(counted) if counted is not None else self.setting("max_train_examples")
 
     def part(self, key: str) -> dict[str, Any]:

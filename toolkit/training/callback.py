@@ -18,7 +18,7 @@ from transformers.training_args import TrainingArguments
 from toolkit.progress import show
 from toolkit.snapshots.output_folder import evaluations
 from toolkit.snapshots.run_writer import check_startable
-from toolkit.training.record import Recording, check_tokens, named_folder, record
+from toolkit.training.record import Recording, check_tokens, named_folder, num_examples_of, record
 
 Metrics: TypeAlias = Callable[[EvalPrediction], dict[str, float]]
 """What a Trainer takes as ``compute_metrics``."""
@@ -156,7 +156,9 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._check_apart(args.output_dir)
         if previous is not None:
             previous.close()
-        facts = {"recorded_by": type(self).__name__, "arguments": _arguments(args, state.max_steps, model)}
+        facts: dict[str, Any] = {"recorded_by": type(self).__name__}
+        facts["arguments"] = _arguments(args, state.max_steps, model)
+        facts["num_train_examples"] = num_examples_of(kwargs.get("train_dataloader"))
         if state.global_step:
             facts["resumed_after_steps"] = state.global_step
         tokenizer = tokenizer_of(kwargs.get("processing_class"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.snapshots.run_writer import check_startable
-from toolkit.training.record import Recording, check_tokens, named_folder, record
+from toolkit.training.record import Recording, check_tokens, named_folder, num_examples_of, record
 
 try:  # One package under two names, each of which runs callbacks of the other too.
     from lightning.pytorch import Callback
@@ -83,6 +83,7 @@ class LightningSnapshotCallback(Callback or object):  # type: ignore[misc]  # Li
         """Start recording and take the snapshot of epoch 0, after sanity validation."""
         self._last = float(trainer.current_epoch)
         facts = {"recorded_by": type(self).__name__, "resumed_after_steps": trainer.global_step or None}
+        facts["num_train_examples"] = num_examples_of(trainer.train_dataloader)
         self._recording = record(pl_module, self._path, facts=facts, epochs_before=self._last, **self._options)
         self._recording.snapshot(epoch=self._last)
 

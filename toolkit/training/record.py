@@ -1,5 +1,6 @@
 """``toolkit.record``: a model in any training loop, recorded as a run directory."""
 
+import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -164,7 +165,7 @@ def record(
     epochs_before
         Epochs that the model was trained before recording began: the first snapshot is of that epoch.
     facts
-        Written into config.json as they are.
+        Written into config.json as they are; ``num_train_examples`` of these is what pages and methods say.
 
     Returns
     -------
@@ -202,6 +203,14 @@ def record(
     run_facts = {"task": task, "condition": condition, "seed": seed, **(facts or {})}
     folder = named_folder(run_dir)
     return Recording(model, folder, tokenizer, added_tokens, allow_half, overwrite, run_facts, epochs_before)
+
+
+def num_examples_of(dataloader: Any) -> int | None:
+    """The examples that a dataloader has in an epoch; None where it does not say."""
+    with contextlib.suppress(AttributeError, TypeError):
+        # Without a sampler of batches each item of the data may be a batch.
+        return None if dataloader.batch_sampler is None else len(dataloader.dataset)
+    return None
 
 
 def _warn_of_old_rows(name: str, vocabulary: Vocabulary, tokenizer: Any) -> None:

@@ -532,16 +532,20 @@ def _score_name(record: dict[Any, Any]) -> str:
 
 def picture_of(data: ReportData) -> ChartBlock | None:
     """How far each embedding parameter moved, above what the first comparisons found."""
-    charts = [chart for chart in (plot_parameters(data), *plot_pairs(data)) if chart is not None]
+    parameters, pairs = plot_parameters(data), plot_pairs(data)
+    charts = [*([parameters] if parameters is not None else []), *pairs]
     separate_scales = dict.fromkeys(("color", "shape", "yOffset"), "independent")
     chart = altair.vconcat(*charts, spacing=14, resolve=altair.Resolve(scale=separate_scales)) if charts else None
-    return picture("first_screen", chart, PICTURED)
+    parts = ((PARAMETERS_PICTURED, parameters is not None), (DIFFERENCES_PICTURED, bool(pairs)))
+    return picture("first_screen", chart, " ".join(text for text, is_drawn in parts if is_drawn))
 
 
-PICTURED = (
-    "How far the embedding parameters moved: at the last epoch, mean over seeds; what did not move has no mark. Below, "
-    "differences of scores: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no "
-    "difference, else 95 %); shaded: too small to matter."
+PARAMETERS_PICTURED = (
+    "How far the embedding parameters moved: at the last epoch, mean over seeds; what did not move has no mark."
+)
+DIFFERENCES_PICTURED = (
+    "Differences of scores: 1 point is 0.01 of the score; lines are intervals (90 % where these decided that there is "
+    "no difference, else 95 %); shaded: too small to matter."
 )
 
 

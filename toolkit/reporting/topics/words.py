@@ -88,7 +88,7 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
         "mark it, and point at a mark to read its neighbours: the five words whose rows point most nearly the same "
         "way, with their cosines. Of several seeds the means are shown, and the neighbours of the first. Drawn: "
         f"{drawn_seen:,} of {all_seen:,} words that training used or may have used, and {drawn_rest:,} of "
-        f"{all_rest:,} others, evenly spaced in the vocabulary."
+        f"{all_rest:,} others, evenly spaced in the vocabulary; of these special tokens and [unused] ones are left out."
     )
     picture = ChartBlock(name="words", chart=words_chart(drawn), caption=caption, alt=ALT)
     moved = FoldBlock(
