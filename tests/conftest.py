@@ -334,7 +334,7 @@ def _measured_once() -> Iterator[None]:
             "measure_condition_words",
             "distance_of_seeds",
         ):
-            is_named = name == "measure_first"
+            is_named = name in ("measure_first", "drift_of")  # the second where it says why there is no number
             once = _remembered(
                 getattr(measure, name), lambda values, n=is_named: repr([_measured(value, n) for value in values])
             )
@@ -349,7 +349,7 @@ def _measured(value: Any, is_named: bool) -> Any:
     if isinstance(value, Condition):
         return [_measured(run, is_named) for run in value.runs]
     if isinstance(value, ReportedRun):
-        return value.name * is_named, _measured(value.run, is_named)
+        return (value.name, value.run.path.name) if is_named else "", _measured(value.run, is_named)
     if not isinstance(value, Run):
         return value
     said = value.manifest if value.is_finished else {"path": str(value.path)}
