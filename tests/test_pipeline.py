@@ -447,11 +447,12 @@ def test_manifest_names_what_is_needed_to_repeat(tiny_config: RunConfig, tmp_pat
 
 
 def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object]:
-    """RunConfig fields of a small task with a label of any kind and a test split that has none."""
+    """RunConfig fields of a small task with a label of any kind and a test split that has none, and a new text."""
     folder.mkdir()
     for name, size in (("train", 48), ("validation", 16), ("blind", 16)):
         rows = [
-            f"the nurse saw the {'dog' if i % 3 else 'cat'}" + ("" if name == "blind" else f"\t{label(i)}")
+            f"the nurse saw the {'cow' if (name, i) == ('blind', 5) else 'dog' if i % 3 else 'cat'}"
+            + ("" if name == "blind" else f"\t{label(i)}")
             for i in range(size)
         ]
         (folder / f"{name}.tsv").write_text("\n".join(["text" if name == "blind" else "text\tlabel", *rows]) + "\n")
@@ -487,7 +488,9 @@ def test_kinds_of_label_and_a_split_without_labels(
     assert held["cluster"].tolist() == ([0, 1, 2] * 5 + [0]) * 3
     told = finished.manifest["task"]
     assert [told["splits"][name].get("num_clusters") for name in ("train", "validation", "blind")] == [None, 3, None]
-    assert (told["score"], told["splits"]["blind"]["num_repeated_texts"]) == (columns[0], 14)
+    assert (told["score"], told["splits"]["blind"]["num_repeated_texts"]) == (columns[0], 13)
+    in_train = [told["splits"][name].get("num_in_train") for name in ("train", "validation", "blind")]
+    assert in_train == [None, 16, 15]
     assert {len(values) for values in blind["scores"]} == {1 if columns[0] == "pearson" else 3}
     assert write_report([finished], tmp_path / "report").path.exists()
 

@@ -304,6 +304,19 @@ def test_what_looks_like_clusters_that_nobody_named_is_said(make_run, data_of, i
     assert said in "".join(found)
 
 
+def test_scored_items_that_were_trained_on_are_said_beside_the_scores(read_run, data_of):
+    """The most of any run, which draw their training examples by their seeds; without any nothing is said."""
+    runs = []
+    for seed, count in enumerate((12, 30, 0)):
+        splits = {"validation": {"num_examples": 100} | ({"num_in_train": count} if count else {})}
+        facts = {"task": {"name": "toy", "kind": "classification", "splits": splits}}
+        runs.append(read_run("none", seed, facts=facts))
+    found = [text for text in caveats(data_of(runs)) if "word for word" in text]
+    assert len(found) == 1
+    assert "toy validation 30 of 100." in found[0]
+    assert not [text for text in caveats(data_of(runs[2:])) if "word for word" in text]
+
+
 @pytest.mark.parametrize(("regime", "after"), [("backbone", "b"), ("none", "b"), ("none", "a")])
 def test_what_was_frozen_and_changed_all_the_same_is_said_first_of_all(read_run, data_of, regime, after):
     """By its hashes, or by snapshots that contradict hashes that say it did not."""

@@ -293,7 +293,7 @@ class Saver:
                     "num_truncated": split.num_truncated,
                     "num_empty_texts": split.num_empty_texts,
                     **_words_of(split.words, task.splits[name]),
-                    **({} if name == "train" else _units_of(task.splits[name])),
+                    **({} if name == "train" else _units_of(task.splits[name], task.splits["train"])),
                 }
                 for name, split in self.data.splits.items()
             },
@@ -326,11 +326,16 @@ class Saver:
         self.writer.write_folder("model", write)
 
 
-def _units_of(split: Split) -> dict[str, int]:
-    """Clusters that examples come in or, where none are known, examples that repeat a text, which may be of some."""
-    if split.num_units < len(split):
-        return {"num_clusters": split.num_units}
-    return {"num_repeated_texts": split.num_repeated_texts} if split.num_repeated_texts else {}
+def _units_of(split: Split, train: Split) -> dict[str, int]:
+    """What speaks against its examples as so many new ones: clusters that they come in or, where none are known, texts
+    that repeat, and those that stand in ``train`` word for word."""
+    trained_on = set(train.texts)
+    counts = {
+        "num_clusters": split.num_units if split.num_units < len(split) else 0,
+        "num_repeated_texts": split.num_repeated_texts if split.num_units == len(split) else 0,
+        "num_in_train": sum(texts in trained_on for texts in split.texts),
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _words_of(words: WordTokens | None, split: Split) -> dict[str, int]:

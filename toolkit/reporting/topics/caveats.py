@@ -176,7 +176,7 @@ UNSTABLE_POINTS = 20
 
 def caveats(data: ReportData) -> list[str]:
     """Sentences that belong to any number of the report: failed runs, settings, model, seeds."""
-    checks = (broken_freezes, failures, below_floor, unstable, edge_warning, unnamed_clusters)
+    checks = (broken_freezes, trained_on, failures, below_floor, unstable, edge_warning, unnamed_clusters)
     sentences = [text for text in (check(data) for check in checks) if text]
     sentences += [*data.left_out, *data.evidence.page.get("not_kept", ())]
     if any(str(run.model) == "minilm" for run in data.runs):
@@ -212,6 +212,24 @@ def unnamed_clusters(data: ReportData) -> str:
                 why = f"{num_repeated:,} repeat a text" if num_repeated else f"ids begin in {starts.nunique():,} ways"
                 suspects.append(f"{run.task} {split} ({len(ids):,} items, {why})")
     return CLUSTERS.format("; ".join(dict.fromkeys(suspects))) if suspects else ""
+
+
+TRAINED_ON = (
+    "Scored items that stand in train word for word: {}. Scores there are partly of what was learned by heart; "
+    "--remove-near-duplicates takes such rows out of train."
+)
+
+
+def trained_on(data: ReportData) -> str:
+    """Splits of which items were trained on, with the most of any run; '' without any."""
+    largest: dict[str, tuple[int, int]] = {}
+    for run in data.runs:
+        for split, facts in (run.part("task").get("splits") or {}).items():
+            if count := facts.get("num_in_train", 0):
+                name = f"{run.task} {split}"
+                largest[name] = max(largest.get(name, (0, 0)), (count, facts["num_examples"]))
+    texts = [f"{name} {count:,} of {num_items:,}" for name, (count, num_items) in largest.items()]
+    return TRAINED_ON.format("; ".join(texts)) if texts else ""
 
 
 def broken_freezes(data: ReportData) -> str:
