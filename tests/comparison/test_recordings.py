@@ -114,7 +114,7 @@ RATE = ARGUMENTS | {"learning_rate": 5e-5}
         ([{"condition": "A"}, {"condition": "A", "seed": 1}], ["A"]),
         ([{"condition": "A"}, {"condition": "A", "regime": "embeddings"}], ["A, frozen none", "A, frozen embeddings"]),
         ([{}, {"arguments": RATE}], [f"{FULL}, learning rate 5e-05", f"{FULL}, learning rate 0.0001"]),
-        ([{"seed": None}, {"seed": None}], [FULL]),
+        ([{"seed": None}, {"seed": None, "facts": {"note": "another training"}}], [FULL]),
         ([{"regime": "embeddings"}, {"regime": "backbone"}], [FROZEN, "feature extraction"]),
         ([{"facts": {"frozen": {"parameters": ADAPTED}, "regime": {"label": None}}}], ["adapters on q, v"]),
     ],

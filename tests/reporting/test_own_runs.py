@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -193,6 +194,10 @@ def test_output_folders_become_a_paper_without_any_callback(folders, base, with_
     assert any(line.startswith("Which words training used was not recorded of frozen_2") for line in told)
     text = toolkit.methods_of("out")
     assert ("since checkpoint-2" in text, "kept before training" in text) == (not with_base, with_base)
+    highest = max(run.recorded["arguments"]["highest_logged_rate"] for run in own)
+    assert f"learning rate {highest:g} or more (as logged)" in text
+    table = pd.read_csv("out/tables/runs.csv", dtype=str)
+    assert set(table["sha256 of config.json"]) == set(table["sha256 of manifest.json"]) == {"not kept"}
     assert (Path("out") / "figures" / "first_screen.svg").is_file()
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
     assert report_from("out", "again").path.read_text() == report.path.read_text()

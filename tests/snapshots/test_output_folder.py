@@ -117,7 +117,9 @@ def test_a_model_beside_the_checkpoints_is_the_last_only_where_it_is_known_to_be
         "the model beside the checkpoints is none of these, and its step is not known: it is left out"
     ]
     (folder / "trainer_state.json").write_text(
-        json.dumps(json.loads((folder / "trainer_state.json").read_text()) | {"global_step": 5, "epoch": 2.5})
+        json.dumps(
+            json.loads((folder / "checkpoint-4/trainer_state.json").read_text()) | {"global_step": 5, "epoch": 2.5}
+        )
     )
     run = toolkit.open_run(folder)
     assert [(s.epoch, s.step) for s in run.trajectory] == [(1, 0), (2, 2), (2.5, 3)]
@@ -165,7 +167,7 @@ def test_what_is_no_run_is_refused_or_left_out_in_one_line(folder, tmp_path, mon
     other = shutil.copytree(folder, tmp_path / "pickled") / "checkpoint-4" / "model.safetensors"
     other.rename(other.with_name("pytorch_model.bin"))
     line, model = find_runs([folder, tmp_path / "pickled", folder / "checkpoint-2"]).left_out
-    assert model == "run/checkpoint-2 is left out: it is a model and no run."
+    assert model == "run/checkpoint-2 is left out: it is one checkpoint of a training: pass the folder that it lies in."
     assert line.startswith("pickled is left out: checkpoint-4 holds weights only as a pickle (pytorch_model.bin)")
     assert str(tmp_path) not in line
     (folder / "checkpoint-4" / "trainer_state.json").write_text(json.dumps({"global_step": 4, "epoch": 0.5}))
@@ -190,3 +192,76 @@ def test_one_checkpoint_proves_nothing_frozen(folder, tiny_model):
         toolkit.drift_table(toolkit.open_runs([folder]))
     (condition,) = arrange(toolkit.open_runs([folder], base=tiny_model("bert")))[0].conditions
     assert condition.is_full
+
+
+@pytest.fixture(scope="module")
+def others(tiny_model, tmp_path_factory):
+    """Two further seeds of the training of ``made``, the second without moving its embeddings."""
+    place = tmp_path_factory.mktemp("others")
+    return [
+        train(tiny_model("bert"), place / f"{seed}", regime, seed) for seed, regime in ((1, "none"), (2, "embeddings"))
+    ]
+
+
+@pytest.mark.parametrize("of_another", ["checkpoint-2", "checkpoint-4"])
+def test_checkpoints_of_two_trainings_are_no_trajectory(folder, others, tiny_model, of_another):
+    """Steps and epochs ascend in both; the log of the later does not begin with that of the earlier."""
+    shutil.rmtree(folder / of_another)
+    shutil.copytree(others[0] / of_another, folder / of_another)
+    for base in (None, tiny_model("bert")):
+        check_refused("these are of two trainings", toolkit.open_runs, folder, base=base)
+
+
+def test_a_log_that_was_not_kept_says_nothing(folder, tiny_model):
+    """Of a Trainer that logged nothing, or whose state is gone."""
+    for path in folder.glob("checkpoint-*/trainer_state.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"log_history": []}))
+    assert toolkit.open_runs(folder, base=tiny_model("bert"))[0].doubts == []
+    (folder / "checkpoint-2/trainer_state.json").unlink()
+    assert toolkit.open_runs(folder, base=tiny_model("bert"))[0].doubts == []
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_checkpoint_of_the_training_itself_is_no_base(folder, tmp_path, is_moved):
+    base = folder / "checkpoint-2"
+    base = shutil.copytree(base, tmp_path / "elsewhere") if is_moved else base
+    check_refused("is a checkpoint of this training", toolkit.open_runs, folder, base=base)
+
+
+def test_a_checkpoint_amid_another_training_is_a_base_in_doubt(folder, others, tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model("bert"), tmp_path / "base")
+    doubt = "the base base is of step 2 of 4 of another training"
+    for name, doubts in (("checkpoint-2", [doubt]), ("checkpoint-4", [])):  # the second one is over
+        shutil.copy(others[0] / name / "trainer_state.json", base)
+        assert [found.partition(":")[0] for found in OutputFolder(folder, base=base).doubts] == doubts
+
+
+def test_a_training_that_was_cut_short_is_told(folder, tiny_model):
+    shutil.rmtree(folder / "checkpoint-4")
+    with pytest.warns(UserWarning, match="of step 2 of 4: training was cut short"):
+        (run,) = toolkit.open_runs(folder, base=tiny_model("bert"))
+    assert run.doubts[0] in run.recorded["notes"]
+
+
+def test_one_training_counts_once(made, others, tiny_model, tmp_path):
+    """Copies, whole or cut, are no seeds; trainings that moved no embedding are, as is one that logged nothing."""
+    copies = [shutil.copytree(made, tmp_path / name) for name in ("whole", "cut", "silent")]
+    shutil.rmtree(copies[1] / "checkpoint-4")
+    for path in copies[2].glob("checkpoint-*/trainer_state.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"log_history": []}))
+        change(path.parent, HEAD)
+    base = tiny_model("bert")
+    for copy in copies[:2]:
+        runs = [OutputFolder(path, base=base) for path in (copy, made)]
+        check_refused("are of one training, which counts once", arrange, runs)
+    assert len(arrange([OutputFolder(path, base=base) for path in (made, *others, copies[2])])) == 1
+
+
+def test_what_is_passed_in_place_of_a_training_is_answered_with_what_to_pass(made, tmp_path):
+    refusals = {
+        "is a Trainer's output folder: nothing says what its files were": (toolkit.verify_run, made),
+        "holds output folders of a Trainer, run: pass one of these": (toolkit.import_checkpoints, [made.parent]),
+        "is one checkpoint of a training: pass the folder that it lies in": (toolkit.open_run, made / "checkpoint-2"),
+    }
+    for said, (function, place) in refusals.items():
+        check_refused(said, function, place)

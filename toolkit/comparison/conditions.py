@@ -196,7 +196,18 @@ def arrange(
         read_reported(opened_run, name, tasks.get(opened_run.path.resolve().name))
         for opened_run, name in zip(opened, names, strict=True)
     ]
-    return arrange_reported(judged_by(reported, score), labels)
+    groups = list(arrange_reported(judged_by(reported, score), labels))
+    _check_trainings(opened)
+    return tuple(groups)
+
+
+def _check_trainings(runs: Sequence[Run]) -> None:
+    """ValueError where two runs are of one training, as a copy of a folder is: it would count as two seeds."""
+    in_order = sorted(runs, key=lambda run: run.training)  # the beginning of a training comes right before it
+    for first, second in pairwise(in_order):
+        if second.training[: len(first.training)] == first.training:
+            names = " and ".join(str(run.path) for run in (first, second))
+            raise ValueError(f"{names} are of one training, which counts once: pass one of them")
 
 
 def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = None) -> tuple[Group, ...]:

@@ -96,7 +96,11 @@ def find_runs(places: Sequence[Run | str | Path], base: str | Path | None = None
         if not path.exists():
             raise ValueError(f"no run directory at {path}")
         opened = with_base([place], base)[0] if isinstance(place, Run) else run_at(path, base)
-        no_run = "it is a model and no run" if holds_model(path) else "it is not a run directory"
+        is_of_several = CHECKPOINT.fullmatch(path.name) is not None
+        model = (
+            "one checkpoint of a training: pass the folder that it lies in" if is_of_several else "a model and no run"
+        )
+        no_run = f"it is {model}" if holds_model(path) else "it is not a run directory"
         no_run = f"it is a report and no run: {MAKE_AGAIN}" if (path / WRITTEN).is_file() else no_run
         reason = no_run if opened is None else _reason_against(opened)
         if opened is None or reason:
@@ -224,10 +228,10 @@ def open_sources(places: Sequence[str | Path], base: str | None = None, *, at_le
             )
         is_folder = len(places) == 1 and bool(checkpoints_in(Path(places[0])))
         problems = [*imported.problems, *([SINCE.format(first=snapshot_names[0])] if is_folder and not base else [])]
-        if base is not None:
-            folder = OutputFolder(Path(places[0]), base=base)
-            is_one = len(imported.trajectory) < 2
-            problems += folder.doubts if is_folder else [] if is_one else doubts_on_base(imported.trajectory)
+        if is_folder:
+            problems += OutputFolder(Path(places[0]), base=base).doubts
+        elif base is not None and len(imported.trajectory) > 1:
+            problems += doubts_on_base(imported.trajectory)
         opened = Opened(imported.trajectory, title, (), (), tuple(notes), tuple(problems), is_half, length)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or (--base) the one that training started from"

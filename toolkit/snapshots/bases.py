@@ -80,7 +80,7 @@ def named_otherwise(base: str | Path, after: str | Path) -> list[str]:
     if not named or named in called(start, start_config):
         return []
     said = f"the config.json of {end.parts[-1]} says that it started from {named}, and the base is {start.parts[-1]}"
-    return [f"{said}: is that the same model?"]
+    return [f"{said}: it may not be the same model"]
 
 
 def _fits(before: Snapshot, after: Snapshot, name: str) -> NDArray[np.float64]:

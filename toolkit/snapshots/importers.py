@@ -317,6 +317,7 @@ def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
     weights = (SINGLE, INDEX, WEIGHTS)
     below = sorted({str(path.parent.relative_to(folder)) for name in weights for path in folder.glob(f"*/{name}")})
     variants = sorted(path.name for path in folder.glob("model.safetensors.index.*.json"))  # save_pretrained(variant=)
+    trainings = sorted({path.parent.name for path in folder.glob("*/checkpoint-*") if path.is_dir()})
     anything, deepspeed = any(folder.iterdir()), any(folder.glob("global_step*"))
     reasons = (
         (variants, f"holds the shards of a variant: give {''.join(variants[:1])} the name {INDEX}"),
@@ -325,6 +326,7 @@ def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
         (deepspeed, "is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"),
         (pickled, f"holds weights only as a pickle ({''.join(pickled[:1])}): {CONVERT}"),
         (below, f"holds no weights itself, but in {', '.join(below)}: pass one of these folders"),
+        (trainings, f"holds output folders of a Trainer, {first_few(trainings)}: pass one of these"),
         (anything, f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders: {PASS_SAVED}"),
         (True, f"is empty: {PASS_SAVED}"),
     )

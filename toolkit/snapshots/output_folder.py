@@ -16,10 +16,10 @@ import numpy as np
 
 from toolkit.families import component_of, regime_name
 from toolkit.naming import refuse_damaged, refuse_first
-from toolkit.snapshots.backbones import Backbone, open_place
+from toolkit.snapshots.backbones import Backbone, hash_weights, open_place
 from toolkit.snapshots.bases import doubts_on_base, named_otherwise
 from toolkit.snapshots.files import sha256_of_array
-from toolkit.snapshots.importers import Imported, find_places, import_checkpoints, in_folder
+from toolkit.snapshots.importers import Imported, Place, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, checkpoints_in, holds_model, open_run
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
@@ -33,8 +33,15 @@ TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation
 """What a Trainer logs of an evaluation beside its scores."""
 ARGUMENTS = ("num_train_epochs", "max_steps", "train_batch_size")
 """Fields of trainer_state.json that tell runs apart."""
-KINDS: Mapping[str, Any] = {"global_step": int, "epoch": int | float | None, "log_history": list | None}
+KINDS: Mapping[str, Any] = {
+    "global_step": int,
+    "max_steps": int,
+    "epoch": int | float | None,
+    "log_history": list | None,
+}
 """Fields of it that are computed with, and their types."""
+WITHOUT_RECORD = "output folder"
+"""What ``recorded_by`` says of a run that nobody recorded."""
 REST = "whatever else the model has"
 """A component of which nothing is known."""
 COMPARED_VALUES = 1 << 20
@@ -49,6 +56,8 @@ class Kept:
     """Its folder, or its weights where other models lie beside these."""
     step: int
     epoch: float
+    log: tuple[str, ...]
+    """A digest of each line that the Trainer had logged by then."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +99,12 @@ class OutputFolder(Run):
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
     @cached_property
+    def training(self) -> tuple[str, ...]:
+        """The lines of the log, whose losses and seconds no other training has; without any, the weights in the end."""
+        last = checkpoints_in(self.path)[-1]
+        return _digests(self._state) or (hash_weights(last) or str(last),)
+
+    @cached_property
     def recorded(self) -> dict[str, Any]:
         """What is known in place of a config: the last trainer_state.json and config.json."""
         config = read_settings(find_places(str(checkpoints_in(self.path)[-1]))[0].fetch("config.json"))
@@ -106,7 +121,7 @@ class OutputFolder(Run):
             "moved": self._moved,
             **since,
         }
-        return facts | {"recorded_by": "output folder", "notes": [*self.doubts, *self._imported.notes, *self._notes]}
+        return facts | {"recorded_by": WITHOUT_RECORD, "notes": [*self.doubts, *self._imported.notes, *self._notes]}
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -164,32 +179,63 @@ class OutputFolder(Run):
         start = self._kept[0].step if self.base is None else 0
         times = [(kept.epoch, kept.step - start) for kept in self._kept]
         times = times if self.base is None else [(0.0, 0), *times]
-        faults = {
-            f"{self.path}: {other.path.name} is of epoch {other.epoch:g}, {one.path.name} of epoch {one.epoch:g}: "
-            "these are of two trainings, pass each in a folder of its own": other.epoch <= one.epoch
-            for one, other in pairwise(self._kept)
-        }
         alone = (
             f"{self.path} holds one checkpoint, {self._kept[0].path.name}, which alone says nothing of change: pass "
             "base= (--base), the checkpoint that training started from"
         )
-        refuse_first(faults | {alone: len(times) < 2})
         _ = self.doubts
+        refuse_first({alone: len(times) < 2})
         found = zip(self._imported.trajectory, times, strict=True)
         snapshots = [replace(own, epoch=epoch, step=step) for own, (epoch, step) in found]
         return replace(self._imported.trajectory, snapshots=snapshots)
 
     @cached_property
     def doubts(self) -> list[str]:
-        """What speaks against the base, a clause each; ValueError where training cannot have started from it."""
+        """What speaks against the base, and for a training that was cut short, a clause each.
+
+        ValueError where training cannot have started from the base, and for checkpoints of two trainings.
+        """
+        self._check_one_training()
+        step, last_step = self._kept[-1].step, self._state.get("max_steps", 0)
+        of_all = f"what is kept last is of step {step:,} of {last_step:,}"
+        of_end = [f"{of_all}: training was cut short, or what came later is gone"] if step < last_step else []
         if self.base is None:
-            return []
+            return of_end
+        of_its_log = self._doubts_on_state_of(find_places(str(self.base), find_embedded)[0])
         base, *others = self._imported.trajectory
         named = [replace(each, name=f"{self.path.name}/{each.name.rpartition('/')[2]}") for each in others]
         of_rows = doubts_on_base(
             replace(self._imported.trajectory, snapshots=[base, *named]), [0, *(kept.epoch for kept in self._kept)]
         )
-        return [*named_otherwise(self.base, self._kept[-1].path), *of_rows]
+        return [*of_end, *of_its_log, *named_otherwise(self.base, self._kept[-1].path), *of_rows]
+
+    def _check_one_training(self) -> None:
+        """ValueError where the epochs do not ascend as steps do, or a log does not begin with that of the checkpoint
+        before: a Trainer takes its log over, also where it resumes."""
+        two = "these are of two trainings, pass each in a folder of its own"
+        pairs, faults = list(pairwise(self._kept)), dict[str, bool]()
+        for one, other in pairs:
+            names = f"{self.path}: {other.path.name}"
+            epochs = f"{names} is of epoch {other.epoch:g}, {one.path.name} of epoch {one.epoch:g}: {two}"
+            faults[epochs] = other.epoch <= one.epoch
+            logs = f"{names} has another log of the steps up to {one.step:,} than {one.path.name}: {two}"
+            faults[logs] = bool(other.log) and other.log[: len(one.log)] != one.log
+        refuse_first(faults)
+
+    def _doubts_on_state_of(self, base: Place) -> list[str]:
+        """What the Trainer's state beside a base says of it; ValueError for a checkpoint of this training itself."""
+        path = base.fetch(STATE) if base.is_local else None
+        state = {} if path is None else _read_state(path.parent)
+        log, step, last_step = _digests(state), state.get("global_step", 0), state.get("max_steps", 0)
+        kept = {path.resolve() for path in checkpoints_in(self.path)}
+        is_own = Path(self.base or "").resolve() in kept or (bool(log) and self.training[: len(log)] == log)
+        own = (
+            f"the base {self.base} is a checkpoint of this training: give the one that training started from, or leave "
+            "the base out, for drift since the first checkpoint that was kept"
+        )
+        refuse_first({own: is_own})
+        midway = f"the base {base.parts[-1]} is of step {step:,} of {last_step:,} of another training"
+        return [f"{midway}: this one may not have started there"] if 0 < step < last_step else []
 
     @cached_property
     def _imported(self) -> Imported:
@@ -212,10 +258,11 @@ class OutputFolder(Run):
         found = []
         for number, path in enumerate(checkpoints_in(self.path), start=1):
             state = _read_state(path)
-            found.append(Kept(path, int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)))
+            step, epoch = int(path.name.rpartition("-")[2]), float(state.get("epoch") or number)
+            found.append(Kept(path, step, epoch, _digests(state)))
         state, weights = _read_state(self.path), self._beside
         if weights is not None and state.get("epoch") and state.get("global_step", 0) > found[-1].step:
-            found.append(Kept(weights, int(state["global_step"]), float(state["epoch"])))
+            found.append(Kept(weights, int(state["global_step"]), float(state["epoch"]), _digests(state)))
         return found
 
     @property
@@ -289,6 +336,12 @@ def _read_state(folder: Path) -> Mapping[str, Any]:
     odd = [name for name, kind in KINDS.items() if name in state and not isinstance(state[name], kind)]
     refuse_damaged(folder / STATE, {f"has a {', '.join(odd)} of another type than a Trainer writes": odd})
     return state
+
+
+def _digests(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """A digest of each line of a Trainer's log."""
+    lines = (json.dumps(line, sort_keys=True) for line in state.get("log_history") or [])
+    return tuple(hashlib.sha256(line.encode()).hexdigest() for line in lines)
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:

@@ -314,6 +314,11 @@ class Run(Described):
         """The sha256 of one of its files."""
         return files.sha256_of_file(self.path / name)
 
+    @cached_property
+    def training(self) -> tuple[str, ...]:
+        """What no other training has; that of a part of a training is the beginning of this."""
+        return (self.sha256_of(MANIFEST),)
+
     def _refuse(self, differences: list[str]) -> None:
         if differences:
             said = f"{self.path} is not as its manifest says ({'; '.join(differences)})"
@@ -373,7 +378,10 @@ def open_run(path: str | Path, *, verify: bool = True) -> Run:
         from toolkit.snapshots.output_folder import OutputFolder  # which stands upon all of this
 
         return OutputFolder(path, verify)
-    refuse_first({f"{path} is a report and no run: {MAKE_AGAIN}": (path / WRITTEN).is_file()})
+    is_checkpoint = bool(CHECKPOINT.fullmatch(path.name)) and holds_model(path)
+    of_a_training = f"{path} is one checkpoint of a training: pass the folder that it lies in, {path.parent}"
+    faults = {f"{path} is a report and no run: {MAKE_AGAIN}": (path / WRITTEN).is_file(), of_a_training: is_checkpoint}
+    refuse_first(faults)
     if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
         raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
     refuse_first(
@@ -475,6 +483,9 @@ def verify_run(path: str | Path) -> list[str]:
     """
     run = open_run(path)
     faults = {
+        f"{path} is a Trainer's output folder: nothing says what its files were, to hold them against": bool(
+            checkpoints_in(run.path)
+        ),
         f"{path} is not a run directory: it has no snapshots/": not (run.path / SNAPSHOTS).is_dir(),
         f"{path} is unfinished (no {MANIFEST}): run it again with the same command": not run.is_finished,
     }

@@ -25,6 +25,7 @@ from toolkit.reporting.topics.drift_and_score import (
 )
 from toolkit.reporting.topics.scores import cost_chart, scores_chart, scores_section
 from toolkit.schema import COLUMNS
+from toolkit.snapshots.output_folder import WITHOUT_RECORD
 
 LABELS = (
     "condition control parameter measure real_mean shuffled_mean value low high detectable_gap unit q verdict reason"
@@ -137,6 +138,7 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
     manifest, model = run.manifest, run.part("model")
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
     devices, digest = manifest.get("devices"), run.name.rpartition("_")[2]
+    is_folder = run.recorded.get("recorded_by") == WITHOUT_RECORD
     record: dict[str, object] = {
         "run": run.name,
         "model": run.model,
@@ -150,8 +152,9 @@ def _run_record(run: ReportedRun, condition: Condition) -> dict[str, object]:
         "state": {True: "failed", False: "finished", None: "finished; whether it learned is not known"}[run.is_failed],
         # The digest is the end of a run's name.
         "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else UNKNOWN,
-        "sha256 of config.json": run.hashes["config.json"],
-        "sha256 of manifest.json": run.hashes["manifest.json"],
+        # What stands for these files has a hash too, which is that of no file.
+        "sha256 of config.json": NOT_KEPT if is_folder else run.hashes["config.json"],
+        "sha256 of manifest.json": NOT_KEPT if is_folder else run.hashes["manifest.json"],
         "git commit": str(manifest.get("git_commit") or UNKNOWN),
         "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or UNKNOWN),
         "processes": str(manifest.get("num_processes") or UNKNOWN),
@@ -189,9 +192,11 @@ def _recorded_settings(run: ReportedRun) -> dict[str, object]:
     batch = arguments.get("per_device_train_batch_size", arguments.get("train_batch_size"))
     num_accumulated = arguments.get("gradient_accumulation_steps") or 1
     kinds = [name for name in ("bf16", "fp16") if arguments.get(name)]
+    logged = arguments.get("highest_logged_rate")  # of an output folder, whose log begins late
+    logged_text = f"{logged:g} or more (as logged)" if logged else NOT_KNOWN
     return {
         "epochs": f"{run.last_epoch:g}",
-        "learning rate": NOT_KNOWN if np.isnan(run.learning_rate) else f"{run.learning_rate:g}",
+        "learning rate": logged_text if np.isnan(run.learning_rate) else f"{run.learning_rate:g}",
         "head learning rate": NOT_KNOWN,
         "batch size": NOT_KNOWN if batch is None else f"{batch * num_accumulated} per device",
         "precision": kinds[0] if kinds else "no" if "bf16" in arguments else NOT_KNOWN,
