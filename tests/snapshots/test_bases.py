@@ -70,6 +70,16 @@ def test_another_training_of_the_same_base_is_told_by_rows_that_never_move_again
     assert doubts_on_base(trajectory(SIBLING, FIRST, LAST), [0, 0.5, 1]) == []
 
 
+@pytest.mark.parametrize("epochs", [(), [0, 1, 2], [0, 0.5, 1]])
+def test_another_training_that_was_decayed_as_much_is_told_by_decay_that_begins_late(epochs):
+    """A checkpoint of another seed, saved at the same step: what neither used is decayed alike in both."""
+    sibling = tuned(BASE, OTHER, 3)
+    (doubt,) = doubts_on_base(trajectory(sibling, FIRST, LAST), epochs)
+    assert re.match(r"2\d\d rows are as m0 has them in m1, bit for bit", doubt)
+    # Where nothing was decayed it says nothing.
+    assert not [text for text in doubts_on_base(trajectory(sibling, FIRST, FIRST), epochs) if "bit for bit" in text]
+
+
 def test_where_every_row_moved_the_base_is_in_doubt():
     (doubt,) = doubts_on_base(trajectory(BASE, tuned(BASE, EVERY_ROW), tuned(BASE, EVERY_ROW, 2)), [0, 1, 2])
     assert doubt.startswith("no row")

@@ -58,10 +58,19 @@ def doubts_on_base(trajectory: Trajectory, epochs: Sequence[float] = ()) -> list
             f"no row of {base.name} is as weight decay alone would leave it: its texts used every row, a trained "
             "output layer shares the table, or it is not what training started from"
         ]
+    if not tables or first is last:
+        return []
+    to_last = np.concatenate([_fits(first, last, name) for name in tables])
+    are_kept = (to_first[:, 1] < KEPT * to_first[:, 0]) & (to_last[:, 1] < KEPT * to_last[:, 0])
+    were_equal = (to_first[are_kept] == (1, 0)).all(axis=1)
+    if were_equal.sum() >= max(LEAST_ROWS, are_kept.sum() / 2) and 1 - np.median(to_last[are_kept, 0]) > GREW:
+        return [
+            f"{were_equal.sum():,} rows are as {base.name} has them in {first.name}, bit for bit, and were decayed "
+            "after it: weight decay begins with training, so that this may be a checkpoint of another training"
+        ]
     # After a whole pass over the texts another one uses the same rows again.
     if len(epochs) < 3 or epochs[1] < 1 or epochs[-1] < epochs[1] + 1:
         return []
-    to_last = np.concatenate([_fits(first, last, name) for name in tables])
     moved = to_first[:, 1] >= KEPT
     num_still = (moved & (to_last[:, 1] < KEPT)).sum()
     if num_still < max(LEAST_ROWS, SHARE_STILL * moved.sum()):
