@@ -13,7 +13,7 @@ import pandas as pd
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
-from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, TableExposure
 from toolkit.snapshots.ownership import seal
 from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Vocabulary
@@ -164,12 +164,12 @@ def _exposure(num_steps: int, lacking: tuple[str, ...]) -> Exposure:
         "position_embeddings": [range(LONGEST)] * num_steps,
         "token_type_embeddings": [[0]] * num_steps,
     }
-    return Exposure({k: TableExposure.from_steps([_step(r) for r in v]) for k, v in rows.items() if k not in lacking})
+    return Exposure({k: TableExposure.join([_step(r) for r in v]) for k, v in rows.items() if k not in lacking})
 
 
-def _step(rows: Any) -> StepRows:
+def _step(rows: Any) -> TableExposure:
     array = np.array(rows, np.int32)
-    return StepRows(array, np.full(len(array), 2, np.int32), np.ones(len(array), np.float32))
+    return TableExposure.of_step(array, np.full(len(array), 2, np.int32), np.ones(len(array), np.float32))
 
 
 @cache

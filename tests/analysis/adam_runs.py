@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from toolkit.snapshots.logs import Exposure, OptimizerLog, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, OptimizerLog, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 WORDS = "word_embeddings"
@@ -99,11 +99,10 @@ def plant(
         sizes = size * rng.lognormal(0, sigma, (len(rows), 1))
         gradients[step, rows] = sizes * direction(rng, step, rows)
         norms = np.linalg.norm(gradients[step, rows], axis=1).astype(np.float32)
-        records.append(
-            StepRows(rows.astype(np.int32), np.ones(len(rows), np.int32), norms if has_norms else norms * np.nan)
-        )
+        norms = norms if has_norms else norms * np.nan
+        records.append(TableExposure.of_step(rows.astype(np.int32), np.ones(len(rows), np.int32), norms))
     path = optimize(rng.normal(0, 0.04, (num_rows, hidden)).astype(np.float32), gradients, log)
-    exposure = Exposure({WORDS: TableExposure.from_steps(records)})
+    exposure = Exposure({WORDS: TableExposure.join(records)})
     snapshots = [Snapshot(step / num_steps, step, {WORDS: path[step]}) for step in (0, *snapshot_steps, num_steps)]
     return Planted(Trajectory(snapshots, read_exposure=lambda: exposure), log, path, exposed)
 

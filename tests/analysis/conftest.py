@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.families import TABLES
-from toolkit.snapshots.logs import Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 TOKENS = ("[PAD]", "[unused1]", "[CLS]", "[SEP]", "the", "film", "was", "good", "bad", "[unused]", "", "")
@@ -22,11 +22,11 @@ SHAPES = {
 def _exposure(steps: dict[str, list[list[int]]]) -> Exposure:
     """Per table, the rows (with repeats: tokens) that each step used."""
 
-    def step(rows: list[int]) -> StepRows:
+    def step(rows: list[int]) -> TableExposure:
         distinct, counts = np.unique(np.array(rows, np.int32), return_counts=True)
-        return StepRows(distinct, counts.astype(np.int32), np.ones(len(distinct), np.float32))
+        return TableExposure.of_step(distinct, counts.astype(np.int32), np.ones(len(distinct), np.float32))
 
-    return Exposure({name: TableExposure.from_steps([step(rows) for rows in table]) for name, table in steps.items()})
+    return Exposure({name: TableExposure.join([step(rows) for rows in table]) for name, table in steps.items()})
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from toolkit.analysis.drift import measure_drift
 from toolkit.analysis.measures import MEASURES
 from toolkit.snapshots.logs import Exposure
 from toolkit.snapshots.run_writer import start_run
-from toolkit.snapshots.snapshot import Trajectory, read_snapshot
+from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Run
 
 
@@ -55,9 +55,9 @@ def test_memory_stays_below_the_size_of_a_table(tmp_path):
     writer = start_run(tmp_path / "run")
     for epoch, table in enumerate(tables):
         writer.write_snapshot(epoch, epoch, {"word_embeddings": table})
-    snapshots = [read_snapshot(path) for path in sorted((tmp_path / "run" / "snapshots").iterdir())]
+    trajectory = Run(tmp_path / "run").trajectory
     tracemalloc.start()
-    measure_drift(Trajectory(snapshots))
+    measure_drift(trajectory)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40_000 * 64 * 8 / 2

@@ -12,7 +12,7 @@ from tests.refusals import check_refused
 from toolkit.analysis.gauge import measure_gauge
 from toolkit.analysis.tokens_in_use import reference_corpus
 from toolkit.families import TABLES
-from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Design, Exposure, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 W, P, S = TABLES
@@ -98,8 +98,8 @@ def trajectory(*states, design=DESIGN, keep_design=True, tables=TABLES, exposure
     tables_of = {}
     for name, counts in counts_of(design).items():
         rows = np.flatnonzero(counts).astype(np.int32)
-        step = StepRows(rows, counts[rows].astype(np.int32), np.ones(len(rows), np.float32))
-        tables_of[name] = TableExposure.from_steps([step])
+        step = TableExposure.of_step(rows, counts[rows].astype(np.int32), np.ones(len(rows), np.float32))
+        tables_of[name] = TableExposure.join([step])
     recorded = Exposure(
         {name: tables_of[name] for name in tables}, corpus(tables, design).design if keep_design else None
     )

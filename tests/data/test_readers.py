@@ -118,7 +118,7 @@ def by_saved_splits(folder: Path, made: datasets.Dataset) -> dict[str, Any]:
 DOORS = (by_files, by_folder, by_saved_folder, by_saved_splits)
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on", "ignore:.*mark no spans")
+@pytest.mark.filterwarnings("ignore:.* stand in train", "ignore:.*mark no spans")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_same_rows_are_one_task_by_every_door(
@@ -187,7 +187,7 @@ TAG_FIRST = "O\tshow\nB-Rating\tfive\nO\tme\n\n" * 4
 COMMENTED = "# id 5239 domain=train\nJohn _ _ B-PER\n#begins _ _ O\n\n#begin document x\nran _ _ O\n\n"
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 @pytest.mark.parametrize(
     ("name", "content", "flags", "words", "names"),
     [
@@ -239,7 +239,7 @@ def test_words_and_tags_are_taken_from_the_columns_that_hold_them(
     assert ((task.splits["train"].words or ((),))[0], task.label_names) == (words, names)
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -328,7 +328,7 @@ IN_DOUBT = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 @pytest.mark.parametrize(("name", "frame", "said", "yes"), IN_DOUBT)
 def test_a_label_in_doubt_is_refused_in_a_line_that_names_the_flag(
     name: str, frame: pd.DataFrame, said: str, yes: str, tmp_path: Path
@@ -339,13 +339,13 @@ def test_a_label_in_doubt_is_refused_in_a_line_that_names_the_flag(
     assert set(loaded(path, label_kind=yes).label_names) == {str(label) for label in frame["label"]}
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 @pytest.mark.parametrize(
     ("name", "content", "said", "flags"),
     [
         ("a.conll", NUMBERED, "column 1 holds the numbers of words .* --text-columns 1 if", {"text_columns": ("1",)}),
         ("a.conll", TAG_FIRST, "column 1 holds tags, not words: pass --text-columns 1 if", {"text_columns": ("1",)}),
-        ("a.conll", "a X\nb _\nc Y\n", "tag _ often says .* --label-kind classes$", {"label_kind": "classes"}),
+        ("a.conll", "a X\nb _\nc Y\n", "'_' as a tag often says .* --label-kind classes$", {"label_kind": "classes"}),
         ("a.conll", "John B-PER +\nran O -\n\n", "column 2, .* --label-column 2, or 3", {"label_column": "3"}),
         (
             "a.conll",
@@ -383,7 +383,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 5\n"
 TAGGED = "John NNP B-PER\nran VBD O\n\nshe PRP O\n"
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -441,7 +441,7 @@ def test_tags_that_pandas_made_floats_of_and_marks_among_tags(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="mark no spans"):
         assert loaded(str(path)).label_names == ("0", "1")
     check_refused(
-        "the tag NULL often says that a word has none", loaded, write(tmp_path / "a.conll", "a X\nb NULL\nc Y\n\n")
+        "'NULL' as a tag often says that a word has none", loaded, write(tmp_path / "a.conll", "a X\nb NULL\nc Y\n\n")
     )
 
 
@@ -470,7 +470,7 @@ def test_a_split_of_marks_is_withheld_aloud_and_not_where_they_are_classes(tmp_p
     task = load_task(RunConfig(train_file=train, validation_file=train, test_file=held, label_kind="classes"))
     assert task.splits["t"].labels.tolist() == [0, 0]  # type: ignore[union-attr]
     plain = write(tmp_path / "c.csv", labelled("a", "b", times=10).to_csv(index=False))
-    with pytest.warns(UserWarning, match="every label of split 't' is '-1': taken as withheld"):
+    with pytest.warns(UserWarning, match="every label of split 't' is -1: taken as withheld"):
         assert load_task(RunConfig(train_file=plain, validation_file=plain, test_file=held)).splits["t"].labels is None
 
 
@@ -480,7 +480,7 @@ def test_a_quoted_tsv_is_stripped_to_what_pandas_wrote_or_refused(
 ) -> None:
     rows = [(text, str(i % 2)) for i, text in enumerate(texts)]
     path = write(tmp_path_factory.mktemp("tsv") / "a.tsv", tsv(rows, csv.QUOTE_MINIMAL))
-    with pytest.warns(UserWarning, match="the same file"):
+    with pytest.warns(UserWarning, match="stand in train"):
         task = loaded(path, tsv_quotes="strip")
     assert [text for (text,) in task.splits["train"].texts] == texts
 
@@ -490,11 +490,11 @@ def test_a_carriage_return_within_a_text_is_what_cuts_the_row(name: str, mark: s
     path = write(tmp_path / name, f"text{mark}label\none{mark}0\ntwo\rparts{mark}1\n")
     check_refused(r"line 3 ends at a carriage return", loaded, path)
     old = write(tmp_path / f"old {name}", f"text{mark}label\rone{mark}0\rtwo{mark}1\r")
-    with pytest.warns(UserWarning, match="the same file"):
+    with pytest.warns(UserWarning, match="stand in train"):
         assert loaded(old).splits["train"].texts == (("one",), ("two",))
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 def test_numbers_dates_and_bytes_as_they_are_meant(tmp_path: Path) -> None:
     def of(labels: list[Any], texts: list[Any] = TEXTS[:4]) -> Task:
         path = tmp_path / "a.parquet"
@@ -520,7 +520,9 @@ def test_a_label_that_training_lacks_is_an_error_or_too_many_are_refused(tmp_pat
         near = write(tmp_path / "d.csv", labelled(*["a", "b"] * 12, alike).to_csv(index=False))
         files = {"train_file": train, "validation_file": near}
         check_refused(
-            rf"'{alike}', which training writes as 'a'.* pass --label-kind classes$", load_task, RunConfig(**files)
+            rf"labels 'a' and '{alike}', which are one but for .* pass --label-kind classes$",
+            load_task,
+            RunConfig(**files),
         )
         with pytest.warns(UserWarning, match="1 of 25, cannot be learned"):
             assert len(load_task(RunConfig(**files, label_kind="classes")).label_names) == 3
@@ -550,7 +552,7 @@ def test_splits_that_number_their_classes_otherwise_are_matched_by_name(tmp_path
         assert split.labels.tolist() == [0, 1, 2] * 8  # type: ignore[union-attr]
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 def test_tags_that_mark_no_spans_and_two_spellings_are_said(tmp_path: Path) -> None:
     numbered = json.dumps({"tokens": ["Ana", "foi", "a", "casa"], "ner_tags": [1, 0, 0, 0]})
     with pytest.warns(UserWarning, match=r"tags \(0, 1\) mark no spans.*75% of the words are 0"):
@@ -559,7 +561,7 @@ def test_tags_that_mark_no_spans_and_two_spellings_are_said(tmp_path: Path) -> N
         loaded(write(tmp_path / "c.conll", "Ana *\nfoi 1:VID\na *\ncasa *\n"))
     with pytest.warns(UserWarning, match=r"tags \(O, LOCAL, PESSOA\) mark no spans.*50% of the words are O"):
         loaded(write(tmp_path / "a.conll", "Ana PESSOA\nfoi O\na O\nLisboa LOCAL\n\n"))
-    with refused("the labels 'O' and 'o', which are one but for case|'o' and 'O'"):
+    with refused("the tags 'O' and 'o', which are one but for case|'o' and 'O'"):
         loaded(write(tmp_path / "b.conll", "Ana B-PER\nfoi O\na o\n\n"))
 
 
@@ -703,7 +705,7 @@ CARDS: dict[str, tuple[str, str, Any]] = {
 """What a card says of the files beside it, these, and the names and first labels."""
 
 
-@pytest.mark.filterwarnings("ignore:the same file is trained on")
+@pytest.mark.filterwarnings("ignore:.* stand in train")
 def test_the_same_rows_are_one_task_by_the_hub(tmp_path: Path) -> None:
     """Read in a process of its own: the libraries take the hub's address when they are imported."""
     flags = [own for _, own, _ in SHAPES.values()] + [{}] * (len(FILES) + len(CARDS))

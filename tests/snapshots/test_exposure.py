@@ -8,15 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.families import TABLES
-from toolkit.snapshots.logs import JOINED, DesignCounter, StepRows, TableExposure, TableLog
+from toolkit.snapshots import logs
+from toolkit.snapshots.logs import JOINED, DesignCounter, TableExposure, TableLog
 
 tokens = st.tuples(st.sampled_from([0, 1, 7, 250_001]), st.sampled_from([0, 3, 8191]), st.integers(0, 1))
 batches_of_tokens = st.lists(st.lists(tokens, max_size=12), max_size=8)
 
 
-@given(batches_of_tokens, st.integers(1, 3), st.booleans())
-def test_combinations_are_counted_whatever_the_batches(batches, num_tables, is_merged_often):
-    counter = DesignCounter(TABLES[:num_tables])
+@given(batches_of_tokens, st.integers(1, 3), st.booleans(), st.sampled_from([1, 9, 1000]))
+def test_combinations_are_counted_whatever_the_batches(batches, num_tables, is_merged_often, num_waiting):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "WAITING", num_waiting)
+        counter = DesignCounter(TABLES[:num_tables])
     for batch in batches:
         counter.add(dict(zip(TABLES, np.array(batch, np.int64).reshape(-1, 3).T, strict=True)))
         if is_merged_often:
@@ -36,18 +39,22 @@ def test_a_log_gives_every_step_however_many_were_put_together(num_steps: int) -
     for _ in range(num_steps):
         rows = np.flatnonzero(rng.random(20) < 0.3).astype(np.int32)
         counts = rng.integers(1, 4, len(rows), dtype=np.int32)
-        steps.append(StepRows(rows, counts, rng.random(len(rows), np.float32)))
+        steps.append(TableExposure.of_step(rows, counts, rng.random(len(rows), np.float32)))
     log, counter = TableLog(), DesignCounter(("word_embeddings",))
 
     for step in steps:
         log.add(step)
         counter.add({"word_embeddings": np.repeat(step.rows, step.counts)})
 
-    found, expected = log.exposure(), TableExposure.from_steps(steps)
+    found, offsets = log.exposure(), np.cumsum([0, *(len(step.rows) for step in steps)])
+    parts = ((np.empty(0, np.int32), "rows"), (np.empty(0, np.int32), "counts"), (np.empty(0, np.float32), "norms"))
+    expected = TableExposure(
+        offsets, *(np.concatenate([empty, *(getattr(step, part) for step in steps)]) for empty, part in parts)
+    )
     for part in ("offsets", "rows", "counts", "norms"):
         assert np.array_equal(getattr(found, part), getattr(expected, part)), part
         assert getattr(found, part).dtype == getattr(expected, part).dtype, part
-    half = TableExposure.from_steps(steps[: num_steps // 2])
+    half = TableExposure.join(steps[: num_steps // 2])
     assert all(np.array_equal(getattr(found.first(num_steps // 2), x), getattr(half, x)) for x in ("offsets", "rows"))
     design = counter.design()
     used = np.bincount(np.repeat(expected.rows, expected.counts), minlength=20)

@@ -482,7 +482,7 @@ def test_a_base_is_held_against_an_adapter_under_any_class_and_name(max_shard_si
         "says that its base is" in note for note in import_checkpoints([tmp_path / "base", tmp_path / "adapter"]).notes
     )
     (tmp_path / "base").rename(tmp_path / "renamed")
-    said = "adapter says that its base is base, and is read on top of renamed: is that the same model?"
+    said = "adapter, read on top of renamed, says that its base is base: it may not be the same model"
     assert said in import_checkpoints([tmp_path / "renamed", tmp_path / "adapter"]).notes
 
 

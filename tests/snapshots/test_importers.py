@@ -158,19 +158,14 @@ def changed_rows(imported: Imported) -> list[int]:
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_an_output_layer_of_its_own_is_named_with_its_change(model_type: str, tmp_path: Path) -> None:
+def test_an_output_layer_of_its_own_is_named(model_type: str, tmp_path: Path) -> None:
     before, after = save_pair(model_type, tmp_path, tie_word_embeddings=False)
     imported = import_checkpoints([before, after])
     assert changed_rows(imported) == [7]
     assert imported.trajectory.layer_norm_eps is None
     output = "embed_out.weight" if model_type == "gpt_neox" else "lm_head.weight"
-    what = "is a table of its own (40 rows) and not among the embedding parameters"
-    assert f"{output} of before and after {what}; it did not change from before to after" in imported.notes
-    tensors = load_file(after / "model.safetensors")
-    tensors[output][[3, 5]] *= [[1.25], [0.5]]
-    save_file(tensors, after / "model.safetensors")
-    change = "its largest relative change of a row is 0.5 from before to after"
-    assert f"{output} of before and after {what}; {change}" in import_checkpoints([before, after]).notes
+    what = "is a table of its own and not among the embedding parameters: what of it moved is not told here"
+    assert f"{output} of before and after {what}" in imported.notes
     AutoModel.from_pretrained(before).save_pretrained(tmp_path / "base")
     assert f"{output} of after {what}" in import_checkpoints([tmp_path / "base", after]).notes
 

@@ -23,7 +23,7 @@ from tests.refusals import check_refusals, check_refused
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
-from toolkit.snapshots.logs import Exposure, OptimizerLog, StepRows, TableExposure
+from toolkit.snapshots.logs import Exposure, OptimizerLog, TableExposure
 from toolkit.snapshots.ownership import Owned
 from toolkit.snapshots.run_writer import RunWriter, facts_of, start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
@@ -265,8 +265,9 @@ def test_exposure_against_a_count_by_hand(steps: list[list[int]], last: int) -> 
     made = []
     for tokens in steps:
         rows, counts = np.unique(np.array(tokens, np.int32), return_counts=True)
-        made.append(StepRows(rows.astype(np.int32), counts.astype(np.int32), np.ones(len(rows), np.float32)))
-    table = TableExposure.from_steps(made)
+        norms = np.ones(len(rows), np.float32)
+        made.append(TableExposure.of_step(rows.astype(np.int32), counts.astype(np.int32), norms))
+    table = TableExposure.join(made)
     table = Exposure.from_tensors(Exposure({"word_embeddings": table}).to_tensors()).tables["word_embeddings"]
     taken = steps[:last]
     for row in range(10):

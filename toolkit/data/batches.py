@@ -320,7 +320,7 @@ def training_batches(
     for start in range(0, len(order), CHUNK_BATCHES * batch_size):
         chunk = order[start : start + CHUNK_BATCHES * batch_size]
         chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
-        cut = _cut(chunk, lengths, batch_size, batch_tokens)
+        cut = _cut(chunk, lengths, batch_size, batch_tokens or np.inf)
         batches += [cut[i] for i in rng.permutation(len(cut))]
     return batches
 
@@ -336,11 +336,9 @@ def evaluation_batches(lengths: NDArray[np.int64], num_tokens: int = EVALUATION_
 
 
 def _cut(
-    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, num_tokens: int | None
+    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, num_tokens: float
 ) -> list[NDArray[np.int64]]:
     """Batches of at most ``batch_size`` examples and ``num_tokens`` tokens (or one example), in an order by length."""
-    if num_tokens is None:
-        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     batches, start = [], 0
     for end in range(1, len(order) + 1):
         more = end + 1 - start
@@ -358,9 +356,6 @@ def parts_of_batch(
     Every part has at least one example, because each process must take part in each backward pass: a part that would
     be empty repeats the first example with weight 0, which changes neither the loss nor any gradient.
     """
-    parts = []
-    for k in range(num_parts):
-        part = indices[k::num_parts]
-        weight = np.ones(len(part), np.float32)
-        parts.append((part, weight) if len(part) else (indices[:1], np.zeros(1, np.float32)))
-    return parts
+    of_none = indices[:1], np.zeros(1, np.float32)
+    parts = (indices[k::num_parts] for k in range(num_parts))
+    return [(part, np.ones(len(part), np.float32)) if len(part) else of_none for part in parts]

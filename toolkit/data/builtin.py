@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from toolkit.data.labels import RawSplit, split_of_words
+from toolkit.data.labels import RawSplit
 
 
 class PolarityWords(NamedTuple):
@@ -297,13 +297,9 @@ def _events(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[tuple[
 
 def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
     """Units without end: one event in both voices and both orders; 1 where the person is the actor."""
-    for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
-        unit = []
-        for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
-            clause = f"the {first} was {verb} by the {second}" if is_passive else f"the {first} {verb} the {second}"
-            text = _sentence(f"{adjunct}, {clause}" if is_fronted else f"{clause} {adjunct}")
-            unit.append(((text,), int(person == (second if is_passive else first))))
-        yield tuple(unit)
+    for unit in _role_units(domain, bits):
+        texts = (" ".join(words).replace(" ,", ",").replace(" .", ".") for words, _ in unit)
+        yield tuple(((text,), label) for text, label in zip(texts, (1, 0, 0, 1), strict=True))
 
 
 ROLE_TAGS = ("O", "B-actor", "I-actor", "B-acted_upon", "I-acted_upon")
@@ -364,7 +360,8 @@ def _splits(
         while len(examples) < size:
             examples.extend(next(new if name == "ood" else known))
         texts, labels = map(list, zip(*_shuffled(examples, bits), strict=True))
-        splits[name] = split_of_words(texts, labels) if has_words else RawSplit(texts, labels)
+        joined: list[tuple[str, ...]] = [(" ".join(words),) for words in texts]
+        splits[name] = RawSplit(joined, labels, words=texts) if has_words else RawSplit(texts, labels)
     return splits
 
 

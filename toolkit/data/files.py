@@ -16,10 +16,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from toolkit.data.labels import FLOAT, RawSplit, RawTask, joined, labels_of, plain_text
+from toolkit.data.labels import FLOAT, RawSplit, RawTask, hold_out, joined, labels_of, plain_text
 from toolkit.data.tokens import is_list, read_conll, read_conllu, split_of_lists, word_column
 from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import first_few, lookup, reading, reason_of, refuse_first, unknown
@@ -464,7 +463,9 @@ def read_dataset(
         for split_name, own in sorted(names.items(), key=lambda pair: rank.get(pair[0].split("_")[0], 2))
     }
     if not any(split_name.startswith("validation") for split_name in splits):
-        splits = _hold_out(splits)
+        train = splits["train"]
+        kept, held = hold_out(train, max(1, len(train) // HELD_OUT_FRACTION), 0)
+        splits = {"train": kept, "validation": held} | {k: own for k, own in splits.items() if k != "train"}
     return RawTask(splits, hashes={name: split.sha256() for name, split in splits.items()}, commits=commits)
 
 
@@ -559,17 +560,3 @@ def _known_files(builder: Any, place: str) -> Files:
     # Train last: without it a download that was cut short is no dataset.
     in_order = sorted(listed, key=lambda split: split == "train")
     return {str(split): [at_hand(path) for path in listed[split]] for split in in_order}, builder.info.features
-
-
-def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:
-    train = splits["train"]
-    order = np.random.default_rng(0).permutation(len(train.texts))
-    cut = max(1, len(order) // HELD_OUT_FRACTION)
-    held, kept = np.sort(order[:cut]), np.sort(order[cut:])
-
-    def take(rows: Any) -> RawSplit:
-        every = ((name, getattr(train, name)) for name in ("texts", "labels", "words", "clusters"))
-        taken: dict[str, Any] = {name: own and [own[i] for i in rows] for name, own in every}
-        return replace(train, **taken)
-
-    return {"train": take(kept), "validation": take(held), **{k: v for k, v in splits.items() if k != "train"}}

@@ -6,9 +6,10 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, Literal
 
@@ -38,6 +39,15 @@ class RawSplit:
     names: tuple[str, ...] | None = None
     """What the labels, or tags, 0, 1, ... are called, where the source says so."""
 
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, chosen: NDArray[np.int64]) -> "RawSplit":
+        """The examples at some places, in that order."""
+        names = ("texts", "labels", "words", "clusters")
+        taken: dict[str, Any] = {x: (own := getattr(self, x)) and [own[i] for i in chosen] for x in names}
+        return replace(self, **taken)
+
     def named_as(self, names: tuple[str, ...] | None) -> "RawSplit":
         """With its own names in place of numbers where another split's numbers mean other names."""
         if self.names is None or self.names == names or self.labels is None:
@@ -48,10 +58,9 @@ class RawSplit:
 
     def sha256(self) -> str:
         """Of the texts and labels, in order, whatever files they are kept in."""
-        hashed = hashlib.sha256()
-        for texts, label in zip(self.texts, self.labels or repeat(None), strict=False):
-            hashed.update(json.dumps([*texts, label], default=float).encode() + b"\n")
-        return hashed.hexdigest()
+        rows = zip(self.texts, self.labels or repeat(None), strict=False)
+        lines = (json.dumps([*texts, label], default=float) + "\n" for texts, label in rows)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def joined(parts: Sequence[RawSplit]) -> RawSplit:
@@ -65,9 +74,11 @@ def joined(parts: Sequence[RawSplit]) -> RawSplit:
     return replace(parts[0], **held)  # type: ignore[arg-type]
 
 
-def split_of_words(words: list[tuple[str, ...]], tags: Sequence[object] | None) -> RawSplit:
-    """A split of a token task."""
-    return RawSplit([(" ".join(row),) for row in words], None if tags is None else list(tags), words=words)
+def hold_out(split: Any, num_held: int, seed: Any) -> tuple[Any, Any]:
+    """Of a RawSplit, or a Split, all examples but ``num_held``, which are drawn with a seed, and these: both
+    in their old order."""
+    order = np.random.default_rng(seed).permutation(len(split))
+    return split.take(np.sort(order[num_held:])), split.take(np.sort(order[:num_held]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class RawTask:
     """``@REVISION`` to the commit that it stood for, where a dataset of the hub was asked for at one."""
 
 
-MARKS = (-100, -1, "-100", "-1", "-", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "<NA>")
+MARKS = (-100, -1, "-100", "-1", "-", "_", "NULL", "null", "NaN", "nan", "NA", "N/A", "n/a", "<NA>")
 """What is written in place of a label that was withheld, that a loss is to leave out, or that nobody agreed on, and
 what databases and pandas write for one that is not there."""
 
@@ -102,7 +113,7 @@ def plain_text(cell: object, source: str, what: str = "text") -> str | None:
             return cell.decode()
     if isinstance(cell, int | float | Decimal | np.generic) or cell is None or cell is pd.NA or cell is pd.NaT:
         return None if pd.isna(cell) else str(cell)
-    raise ValueError(f"{source}: a {what} is a {type(cell).__name__}; pass a column of plain texts")
+    raise ValueError(f"{source}: a {what} is a {type(cell).__name__}; take a column of texts or numbers")
 
 
 def labels_of(cells: list[object], source: str, names: tuple[str, ...] | None) -> list[object] | None:
@@ -115,7 +126,8 @@ def labels_of(cells: list[object], source: str, names: tuple[str, ...] | None) -
     if labels and all(isinstance(label, float) and label == -1 for label in labels):
         return None
     labels = labels if names is None else [None if label in (-1, "-1") else label for label in labels]
-    nameless = [i for i, x in enumerate(labels) if names and _is_number(x) and not 0 <= float(x) < len(names)]  # type: ignore[arg-type]
+    strange = (i for i, x in enumerate(labels) if names and x not in names and _is_number(x))
+    nameless = [i for i in strange if not 0 <= float(str(labels[i])) < len(names or ())]
     if nameless:
         raise ValueError(
             f"{source}: a label is the number of none of its {len(names or ())} names: {_rows(labels, nameless)}"
@@ -124,17 +136,13 @@ def labels_of(cells: list[object], source: str, names: tuple[str, ...] | None) -
 
 
 def _label(cell: object, source: str) -> object:
-    if isinstance(cell, Decimal):
-        return float(cell)
-    if isinstance(cell, str | int | float | np.number | np.bool_):
-        return None if pd.isna(cell) else cell
     if isinstance(cell, list | tuple | set | np.ndarray | dict):
         is_nested = isinstance(cell, dict) or any(isinstance(x, list | tuple | dict | np.ndarray) for x in cell)
         what = "spans of a text: write its words and a tag for each" if is_nested else "several labels of a text"
         raise ValueError(f"{source}: a label is a {type(cell).__name__} ({what}), which is not supported: {cell!r:.60}")
-    if cell is None or isinstance(cell, bytes) or cell is pd.NA or cell is pd.NaT:
-        return plain_text(cell, source, "label")
-    raise ValueError(f"{source}: a label is a {type(cell).__name__}; labels are integers, strings or floats")
+    cell = float(cell) if isinstance(cell, Decimal) else cell
+    is_number = isinstance(cell, int | float | np.number | np.bool_) and not pd.isna(cell)
+    return cell if is_number else plain_text(cell, source, "label")
 
 
 INTEGER = r"[+-]?\d+"
@@ -148,88 +156,100 @@ MAX_CLASSES = 1000
 
 EncodedLabels = tuple[Literal["classification", "regression"], tuple[str, ...], Mapping[str, NDArray[Any] | None]]
 """The kind of a task; class names in order of their index (of integers the numeric one, of texts that of the alphabet,
-but what denies the other of two first: not_duplicate, duplicate), () in regression; and of each split int64 class
-indices or float64 targets, None where it has no labels."""
+but what denies the other of two first: not_duplicate, duplicate; of tags O first), () in regression; and of each split
+int64 class indices or float64 targets, None where it has no labels."""
 
 
 def encode_labels(
-    raw: Mapping[str, list[object] | None], names: tuple[str, ...] | None = None, kind: str = "auto"
+    raw: Mapping[str, list[object] | None],
+    names: tuple[str, ...] | None = None,
+    kind: str = "auto",
+    what: str = "label",
 ) -> EncodedLabels:
-    """Encode the labels of all splits after those of ``train``.
+    """Encode the labels of all splits, or the ``tag`` of each word, after those of ``train``.
 
     Floats make it a regression, integers and strings a classification; ``kind`` says ``classes`` or ``targets`` where
     they are not written so. ``names`` are the classes 0, 1, ... where the source knows them. ValueError for missing
     labels, one label only, a label that training lacks, words beside numbers that read as targets, true beside 1, and
     two spellings of one class.
     """
-    present = {split: _refuse_partly_missing(split, _numbered(split, own, names)) for split, own in raw.items()}
-    train = present["train"]
+    names = None if kind == "targets" else names
+    present = {split: _refuse_partly_missing(split, _named(split, own, names)) for split, own in raw.items()}
+    train = present["train"] or []
     for split, labels in present.items():
-        if kind == "auto" and split != "train" and labels and set(labels) <= set(MARKS) - set(train or ()):
-            warnings.warn(f"every label of split {split!r} is {_shown(labels[0])}: taken as withheld", stacklevel=2)
+        if kind == "auto" and split != "train" and labels and set(labels) <= set(MARKS) - set(train):
+            warnings.warn(f"every {what} of split {split!r} is {_shown(labels[0])}: taken as withheld", stacklevel=2)
             present[split] = None
     for split in ("train", "validation"):
-        if split in present and present[split] is None:
-            raise ValueError(f"split {split!r} has no labels: check --label-column")
-    assert train is not None
-    _check_numbers(train)
-    _check_truth(present)
-    written = train
-    convert = _converter(train)
-    present = {split: None if labels is None else [convert(x) for x in labels] for split, labels in present.items()}
-    if kind == "classes":
-        present = {split: _as_integers(split, labels) for split, labels in present.items()}
-    train = present["train"] or []
-    has_numbers = all(_is_number(label) for label in train)
-    if kind == "targets" and not has_numbers:
-        strange = [i for i, label in enumerate(train) if not (_is_number(label) or _matches(FLOAT, label))]
-        raise ValueError(f"--label-kind targets takes numbers, and split 'train' has others: {_rows(train, strange)}")
-    if kind == "targets" or (has_numbers and any(_is_float(label) for label in train)):
-        return _encode_targets(present)
-    check_spellings(written, names, kind)
-    if kind == "auto" and names is None:
-        _doubt_classes(present, train)
-    return _encode_classes(present, train, names, kind)
+        if split in present and not present[split]:
+            raise ValueError(f"split {split!r} has no {what}s: check --label-column")
+    if names is None and what == "label":
+        numbers = {split: labels and [_as_number(label) for label in labels] for split, labels in present.items()}
+        read = numbers["train"] or []
+        _check_numbers(read)
+        are_numbers = all(map(_is_number, read))
+        if kind == "targets" or (kind == "auto" and are_numbers and any(map(_is_float, read))):
+            return "regression", (), _encode_targets(numbers, kind)
+        present = numbers if are_numbers else present
+    return "classification", *_encode_classes(present, names, kind, what)
 
 
-def _numbered(split: str, labels: list[object] | None, names: tuple[str, ...] | None) -> list[object] | None:
-    """Labels that are texts as the numbers of their names; ValueError for texts that are names and numbers alike."""
-    texts = {label for label in labels or () if isinstance(label, str)}
-    if not texts or not names or labels is None:
+def _named(split: str, labels: list[object] | None, names: tuple[str, ...] | None) -> list[object] | None:
+    """Labels with names in place of their numbers; ValueError for texts that are names and numbers alike."""
+    if not names or labels is None:
         return labels
-    places = {name: i for i, name in enumerate(names)}
-    numbers = {text: int(text) for text in texts if _matches(INTEGER, text) and 0 <= int(text) < len(names)}
-    if texts <= places.keys() and texts <= numbers.keys() and any(places[text] != numbers[text] for text in texts):
+    called: dict[Any, str] = dict(enumerate(names))
+    texts = {label for label in labels if isinstance(label, str)}
+    numbers = {text: called[float(text)] for text in texts if _matches(FLOAT, text) and float(text) in called}
+    are_names, are_numbers = texts <= set(names), texts <= numbers.keys()
+    if are_names and are_numbers and any(text != name for text, name in numbers.items()):
         raise ValueError(
-            f"split {split!r} has labels such as {_shown(min(texts))}, which are numbers of classes and names of "
+            f"split {split!r} has labels such as {min(texts)!r}, which are numbers of classes and names of "
             f"others ({', '.join(names[:5])}): write them as integers"
         )
-    known = places if texts <= places.keys() else numbers if texts <= numbers.keys() else places
-    return [known.get(label, label) for label in labels]  # type: ignore[call-overload]
+    called |= numbers if are_numbers and not are_names else {}
+    return [called.get(label, label) for label in labels]
 
 
 MANY, FEW_ROWS = 20, 3
 """With at least so many examples, fewer than so many of the median class are hardly classes."""
+FEW = 3
+"""With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 SEPARATORS = r"\s*[,;|]\s*"
 NUMBER_AS_WORD = r"[+-]?\d+([.,]\d+)?\s*%|[+-]?\d+,\d+|\u2212\d+(\.\d+)?"
+OUTSIDE = "O"
+"""The tag of a word that belongs to no entity."""
 
 
-def _doubt_classes(present: Mapping[str, list[object] | None], train: list[object]) -> None:
-    """ValueError, which --label-kind classes says no to, for labels that may be none, or none of classes."""
-    distinct = set(train)
-    marks = distinct.union(*(labels or () for labels in present.values())) & set(MARKS)
+def marks_span(tag: str) -> bool:
+    return tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") and len(tag) > 2
+
+
+def has_entities(names: Collection[str]) -> bool:
+    """Whether tags mark entities: O, and others that begin with B-, I-, E-, S-, L- or U-."""
+    marked = [name for name in names if name != OUTSIDE]
+    return bool(marked) and all(map(marks_span, marked))
+
+
+def _doubt_classes(present: Mapping[str, list[str] | None], what: str) -> None:
+    """ValueError, which --label-kind classes says no to, for labels or tags that may be none, or none of classes."""
+    train, is_tag = present["train"] or [], what == "tag"
+    rows = Counter(train)
+    marks = set(MARKS).intersection(chain.from_iterable(labels or () for labels in present.values()))
     found = {k: sum(label in marks for label in labels or ()) for k, labels in present.items()}
     counts = [f"{k}: {num:,} of {len(present[k] or ()):,}" for k, num in found.items() if num]
-    parts = {label: re.split(SEPARATORS, label) for label in distinct if isinstance(label, str)}
+    # A tag may well have a comma, or be made of others: features, say.
+    parts = {} if is_tag else {label: re.split(SEPARATORS, label) for label in rows}
     occurs = Counter(part for own in parts.values() for part in set(own))
     several = [label for label, own in parts.items() if len(own) > 1 and all(occurs[part] > 1 for part in own)]
     lists = [label for label in parts if re.fullmatch(r"\[.*\]", label, re.DOTALL)]
-    median = np.median(list(Counter(train).values()))
     marks_text, several_text = (" and ".join(sorted(map(_shown, own))[:3]) for own in (marks, several))
+    owner, remedy = ("a word", "write -100 for it") if is_tag else ("an example", "drop these rows")
+    most = max(len(train) / 2, MANY) if is_tag else MAX_CLASSES
     doubts = (
         (
-            marks and len(distinct - marks) > 1,
-            f"{marks_text} as a label often says that an example has none ({', '.join(counts)}): drop these rows",
+            marks and len(rows.keys() - marks) > 1,
+            f"{marks_text} as a {what} often says that {owner} has none ({', '.join(counts)}): {remedy}",
         ),
         (several, f"the label {several_text} is made of others: several labels of a text are not supported"),
         (
@@ -238,14 +258,20 @@ def _doubt_classes(present: Mapping[str, list[object] | None], train: list[objec
             "supported, and words with tags are read from .jsonl or .parquet",
         ),
         (
-            any(_matches(NUMBER_AS_WORD, x) for x in distinct)
-            and all(_is_number(x) or _matches(f"{FLOAT}|{NUMBER_AS_WORD}", x) for x in distinct),
+            any(_matches(NUMBER_AS_WORD, x) for x in parts)
+            and all(_matches(f"{FLOAT}|{NUMBER_AS_WORD}", x) for x in parts),
             f"labels such as {_shown(train[0])} read as numbers: write them as such, with a point and without %",
         ),
         (
-            len(train) >= MANY and median < FEW_ROWS and len(distinct) <= MAX_CLASSES,
-            f"there are {len(distinct):,} classes in {len(train):,} training examples, most of them with fewer than "
-            f"{FEW_ROWS} (is --label-column the right one? floats mean regression)",
+            len(rows) > min(most, MAX_CLASSES)
+            or (not is_tag and len(train) >= MANY and np.median(list(rows.values())) < FEW_ROWS),
+            f"there are {len(rows):,} {'tags on' if is_tag else 'classes in'} {len(train):,} "
+            f"{'words' if is_tag else 'training examples'}: is --label-column the right one (floats mean regression)?",
+        ),
+        (
+            not is_tag and OUTSIDE in rows and has_entities(rows),
+            f"the labels are tags of words ({first_few(sorted(rows), 5)}), and each word is a text: save it as .conll, "
+            "or as .jsonl with a list of words and one of tags per sentence",
         ),
     )
     refuse_first({f"{doubt}; if these are classes, pass --label-kind classes": is_so for is_so, doubt in doubts})
@@ -257,12 +283,10 @@ def _check_numbers(train: list[object]) -> None:
     Most labels are numbers, some of them floats: then a word is a mistake. So is nan or inf as text beside any number.
     Integers beside other words (1, 2, none) are names of classes.
     """
-    strange = [i for i, label in enumerate(train) if not (_is_number(label) or _matches(FLOAT, label))]
-    if not 0 < len(strange) < len(train):
-        return
-    has_floats = any(_is_float(label) or (_matches(FLOAT, label) and not _matches(INTEGER, label)) for label in train)
-    is_regression = has_floats and 2 * len(strange) < len(train)
-    if is_regression or all(_matches(HOLE, train[i]) for i in strange):
+    strange = [i for i, label in enumerate(train) if not _is_number(label)]
+    is_regression = any(map(_is_float, train)) and 2 * len(strange) < len(train)
+    are_holes = len(strange) < len(train) and all(_matches(HOLE, train[i]) for i in strange)
+    if strange and (is_regression or are_holes):
         beside = "most are floats, which mean regression" if is_regression else "the others are numbers"
         raise ValueError(
             f"split 'train' has labels that are not finite numbers ({_rows(train, strange)}) where {beside}: "
@@ -270,58 +294,35 @@ def _check_numbers(train: list[object]) -> None:
         )
 
 
-def _converter(train: list[object]) -> Callable[[object], object]:
-    """How to read labels that are text: as integers or floats where every training label is one, else as text.
+def _as_number(label: object) -> object:
+    """A text that is a float as that; anything else as it is, the text of an integer too.
 
-    Training decides for every split: a split in which only some labels occur must not be read otherwise.
+    Of all labels or of none: a split in which only some of training's occur must not be read otherwise.
     """
-    has_floats = any(_is_float(label) for label in train)  # of a typed file, beside which another is text
-    patterns: tuple[tuple[str, Callable[[str], object]], ...] = ((INTEGER, int), (FLOAT, float))
-    for pattern, convert in patterns[has_floats:]:
-        if all(_is_number(label) or _matches(pattern, label) for label in train):
-            return lambda label: convert(label) if _matches(pattern, label) else label  # type: ignore[arg-type]
-    return str if all(isinstance(label, str) for label in train) else lambda label: label
+    return float(str(label)) if _matches(FLOAT, label) and not _matches(INTEGER, label) else label
 
 
-def _as_integers(split: str, labels: list[object] | None) -> list[object] | None:
-    """Labels with the floats among them as integers; ValueError for one that is not whole."""
-    broken = [i for i, x in enumerate(labels or ()) if _is_float(x) and not float(x).is_integer()]  # type: ignore[arg-type]
-    if labels and broken:
-        raise ValueError(
-            f"--label-kind classes: split {split!r} has numbers that are not whole, {_rows(labels, broken)}: write "
-            "these classes as words"
-        )
-    return labels and [int(label) if _is_float(label) else label for label in labels]  # type: ignore[call-overload]
-
-
-def _check_truth(present: Mapping[str, list[object] | None]) -> None:
-    """ValueError where true or false stand beside 1 or 0: Python takes True and 1 for one, and a text for another."""
-    distinct = {(type(label), label) for labels in present.values() for label in labels or ()}
-    meant = {_normal(label) for _, label in distinct}
-    if meant & {"true", "false"} and meant & {0, 1}:
+def _check_spellings(present: Mapping[str, list[str] | None], names: Sequence[str], what: str, kind: str) -> None:
+    """ValueError where two labels look alike to a reader, though datasets, pandas and scikit-learn tell them apart: one
+    word but for case, white space, Unicode's form or letters of other alphabets, which --label-kind classes says is two
+    (``:D`` and ``:d``), or one integer; and where true or false, which have no names, stand beside 1 or 0."""
+    spelling: dict[object, str] = {_normal(name): name for name in names}
+    for split, labels in present.items():
+        counts = Counter(labels)
+        for label in counts:
+            other = spelling.setdefault(_normal(label), label)
+            is_one = _matches(INTEGER, label)
+            if other != label and (kind == "auto" or is_one):
+                how = "one integer" if is_one else f"one but for {SPELLING}"
+                rest = f"; if these are two, {TAKEN}" if not is_one else ", or two as words that differ in more"
+                raise ValueError(
+                    f"split {split!r} has the {what}s {_shown(other)} and {_shown(label)}, which are {how} "
+                    f"({counts[other]} and {counts[label]} times): write one class in one way{rest}"
+                )
+    if not names and spelling.keys() & {"true", "false"} and spelling.keys() & {0, 1}:
         raise ValueError(
             "the labels true or false stand beside 1 or 0, which may mean the same: write each class in one way"
         )
-
-
-def check_spellings(train: Sequence[object], names: tuple[str, ...] | None, kind: str) -> None:
-    """ValueError where two labels look alike to a reader, though datasets, pandas and scikit-learn tell them apart: one
-    word but for case, white space, Unicode's form or letters of other alphabets, which --label-kind classes says is two
-    (``:D`` and ``:d``), or one integer."""
-    counts = Counter(names[label] if names and isinstance(label, int) else label for label in train)
-    spelling: dict[object, object] = {}
-    for label in counts:
-        other = spelling.setdefault(_normal(label), label)
-        # A number and its text are one label where all are numbers: a typed file beside one of text.
-        is_typed = _is_number(other) != _is_number(label) and str(other).strip() == str(label).strip()
-        is_one = _matches(INTEGER, label) or str(label) == str(other)
-        if other is not label and not is_typed and (kind == "auto" or is_one):
-            how = "one integer" if _matches(INTEGER, label) else f"one but for {SPELLING}"
-            rest = ", or two as words that differ in more" if is_one else f"; if these are two, {TAKEN}"
-            raise ValueError(
-                f"split 'train' has the labels {_shown(other)} and {_shown(label)}, which are {how} ({counts[other]} "
-                f"and {counts[label]} times): write one class in one way{rest}"
-            )
 
 
 TAKEN = "pass --label-kind classes"
@@ -341,6 +342,7 @@ def _normal(label: object) -> object:
     return " ".join(visible.split())
 
 
+@lru_cache(1 << 16)  # a column has few labels, many times each
 def _matches(pattern: str, label: object) -> bool:
     return isinstance(label, str) and re.fullmatch(pattern, label.strip()) is not None
 
@@ -351,7 +353,8 @@ def _rows(labels: list[object], rows: list[int]) -> str:
 
 
 def _is_number(label: object) -> bool:
-    return isinstance(label, int | float | np.number) and not isinstance(label, bool)
+    """Whether it is a number, or the text of an integer."""
+    return (isinstance(label, int | float | np.number) and not isinstance(label, bool)) or _matches(INTEGER, label)
 
 
 def _refuse_partly_missing(split: str, labels: list[object] | None) -> list[object] | None:
@@ -368,81 +371,88 @@ def _is_float(label: object) -> bool:
     return isinstance(label, float | np.floating)
 
 
-def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels:
-    targets: dict[str, NDArray[Any] | None] = dict.fromkeys(present)
+def _encode_targets(present: Mapping[str, list[object] | None], kind: str) -> dict[str, NDArray[Any] | None]:
+    targets: dict[str, Any] = dict.fromkeys(present)
     for split, labels in [(split, labels) for split, labels in present.items() if labels is not None]:
         if strange := [i for i, label in enumerate(labels) if not _is_number(label)]:
             raise ValueError(
-                f"split {split!r} has labels that are not numbers, but training has floats: {_rows(labels, strange)}"
+                f"split {split!r} has labels that are not numbers, as targets are: {_rows(labels, strange)}"
             )
-        values = np.array([float(label) for label in labels])  # type: ignore[arg-type]
-        if infinite := np.flatnonzero(~np.isfinite(values)).tolist():
+        targets[split] = np.array(labels, np.float64)
+        if infinite := np.flatnonzero(~np.isfinite(targets[split])).tolist():
             raise ValueError(f"split {split!r} has an infinite label: {_rows(labels, infinite)}")
-        if split == "train" and np.ptp(values) == 0:
-            raise ValueError(f"every training label is {values[0]:g}: there is nothing to learn")
-        targets[split] = values
-    return "regression", (), targets
+    train, values = targets["train"], np.unique(targets["train"])
+    are_few = len(train) >= MANY and len(values) <= FEW and (values == np.round(values)).all()
+    faults = {
+        f"every training label is {values[0]:g}: there is nothing to learn": len(values) == 1,
+        f"the labels are {', '.join(str(float(x)) for x in values[:FEW])}: floats mean regression, but so few and "
+        "whole they look like classes (pandas writes integers so beside a missing one): say which with --label-kind "
+        "classes or --label-kind targets": kind == "auto" and are_few,
+    }
+    refuse_first(faults)
+    return targets
 
 
 NOT = r"(?i:not?|non|un)[\W_]*"
 """How the name of a class begins that denies the other one: not_duplicate, non-toxic, unrelated."""
 
 
-def _is_asked(label: object, distinct: Sequence[object]) -> bool:
+def _is_asked(label: str, distinct: Collection[str]) -> bool:
     """Whether a class is the one of two that is asked about, which comes second, as in GLUE: F1 is of that."""
-    return len(distinct) == 2 and any(re.fullmatch(NOT + re.escape(str(label)), str(other)) for other in distinct)
+    return len(distinct) == 2 and any(re.fullmatch(NOT + re.escape(label), other) for other in distinct)
 
 
 def _encode_classes(
-    present: Mapping[str, list[object] | None], train: list[object], names: tuple[str, ...] | None, kind: str
-) -> EncodedLabels:
-    distinct: list[Any] = list(set(train))
-    order = (
-        list(range(len(names)))
-        if names
-        else sorted(distinct, key=lambda label: (_is_asked(label, distinct), str(label)))
-    )
-    if not names and all(isinstance(label, int) for label in distinct):
-        order = sorted(distinct)
-    texts = names or tuple(map(str, order))
-    if len(set(train)) == 1:
-        raise ValueError(f"every training label is {_shown(train[0])}: there is nothing to learn")
-    if len(order) > MAX_CLASSES:
-        raise ValueError(f"training has {len(order)} distinct labels: check --label-column (floats mean regression)")
-    order += check_unseen(present, set(train), dict(zip(order, texts, strict=True)), "label", kind)
-    index = {label: i for i, label in enumerate(order)}
-    encoded = {k: own and np.array([index[label] for label in own], dtype=np.int64) for k, own in present.items()}
-    return "classification", (*texts, *map(str, order[len(texts) :])), encoded  # type: ignore[return-value]
+    labelled: Mapping[str, list[object] | None], names: tuple[str, ...] | None, kind: str, what: str
+) -> tuple[tuple[str, ...], dict[str, NDArray[Any] | None]]:
+    for split, labels in labelled.items():
+        if broken := [i for i, x in enumerate(labels or ()) if isinstance(x, float) and not x.is_integer()]:
+            raise ValueError(
+                f"split {split!r} has {what}s that are numbers and not whole, {_rows(labels or [], broken)}: write "
+                "classes as words"
+            )
+    present = {k: None if labels is None else [_text(label) for label in labels] for k, labels in labelled.items()}
+    train = present["train"] or []
+    distinct = set(train)
+    _check_spellings(present, names or (), what, kind)
+    if len(distinct) == 1:
+        raise ValueError(f"every training {what} is {_shown(train[0])}: there is nothing to learn")
+    if kind == "auto" and names is None:
+        _doubt_classes(present, what)
+    are_integers = what == "label" and all(_matches(INTEGER, text) for text in distinct)
+
+    def place(text: str) -> tuple[Any, ...]:
+        return (int(text),) if are_integers else (what == "tag" and text != OUTSIDE, _is_asked(text, distinct), text)
+
+    texts = [*(names or ()), *sorted(distinct.difference(names or ()), key=place)]
+    texts += _check_unseen(present, texts, what, kind)
+    index = {text: i for i, text in enumerate(texts)}
+    encoded = {k: None if own is None else np.array([index[x] for x in own], np.int64) for k, own in present.items()}
+    return tuple(texts), encoded
+
+
+def _text(label: object) -> str:
+    """What a class is called: pandas writes integers as floats beside a missing one."""
+    text = str(int(label)) if isinstance(label, float) else str(label)
+    return text.strip() if _matches(INTEGER, text) else text
 
 
 MOST_UNSEEN = 0.1
 """Of a split's labels: more that training lacks are no rare class but another column, or another way to write them."""
 
 
-def check_unseen(
-    present: Mapping[str, Sequence[object] | None],
-    seen: Collection[object],
-    known: Mapping[object, str],
-    what: str,
-    kind: str,
-) -> list[object]:
-    """The labels that only scored splits have, and that nothing declares (``known``, to what they are called): each is
-    counted as an error, and said; ValueError where a split has many, or one that looks like another to a reader."""
-    new: dict[object, None] = {}
-    called = {_normal(text): text for text in known.values()}
+def _check_unseen(present: Mapping[str, list[str] | None], known: Sequence[str], what: str, kind: str) -> list[str]:
+    """The labels that only scored splits have, and that nothing declares (as those ``known``): each is counted as an
+    error, and said; ValueError where a split has many."""
+    new: dict[str, None] = {}
+    seen = set(present["train"] or ())
     for split, labels in present.items():
         strange = [label for label in labels or () if label not in seen]
         if not strange:
             continue
-        listed = ", ".join([*known.values()][:8]) + (", ..." if len(known) > 8 else "")
+        listed = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         line = f"split {split!r} has the {what} {_shown(strange[0])}, which training lacks (it has: {listed})"
         of_all = f"{len(strange):,} of {len(labels or ()):,}"
-        alike = [label for label in strange if label not in known and _normal(label) in called]
-        if alike and kind == "auto":
-            raise ValueError(
-                f"split {split!r} has the {what} {_shown(alike[0])}, which training writes as "
-                f"{called[_normal(alike[0])]!r} (one but for {SPELLING}): write it so; if it is another, {TAKEN}"
-            )
         if len(strange) > MOST_UNSEEN * len(labels or ()):
             raise ValueError(f"{line}; such are {of_all}: are they written as in training?")
         warnings.warn(f"{line}: such, {of_all}, cannot be learned and count as errors", stacklevel=2)
@@ -451,4 +461,5 @@ def check_unseen(
 
 
 def _shown(label: object) -> str:
-    return cut(repr(label) if isinstance(label, str) else str(label))
+    """A number as such, whether it is one or its text; any other text in quotation marks."""
+    return cut(repr(label) if isinstance(label, str) and not _matches(INTEGER, label) else str(label))

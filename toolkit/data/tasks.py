@@ -16,15 +16,13 @@ from toolkit.config import MLM, RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
-from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels
-from toolkit.data.tokens import OUTSIDE, UNTAGGED, as_objects, encode_tags, has_entities
+from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels, has_entities, hold_out
+from toolkit.data.tokens import UNTAGGED, by_example, encode_tags
 from toolkit.naming import cut, first_few, lookup, refuse_first, unknown
 from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
 Kind = Literal["classification", "regression", "tokens", "masked"]
-
-DEFAULT_TASK = RunConfig().task
 
 NAMED, LONGEST, NUM_SHOWN, WIDEST = 5, 40, 3, 90
 """Classes that a line names at most, letters of each (a column of texts, or of numbers of rows, has many), examples
@@ -183,8 +181,6 @@ HALF = re.compile("[\ud800-\udfff]")
 """Half a character, which JSON can escape alone and no file can hold."""
 RARE = 5
 """With fewer training examples a class is said to be rare."""
-FEW = 3
-"""With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 
 TASKS: Mapping[str, Callable[[], RawTask]] = {
     **{name: partial(_read_builtin, task) for name, task in {**BUILTIN_TASKS, **BUILTIN_TOKEN_TASKS}.items()},
@@ -207,8 +203,6 @@ def load_task(config: RunConfig) -> Task:
         }
         raw = RawTask(splits, out_of_distribution=tuple(entry.partition("=")[0] for entry in config.ood_file))
         hashes = {k: sha256_of_file(path) if path.is_file() else splits[k].sha256() for k, path in paths.items()}
-        if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
-            warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
         columns = config.text_columns, label_column
         raw = read_dataset(config.dataset, config.dataset_config, *columns, config.tsv_quotes, config.cluster_column)
@@ -220,8 +214,17 @@ def load_task(config: RunConfig) -> Task:
             for k, own in raw.splits.items()
         }
         raw = replace(raw, splits=texts, carrier=None)
-        return _build(f"{task_name(config)} (masked LM)", raw, hashes, config)
-    return _build(task_name(config), raw, hashes, config)
+    name = task_name(config)
+    return _build(f"{name} (masked LM)" if config.objective == MLM else name, raw, hashes, config)
+
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("task_name", "text_columns", "label_column"), ("train_file", "dataset")),
+    **dict.fromkeys(("label_kind", "tsv_quotes", "cluster_column"), ("train_file", "dataset")),
+    **dict.fromkeys(("validation_file", "test_file", "ood_file"), ("train_file",)),
+    "dataset_config": ("dataset",),
+}
+"""Field of a config to those one of which says what data it is about."""
 
 
 def check_sources(config: RunConfig) -> None:
@@ -229,7 +232,10 @@ def check_sources(config: RunConfig) -> None:
     without the data that it is about."""
     if config.train_file and config.dataset:
         raise ValueError("--train-file and --dataset are two sources of data: pass one of them")
-    _refuse_stray_flags(config)
+    for name, sources in NEEDS.items():
+        if getattr(config, name) != getattr(RunConfig(), name) and not any(getattr(config, own) for own in sources):
+            flags = (f"--{own.replace('_', '-')}" for own in (name, *sources))
+            raise ValueError(f"{next(flags)} goes with {' or '.join(flags)}: it would be ignored")
     task_name(config)  # for its ValueError alone: a name that is taken, or --task beside data of one's own
     if config.train_file:
         for path in file_roles(config).values():
@@ -257,7 +263,7 @@ def task_name(config: RunConfig) -> str:
     name = config.task_name or name
     if config.objective != MLM and name == MLM:
         raise ValueError(f"{MLM} is what --task calls masked-LM training: give your data another --task-name")
-    if config.task not in (DEFAULT_TASK, MLM, name):
+    if config.task not in (RunConfig().task, MLM, name):
         raise ValueError(f"--task {config.task} and data of your own are two sources of data: leave --task out")
     return name
 
@@ -286,26 +292,6 @@ def named_path(flag: str, entry: str, taken: Collection[str]) -> tuple[str, Path
     return name, Path(path)
 
 
-def _refuse_stray_flags(config: RunConfig) -> None:
-    """A flag whose data are not asked for would be ignored silently."""
-    own = "--train-file or --dataset"
-    needs = {
-        "validation_file": (config.train_file, "--train-file"),
-        "test_file": (config.train_file, "--train-file"),
-        "ood_file": (config.train_file, "--train-file"),
-        "task_name": (config.train_file or config.dataset, own),
-        "dataset_config": (config.dataset, "--dataset"),
-        "text_columns": (config.train_file or config.dataset, own),
-        "label_column": (config.train_file or config.dataset, own),
-        "label_kind": (config.train_file or config.dataset, own),
-        "tsv_quotes": (config.train_file or config.dataset, own),
-        "cluster_column": (config.train_file or config.dataset, own),
-    }
-    for name, (is_there, flags) in needs.items():
-        if not is_there and getattr(config, name) != getattr(RunConfig(), name):
-            raise ValueError(f"--{name.replace('_', '-')} goes with {flags}")
-
-
 def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig) -> Task:
     for split_name, split in raw.splits.items():
         if not split.texts:
@@ -325,10 +311,12 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         )
         for k, s in raw.splits.items()
     }
-    _warn_of_repeats(splits, hashes, config)
+    if not config.remove_near_duplicates:
+        _warn_of_repeats(splits)
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
-        splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
+        num_drawn = min(config.max_train_examples, len(splits["train"]))
+        _, splits["train"] = hold_out(splits["train"], num_drawn, [config.seed, 1])
         drawn = splits["train"].labels
         if drawn is not None and len(np.unique(flat(drawn))) == 1:
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
@@ -364,13 +352,12 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
     )
 
 
-def _warn_of_repeats(splits: Mapping[str, Split], hashes: Mapping[str, str], config: RunConfig) -> None:
-    """A warning for each scored split of which rows stand in train, but for a file that is train itself."""
+def _warn_of_repeats(splits: Mapping[str, Split]) -> None:
+    """A warning for each scored split of which rows stand in train."""
     known = set(splits["train"].texts)
     for name, split in splits.items():
         num_repeats = sum(texts in known for texts in split.texts)
-        is_train = name == "train" or (name in hashes and hashes[name] == hashes["train"])
-        if num_repeats and not is_train and not config.remove_near_duplicates:
+        if num_repeats and name != "train":
             told = f"{num_repeats:,} of {len(split):,} rows of {name!r} stand in train word for word"
             warnings.warn(f"{told}: --remove-near-duplicates takes such rows out of train", stacklevel=2)
 
@@ -403,7 +390,6 @@ def _encode(
     """The kind of a task, the names of its labels, and the encoded labels of each split."""
     if config.objective == MLM:
         return "masked", (), dict.fromkeys(raw.splits)
-    label_kind = config.label_kind
     with_words = [split_name for split_name, split in raw.splits.items() if split.words is not None]
     if with_words and len(with_words) < len(raw.splits):
         others = ", ".join(split_name for split_name in raw.splits if split_name not in with_words)
@@ -411,30 +397,8 @@ def _encode(
     names = raw.label_names or raw.splits["train"].names
     named = {k: split.named_as(names) for k, split in raw.splits.items()}
     if with_words:
-        return "tokens", *encode_tags(named, names, label_kind)
-    kind, texts, labels = encode_labels({k: s.labels for k, s in named.items()}, names, label_kind)
-    if label_kind == "auto" and kind == "regression":
-        _doubt_targets(name, labels["train"])
-    if label_kind == "auto" and OUTSIDE in texts and has_entities(texts):
-        raise ValueError(
-            f"the labels of {name} are tags of words ({', '.join(texts[:NAMED])}), and each word is a text: "
-            "save it as .conll, or as .jsonl with a list of words and one of tags per sentence; if these are classes, "
-            "pass --label-kind classes"
-        )
-    return kind, texts, labels
-
-
-def _doubt_targets(name: str, labels: NDArray[Any] | None) -> None:
-    """Refuse targets that look like classes: few, and whole."""
-    if labels is None or len(labels) < MANY:
-        return
-    values = np.unique(labels)
-    if len(values) <= FEW and (values == np.round(values)).all():
-        raise ValueError(
-            f"the labels of {name} are {', '.join(str(float(x)) for x in values)}: floats mean regression, but so few "
-            "and whole they look like classes (pandas writes integers so beside a missing one): say which with "
-            "--label-kind classes or --label-kind targets"
-        )
+        return "tokens", *encode_tags(named, names, config.label_kind)
+    return encode_labels({k: s.labels for k, s in named.items()}, names, config.label_kind)
 
 
 def remove_near_duplicates(train: Split, scored: Mapping[str, Split]) -> tuple[Split, dict[str, int]]:
@@ -444,9 +408,7 @@ def remove_near_duplicates(train: Split, scored: Mapping[str, Split]) -> tuple[S
     given training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
     """
     repeats = {name: near_duplicates(train.texts, split.texts) for name, split in scored.items()}
-    stays = np.ones(len(train), dtype=bool)
-    for repeated in repeats.values():
-        stays &= ~repeated
+    stays = ~np.any(list(repeats.values()), axis=0)
     if not stays.any():
         raise ValueError(
             f"every one of the {len(train)} training examples nearly repeats an example of {', '.join(scored)}: "
@@ -480,9 +442,9 @@ def _permuted(labels: NDArray[Any], seed: int) -> NDArray[Any]:
     generator = np.random.default_rng([seed, 3])
     if labels.dtype != object:
         return generator.permutation(labels)
-    sizes, tags = [len(tags) for tags in labels], np.concatenate(labels)
+    tags = np.concatenate(labels)
     tags[tags != UNTAGGED] = generator.permutation(tags[tags != UNTAGGED])
-    return as_objects(np.split(tags, np.cumsum(sizes)[:-1]))
+    return by_example(tags, labels)
 
 
 def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
@@ -492,8 +454,7 @@ def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
         raise ValueError(
             f"--selection-fraction {config.selection_fraction} of {len(train)} training examples leaves one part empty"
         )
-    order = np.random.default_rng([config.seed, 2]).permutation(len(train))
-    return {"train": train.take(np.sort(order[num_held:])), SELECTION: train.take(np.sort(order[:num_held]))}
+    return dict(zip(("train", SELECTION), hold_out(train, num_held, [config.seed, 2]), strict=True))
 
 
 def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
@@ -514,10 +475,3 @@ def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
         if len(texts) >= MANY and 2 * count > len(texts):
             told = f"{count:,} of {len(texts):,} texts are {cut(' | '.join(often), LONGEST)!r}"
             warnings.warn(f"split {split_name!r}: {told}: withheld?", stacklevel=2)
-
-
-def _draw(split: Split, num_examples: int, seed: int) -> Split:
-    """``num_examples`` of a split, drawn with the run's seed, in their old order."""
-    if num_examples >= len(split):
-        return split
-    return split.take(np.sort(np.random.default_rng([seed, 1]).permutation(len(split))[:num_examples]))

@@ -3,23 +3,22 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from io import StringIO
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.labels import MANY, MARKS, MAX_CLASSES, RawSplit, check_spellings, check_unseen, plain_text
+from toolkit.data.labels import MANY, OUTSIDE, RawSplit, encode_labels, has_entities, marks_span, plain_text
 from toolkit.naming import refuse_first, unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words", "form", "1")
 """Tried in order when --text-columns is not given; the last two are of .conllu and .conll."""
 DEFAULT_TAG_COLUMNS = ("ner_tags", "tags", "labels", "pos_tags", "upos")
 """Tried in order, and then the last column of .conll, when the column that --label-column names is not there."""
-OUTSIDE = "O"
-"""The tag of a word that belongs to no entity."""
 DOCUMENT = "-DOCSTART-"
 """What stands in a CoNLL-2003 file where a new document begins: no word."""
 HEADS = ("word", "words", "token", "tokens", "form", "text")
@@ -124,7 +123,7 @@ def _doubt_words(words: Sequence[Sequence[object]], column: str, source: str, co
     num_counted = sum(str(word) == str(k) for row in words for k, word in enumerate(row, 1))
     if len(columns) > 2:  # beside a column of words and one of tags: 0, 1, 2; numbers through the file; 1-1, 1-2
         num_counted = max(num_counted, sum(re.fullmatch(r"\d+([-.:]\d+)*", str(word)) is not None for word in flat))
-    num_tags = sum(word == OUTSIDE or _marks_span(str(word)) for word in flat)
+    num_tags = sum(word == OUTSIDE or marks_span(str(word)) for word in flat)
     doubts = (
         (2 * sum(not isinstance(word, str) for word in flat) > len(flat), "numbers"),
         (2 * num_counted > len(flat), "the numbers of words (1, 2, 3)"),
@@ -144,7 +143,7 @@ def _doubt_columns(frame: pd.DataFrame, of_words: str, of_tags: str, source: str
     counts = {str(name): Counter(str(x) for cell in frame[name] for x in cell) for name in frame.columns}
     word, tag = (str(frame[name].iloc[0][0]) for name in (of_words, of_tags))
     others = [own for own in counts[of_tags] if own != tag]
-    is_alone = counts[of_tags][tag] == 1 and tag != OUTSIDE and not _marks_span(tag)
+    is_alone = counts[of_tags][tag] == 1 and tag != OUTSIDE and not marks_span(tag)
     if is_alone and (has_entities(others) or word.lower() in HEADS):
         raise ValueError(f"{source}: its first line reads as the names of columns ({word}, {tag}): take it out")
     spans = [name for name, own in counts.items() if name not in (of_words, of_tags) and has_entities([*own])]
@@ -153,16 +152,6 @@ def _doubt_columns(frame: pd.DataFrame, of_words: str, of_tags: str, source: str
             f"{source}: tags of spans (B-...) stand in the column {spans[-1]}, and none in the last one: pass "
             f"--label-column {spans[-1]}, or {of_tags} if that is meant"
         )
-
-
-def _marks_span(tag: str) -> bool:
-    return tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") and len(tag) > 2
-
-
-def has_entities(names: Sequence[str]) -> bool:
-    """Whether tags mark entities: O, and others that begin with B-, I-, E-, S-, L- or U-."""
-    marked = [name for name in names if name != OUTSIDE]
-    return bool(marked) and all(map(_marks_span, marked))
 
 
 def spelled_alike(names: Sequence[str]) -> NDArray[np.object_]:
@@ -176,61 +165,33 @@ def encode_tags(
 ) -> tuple[tuple[str, ...], dict[str, NDArray[Any] | None]]:
     """Tag names and, per split, an object array (examples,) of int64 arrays (words,) that index them.
 
-    ``names`` are the tags 0, 1, ... where the source knows them; else O comes first and the others follow in the order
-    of the alphabet. ValueError for a split whose tags training lacks, for words without tags in training or validation,
-    and for training with one tag only.
+    :func:`encode_labels` of all words; of those that are not UNTAGGED, or -1 where the source names its tags.
     """
-    for split in ("train", "validation"):
-        if split in raw and raw[split].labels is None:
-            raise ValueError(f"split {split!r} has no tags: check --label-column")
-    places = {**dict(enumerate(names or ())), **({-1: UNTAGGED} if names else {})}
-    named: dict[str, list[list[str]]] = {}
-    for split, own in raw.items():
-        if own.labels is not None:
-            whole = ([int(x) if isinstance(x, float) and x.is_integer() else x for x in tags] for tags in own.labels)  # type: ignore[attr-defined]
-            named[split] = [[str(places.get(tag, tag)) for tag in tags] for tags in whole]
-    tagged = {k: [tag for tags in own for tag in tags if tag != str(UNTAGGED)] for k, own in named.items()}
-    train = tagged["train"]
-    seen = set(train)
-    if len(seen) == 1:
-        raise ValueError(f"every training tag is {train[0]!r}: there is nothing to learn")
-    check_spellings(train, None, kind)
-    if kind == "auto" and names is None:
-        _doubt_tags(train, seen)
-    texts = [*(names or ()), *sorted(seen.difference(names or ()), key=lambda tag: (tag != OUTSIDE, tag))]
-    texts += map(str, check_unseen(tagged, seen, {text: text for text in texts}, "tag", kind))
-    often, count = (Counter(train).most_common(1) or [("", 0)])[0]
-    if (2 * count > len(train) or OUTSIDE in texts) and not has_entities(texts):
+    none = {UNTAGGED, str(UNTAGGED), *([-1] if names else [])}
+    flat: dict[str, Any] = {k: own.labels and [*chain.from_iterable(own.labels)] for k, own in raw.items()}  # type: ignore[arg-type]
+    tagged = {k: tags and [tag for tag in tags if tag not in none] for k, tags in flat.items()}
+    _, texts, indices = encode_labels(tagged, names, kind, "tag")
+    counts = Counter(tagged["train"])
+    often, count = (counts.most_common(1) or [("", 0)])[0]
+    if (2 * count > counts.total() or OUTSIDE in texts) and not has_entities(texts):
         warnings.warn(
             f"the tags ({', '.join(texts[:5])}) mark no spans, as B- and I- do, so that words are scored and entities "
-            f"are not counted; {count / len(train):.0%} of the words are {often}",
+            f"are not counted; {count / counts.total():.0%} of the words are {often}",
             stacklevel=2,
         )
-    index = {text: i for i, text in enumerate(texts)} | {str(UNTAGGED): UNTAGGED}
     encoded: dict[str, NDArray[Any] | None] = dict.fromkeys(raw)
-    for split, sentences in named.items():
-        encoded[split] = as_objects([np.array([index[tag] for tag in tags], dtype=np.int64) for tags in sentences])
-    return tuple(texts), encoded
+    for split, own in indices.items():
+        if own is not None:
+            tags = np.full(len(flat[split]), UNTAGGED)
+            tags[[tag not in none for tag in flat[split]]] = own
+            encoded[split] = by_example(tags, raw[split].labels)  # type: ignore[arg-type]
+    return texts, encoded
 
 
-def _doubt_tags(train: Sequence[str], seen: Collection[str]) -> None:
-    """ValueError, which --label-kind classes says no to, for tags that may be none."""
-    marks = [mark for mark in ("_", *map(str, MARKS)) if mark in seen]
-    mark = "".join(marks[:1])
-    of_all = f"{train.count(mark):,} of {len(train):,} words"
-    doubts = (
-        (marks and len(seen) > 2, f"the tag {mark} often says that a word has none ({of_all}): write -100 for it"),
-        (
-            len(seen) > min(MAX_CLASSES, max(len(train) / 2, 20)),
-            f"there are {len(seen):,} tags on {len(train):,} words: is --label-column the right one?",
-        ),
-    )
-    refuse_first({f"{doubt}; if these are tags, pass --label-kind classes": is_so for is_so, doubt in doubts})
-
-
-def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """(arrays,) objects, also where all are of one length, of which numpy would make a table."""
-    return np.fromiter(arrays, dtype=object, count=len(arrays))
+def by_example(tags: NDArray[Any], examples: Iterable[Sized]) -> NDArray[Any]:
+    """(examples,) objects: the tags of all words, of each of the examples those of its own."""
+    parts = np.split(tags, np.cumsum([len(own) for own in examples])[:-1])
+    return np.fromiter(parts, dtype=object, count=len(parts))  # np.array makes a table where all are of one length
 
 
 def is_list(cell: object) -> bool:

@@ -199,8 +199,7 @@ def open_adapter(
         raise ValueError(f"{shown} adapts a table that encoder and decoder share, which is not read here: {MERGE_IT}")
     own = FileTensors({name: entries[name] for change in changes.values() for name in change.parts.values()})
     check_stored(own, shown)
-    for name in own:
-        check_finite(own.stored(name), name, shown)
+    check_finite(own, shown)
     sizes = {c: own.shape(change.whole) if change.whole else shapes[c] for c, change in changes.items()}
     for canonical, change in changes.items():
         _read_settings(change, settings, own, shown)

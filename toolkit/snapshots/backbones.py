@@ -13,9 +13,8 @@ import numpy as np
 from toolkit.families import ModelFamily, component_of, family_of
 from toolkit.naming import first_few, read_object, reading, refuse_first
 from toolkit.snapshots.adapters import MERGE_IT
-from toolkit.snapshots.files import check_content, known_sha256, sha256_of_file
+from toolkit.snapshots.files import check_content, known_sha256
 from toolkit.snapshots.importers import (
-    HALF,
     UNREADABLE,
     Place,
     Resolve,
@@ -25,6 +24,7 @@ from toolkit.snapshots.importers import (
     find_places,
     in_folder,
     notes_on_order,
+    rounding_notes,
     shown_names,
 )
 from toolkit.snapshots.store import SNAPSHOTS, Run
@@ -68,15 +68,11 @@ def hash_tokenizer(folder: Path) -> str | None:
 
 
 def _hash_object(path: Path, counts: Callable[[str, Any], bool]) -> str | None:
-    """Over those fields of a JSON object that count; of a damaged file, which its reader refuses, over its bytes."""
+    """Over those fields of a JSON object that count; ValueError for a damaged file."""
     if not path.is_file():
         return None
-    check_content(path)
-    try:
-        fields = {name: value for name, value in read_object(path).items() if counts(name, value)}
-        return _hash_text(json.dumps(fields, sort_keys=True))
-    except ValueError:
-        return sha256_of_file(path)
+    fields = {name: value for name, value in read_object(check_content(path)).items() if counts(name, value)}
+    return _hash_text(json.dumps(fields, sort_keys=True))
 
 
 def _hash_files(paths: Iterable[Path]) -> str | None:
@@ -86,10 +82,6 @@ def _hash_files(paths: Iterable[Path]) -> str | None:
 
 def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-SHOWN_NAMES = 3
-"""Names of tensors that a note lists before it only counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +177,17 @@ def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
         raise ValueError(f"{run.path.name} started from random weights, which no checkpoint holds: nothing to compare")
     commit, sha256 = known.get("revision"), known.get("weights_sha256")
     folder = Path(config.model).expanduser()
-    place: str | Path = config.model
-    if resolve is not None and resolve(config.model) is not None:
-        pass  # the embedded model, which is verified whenever it is found
-    elif folder.is_dir():
-        place = folder
-        if sha256 not in (None, hash_weights(folder)):
-            raise ValueError(
-                f"the weights of {config.model} are not those that {run.path.name} started from: put these back, or "
-                "run again"
-            )
-    elif commit:
-        place = f"{config.model.partition('@')[0]}@{commit}"
-    else:
+    # The embedded model, which is verified whenever it is found.
+    is_embedded = resolve is not None and resolve(config.model) is not None
+    is_here = is_embedded or folder.is_dir()
+    if not (is_here or commit):
         raise ValueError(f"no checkpoint at {config.model}, which {run.path.name} started from: put it back")
+    if is_here and not is_embedded and sha256 not in (None, hash_weights(folder)):
+        raise ValueError(
+            f"the weights of {config.model} are not those that {run.path.name} started from: put these back, or run "
+            "again"
+        )
+    place = config.model if is_here else f"{config.model.partition('@')[0]}@{commit}"
     run.check("snapshots/")
     opened = open_place(_place(place, resolve), name)
     first, own_names = run.trajectory.at(0).tensors, opened.families[0].embedding_parameters
@@ -253,24 +242,16 @@ def _check_layers(before: Backbone, after: Backbone, family: ModelFamily) -> Non
         {name for name in side.parameters if component_of(family, name).startswith("layers.")}
         for side in (before, after)
     ]
-    counts = [len({component_of(family, name) for name in side}) for side in names]
-    if counts[0] != counts[1]:
-        raise ValueError(
-            f"{before.name} has {counts[0]} layers, {after.name} has {counts[1]}: compare checkpoints of one size"
-        )
-    if not counts[0]:
+    if not names[0] | names[1]:
         raise ValueError(f"{before.name} and {after.name} hold no layers: are they whole checkpoints?")
     if differing := sorted(names[0] ^ names[1]):
         lacking = after if differing[0] in names[0] else before
-        raise ValueError(f"{lacking.name} lacks {differing[0]}: is it a whole checkpoint?")
+        raise ValueError(f"{lacking.name} lacks {differing[0]}: is it a whole checkpoint, and of the same size?")
 
 
 def _notes(before: Backbone, after: Backbone) -> Iterator[str]:
     for side in (before, after):
         if side.left_out:
-            yield f"not compared, as no part of the backbone: {first_few(side.left_out, SHOWN_NAMES)} of {side.name}"
-        for kind in sorted({side.stored(name) for name in side.parameters} & HALF.keys()):
-            yield (
-                f"{side.name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: "
-                "smaller changes cannot be distinguished from that"
-            )
+            yield f"not compared, as no part of the backbone: {first_few(side.left_out)} of {side.name}"
+        types = {side.stored(name) for name in side.parameters}
+        yield from rounding_notes(side.name, types, "smaller changes cannot be distinguished from that")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import TABLES
 from toolkit.naming import refuse_first
-from toolkit.snapshots.importers import called, find_places
+from toolkit.snapshots.importers import called, find_places, named_otherwise
 from toolkit.snapshots.snapshot import CHECKED_ROWS, Snapshot, Trajectory
 from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 
@@ -81,15 +81,12 @@ def doubts_on_base(trajectory: Trajectory, epochs: Sequence[float] = ()) -> list
     ]
 
 
-def named_otherwise(base: str | Path, after: str | Path) -> list[str]:
+def of_another_name(base: str | Path, after: str | Path) -> list[str]:
     """That the config.json of a checkpoint names another model than the base, where it names any."""
     start, end = (find_places(str(place), find_embedded)[0] for place in (base, after))
     start_config, end_config = (read_settings(place.fetch("config.json")) for place in (start, end))
-    named = str(end_config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    if not named or named in called(start, start_config):
-        return []
-    said = f"the config.json of {end.parts[-1]} says that it started from {named}, and the base is {start.parts[-1]}"
-    return [f"{said}: it may not be the same model"]
+    named, shown = end_config.get("_name_or_path"), f"the config.json of {end.parts[-1]}"
+    return named_otherwise(named, called(start, start_config), f"{shown}, beside the base {start.parts[-1]},")
 
 
 def _fits(before: Snapshot, after: Snapshot, name: str) -> NDArray[np.float64]:

@@ -18,35 +18,30 @@ NUMBER = r"[+-]?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|inf|nan)"
 
 FORMULA = r"(?='*[=+\-@\t\r].)"
 """Before what a spreadsheet takes for a formula, which may start a program; behind a quotation mark it is a text."""
-BARE = rf"\A(?!{NUMBER}\Z){FORMULA}|(?<=;)(?!{NUMBER}(;|\Z)){FORMULA}"
+BARE = re.compile(rf"\A(?!{NUMBER}\Z){FORMULA}|(?<=;)(?!{NUMBER}(;|\Z)){FORMULA}", re.DOTALL)
 """Before each: at the beginning, and behind a ``;``, at which a spreadsheet splits lines in many countries."""
+
+
+QUOTED = re.compile(rf"(\A|(?<=;))'{FORMULA}", re.DOTALL)
 
 
 def csv_of(table: "pd.DataFrame", **options: Any) -> str:
     """A table as CSV; the options are those of ``DataFrame.to_csv``."""
-    write = partial(_with_texts(table, _quoted).to_csv, index=False, lineterminator="\n", **options)
+    write = partial(_with_texts(table, partial(BARE.sub, "'")).to_csv, index=False, lineterminator="\n", **options)
     # A carriage return ends a line for whoever reads it, but not for Python's csv, which puts no quotes around it.
     return write(quoting=csv.QUOTE_NONNUMERIC) if "\r" in (text := str(write())) else text
 
 
 def unquoted(table: "pd.DataFrame") -> "pd.DataFrame":
     """A table that :func:`csv_of` wrote, as it was before."""
-    return _with_texts(table, _unquoted)
-
-
-def _quoted(text: object) -> object:
-    return re.sub(BARE, "'", text, flags=re.DOTALL) if isinstance(text, str) else text
-
-
-def _unquoted(text: object) -> object:
-    return re.sub(rf"(\A|(?<=;))'{FORMULA}", "", text, flags=re.DOTALL) if isinstance(text, str) else text
+    return _with_texts(table, partial(QUOTED.sub, ""))
 
 
 def _with_texts(table: "pd.DataFrame", change: Any) -> "pd.DataFrame":
     """A table with its heads and texts changed."""
     import pandas as pd
 
-    changed = table.rename(columns=change)
+    changed = table.rename(columns={name: change(name) for name in table if isinstance(name, str)})
     for name in [name for name in changed if not pd.api.types.is_numeric_dtype(changed[name])]:
         # Each text once: a table names a few runs and measures in many lines.
         cells = {cell: change(cell) for cell in changed[name].unique() if isinstance(cell, str)}

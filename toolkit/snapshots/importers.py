@@ -3,9 +3,10 @@
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,8 +234,7 @@ def shown_names(places: Sequence[Place]) -> list[str]:
 
 
 def _of_pattern(path: Path, text: str) -> list[Place]:
-    fixed = next(parent for parent in path.parents if "*" not in str(parent))
-    folders = [folder for folder in fixed.glob(path.relative_to(fixed).as_posix()) if folder.is_dir()]
+    folders = [Path(place) for place in glob(str(path)) if Path(place).is_dir()]  # noqa: PTH207 # takes absolute ones
     if not folders:
         raise ValueError(f"no folder matches {text!r}")
     in_order = sorted(folders, key=lambda folder: (_step(folder) or -1, folder.name))
@@ -470,8 +470,6 @@ class _Opened:
     """None where there is no LayerNorm."""
     output: str = ""
     """The name of an output layer that is a table of its own."""
-    output_tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """That table, where it is at hand."""
     is_tied: bool = False
     """Whether the word table is the output layer too."""
     num_apart: int = 0
@@ -593,25 +591,18 @@ def _renamed_notes(opened: Sequence[_Opened], renamed: Mapping[int, str]) -> Ite
     """How far the rows moved whose text is another one than it was, from what their places held."""
     if renamed:
         rows = np.array(list(renamed), np.int64)
-        shares = _relative_changes(*(one.tensors["word_embeddings"][rows] for one in (opened[0], opened[-1])))
-        told = [
-            f"{text} (moved by {share:.3g} of its length)" for text, share in zip(renamed.values(), shares, strict=True)
-        ]
+        ends = (one.tensors["word_embeddings"][rows] for one in (opened[0], opened[-1]))
+        old, new = (np.asarray(values, np.float64) for values in ends)
+        with np.errstate(divide="ignore", invalid="ignore"):  # of a row that was 0: it moved infinitely far, or not
+            shares = np.nan_to_num(np.linalg.norm(new - old, axis=1) / np.linalg.norm(old, axis=1), posinf=np.inf)
+        moves = zip(renamed.values(), shares, strict=True)
+        told = [f"{text} (moved by {share:.3g} of its length)" for text, share in moves]
         yield f"renamed: {first_few(told, NAMED_ROWS)}"
 
 
-def _relative_changes(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """(rows,) by how much of its length each row moved; infinite where it had none."""
-    before, after = (np.asarray(rows, np.float64) for rows in (old, new))
-    norms, changes = (np.sqrt(np.vecdot(rows, rows)) for rows in (before, after - before))
-    shares: np.ndarray = np.divide(changes, norms, out=np.where(changes > 0, np.inf, 0.0), where=norms > 0)
-    return shares
-
-
 def _rows_or_nan(table: np.ndarray, rows: NDArray[np.int64]) -> np.ndarray:
-    found = np.full((len(rows), table.shape[1]), np.nan, table.dtype)
-    found[rows < len(table)] = table[rows[rows < len(table)]]
-    return found
+    is_there = rows < len(table)
+    return np.where(is_there[:, None], table[np.where(is_there, rows, 0)], np.float32(np.nan))
 
 
 def _open(place: Place, name: str) -> _Opened:
@@ -627,8 +618,7 @@ def _open(place: Place, name: str) -> _Opened:
     pad = config.get("pad_token_id")
     offset = family.first_position(pad if isinstance(pad, int) else None) if family is not None else None
     vocabulary = read_tokenizer_files(place.fetch, size)
-    for parameter in tensors:
-        check_finite(tensors[parameter], parameter, name, vocabulary, offset or 0)
+    check_finite(tensors, name, vocabulary, offset or 0)
     is_stated = config.get("tie_word_embeddings") is True and bool(output) and size > 0
     num_apart = _count_apart(tensors["word_embeddings"], output[location.output]) if is_stated else 0
     is_language_model = family is not None and _is_language_model(family, config)
@@ -643,12 +633,18 @@ def _open(place: Place, name: str) -> _Opened:
         offset,
         _eps(config) if "LayerNorm.weight" in tensors else None,
         "" if is_tied else location.output,
-        {} if is_tied else output,
         is_tied,
         num_apart,
         whole,
         called(place, config),
     )
+
+
+def named_otherwise(named: object, others: Collection[str], shown: str) -> list[str]:
+    """A doubt where what a checkpoint calls its base is none of the names of the base; none of what is not known."""
+    stated = str(named or "").rstrip("/").rpartition("/")[2].partition("@")[0]
+    is_known = not stated or not others or stated in others
+    return [] if is_known else [f"{shown} says that its base is {stated}: it may not be the same model"]
 
 
 def called(place: Place, config: Mapping[str, object]) -> tuple[str, ...]:
@@ -703,13 +699,10 @@ def _open_adapter(place: Place, path: Path, name: str, base: _Opened | None = No
         shapes=shapes,
         vocabulary=vocabulary,
         output="",
-        output_tensors={},
         is_tied=False,
         num_apart=0,
     )
-    stated = str(named or "").rstrip("/").rpartition("/")[2].partition("@")[0]
-    other = f"{name} says that its base is {stated}, and is read on top of {base.name}: is that the same model?"
-    return one, [note, *([other] if stated and base.called and stated not in base.called else [])]
+    return one, [note, *named_otherwise(named, base.called, f"{name}, read on top of {base.name},")]
 
 
 def _is_language_model(family: ModelFamily, config: Mapping[str, Any]) -> bool:
@@ -731,8 +724,7 @@ def _open_ours(path: Path, name: str) -> _Opened:
     run.check(SNAPSHOTS + path.name)
     vocabulary, offset, eps = trajectory.vocabulary, trajectory.position_offset, trajectory.layer_norm_eps
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
-    for parameter in tensors:
-        check_finite(tensors[parameter], parameter, name, vocabulary, offset)
+    check_finite(tensors, name, vocabulary, offset)
     return _Opened(name, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
 
 
@@ -805,34 +797,22 @@ def _output_notes(opened: Sequence[_Opened]) -> Iterator[str]:
                 "config.json says tie_word_embeddings: true (as after a merge of what was trained on one of the two); "
                 "say false there: a loader may tie them again and drop one"
             )
-    own = [one for one in opened if one.output]
-    if own:
-        sizes = [len(tensors[one.output]) for one in own if (tensors := one.output_tensors)]
-        rows = f" ({sizes[0]:,} rows)" if len(set(sizes)) == 1 else ""
+    if own := [one for one in opened if one.output]:
         yield (
-            f"{own[0].output} of {' and '.join(one.name for one in own)} is a table of its own{rows} and not among the "
-            f"embedding parameters{_output_change(own) if len(own) > 1 else ''}"
+            f"{own[0].output} of {' and '.join(one.name for one in own)} is a table of its own and not among the "
+            "embedding parameters: what of it moved is not told here"
         )
 
 
-def _output_change(own: Sequence[_Opened]) -> str:
-    """How far the rows of the output layer moved from the first checkpoint to the last, as a clause."""
-    old, new = (one.output_tensors.get(one.output) for one in (own[0], own[-1]))
-    if old is None or new is None or old.shape != new.shape:
-        return ""
-    parts = [slice(start, start + CHECKED_ROWS) for start in range(0, len(old), CHECKED_ROWS)]
-    largest = np.max([_relative_changes(old[part], new[part]).max() for part in parts], initial=0.0)  # which NaN is
-    what = f"; its largest relative change of a row is {largest:.3g}" if largest else "; it did not change"
-    return f"{what} from {own[0].name} to {own[-1].name}"
+def rounding_notes(name: str, types: Collection[str], what_follows: str) -> Iterator[str]:
+    """A note for each type of two bytes among those in which a checkpoint stores weights."""
+    for kind in sorted(HALF.keys() & types):
+        yield f"{name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: {what_follows}"
 
 
 def _precision_notes(opened: Sequence[_Opened], parameters: Sequence[str]) -> Iterator[str]:
     for one in opened:
         types = {one.dtypes[name] for name in parameters}
-        for name in sorted(types & HALF.keys()):
-            yield (
-                f"{one.name} stores weights as {name}, which rounds a value by up to {HALF[name]:.2%}: "
-                "no drift is no verdict on half-precision weights"
-            )
+        yield from rounding_notes(one.name, types, "no drift is no verdict on half-precision weights")
         if "float64" in types:
             yield f"{one.name} stores weights as float64: compared after rounding to float32"

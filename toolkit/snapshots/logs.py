@@ -11,25 +11,14 @@ from numpy.typing import NDArray
 from toolkit.families import TABLES
 from toolkit.naming import parse_object, reading
 
-PARTS = ("offsets", "rows", "counts", "norms")
+PARTS = {"offsets": np.int64, "rows": np.int32, "counts": np.int32, "norms": np.float32}
 INPUT_ONLY = "input_only"
 """Of tensors that hold nothing: their names name the tables."""
 JOINED = 64
 """Steps after which their arrays are put together. Small arrays that every step left behind would lie between the large
 ones that steps allocate and free: memory falls to pieces, and steps grow slower (experiments/benchmarks/NOTES.md)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """The rows of one table that one optimizer step used; three arrays of one length."""
-
-    rows: NDArray[np.int32]
-    """Distinct rows of real (unpadded) tokens, ascending."""
-    counts: NDArray[np.int32]
-    """Tokens that used each row."""
-    norms: NDArray[np.float32]
-    """Euclidean norm of each row's gradient before clipping (in a run of ``toolkit.record``: as the optimizer got it);
-    NaN where the parameter had none (frozen)."""
+WAITING = 1_000_000
+"""Tokens that are counted at once: a long run does not keep every token of every epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +28,25 @@ class TableExposure:
     offsets: NDArray[np.int64]
     """(steps + 1,): step s, counted from 0, owns entries offsets[s] to offsets[s + 1]."""
     rows: NDArray[np.int32]
+    """Of each step the distinct rows of real (unpadded) tokens, ascending."""
     counts: NDArray[np.int32]
+    """Tokens that used each row."""
     norms: NDArray[np.float32]
+    """Euclidean norm of each row's gradient before clipping (in a run of ``toolkit.record``: as the optimizer got it);
+    NaN where the parameter had none (frozen)."""
 
     @classmethod
-    def from_steps(cls, steps: list[StepRows]) -> "TableExposure":
-        """Concatenate the rows of consecutive optimizer steps."""
-        offsets = np.zeros(len(steps) + 1, np.int64)
-        np.cumsum([len(step.rows) for step in steps], out=offsets[1:])
-        return cls(offsets, *_end_to_end(steps))
+    def of_step(cls, rows: NDArray[np.int32], counts: NDArray[np.int32], norms: NDArray[np.float32]) -> "TableExposure":
+        """The rows of one step."""
+        return cls(np.array([0, len(rows)], np.int64), rows, counts, norms)
 
     @classmethod
     def join(cls, parts: Sequence["TableExposure"]) -> "TableExposure":
         """Exposures of consecutive steps, end to end."""
-        sizes = [np.diff(part.offsets) for part in parts]
-        return cls(np.concatenate([[0], *sizes]).cumsum().astype(np.int64), *_end_to_end(parts))
+        offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
+        names = ("rows", "counts", "norms")
+        whole = (np.concatenate([np.empty(0, PARTS[x]), *(getattr(part, x) for part in parts)]) for x in names)
+        return cls(offsets, *whole)
 
     def first(self, num_steps: int) -> "TableExposure":
         """The exposure of the first steps alone."""
@@ -78,35 +71,24 @@ class TableExposure:
         return int(self.offsets[self.num_steps if last_step is None else min(last_step, self.num_steps)])
 
 
-def _end_to_end(
-    parts: Sequence[StepRows] | Sequence[TableExposure],
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
-    """Rows, counts and norms."""
-    return (
-        np.concatenate([np.empty(0, np.int32), *(part.rows for part in parts)]),
-        np.concatenate([np.empty(0, np.int32), *(part.counts for part in parts)]),
-        np.concatenate([np.empty(0, np.float32), *(part.norms for part in parts)]),
-    )
-
-
 class TableLog:
     """The rows of one table, step after step. Small arrays are put together, not kept: see JOINED."""
 
     def __init__(self, before: TableExposure | None = None) -> None:
         """``before``: of the steps that came before."""
         self._joined: list[TableExposure] = [] if before is None else [before]
-        self._recent: list[StepRows] = []
+        self._recent: list[TableExposure] = []
 
-    def add(self, step: StepRows) -> None:
+    def add(self, step: TableExposure) -> None:
         self._recent.append(step)
         if len(self._recent) == JOINED:
-            self._joined.append(TableExposure.from_steps(self._recent))
+            self._joined.append(TableExposure.join(self._recent))
             self._recent = []
 
     def exposure(self) -> TableExposure:
         """Everything added so far."""
         # Kept as one: a run that saves its state each epoch asks again and again.
-        self._joined = [TableExposure.join([*self._joined, TableExposure.from_steps(self._recent)])]
+        self._joined = [TableExposure.join([*self._joined, *self._recent])]
         self._recent = []
         return self._joined[0]
 
@@ -128,40 +110,37 @@ class DesignCounter:
 
     def __init__(self, tables: tuple[str, ...], counted: Design | None = None) -> None:
         """``counted``: what was counted before."""
-        self._tables = tables
-        nothing = np.empty((0, len(tables)), np.int32), np.empty(0, np.int64)
-        self._counted = nothing if counted is None else (counted.combinations, counted.counts)
-        self._recent: list[NDArray[np.int32]] = []
-        self._waiting: list[NDArray[np.int32]] = []
+        self._counted = counted or Design(tables, np.empty((0, len(tables)), np.int32), np.empty(0, np.int64))
+        self._waiting = np.empty((WAITING, len(tables)), np.int32)
         self._num_waiting = 0
 
     def add(self, rows: Mapping[str, NDArray[np.int64]] | NDArray[np.int32]) -> None:
         """The rows of some real tokens: per table (tokens,), or (tokens, tables) of them all."""
         if not isinstance(rows, np.ndarray):
-            rows = np.stack([rows[name].astype(np.int32) for name in self._tables], axis=1)
-        self._recent.append(rows)
-        self._num_waiting += len(self._recent[-1])
-        if len(self._recent) == JOINED:
-            self._waiting.append(np.concatenate(self._recent))
-            self._recent = []
-        if self._num_waiting > 1_000_000:  # so that a long run does not keep every token of every epoch
-            self._merge()
+            rows = np.stack([rows[name].astype(np.int32) for name in self._counted.tables], axis=1)
+        end = self._num_waiting + len(rows)
+        if end > len(self._waiting):
+            self._merge(rows)
+        else:
+            self._waiting[self._num_waiting : end] = rows
+            self._num_waiting = end
 
-    def _merge(self) -> None:
-        combinations, counts = self._counted
-        both = np.concatenate([combinations, *self._waiting, *self._recent])
-        weights = np.concatenate([counts, np.ones(self._num_waiting, np.int64)])
+    def _merge(self, *more: NDArray[np.int32]) -> None:
+        tables, counts = self._counted.tables, self._counted.counts
+        both = np.concatenate([self._counted.combinations, self._waiting[: self._num_waiting], *more])
+        weights = np.concatenate([counts, np.ones(len(both) - len(counts), np.int64)])
         keys, sizes = np.zeros(len(both), np.int64), both.max(axis=0, initial=0) + 1
         for column, size in zip(both.T, sizes, strict=True):  # a number per combination, in the same order: sorted fast
             keys = keys * int(size) + column
         _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-        self._counted = both[first], np.bincount(place.reshape(-1), weights, len(first)).astype(np.int64)
-        self._recent, self._waiting, self._num_waiting = [], [], 0
+        totals = np.bincount(place.reshape(-1), weights, len(first)).astype(np.int64)
+        self._counted = Design(tables, both[first], totals)
+        self._num_waiting = 0
 
     def design(self) -> Design:
         """Everything counted so far."""
         self._merge()
-        return Design(self._tables, *self._counted)
+        return self._counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from toolkit.families import component_of, regime_name
 from toolkit.naming import refuse_damaged, refuse_first
 from toolkit.snapshots.backbones import Backbone, hash_weights, open_place
-from toolkit.snapshots.bases import doubts_on_base, named_otherwise
+from toolkit.snapshots.bases import doubts_on_base, of_another_name
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.importers import Imported, Place, find_places, import_checkpoints, in_folder
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
@@ -160,11 +160,6 @@ class OutputFolder(Run):
         return pd.DataFrame(list(lines.values()), columns=None if lines else ["epoch", "step", "split"])
 
     @cached_property
-    def optimizer_log(self) -> None:
-        """Not known."""
-        return
-
-    @cached_property
     def vocabulary(self) -> Vocabulary | None:
         """Of the tokenizer files beside the weights."""
         return self._imported.trajectory.vocabulary
@@ -207,7 +202,7 @@ class OutputFolder(Run):
         of_rows = doubts_on_base(
             replace(self._imported.trajectory, snapshots=[base, *named]), [0, *(kept.epoch for kept in self._kept)]
         )
-        return [*of_end, *of_its_log, *named_otherwise(self.base, self._kept[-1].path), *of_rows]
+        return [*of_end, *of_its_log, *of_another_name(self.base, self._kept[-1].path), *of_rows]
 
     def _check_one_training(self) -> None:
         """ValueError where the epochs do not ascend as steps do, or a log does not begin with that of the checkpoint

@@ -286,9 +286,7 @@ def clear(owned: Owned, keep: Collection[str] = ()) -> None:
 
 
 def move_folder(source: Path, place: Path) -> None:
-    """Rename a folder of ours to where nothing is."""
-    if os.path.lexists(place):
-        raise ValueError(f"{place} is in the way: move it away")
+    """Rename a folder of ours to where nothing is, durably; OSError where something is."""
     source.rename(place)
     sync(place.parent)
 

@@ -240,11 +240,12 @@ def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | 
 
 
 def check_finite(
-    tensor: np.ndarray, parameter: str, shown: str, vocabulary: Vocabulary | None = None, position_offset: int = 0
+    tensors: Mapping[str, np.ndarray], shown: str, vocabulary: Vocabulary | None = None, position_offset: int = 0
 ) -> None:
     """ValueError where a tensor of a checkpoint holds NaN or infinity: nothing can be said of that."""
-    if where := name_undefined(parameter, tensor, vocabulary, position_offset):
-        raise ValueError(f"{shown}: {parameter} holds NaN or infinity {where}: leave it out")
+    for parameter in tensors:
+        if where := name_undefined(parameter, tensors[parameter], vocabulary, position_offset):
+            raise ValueError(f"{shown}: {parameter} holds NaN or infinity {where}: leave it out")
 
 
 def check_metadata(metadata: Mapping[str, str], path: Path) -> None:
@@ -281,12 +282,6 @@ class MappedTensors(NamedTensors):
 
     def __contains__(self, name: object) -> bool:  # a mapping's own would check, map and throw away
         return name in self._entries or name in self._held_by
-
-
-def read_snapshot(path: Path, check: Callable[[str], object] | None = None) -> Snapshot:
-    """Open one snapshot file; its tensors are memory-mapped on use, after a ``check`` of the file that holds them."""
-    tensors = MappedTensors(path, check)
-    return Snapshot(tensors.epoch, tensors.step, tensors)
 
 
 def to_array(parameter: "torch.Tensor") -> np.ndarray:

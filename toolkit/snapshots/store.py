@@ -31,11 +31,11 @@ from toolkit.snapshots.ownership import MANIFEST as MANIFEST
 from toolkit.snapshots.ownership import WRITTEN as WRITTEN
 from toolkit.snapshots.snapshot import (
     FORMAT,
+    MappedTensors,
     Snapshot,
     Trajectory,
     Vocabulary,
     check_metadata,
-    read_snapshot,
 )
 from toolkit.snapshots.unfinished import RunLock
 
@@ -264,7 +264,8 @@ class Run(Described):
 
     def open_snapshot(self, name: str) -> Snapshot:
         """One of :meth:`snapshot_names`, memory-mapped; its tensors are checked when they are read."""
-        return read_snapshot(self.path / SNAPSHOTS / name, lambda file: self.check(SNAPSHOTS + file))
+        tensors = MappedTensors(self.path / SNAPSHOTS / name, lambda file: self.check(SNAPSHOTS + file))
+        return Snapshot(tensors.epoch, tensors.step, tensors)
 
     def differences(self, *names: str, again: bool = False) -> list[str]:
         """How files of a finished run differ from what its manifest says, one line each.

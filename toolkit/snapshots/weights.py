@@ -259,8 +259,7 @@ def open_backbone(
     found, rest = find_backbone(names, location, shown)
     tensors = FileTensors({own: entry(called) for own, called in found.items()})
     check_stored(tensors, shown)
-    for own in tensors:
-        check_finite(tensors.stored(own), own, shown)
+    check_finite(tensors, shown)
     return tensors, location, rest
 
 

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EVALUATION_TOKENS, LABELS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
-from toolkit.data.tokens import has_entities, spelled_alike
+from toolkit.data.labels import has_entities
+from toolkit.data.tokens import spelled_alike
 from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.regimes import locate_embeddings
 from toolkit.training.accelerators import is_fast

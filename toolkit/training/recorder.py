@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.snapshots.logs import DesignCounter, Exposure, StepRows, TableLog
+from toolkit.snapshots.logs import DesignCounter, Exposure, TableExposure, TableLog
 from toolkit.training.device_steps import RowsByTable, look_at, rows_on_host
 from toolkit.training.graphs import Blocks
 from toolkit.training.live_drift import StepSize
@@ -133,12 +133,12 @@ class Recorder:
         steps = {}
         for name in self._rows:
             rows, counts = used.rows[name]
-            steps[name] = StepRows(rows, counts, norms.get(name, np.full(len(rows), np.nan, np.float32)))
+            steps[name] = TableExposure.of_step(rows, counts, norms.get(name, np.full(len(rows), np.nan, np.float32)))
         self.record_step(used.tokens, steps)
         self.num_examples += used.num_examples
 
     def record_step(
-        self, tokens: Mapping[str, NDArray[np.int64]] | NDArray[np.int32], rows: Mapping[str, StepRows]
+        self, tokens: Mapping[str, NDArray[np.int64]] | NDArray[np.int32], rows: Mapping[str, TableExposure]
     ) -> None:
         """Note what one step used: the row of each real token, as :meth:`DesignCounter.add` takes them, and per table
         the distinct rows with their norms."""
@@ -252,13 +252,13 @@ class Recorder:
 
 def _with_gradient(
     distinct: NDArray[np.integer], counts: NDArray[np.int64], norms: NDArray[np.float32], *, is_trained: bool
-) -> StepRows:
+) -> TableExposure:
     """The rows of a step, without those whose gradient is exactly 0.
 
     Of a frozen table all stay: zeros that it may keep from before it was frozen say nothing.
     """
     is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
-    return StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
+    return TableExposure.of_step(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tests.refusals import check_refused
 from toolkit.analysis.gauge import measure_gauge
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.questions.space.functional import functional_drift
-from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Design, Exposure, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 W, P, S = TABLES
@@ -52,8 +52,8 @@ def trajectory(*states, design, keep_design=True):
     for i, name in enumerate(design.tables):
         counts = np.bincount(design.combinations[:, i], design.counts)
         rows = np.flatnonzero(counts).astype(np.int32)
-        step = StepRows(rows, counts[rows].astype(np.int32), np.ones(len(rows), np.float32))
-        tables[name] = TableExposure.from_steps([step])
+        step = TableExposure.of_step(rows, counts[rows].astype(np.int32), np.ones(len(rows), np.float32))
+        tables[name] = TableExposure.join([step])
     exposure = Exposure(tables, design if keep_design else None)
     return Trajectory([Snapshot(i, i, s) for i, s in enumerate(states)], None, lambda: exposure)
 

@@ -38,7 +38,7 @@ from toolkit.questions.transplants.players import (
     raw_components,
     used_rows,
 )
-from toolkit.snapshots.logs import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.logs import Design, Exposure, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.training.encoding import encode_task
 
@@ -220,7 +220,7 @@ def test_a_table_that_moved_is_not_called_what_it_was(tokens, moved, word, posit
     steps = {name: np.unique(rows, return_counts=True) for name, rows in zip(TABLES, combinations.T, strict=True)}
     exposure = Exposure(
         {
-            n: TableExposure.from_steps([StepRows(r, c.astype(np.int32), np.ones(len(r)))])
+            n: TableExposure.join([TableExposure.of_step(r, c.astype(np.int32), np.ones(len(r)))])
             for n, (r, c) in steps.items()
         },
         design,
