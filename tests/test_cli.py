@@ -97,7 +97,7 @@ MISTAKES = {
     "new label": ("text\tlabel\nfine\t7\n", r"'validation' has the label 7, which training lacks \(it has: 0, 1\)"),
     "empty text": (
         "text\tlabel\nfine\t1\n \t0\ngood\t1\n\t1\n",
-        r"split 'validation', row 2, 4: the text is empty; drop the row \(counted from 1",
+        r"split 'validation', row 2, 4: the text is empty: fill them or drop the rows \(counted from 1",
     ),
     "missing label": ("text\tlabel\nfine\t1\ndull\t\n", r"split 'validation', row 2: the label is missing"),
     "no labels": ("text\nfine\n", r"split 'validation' has no labels"),

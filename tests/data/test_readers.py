@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
@@ -79,7 +80,7 @@ SHAPES: dict[str, tuple[datasets.Dataset, dict[str, Any], Any]] = {
     "two spellings": (
         dataset({"text": TEXTS, "label": [0, 1, 2] * 8}, label=datasets.ClassLabel(names=["neg", "pos", "Pos"])),
         {},
-        r"the labels '(pos|Pos)' and '(pos|Pos)', which are one but for .* \(8 and 8 times\)",
+        r"the labels '(pos|Pos)' and '(pos|Pos)', which are one but for .* \(16 and 16 times\)",
     ),
     "a header inside": (
         dataset({"text": [*TEXTS[:23], "text"], "label": [*THREE * 7, "neg", "pos", "label"]}),
@@ -314,7 +315,7 @@ IN_DOUBT = [
         )
     ),
     *(
-        ("a.jsonl", labelled(*pair, "x", times=10), r"which are one but for .* \(10 and 10 times\)", "classes")
+        ("a.jsonl", labelled(*pair, "x", times=10), r"which are one but for .* \(20 and 20 times\)", "classes")
         for pair in (
             ("a-b", "a\u2011b"),
             ("pos", "\uff50os"),
@@ -735,3 +736,66 @@ def test_the_same_rows_are_one_task_by_the_hub(tmp_path: Path) -> None:
         {name: told for name, (*_, told) in CARDS.items()},
         dict(zip([*SHAPES, *FILES], expected, strict=True)),
     )
+
+
+MESSY = [("good", "pos"), ("", "neg"), ("fine", ""), (" ", "pos"), ("dull", "neg"), ("", ""), *[("so so", "pos")] * 20]
+
+
+def test_every_row_that_must_be_mended_is_named_at_once(tmp_path: Path) -> None:
+    """Of texts and labels, of train and of what is scored."""
+    path = write(tmp_path / "a.csv", pd.DataFrame(MESSY, columns=["text", "label"]).to_csv(index=False))
+    said = r"'train', row 2, 4, 6: the text is empty; .*'validation', row 2, 4, 6: .*'train', row 3, 6: the label is m"
+    check_refused(f"{said}issing; .*'validation', row 3, 6: .*fill them or drop the rows", loaded, path)
+
+
+@pytest.mark.filterwarnings("ignore:.* stand in train")
+def test_every_spelling_and_every_mark_is_named_at_once(tmp_path: Path) -> None:
+    labels = ["pos", "Pos", "pos ", "neg", "NEG", *["pos", "neg"] * 10]
+    path = write(tmp_path / "a.csv", pd.DataFrame({"text": TEXTS[:4] * 6 + ["x"], "label": labels}).to_csv(index=False))
+    said = r"'neg' and 'NEG', which are one but for .* \(22 and 2 times\)"
+    check_refused(rf"'pos' and 'Pos' and 'pos ', which .* \(22 and 2 and 2 times\); {said}: write", loaded, path)
+    labels = ["NULL", *["pos", "neg"] * 11, "NULL"]
+    path = write(tmp_path / "b.csv", pd.DataFrame({"text": TEXTS, "label": labels}).to_csv(index=False))
+    check_refused(r"'NULL' as a label .*\(train: 2 of 24, row 1, 24, validation: 2 of 24, row 1, 24\)", loaded, path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "text,label\ngut,1\nfür,0\n".encode("cp1252"),
+            r"line 3 holds the byte 0xfc, which is not UTF-8 .Windows-1252",
+        ),
+        ("text,label\ngut,1\n".encode("utf-16"), "it is UTF-16"),
+        ("text,label\ngut,1\n".encode("utf-16-le"), "it is UTF-16"),
+        (b"PK\3\4\x14\0\6\0\x08\0\0\0!\0\x84\x9c", "it is a zip file, as .xlsx is: save the table as CSV UTF-8"),
+    ],
+    ids=["Windows", "UTF-16", "UTF-16 without its mark", "Excel"],
+)
+def test_what_is_not_utf_8_is_told_by_its_line_and_what_it_is(content: bytes, said: str, tmp_path: Path) -> None:
+    check_refused(said, loaded, write(tmp_path / "a.csv", content))
+
+
+def test_repeats_that_make_a_score_doubtful_are_told(tmp_path: Path) -> None:
+    """Of the training examples that were drawn, not of the file; without any nothing is said."""
+    rows = [(text, i % 2) for i, text in enumerate(TEXTS)]
+    train, dev, again = (tmp_path / f"{name}.csv" for name in ("train", "dev", "again"))
+
+    def told(of_train: list[tuple[str, int]], of_dev: list[tuple[str, int]], **flags: Any) -> list[str]:
+        for path, own in ((train, of_train), (dev, of_dev), (again, of_dev)):
+            pd.DataFrame(own, columns=["text", "label"]).to_csv(path, index=False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            task = load_task(RunConfig(train_file=str(train), validation_file=str(dev), **flags))
+        known = set(task.splits["train"].texts)
+        num_known = sum(texts in known for texts in task.splits["validation"].texts)
+        assert not num_known or any(f"{num_known} of " in str(one.message) for one in caught)
+        return [str(one.message) for one in caught]
+
+    assert told(rows, [("new", 0), ("other", 1)]) == []
+    assert "stand in train word for word" in told(rows, rows[:6])[0]
+    assert len(told(rows, rows[:12], max_train_examples=10)) == 1
+    (line,) = told([*rows, (TEXTS[0], 1), (TEXTS[3], 0)], [("new", 0)])
+    assert line == "2 texts stand in train with several labels: 'text number 0' and others"
+    (line,) = told(rows, [("new", 0), ("other", 1)], test_file=(f"test={again}",))
+    assert line == "the splits 'validation' and 'test' hold the same texts"

@@ -46,11 +46,21 @@ def _text_of(path: Path) -> str:
     a download leaves that was cut short.
     """
     opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        text: str = file.read()
-    is_zeros = "\0\0\0" in text or 4 * text.count("\0") > len(text)
-    refuse_first({"it holds zeros: it is UTF-16, no text or cut short, so save it as UTF-8 or get it again": is_zeros})
-    return text
+    with opened(path, "rb") as file:
+        content: bytes = file.read()
+    is_utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff") or 4 * content.count(b"\0") > len(content)
+    faults = {
+        "it is a zip file, as .xlsx is: save the table as CSV UTF-8": content.startswith(b"PK\3\4"),
+        "it is UTF-16, or no text: save it as UTF-8": is_utf16,
+        "it holds a run of zeros, as a copy or a download that was cut short: get it again": b"\0\0\0" in content,
+    }
+    refuse_first(faults)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = error.object[: error.start].count(b"\n") + 1
+        told = f"line {number} holds the byte {error.object[error.start]:#x}, which is not UTF-8 (Windows-1252?)"
+        raise ValueError(f"{told}: save it as UTF-8 (Excel: CSV UTF-8)") from None
 
 
 QUOTED = re.compile(r'(?:(?<=[\t\r\n])|^)"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
@@ -309,8 +319,9 @@ def split_of(
         return replace(split, names=names.get(str(label_column)), clusters=clusters)
     text_columns = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not text_columns:
+        also = " and --label-column" if label_column is not None and label_column not in columns else ""
         raise ValueError(
-            f"{source} has no column text or sentence: pass --text-columns (it has: {first_few(columns, NAMED)})"
+            f"{source} has no column text or sentence: pass --text-columns{also} (it has: {first_few(columns, NAMED)})"
         )
     for name in text_columns:
         if name not in columns:

@@ -174,7 +174,9 @@ def encode_labels(
     two spellings of one class.
     """
     names = None if kind == "targets" else names
-    present = {split: _refuse_partly_missing(split, _named(split, own, names)) for split, own in raw.items()}
+    present = {split: _named(split, labels, names) for split, labels in raw.items()}
+    refuse_first({line: True for split, labels in present.items() for line in partly_missing(split, labels)})
+    present = {split: None if rows_without(labels) else labels for split, labels in present.items()}
     train = present["train"] or []
     for split, labels in present.items():
         if kind == "auto" and split != "train" and labels and set(labels) <= set(MARKS) - set(train):
@@ -236,8 +238,12 @@ def _doubt_classes(present: Mapping[str, list[str] | None], what: str) -> None:
     train, is_tag = present["train"] or [], what == "tag"
     rows = Counter(train)
     marks = set(MARKS).intersection(chain.from_iterable(labels or () for labels in present.values()))
-    found = {k: sum(label in marks for label in labels or ()) for k, labels in present.items()}
-    counts = [f"{k}: {num:,} of {len(present[k] or ()):,}" for k, num in found.items() if num]
+    found = {k: [i for i, label in enumerate(labels or (), 1) if label in marks] for k, labels in present.items()}
+    counts = [
+        f"{split}: {len(rows):,} of {len(present[split] or ()):,}, row {first_few([str(row) for row in rows])}"
+        for split, rows in found.items()
+        if rows
+    ]
     # A tag may well have a comma, or be made of others: features, say.
     parts = {} if is_tag else {label: re.split(SEPARATORS, label) for label in rows}
     occurs = Counter(part for own in parts.values() for part in set(own))
@@ -303,26 +309,40 @@ def _as_number(label: object) -> object:
 
 
 def _check_spellings(present: Mapping[str, list[str] | None], names: Sequence[str], what: str, kind: str) -> None:
-    """ValueError where two labels look alike to a reader, though datasets, pandas and scikit-learn tell them apart: one
+    """ValueError where labels look alike to a reader, though datasets, pandas and scikit-learn tell them apart: one
     word but for case, white space, Unicode's form or letters of other alphabets, which --label-kind classes says is two
     (``:D`` and ``:d``), or one integer; and where true or false, which have no names, stand beside 1 or 0."""
-    spelling: dict[object, str] = {_normal(name): name for name in names}
-    for split, labels in present.items():
-        counts = Counter(labels)
-        for label in counts:
-            other = spelling.setdefault(_normal(label), label)
-            is_one = _matches(INTEGER, label)
-            if other != label and (kind == "auto" or is_one):
-                how = "one integer" if is_one else f"one but for {SPELLING}"
-                rest = f"; if these are two, {TAKEN}" if not is_one else ", or two as words that differ in more"
-                raise ValueError(
-                    f"split {split!r} has the {what}s {_shown(other)} and {_shown(label)}, which are {how} "
-                    f"({counts[other]} and {counts[label]} times): write one class in one way{rest}"
-                )
-    if not names and spelling.keys() & {"true", "false"} and spelling.keys() & {0, 1}:
-        raise ValueError(
-            "the labels true or false stand beside 1 or 0, which may mean the same: write each class in one way"
-        )
+    spellings: dict[object, dict[str, int]] = {_normal(name): {name: 0} for name in names}
+    for label, count in Counter(chain.from_iterable(labels or () for labels in present.values())).items():
+        counts = spellings.setdefault(_normal(label), {})
+        counts[label] = counts.get(label, 0) + count
+    alike = [(meant, counts) for meant, counts in spellings.items() if len(counts) > 1]
+    of_integers = [counts for meant, counts in alike if isinstance(meant, int)]
+    of_words = [counts for meant, counts in alike if not isinstance(meant, int)] if kind == "auto" else []
+    one_way = "write one class in one way"
+    faults = {
+        f"there are the {what}s {_named_alike(of_words, f'one but for {SPELLING}')}: {one_way}; if these are several, "
+        f"{TAKEN}": of_words,
+        f"there are the {what}s {_named_alike(of_integers, 'one integer')}: {one_way}, or as words that differ in "
+        "more": of_integers,
+        "the labels true or false stand beside 1 or 0, which may mean the same: write each class in one way": (
+            not names and spellings.keys() & {"true", "false"} and spellings.keys() & {0, 1}
+        ),
+    }
+    refuse_first(faults)
+
+
+def _named_alike(groups: Sequence[Mapping[str, int]], what: str) -> str:
+    """``'good' and 'Good', which are one but for case (204 and 6 times)``, of each group."""
+    texts = [
+        f"{' and '.join(map(_shown, counts))}, which are {what} ({' and '.join(map(str, counts.values()))} times)"
+        for counts in groups
+    ]
+    return "; ".join(texts[:MOST_GROUPS]) + (f" and {len(texts) - MOST_GROUPS} more" if texts[MOST_GROUPS:] else "")
+
+
+MOST_GROUPS = 3
+"""Labels that are written in several ways of which a refusal names the ways."""
 
 
 TAKEN = "pass --label-kind classes"
@@ -357,14 +377,20 @@ def _is_number(label: object) -> bool:
     return (isinstance(label, int | float | np.number) and not isinstance(label, bool)) or _matches(INTEGER, label)
 
 
-def _refuse_partly_missing(split: str, labels: list[object] | None) -> list[object] | None:
-    """None for a split without any label; ValueError for one where only some are missing."""
-    missing = [i for i, label in enumerate(labels or ()) if pd.isna(label) or not str(label).strip()]
-    if labels and 0 < len(missing) < len(labels):
-        raise ValueError(
-            f"split {split!r}, row {missing[0] + 1}: the label is missing (rows without one: {len(missing)})"
-        )
-    return None if missing else labels
+def rows_without(labels: list[object] | None) -> list[int]:
+    """The rows whose label is missing."""
+    return [i for i, label in enumerate(labels or ()) if pd.isna(label) or not str(label).strip()]
+
+
+def partly_missing(split: str, labels: list[object] | None) -> list[str]:
+    """What to say of a split where only some labels are missing; nothing of one with all, or without any."""
+    missing = [str(i + 1) for i in rows_without(labels)]
+    is_part = 0 < len(missing) < len(labels or ())
+    return [f"split {split!r}, row {first_few(missing, SHOWN_ROWS)}: the label is missing"] if is_part else []
+
+
+SHOWN_ROWS = 10
+"""Rows that a refusal names at most."""
 
 
 def _is_float(label: object) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,16 @@ from toolkit.config import MLM, RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import GLUE, check_file, read_dataset, read_file, read_glue
-from toolkit.data.labels import MANY, RawSplit, RawTask, encode_labels, has_entities, hold_out
+from toolkit.data.labels import (
+    MANY,
+    SHOWN_ROWS,
+    RawSplit,
+    RawTask,
+    encode_labels,
+    has_entities,
+    hold_out,
+    partly_missing,
+)
 from toolkit.data.tokens import UNTAGGED, by_example, encode_tags
 from toolkit.naming import cut, first_few, lookup, refuse_first, unknown
 from toolkit.progress import shows_progress
@@ -299,7 +309,15 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         if split_name == "train" and split.labels is None and split.columns:
             named = unknown(config.label_column, "--label-column", tuple(split.columns))
             raise ValueError(f"split 'train' has no labels: {named}")
-        check_texts(split_name, split.texts)
+    # All at once: who mends a table wants to do it in one go.
+    faults = [
+        *(line for split_name, split in raw.splits.items() for line in text_faults(split_name, split.texts)),
+        *(line for k, split in raw.splits.items() if not split.words for line in partly_missing(k, split.labels)),
+    ]
+    if faults:
+        raise ValueError(f"{'; '.join(faults)}: fill them or drop the rows ({COUNTED})")
+    for split_name, split in raw.splits.items():
+        warn_of_one_text(split_name, split.texts)
     kind, label_names, labels = _encode(name, raw, config)
     splits = {
         k: Split(
@@ -311,8 +329,6 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         )
         for k, s in raw.splits.items()
     }
-    if not config.remove_near_duplicates:
-        _warn_of_repeats(splits)
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         num_drawn = min(config.max_train_examples, len(splits["train"]))
@@ -321,6 +337,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         if drawn is not None and len(np.unique(flat(drawn))) == 1:
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
+    _warn_of_repeats(splits, is_train_cleared=removed is not None)
     if removed is not None:
         scored = {name: split for name, split in splits.items() if name != "train"}
         splits["train"], removed = remove_near_duplicates(splits["train"], scored)
@@ -352,14 +369,24 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
     )
 
 
-def _warn_of_repeats(splits: Mapping[str, Split]) -> None:
-    """A warning for each scored split of which rows stand in train."""
-    known = set(splits["train"].texts)
+def _warn_of_repeats(splits: Mapping[str, Split], *, is_train_cleared: bool) -> None:
+    """A warning for each scored split of which rows stand in train, unless it is cleared of them, or that is another
+    one, and for texts of train that stand there with several labels."""
+    train = splits["train"]
+    known = set(train.texts)
     for name, split in splits.items():
         num_repeats = sum(texts in known for texts in split.texts)
-        if num_repeats and name != "train":
+        if num_repeats and name != "train" and not is_train_cleared:
             told = f"{num_repeats:,} of {len(split):,} rows of {name!r} stand in train word for word"
             warnings.warn(f"{told}: --remove-near-duplicates takes such rows out of train", stacklevel=2)
+    for (name, split), (other_name, other) in combinations(list(splits.items())[1:], 2):
+        if split.texts == other.texts:
+            warnings.warn(f"the splits {name!r} and {other_name!r} hold the same texts", stacklevel=2)
+    if train.labels is not None and train.words is None:
+        num_labels = Counter(texts for texts, _ in dict.fromkeys(zip(train.texts, train.labels.tolist(), strict=True)))
+        if several := [" | ".join(texts) for texts, number in num_labels.items() if number > 1]:
+            told = f"{len(several):,} texts stand in train with several labels: {cut(several[0], LONGEST)!r}"
+            warnings.warn(f"{told}{' and others' * (len(several) > 1)}", stacklevel=2)
 
 
 def _warn_of_rare_classes(train: Split, label_names: tuple[str, ...]) -> None:
@@ -457,20 +484,31 @@ def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
     return dict(zip(("train", SELECTION), hold_out(train, num_held, [config.seed, 2]), strict=True))
 
 
-def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
-    """ValueError when an example has a text that is missing or that no file can hold, or only empty ones; a warning
-    when most are one text, as where it was withheld."""
-    faults: dict[str, Callable[[tuple[str, ...]], bool]] = {
-        "a text is missing (NaN); fill it or drop the row": lambda example: (
-            not all(isinstance(x, str) for x in example)
+COUNTED = "counted from 1, without a header"
+
+
+def text_faults(split_name: str, texts: list[tuple[str, ...]]) -> list[str]:
+    """A line for each fault that texts have, with their rows: one that is missing or that no file can hold, or none but
+    empty ones."""
+    kinds: dict[str, Callable[[tuple[str, ...]], bool]] = {
+        "a text is missing (NaN)": lambda example: not all(isinstance(x, str) for x in example),
+        "a text holds half a character (a lone surrogate)": lambda example: any(
+            isinstance(x, str) and HALF.search(x) for x in example
         ),
-        "a text holds half a character (a lone surrogate)": lambda example: any(HALF.search(text) for text in example),
-        "the text is empty; drop the row": lambda example: not any(text.strip() for text in example),
+        "the text is empty": lambda example: not any(not isinstance(x, str) or x.strip() for x in example),
     }
-    for fault, is_faulty in faults.items():
-        if rows := [row for row, example in enumerate(texts, start=1) if is_faulty(example)]:
-            rows_text = first_few([str(row) for row in rows], 5)
-            raise ValueError(f"split {split_name!r}, row {rows_text}: {fault} (counted from 1, without a header)")
+    rows = {fault: [str(i) for i, example in enumerate(texts, 1) if is_so(example)] for fault, is_so in kinds.items()}
+    return [f"split {split_name!r}, row {first_few(own, SHOWN_ROWS)}: {fault}" for fault, own in rows.items() if own]
+
+
+def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
+    """ValueError for any of :func:`text_faults`; see :func:`warn_of_one_text` too."""
+    refuse_first({f"{line}: fill it or drop the row ({COUNTED})": True for line in text_faults(split_name, texts)})
+    warn_of_one_text(split_name, texts)
+
+
+def warn_of_one_text(split_name: str, texts: list[tuple[str, ...]]) -> None:
+    """A warning where most texts are one, as where they were withheld."""
     for often, count in Counter(texts).most_common(1):
         if len(texts) >= MANY and 2 * count > len(texts):
             told = f"{count:,} of {len(texts):,} texts are {cut(' | '.join(often), LONGEST)!r}"
