@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.comparison.planted import agree
 from toolkit.comparison.compare import compare
-from toolkit.comparison.summaries import measure_cost, statistics, summarise_scores
+from toolkit.comparison.summaries import last_scores, measure_cost, statistics, summarise_scores
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
 
@@ -80,14 +80,17 @@ def test_a_collapsed_regression_run_counts_as_0_and_is_left_out_of_those_that_di
 
 
 def test_a_size_is_what_was_asked_for_whatever_near_duplicates_left_of_it(make_run):
-    def one(regime, left):
+    def one(regime, left, seed=0):
         task = {"splits": {"train": {"num_examples": left}}, "score": "accuracy", "reported_split": "validation"}
-        return make_run(regime, config={"max_train_examples": 2000}, facts={"task": task})
+        return make_run(regime, seed, config={"max_train_examples": 2000}, facts={"task": task})
 
-    runs = [one("none", 1990), one("backbone", 1991)]
+    runs = [one("none", 1990), one("none", 1995, seed=1), one("backbone", 1991)]
     for table in (summarise_scores(runs), measure_cost(runs), compare(runs)):
         assert set(table["size"]) == {2000}
     assert set(summarise_scores(runs)["num_train_examples"]) == {1990, 1991}
+    of_runs = last_scores(runs).drop_duplicates("run").set_index("run")["num_train_examples"]
+    counts = {run.path.name: run.manifest["task"]["splits"]["train"]["num_examples"] for run in runs}
+    assert of_runs.to_dict() == counts
 
 
 def test_order_of_seeds_changes_nothing(runs):

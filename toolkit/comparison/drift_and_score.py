@@ -89,6 +89,7 @@ def _score_records(group: Group, condition: Condition, lines_of: Callable[[Condi
         scores = {
             "run": run.name,
             "seed": run.seed,
+            "num_train_examples": run.num_train_examples,
             "size": np.nan if condition.size is None else condition.size,
             "learning_rate": run.learning_rate,
             "is_failed": run.is_failed,

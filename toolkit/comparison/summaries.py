@@ -66,6 +66,7 @@ def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
         | {
             "run": run.name,
             "seed": run.seed,
+            "num_train_examples": run.num_train_examples,
             "split": split,
             "is_reported_split": split == run.reported_split,
             "score": run.score,
